@@ -1,0 +1,33 @@
+"""A position: the next thing to deliver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Phase = Literal["snapshot", "stream"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """The next thing to deliver of one table.
+
+    Attributes:
+        table_id: `metaData.id`; a table that was deleted and created anew has another.
+        version: version of the table.
+        part: file scans of that version's plan that are already delivered. Plans are deterministic, so it holds across restarts.
+        phase: `snapshot` while the live rows at `version` are delivered as inserts, `stream` afterwards.
+    """
+
+    table_id: str
+    version: int
+    part: int = 0
+    phase: Phase = "stream"
+
+    def after_version(self) -> Position:
+        """Where delivery goes on once all of `version` is delivered."""
+        return Position(self.table_id, self.version + 1)
+
+    def at_part(self, part: int) -> Position:
+        """The same version from its scan number `part` on."""
+        return replace(self, part=part)

@@ -1,0 +1,150 @@
+"""One error root, few families. Every error says what, where, and what to do about it.
+
+An error is built where the facts are, and completed on its way up with what the caller knows (`within`): a decoder knows the byte that is
+wrong, its caller the file, the caller's caller the table.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+
+class CdfdError(Exception):
+    """Root of every error that cdfd raises.
+
+    Attributes:
+        what: what is wrong, a clause without a final full stop.
+        table: URI of the table, where known.
+        version: version of the table, where known.
+        path: the file that is at fault, where known.
+        hint: what the user can do about it.
+        retriable: whether the same call may succeed later without anybody's doing.
+    """
+
+    family: ClassVar[str] = "cdfd"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        table: str | None = None,
+        version: int | None = None,
+        path: str | None = None,
+        hint: str | None = None,
+        retriable: bool = False,
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.table = table
+        self.version = version
+        self.path = path
+        self.hint = hint
+        self.retriable = retriable
+
+    def within(self, *, table: str | None = None, version: int | None = None, path: str | None = None) -> Self:
+        """The same error with the places filled in that were not known where it was raised."""
+        self.table = table if self.table is None else self.table
+        self.version = version if self.version is None else self.version
+        self.path = path if self.path is None else self.path
+        return self
+
+    def __str__(self) -> str:
+        places = [
+            f"table {self.table}" if self.table is not None else "",
+            f"version {self.version}" if self.version is not None else "",
+            f"file {self.path}" if self.path is not None else "",
+        ]
+        where = ", ".join(place for place in places if place)
+        line = self.what + (f" ({where})" if where else "") + (f". {self.hint}" if self.hint else "")
+        return " ".join(line.split())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross process boundaries (Spark executors): keyword arguments do not survive the default.
+        return _rebuild, (type(self), self.__dict__.copy())
+
+
+def _rebuild(kind: type[CdfdError], fields: dict[str, object]) -> CdfdError:
+    error = kind(str(fields["what"]))
+    error.__dict__.update(fields)
+    return error
+
+
+class LogError(CdfdError):
+    """The transaction log is broken: a hole, invalid JSON, a truncated checkpoint, actions that contradict each other."""
+
+    family = "log"
+
+
+class UnsupportedError(CdfdError):
+    """The table asks for a protocol version, a table feature or a file format that cdfd does not implement."""
+
+    family = "unsupported"
+
+
+class DataError(CdfdError):
+    """A data file, change data file or deletion vector is missing, truncated, corrupt, or does not match the schema."""
+
+    family = "data"
+
+
+class MissingFileError(DataError):
+    """A file that the log names is gone, most often because VACUUM removed it."""
+
+
+class PathError(CdfdError):
+    """A path in the log leads out of the table, where the configuration does not allow it."""
+
+    family = "path"
+
+
+class StorageError(CdfdError):
+    """The store did not do what it was asked: unreachable, denied, timed out."""
+
+    family = "storage"
+
+
+class NotFoundError(StorageError):
+    """There is nothing at that path. For the next log entry that is an answer, not a failure."""
+
+
+class ExistsError(StorageError):
+    """`put_if_absent` found something at that path: another writer was first."""
+
+
+class TableChangedError(CdfdError):
+    """The table is not the one it was: deleted and created anew at the same place."""
+
+    family = "table_changed"
+
+
+class GapError(LogError):
+    """The versions that come next are no longer in the log: log clean-up was faster than the reader."""
+
+    family = "gap"
+
+
+class SchemaChangedError(CdfdError):
+    """The schema changed and the configuration says to stop there."""
+
+    family = "schema_changed"
+
+
+class SinkError(CdfdError):
+    """The sink did not take the rows; nothing of the delivery under way counts."""
+
+    family = "sink"
+
+
+class FencedError(SinkError):
+    """Another daemon with the same name has taken over."""
+
+    family = "fenced"
+    exit_code = 3
+
+
+class ConfigError(CdfdError):
+    """The configuration or the command line is wrong."""
+
+    family = "config"
+    exit_code = 2
