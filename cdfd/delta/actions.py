@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
-NO_VALUES: Mapping[str, Any] = MappingProxyType({})
+NO_VALUES: Mapping[str, Any] = {}
+"""Shared by everything that has none. A plain dict, because plans pickle; nothing writes to it."""
 
 PartitionValues = Mapping[str, str | None]
 """Physical column name -> serialized value; None is null (specification, "Partition Value Serialization")."""
@@ -92,6 +92,11 @@ class Cdc:
     path: str
     partition_values: PartitionValues
     size: int
+
+    @property
+    def key(self) -> FileKey:
+        """Change data files have no deletion vectors."""
+        return self.path, None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,253 @@
+"""One commit -> what to read for its row-level changes. Pure: decides *what*, never *how*.
+
+Source: specification, "Change Data Files" and "Add CDC File", and what deployed writers do. In order:
+
+1. Any `cdc` action: the change data files and nothing else.
+2. Else adds are inserts and removes are deletes, each without the rows that its own deletion vector hides.
+3. The same path in both: only the difference of the vectors, for the data file itself is the same.
+
+       removed with {0, 1}, added with {1, 2}:  row 2 is a delete, row 0 (a RESTORE) an insert
+4. `dataChange=false`: nothing; rows were only moved.
+5. A MERGE that says of itself that it changed no row: nothing; what it rewrote is as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, overload
+
+from cdfd.delta.actions import Add, DeletionVectorDescriptor, PartitionValues, Remove
+from cdfd.delta.commit import Commit
+from cdfd.delta.files import PackedFiles
+from cdfd.delta.header import Header
+from cdfd.delta.protocol import cdf_enabled, in_commit_timestamps_enabled
+from cdfd.delta.schema import TableSchema
+from cdfd.delta.snapshot import Snapshot
+from cdfd.errors import LogError, UnsupportedError
+
+Changes = Literal["auto", "cdf", "files"]
+ChangeType = Literal["insert", "delete"]
+Origin = Literal["cdc", "files", "snapshot", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileScan:
+    """Rows of one file, all of one change type, or each with its own (`change_type` None: a change data file).
+
+    Attributes:
+        path: as in the log, URI-decoded.
+        change_type: what the rows are; None where the file's `_change_type` column says.
+        partition_values: of the file, by physical column name.
+        size: bytes, 0 where the log does not say.
+        only: the rows to read; None for all.
+        without: of those, the rows to leave out; None for none.
+    """
+
+    path: str
+    change_type: ChangeType | None
+    partition_values: PartitionValues
+    size: int
+    only: DeletionVectorDescriptor | None = None
+    without: DeletionVectorDescriptor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePlan:
+    """All that a version changes. A value: it pickles, and the same log gives the same plan, so a scan's index is a stable name for it.
+
+    Attributes:
+        version: of the table.
+        timestamp_ms: when it was committed, in ms since the Unix epoch.
+        schema: the schema in force at this version.
+        scans: in the order in which their rows are delivered: by path.
+        origin: where the rows come from.
+    """
+
+    version: int
+    timestamp_ms: int
+    schema: TableSchema
+    scans: Sequence[FileScan]
+    origin: Origin
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files to read."""
+        return sum(scan.size for scan in self.scans)
+
+
+def needs_snapshot(commit: Commit, header: Header) -> bool:
+    """Whether planning `commit` needs the table's files as of the version before: a remove without partition values."""
+    if commit.cdcs or not header.metadata.partition_columns:
+        return False
+    return any(remove.data_change and not _complete(remove, header) for remove in commit.removes)
+
+
+def plan(
+    commit: Commit,
+    header: Header,
+    timestamp_ms: int,
+    *,
+    changes: Changes = "auto",
+    before: Snapshot | None = None,
+) -> ChangePlan:
+    """What `commit` changes.
+
+    Args:
+        commit: the version's actions.
+        header: protocol and metadata in force *after* the commit.
+        timestamp_ms: the version's timestamp; see `commit_timestamp`.
+        changes: `auto` takes change data files where there are any; `cdf` refuses tables that do not record them; `files` ignores them.
+        before: state of the version before; wanted where `needs_snapshot`.
+
+    Raises:
+        UnsupportedError: `cdf` and the table does not record changes, or a schema that cannot be read.
+        LogError: partition values that cannot be known.
+    """
+    if changes == "cdf" and not cdf_enabled(header.metadata):
+        raise UnsupportedError(
+            "the table does not record a change data feed",
+            version=commit.version,
+            hint="Set delta.enableChangeDataFeed=true on it, or use `changes: auto` to derive changes from its files",
+        )
+    schema = TableSchema.of(header.metadata)
+    scans: list[FileScan]
+    origin: Origin
+    if commit.cdcs and changes != "files":
+        scans = [FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs]
+        origin = "cdc"
+    else:
+        scans = [] if _changed_nothing(commit) else list(_from_files(commit, header, before))
+        origin = "files" if scans else "none"
+    return ChangePlan(commit.version, timestamp_ms, schema, _ordered(scans), origin)
+
+
+def plan_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:
+    """The live rows of a version as inserts, whatever the `dataChange` flags of its files say."""
+    files = snapshot.live()
+    return ChangePlan(
+        snapshot.version,
+        timestamp_ms,
+        TableSchema.of(snapshot.metadata),
+        LiveScans(files.by_path()),
+        "snapshot",
+    )
+
+
+class LiveScans(Sequence[FileScan]):
+    """The scans of a first snapshot, made from the packed files as they are asked for: a million of them are no million objects."""
+
+    __slots__ = ("files",)
+
+    def __init__(self, files: PackedFiles[Add]) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @overload
+    def __getitem__(self, index: int) -> FileScan: ...
+    @overload
+    def __getitem__(self, index: slice) -> LiveScans: ...
+    def __getitem__(self, index: int | slice) -> FileScan | LiveScans:
+        if isinstance(index, slice):
+            return LiveScans(self.files[index])
+        return _insert(self.files[index])
+
+    def __iter__(self) -> Iterator[FileScan]:
+        return map(_insert, self.files)
+
+
+def _insert(add: Add) -> FileScan:
+    return FileScan(add.path, "insert", add.partition_values, add.size, without=add.deletion_vector)
+
+
+def commit_timestamp(commit: Commit, header: Header, modified_ms: int, previous_ms: int | None) -> int:
+    """When a version was committed, in ms since the Unix epoch.
+
+    The in-commit timestamp where that feature is enabled, else the log file's modification time, made monotonic: a time not after its
+    predecessor's becomes that plus 1 ms. Never `commitInfo.timestamp`, which is the writer's clock before the commit.
+
+    Raises:
+        LogError: in-commit timestamps are enabled and the commit has none.
+    """
+    if in_commit_timestamps_enabled(header.metadata):
+        if commit.info is None or commit.info.in_commit_timestamp is None:
+            raise LogError("in-commit timestamps are enabled, but the commit has none", version=commit.version)
+        return commit.info.in_commit_timestamp
+    return modified_ms if previous_ms is None else max(modified_ms, previous_ms + 1)
+
+
+def _from_files(commit: Commit, header: Header, before: Snapshot | None) -> Iterator[FileScan]:
+    removed = {remove.path: remove for remove in commit.removes if remove.data_change}
+    for add in commit.adds:
+        if not add.data_change:
+            continue
+        remove = removed.pop(add.path, None)
+        if remove is None:
+            yield _insert(add)
+        elif _unique_id(remove.deletion_vector) != _unique_id(add.deletion_vector):
+            yield from _difference(add, remove)
+    for remove in removed.values():
+        values = _partition_values(remove, header, before)
+        yield FileScan(remove.path, "delete", values, remove.size or 0, without=remove.deletion_vector)
+
+
+def _difference(add: Add, remove: Remove) -> Iterator[FileScan]:
+    """The same data file with another deletion vector: rows that it hides now were deleted, rows that it no longer hides are back."""
+    new, old = add.deletion_vector, remove.deletion_vector
+    if new is not None:
+        yield FileScan(add.path, "delete", add.partition_values, add.size, only=new, without=old)
+    if old is not None:
+        yield FileScan(add.path, "insert", add.partition_values, add.size, only=old, without=new)
+
+
+def _unique_id(vector: DeletionVectorDescriptor | None) -> str | None:
+    return None if vector is None else vector.unique_id
+
+
+def _complete(remove: Remove, header: Header) -> bool:
+    return remove.partition_values is not None and (
+        bool(remove.partition_values) or not header.metadata.partition_columns
+    )
+
+
+def _partition_values(remove: Remove, header: Header, before: Snapshot | None) -> PartitionValues:
+    if _complete(remove, header) or not header.metadata.partition_columns:
+        return remove.partition_values or {}
+    known = None if before is None else before.find(remove.key)
+    if known is None:
+        raise LogError(
+            "a remove without partition values, of a file that is not in the table's state",
+            path=remove.path,
+            hint="The table is partitioned, so the deleted rows cannot be told; start again from a snapshot",
+        )
+    return known.partition_values
+
+
+def _changed_nothing(commit: Commit) -> bool:
+    """Whether this is a MERGE that counts no row inserted, updated or deleted. A count that is not there is not zero."""
+    if commit.info is None or commit.info.operation != "MERGE":
+        return False
+    counts = [_count(commit.info.operation_metrics, names) for names in _MERGE_COUNTS]
+    return all(count == 0 for count in counts)
+
+
+_MERGE_COUNTS = (
+    ("numTargetRowsInserted", "num_target_rows_inserted"),
+    ("numTargetRowsUpdated", "num_target_rows_updated"),
+    ("numTargetRowsDeleted", "num_target_rows_deleted"),
+)
+
+
+def _count(metrics: Mapping[str, str], names: Iterable[str]) -> int | None:
+    text = next((metrics[name] for name in names if name in metrics), "")
+    return int(text) if text.isdigit() else None
+
+
+_ORDER = {None: 0, "delete": 1, "insert": 2}
+
+
+def _ordered(scans: Iterable[FileScan]) -> tuple[FileScan, ...]:
+    """By path; of one path, deletes before inserts. Rows of a file stay in the order of the file."""
+    return tuple(sorted(scans, key=lambda scan: (scan.path, _ORDER[scan.change_type])))

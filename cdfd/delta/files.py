@@ -1,0 +1,196 @@
+"""File actions in bulk: a sequence of `Add`, `Remove` or `Cdc` held in Arrow columns.
+
+A commit of a few files is a tuple of values. A commit of a million, or the live files of a large table, would be a gigabyte of Python
+objects; packed in columns they are what their paths weigh. Both are sequences of the same values, so nothing downstream needs to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar, overload
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.delta.actions import NO_VALUES, Add, Cdc, DeletionVectorDescriptor, FileKey, Remove
+from cdfd.errors import LogError
+
+T = TypeVar("T", Add, Remove, Cdc)
+
+DELETION_VECTOR = pa.struct(
+    [
+        ("storageType", pa.string()),
+        ("pathOrInlineDv", pa.string()),
+        ("offset", pa.int64()),
+        ("sizeInBytes", pa.int64()),
+        ("cardinality", pa.int64()),
+    ]
+)
+
+FILES = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("partition_values", pa.map_(pa.string(), pa.string())),
+        pa.field("size", pa.int64()),
+        pa.field("time", pa.int64()),
+        pa.field("data_change", pa.bool_()),
+        pa.field("stats", pa.string()),
+        pa.field("deletion_vector", DELETION_VECTOR),
+    ]
+)
+"""One row per file action. `time` is `modificationTime` of an add and `deletionTimestamp` of a remove, in ms since the epoch."""
+
+PACK = 4096
+
+
+class PackedFiles(Sequence[T]):
+    """An immutable sequence of file actions over a table of the `FILES` schema. Random access costs one row, iteration a chunk at a time."""
+
+    __slots__ = ("kind", "table")
+
+    def __init__(self, kind: type[T], table: pa.Table) -> None:
+        self.kind = kind
+        self.table = table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> PackedFiles[T]: ...
+    def __getitem__(self, index: int | slice) -> T | PackedFiles[T]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return PackedFiles(self.kind, self.table.take(pa.array(range(start, stop, step), pa.int64())))
+            return PackedFiles(self.kind, self.table.slice(start, max(0, stop - start)))
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(index)
+        return next(iter(_values(self.kind, self.table.slice(place, 1))))
+
+    def __iter__(self) -> Iterator[T]:
+        for start in range(0, len(self), PACK):
+            yield from _values(self.kind, self.table.slice(start, PACK))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, PackedFiles):
+            return self.kind is other.kind and bool(self.table.equals(other.table))
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, len(self)))
+
+    @property
+    def paths(self) -> pa.ChunkedArray:
+        """The paths, one string a file."""
+        return self.table.column("path")
+
+    def by_path(self) -> PackedFiles[T]:
+        """The same files in ascending order of path (UTF-8 bytes)."""
+        return PackedFiles(self.kind, self.table.take(pc.sort_indices(self.table, [("path", "ascending")])))
+
+    def total_size(self) -> int:
+        """Sum of the files' sizes in bytes, as far as the log says them."""
+        return int(pc.sum(self.table.column("size")).as_py() or 0)
+
+
+class FileList(Generic[T]):
+    """Gathers the file actions of one kind, packing them as they become many. `freeze` gives the sequence."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
+        self._pending: list[T] = []
+        self._packed: list[pa.RecordBatch] = []
+
+    def append(self, value: T) -> None:
+        """Add one action at the end."""
+        self._pending.append(value)
+        if len(self._pending) >= PACK:
+            self._packed.append(pack(self._pending))
+            self._pending.clear()
+
+    def freeze(self) -> Sequence[T]:
+        """The actions in the order in which they came, exact repetitions dropped: a tuple of few, packed columns of many.
+
+        Raises:
+            LogError: two different actions for one logical file (specification, "Add File and Remove File").
+        """
+        if not self._packed:
+            return tuple(_distinct(self._pending))
+        rest = [pack(self._pending)] if self._pending else []
+        table = pa.Table.from_batches([*self._packed, *rest], schema=FILES)
+        counts = table.group_by("path").aggregate([([], "count_all")])
+        repeated = counts.filter(pc.greater(counts.column("count_all"), 1)).column("path")
+        if not len(repeated):
+            return PackedFiles(self._kind, table)
+        several = pc.is_in(table.column("path"), value_set=repeated.combine_chunks())
+        distinct = pack(_distinct(PackedFiles(self._kind, table.filter(several))))
+        return PackedFiles(self._kind, pa.concat_tables([table.filter(pc.invert(several)), pa.Table.from_batches([distinct])]))
+
+
+def _distinct(values: Iterable[T]) -> Iterator[T]:
+    seen: dict[FileKey, T] = {}
+    for value in values:
+        known = seen.setdefault(value.key, value)
+        if known is value:
+            yield value
+        elif known != value:
+            raise LogError(f"two different {type(value).__name__.lower()} actions for one logical file", path=value.path)
+
+
+def pack(values: Iterable[Add] | Iterable[Remove] | Iterable[Cdc]) -> pa.RecordBatch:
+    """File actions as one record batch of the `FILES` schema."""
+    rows = [_row(value) for value in values]
+    columns = zip(*rows, strict=True) if rows else [()] * len(FILES)
+    return pa.record_batch([pa.array(column, kind) for column, kind in zip(columns, FILES.types, strict=True)], schema=FILES)
+
+
+def _row(value: Add | Remove | Cdc) -> tuple[Any, ...]:
+    values = None if value.partition_values is None else list(value.partition_values.items())
+    if isinstance(value, Add):
+        dv = _descriptor_row(value.deletion_vector)
+        return value.path, values, value.size, value.modification_time, value.data_change, value.stats, dv
+    if isinstance(value, Remove):
+        dv = _descriptor_row(value.deletion_vector)
+        return value.path, values, value.size, value.deletion_timestamp, value.data_change, None, dv
+    return value.path, values, value.size, None, False, None, None
+
+
+def _descriptor_row(descriptor: DeletionVectorDescriptor | None) -> tuple[Any, ...] | None:
+    if descriptor is None:
+        return None
+    return (
+        descriptor.storage_type,
+        descriptor.path_or_inline,
+        descriptor.offset,
+        descriptor.size_in_bytes,
+        descriptor.cardinality,
+    )
+
+
+def _values(kind: type[T], table: pa.Table) -> Iterator[T]:
+    # One Python object per file, in chunks that are let go again: files are what a plan is about, rows are not.
+    for row in table.to_pylist():
+        yield _value(kind, row)
+
+
+def _value(kind: type[T], row: Mapping[str, Any]) -> T:
+    pairs = row["partition_values"]
+    values = None if pairs is None else dict(pairs)
+    dv = row["deletion_vector"]
+    descriptor = None if dv is None else DeletionVectorDescriptor(*dv.values())
+    if kind is Add:
+        return kind(
+            row["path"],
+            values or NO_VALUES,
+            row["size"],
+            row["time"],
+            row["data_change"],
+            row["stats"],
+            deletion_vector=descriptor,
+        )
+    if kind is Remove:
+        return kind(row["path"], row["time"], row["data_change"], values, row["size"], descriptor)
+    return kind(row["path"], values or NO_VALUES, row["size"])

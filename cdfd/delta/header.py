@@ -1,0 +1,112 @@
+"""What must be known of a table to read one of its versions: protocol and metadata in force, nothing of its files.
+
+A reader that resumes needs only this, so it never touches the file rows of a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import orjson
+
+from cdfd.delta import commit as commits
+from cdfd.delta.actions import Metadata, Protocol
+from cdfd.delta.commit import Commit
+from cdfd.delta.protocol import check_readable
+from cdfd.errors import CdfdError, LogError
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Protocol and metadata in force after `version`."""
+
+    version: int
+    protocol: Protocol
+    metadata: Metadata
+
+    def apply(self, commit: Commit) -> Header:
+        """The header after a commit. Costs nothing where the commit changes neither.
+
+        Raises:
+            UnsupportedError: the commit's protocol asks for what cdfd does not implement.
+        """
+        if commit.protocol is not None:
+            try:
+                check_readable(commit.protocol)
+            except CdfdError as error:
+                raise error.within(version=commit.version) from None
+        return replace(
+            self,
+            version=commit.version,
+            protocol=commit.protocol or self.protocol,
+            metadata=commit.metadata or self.metadata,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartialHeader:
+    """A header on its way: gathered from the newest log entry backwards, the first of each kind wins."""
+
+    version: int
+    protocol: Protocol | None = None
+    metadata: Metadata | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing older can add to it."""
+        return self.protocol is not None and self.metadata is not None
+
+    def before(self, protocol: Protocol | None, metadata: Metadata | None) -> PartialHeader:
+        """With what an older log entry or a checkpoint holds."""
+        return replace(self, protocol=self.protocol or protocol, metadata=self.metadata or metadata)
+
+    def finish(self) -> Header:
+        """The header.
+
+        Raises:
+            LogError: the log has no protocol or no metadata.
+            UnsupportedError: the protocol asks for what cdfd does not implement.
+        """
+        for name, value in (("protocol", self.protocol), ("metaData", self.metadata)):
+            if value is None:
+                raise LogError(f"the log has no {name} action", version=self.version, hint="Its first versions are damaged")
+        assert self.protocol is not None
+        assert self.metadata is not None
+        try:
+            check_readable(self.protocol)
+        except CdfdError as error:
+            raise error.within(version=self.version) from None
+        return Header(self.version, self.protocol, self.metadata)
+
+
+def scan(version: int, data: bytes) -> PartialHeader:
+    """Protocol and metadata of one log entry, without parsing its other lines."""
+    # A line with another action can hold these words in a string; it is parsed then and adds nothing.
+    wanted = [line for line in data.split(b"\n") if b'"metaData"' in line or b'"protocol"' in line]
+    commit = commits.parse(version, b"\n".join(wanted))
+    return PartialHeader(version, commit.protocol, commit.metadata)
+
+
+def from_checksum(version: int, data: bytes) -> PartialHeader:
+    """Protocol and metadata of a version checksum file (`.crc`); an empty result where it does not hold both.
+
+    The file is an optional extra that writers add to a version; one that cannot be used is as good as none.
+    """
+    try:
+        fields = orjson.loads(data)
+        if not isinstance(fields, dict) or not all(isinstance(fields.get(name), dict) for name in ("protocol", "metadata")):
+            return PartialHeader(version)
+        return PartialHeader(version, commits.protocol(fields["protocol"]), commits.metadata(fields["metadata"]))
+    except (orjson.JSONDecodeError, LogError):
+        return PartialHeader(version)
+
+
+def newest(version: int, found: Iterable[PartialHeader]) -> PartialHeader:
+    """The first of each kind in `found`, which goes from the newest entry to the oldest."""
+    header = PartialHeader(version)
+    for part in found:
+        header = header.before(part.protocol, part.metadata)
+        if header.complete:
+            break
+    return header

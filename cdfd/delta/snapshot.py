@@ -1,0 +1,225 @@
+"""A table's state at a version, and how the next commit changes it.
+
+Source: specification, "Action Reconciliation". The live files are a base (a checkpoint's, in Arrow columns) and an overlay: a persistent map
+of what later commits added and removed. `apply` touches the overlay only, so it costs the commit, whatever the table's size, and the
+snapshot before stays what it was. `compacted` folds the overlay into a new base; whoever applies many commits decides when.
+
+    base     = { (a, -), (b, dv1) }
+    overlay  = { (b, dv1): remove, (b, dv2): add, (c, -): add }
+    live     = { (a, -), (b, dv2), (c, -) }
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import immutables
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.delta.actions import Add, DomainMetadata, FileKey, Metadata, Protocol, Remove, Txn
+from cdfd.delta.commit import Commit
+from cdfd.delta.files import FILES, PackedFiles, pack
+from cdfd.delta.header import Header, PartialHeader
+from cdfd.errors import LogError
+
+EMPTY = FILES.empty_table()
+COMPACT_AT = 65_536
+"""Entries in the overlay from which `replay` folds it into the base, for the memory that Python objects take."""
+
+
+class Base:
+    """Live files and tombstones as of a checkpoint, immutable. The index for `find` is built on first use and kept."""
+
+    __slots__ = ("_order", "adds", "tombstones")
+
+    def __init__(self, adds: pa.Table = EMPTY, tombstones: pa.Table = EMPTY) -> None:
+        self.adds = adds
+        self.tombstones = tombstones
+        self._order: tuple[pa.Array, np.ndarray[Any, Any]] | None = None
+
+    def find(self, path: str) -> list[Add]:
+        """Live files with that path; more than one only if their deletion vectors differ. Logarithmic after the first call."""
+        if self._order is None:
+            # `take` on a chunked array copies; one contiguous array in path order is what bisection wants.
+            paths = self.adds.column("path").combine_chunks().cast(pa.large_string())
+            order = pc.sort_indices(paths)
+            self._order = pc.take(paths, order), order.to_numpy()
+        paths, order = self._order
+        start = bisect_left(range(len(paths)), path, key=lambda row: str(paths[row].as_py()))
+        found = []
+        while start < len(paths) and paths[start].as_py() == path:
+            found.append(PackedFiles(Add, self.adds)[int(order[start])])
+            start += 1
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """The state of a table at a version.
+
+    Attributes:
+        header: version, protocol and metadata.
+        txns: latest version per appId (specification, "Transaction Identifiers").
+        domains: metadata per domain, removed ones left out.
+        base, overlay: see the module.
+    """
+
+    header: Header
+    base: Base = field(default_factory=Base)
+    overlay: immutables.Map[FileKey, Add | Remove] = field(default_factory=immutables.Map)
+    txns: immutables.Map[str, Txn] = field(default_factory=immutables.Map)
+    domains: immutables.Map[str, DomainMetadata] = field(default_factory=immutables.Map)
+
+    @property
+    def version(self) -> int:
+        """The version whose state this is."""
+        return self.header.version
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol in force."""
+        return self.header.protocol
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata in force."""
+        return self.header.metadata
+
+    def apply(self, commit: Commit) -> Snapshot:
+        """The state after `commit`. Costs the commit's actions, not the table's files.
+
+        Raises:
+            LogError: the commit is not the next version.
+            UnsupportedError: its protocol asks for what cdfd does not implement.
+        """
+        if commit.version != self.version + 1:
+            raise LogError(f"version {commit.version} does not follow version {self.version}", version=commit.version)
+        return self._with(self.header.apply(commit), commit)
+
+    def apply_compacted(self, commit: Commit, start: int) -> Snapshot:
+        """The state after a log compaction file, which stands for the versions from `start` to its own."""
+        if start != self.version + 1 or commit.version < start:
+            raise LogError(f"a compaction of {start} to {commit.version} does not follow version {self.version}")
+        return self._with(self.header.apply(commit), commit)
+
+    def _with(self, header: Header, commit: Commit) -> Snapshot:
+        overlay = self.overlay
+        if commit.adds or commit.removes:
+            changed = overlay.mutate()
+            for action in commit.removes:
+                changed[action.key] = action
+            # A key that one commit both removes and adds stays: the writer replaced the entry, not the file.
+            for added in commit.adds:
+                changed[added.key] = added
+            overlay = changed.finish()
+        txns = self.txns.update({txn.app_id: txn for txn in commit.txns}) if commit.txns else self.txns
+        return replace(self, header=header, overlay=overlay, txns=txns, domains=_domains(self.domains, commit.domains))
+
+    def live(self) -> PackedFiles[Add]:
+        """The files that make up the table, in no particular order."""
+        added = [action for action in self.overlay.values() if isinstance(action, Add)]
+        kept = _unmentioned(self.base.adds, self.overlay)
+        return PackedFiles(Add, _joined(kept, added))
+
+    def tombstones(self, now_ms: int | None = None) -> PackedFiles[Remove]:
+        """Files removed and not yet expired at `now_ms` (all where it is None), as far as they were loaded.
+
+        A tombstone expires `delta.deletedFileRetentionDuration` after its `deletionTimestamp` (specification, "Add File and Remove File");
+        one without a timestamp has expired.
+        """
+        removed = [action for action in self.overlay.values() if isinstance(action, Remove)]
+        table = _joined(_unmentioned(self.base.tombstones, self.overlay), removed)
+        if now_ms is None:
+            return PackedFiles(Remove, table)
+        oldest = now_ms - retention_ms(self.metadata)
+        return PackedFiles(Remove, table.filter(pc.greater(pc.fill_null(table.column("time"), 0), oldest)))
+
+    def find(self, key: FileKey) -> Add | None:
+        """The live logical file with that key, or None. Costs neither the table nor the overlay, the first call on a base apart."""
+        action = self.overlay.get(key)
+        if action is not None:
+            return action if isinstance(action, Add) else None
+        return next((added for added in self.base.find(key[0]) if added.key == key), None)
+
+    def compacted(self) -> Snapshot:
+        """The same state with nothing in the overlay. Costs the table."""
+        return replace(self, base=Base(self.live().table, self.tombstones().table), overlay=immutables.Map())
+
+
+def _domains(
+    domains: immutables.Map[str, DomainMetadata], changes: Iterable[DomainMetadata]
+) -> immutables.Map[str, DomainMetadata]:
+    for change in changes:
+        if not change.removed:
+            domains = domains.set(change.domain, change)
+        elif change.domain in domains:
+            domains = domains.delete(change.domain)
+    return domains
+
+
+def _unmentioned(table: pa.Table, overlay: Mapping[FileKey, Add | Remove]) -> pa.Table:
+    """Rows whose logical file the overlay says nothing of."""
+    if not len(table) or not overlay:
+        return table
+    mentioned = pa.array({path for path, _ in overlay}, pa.string())
+    suspects = pc.is_in(table.column("path"), value_set=mentioned).combine_chunks()
+    drop = np.zeros(len(table), dtype=bool)
+    rows = np.flatnonzero(suspects.to_numpy(zero_copy_only=False))
+    for row, action in zip(rows, PackedFiles(Add, table.take(pa.array(rows))), strict=True):
+        drop[row] = action.key in overlay
+    return table.filter(pa.array(~drop)) if drop.any() else table
+
+
+def _joined(table: pa.Table, actions: list[Add] | list[Remove]) -> pa.Table:
+    if not actions:
+        return table
+    packed = pa.Table.from_batches([pack(actions)])
+    return pa.concat_tables([table, packed]) if len(table) else packed
+
+
+def replay(start: Snapshot, commits: Iterable[Commit]) -> Snapshot:
+    """The state after consecutive commits, the overlay folded into the base as it grows: linear in actions and files together."""
+    state = start
+    for commit in commits:
+        state = state.apply(commit)
+        if len(state.overlay) >= max(COMPACT_AT, len(state.base.adds) // 4):
+            state = state.compacted()
+    return state
+
+
+def first(commit: Commit) -> Snapshot:
+    """The state after version 0.
+
+    Raises:
+        LogError: the commit is not version 0, or lacks metadata or protocol.
+        UnsupportedError: its protocol asks for what cdfd does not implement.
+    """
+    if commit.version != 0:
+        raise LogError(f"the log begins at version {commit.version} and has no checkpoint", version=commit.version)
+    header = PartialHeader(commit.version, commit.protocol, commit.metadata).finish()
+    return Snapshot(header)._with(header, commit)
+
+
+def retention_ms(metadata: Metadata) -> int:
+    """`delta.deletedFileRetentionDuration` in milliseconds; a week where it is not set or not an interval of fixed length."""
+    return interval_ms(metadata.configuration.get("delta.deletedFileRetentionDuration", "")) or 7 * 24 * 3_600_000
+
+
+_UNITS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
+
+
+def interval_ms(text: str) -> int | None:
+    """A Spark interval such as `interval 1 week 2 days` in milliseconds, or None where it is none of fixed length."""
+    words = text.lower().removeprefix("interval").split()
+    total = 0
+    for amount, unit in zip(words[::2], words[1::2], strict=False):
+        scale = _UNITS.get(unit.removesuffix("s"))
+        if scale is None or not amount.lstrip("+-").isdigit():
+            return None
+        total += int(amount) * scale
+    return total if words and len(words) % 2 == 0 else None
