@@ -1,0 +1,143 @@
+"""The types a column of a Delta table can have, as immutable values (specification, "Schema Serialization Format")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, TypeVar
+
+PrimitiveName: TypeAlias = Literal[
+    "string",
+    "long",
+    "integer",
+    "short",
+    "byte",
+    "float",
+    "double",
+    "boolean",
+    "binary",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "void",
+    "variant",
+]
+
+MAX_PRECISION = 38
+"""Most digits of a decimal (specification, "Primitive Types")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """A type that its name says all about; `timestamp` is an instant, `timestamp_ntz` the reading of a wall clock."""
+
+    name: PrimitiveName
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Decimal:
+    """A signed number of at most `precision` decimal digits (1 to 38), `scale` of them right of the point."""
+
+    precision: int
+    scale: int
+
+    def __str__(self) -> str:
+        return f"decimal({self.precision},{self.scale})"
+
+
+@dataclass(frozen=True, slots=True)
+class StructField:
+    """A column, top-level or nested. `metadata` is as it stands in the schema: part of equality, not of the hash."""
+
+    name: str
+    type: DataType
+    nullable: bool = True
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StructType:
+    """Fields in order; of a whole table, or of a column."""
+
+    fields: tuple[StructField, ...]
+
+    def __iter__(self) -> Iterator[StructField]:
+        return iter(self.fields)
+
+    def __len__(self) -> int:
+        return len(self.fields)
+
+    def __str__(self) -> str:
+        return "struct<" + ",".join(f"{child.name}:{child.type}" for child in self.fields) + ">"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayType:
+    """A list of elements of one type."""
+
+    element: DataType
+    contains_null: bool = True
+
+    def __str__(self) -> str:
+        return f"array<{self.element}>"
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """Pairs of keys, never null, and values."""
+
+    key: DataType
+    value: DataType
+    value_contains_null: bool = True
+
+    def __str__(self) -> str:
+        return f"map<{self.key},{self.value}>"
+
+
+DataType: TypeAlias = Primitive | Decimal | StructType | ArrayType | MapType
+
+VOID = Primitive("void")
+
+_Named = TypeVar("_Named")
+
+
+def by_name(candidates: Mapping[str, _Named], name: str) -> list[_Named]:
+    """What is called `name`: exactly if there is one, else all that differ only in case, as Spark resolves names."""
+    if name in candidates:
+        return [candidates[name]]
+    folded = name.lower()
+    return [candidate for known, candidate in candidates.items() if known.lower() == folded]
+
+
+def without_void(struct: StructType) -> StructType:
+    """The struct without columns of type void, nor structs of nothing but void.
+
+    They hold nothing but nulls and cannot be in a Parquet file; Spark drops them on read too (specification, note in
+    "Primitive Types").
+    """
+    kept = (
+        StructField(child.name, _without_void(child.type), child.nullable, child.metadata)
+        for child in struct
+        if not _is_void(child.type)
+    )
+    return StructType(tuple(kept))
+
+
+def _without_void(kind: DataType) -> DataType:
+    match kind:
+        case StructType():
+            return without_void(kind)
+        case ArrayType(element, contains_null):
+            return ArrayType(_without_void(element), contains_null)
+        case MapType(key, value, value_contains_null):
+            return MapType(_without_void(key), _without_void(value), value_contains_null)
+    return kind
+
+
+def _is_void(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return bool(kind.fields) and all(_is_void(child.type) for child in kind)
+    return kind == VOID

@@ -1,0 +1,166 @@
+"""Statistics of a data file (specification, "Per-file Statistics"): hints, never needed to read rows.
+
+The rule for what is broken: a document that is not a JSON object says nothing at all; an entry that is not of the JSON
+form or not a value of its column's type says nothing about that column. Reading goes on either way.
+
+Deployed writers cut strings to 32 characters (a minimum to a prefix, a maximum to a prefix and a tie-breaker) and
+timestamps to milliseconds, and leave NaN out. `FileStatistics.bounds` makes up for that; `min` and `max` give what was
+written.
+"""
+
+from __future__ import annotations
+
+import decimal
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from cdfd.delta import values
+from cdfd.delta.actions import NO_VALUES
+from cdfd.delta.datatypes import DataType, Primitive, StructType
+from cdfd.delta.schema import TableSchema
+from cdfd.errors import LogError
+
+STRING_PREFIX = 32
+"""Characters that a writer keeps of a string."""
+
+_MILLISECOND_US = 1000
+_INEXACT = {Primitive("float"), Primitive("double")}
+_TIMESTAMPS = {Primitive("timestamp"), Primitive("timestamp_ntz")}
+
+Path = Sequence[str]
+"""Logical names through structs, from the top."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is known of a column's values: none is below `min` nor above `max`, None where nothing is known.
+
+    `tight` says that both are values of rows that are still there. NaN, which compares with nothing, is not counted.
+    """
+
+    min: pa.Scalar[Any] | None
+    max: pa.Scalar[Any] | None
+    tight: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileStatistics:
+    """What a writer noted about one file; typed only when asked for.
+
+    Attributes:
+        num_records: rows in the file, those included that its deletion vector removes; None if unknown.
+        tight_bounds: whether minima, maxima and null counts are those of the rows that a deletion vector leaves.
+    """
+
+    schema: TableSchema
+    num_records: int | None = None
+    tight_bounds: bool = True
+    minima: Mapping[str, Any] = field(default_factory=lambda: NO_VALUES, repr=False)
+    maxima: Mapping[str, Any] = field(default_factory=lambda: NO_VALUES, repr=False)
+    null_counts: Mapping[str, Any] = field(default_factory=lambda: NO_VALUES, repr=False)
+
+    def min(self, path: Path) -> pa.Scalar[Any] | None:
+        """The minimum as written: of a string perhaps only a prefix, of a timestamp its millisecond."""
+        return self._value(self.minima, path)
+
+    def max(self, path: Path) -> pa.Scalar[Any] | None:
+        """The maximum as written: of a timestamp its millisecond, which later microseconds of it are above."""
+        return self._value(self.maxima, path)
+
+    def null_count(self, path: Path) -> int | None:
+        """How many values are null; without tight bounds known only if that is all rows of the file or none."""
+        count = _whole(self._entry(self.null_counts, path))
+        if count is None or self.tight_bounds or count in (0, self.num_records):
+            return count
+        return None
+
+    def bounds(self, path: Path) -> Bounds:
+        """A minimum and a maximum that hold for every row of the file."""
+        lower, upper = self.min(path), self.max(path)
+        child = self.schema.find(path)
+        kind = None if child is None else child.type
+        tight = self.tight_bounds and lower is not None and upper is not None and kind not in _INEXACT
+        if kind == Primitive("string"):
+            tight = tight and not any(_may_be_cut(bound) for bound in (lower, upper))
+        if kind in _TIMESTAMPS and upper is not None:
+            upper, tight = _last_of_its_millisecond(upper), False
+        return Bounds(lower, upper, tight)
+
+    def _value(self, tree: Mapping[str, Any], path: Path) -> pa.Scalar[Any] | None:
+        child = self.schema.find(path)
+        return None if child is None else _typed(self._entry(tree, path), child.type)
+
+    def _entry(self, tree: Mapping[str, Any], path: Path) -> object:
+        """What is written under the physical names of a path."""
+        entry: object = tree
+        for depth in range(1, len(path) + 1):
+            child = self.schema.find(path[:depth])
+            if child is None or not isinstance(entry, Mapping):
+                return None
+            entry = entry.get(self.schema.physical_name(child))
+        return entry
+
+
+def parse(stats: str | None, schema: TableSchema) -> FileStatistics:
+    """The statistics of an `add`, without any where the text is missing or broken."""
+    document = _document(stats)
+    return FileStatistics(
+        schema,
+        _whole(document.get("numRecords")),
+        document.get("tightBounds") is not False,
+        _object(document.get("minValues")),
+        _object(document.get("maxValues")),
+        _object(document.get("nullCount")),
+    )
+
+
+def _document(stats: str | None) -> Mapping[str, Any]:
+    if not stats:
+        return NO_VALUES
+    try:
+        # Numbers as they are written: a decimal has digits that a float would lose.
+        return _object(json.loads(stats, parse_float=decimal.Decimal, parse_int=decimal.Decimal))
+    except (ValueError, decimal.DecimalException, RecursionError):
+        return NO_VALUES
+
+
+def _object(entry: object) -> Mapping[str, Any]:
+    return entry if isinstance(entry, dict) else NO_VALUES
+
+
+def _whole(entry: object) -> int | None:
+    if not isinstance(entry, decimal.Decimal) or not 0 <= entry < 2**63:
+        return None
+    number = int(entry)
+    return number if number == entry else None
+
+
+def _typed(entry: object, kind: DataType) -> pa.Scalar[Any] | None:
+    """A JSON value as one of the column's type, None if it is not."""
+    if kind == Primitive("string"):
+        return pa.scalar(entry, pa.string()) if isinstance(entry, str) and _is_unicode(entry) else None
+    if not isinstance(kind, StructType) and isinstance(entry, str | bool | float | decimal.Decimal):
+        try:
+            scalar = values.parse(str(entry), kind)
+        except LogError:
+            return None
+        return scalar if scalar.is_valid and scalar.equals(scalar) else None  # NaN, equal to nothing, bounds nothing
+    return None
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _may_be_cut(bound: pa.Scalar[Any] | None) -> bool:
+    return bound is not None and len(bound.as_py()) >= STRING_PREFIX
+
+
+def _last_of_its_millisecond(bound: pa.Scalar[Any]) -> pa.Scalar[Any] | None:
+    microseconds = bound.cast(pa.int64()).as_py()
+    last = microseconds - microseconds % _MILLISECOND_US + _MILLISECOND_US - 1
+    return pa.scalar(last, pa.int64()).cast(bound.type) if last < 2**63 else None

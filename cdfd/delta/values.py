@@ -1,0 +1,217 @@
+"""Partition values: text in the log <-> typed values (specification, "Partition Value Serialization").
+
+The specification's formats are read, and what deployed writers put there besides: timestamps in ISO 8601 with `T` and a
+zone, numbers in Java's spellings, bytes as `\\u0001` spelled out. Any other text is an error, never a null.
+"""
+
+from __future__ import annotations
+
+import decimal
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdfd.delta import calendar
+from cdfd.delta.arrow_types import arrow_type
+from cdfd.delta.datatypes import DataType, StructField, by_name
+from cdfd.delta.schema import TableSchema
+from cdfd.errors import LogError
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
+_NOT_FINITE = re.compile(r"([+-]?)(nan|inf|infinity)", re.IGNORECASE)
+_ESCAPES = re.compile(r"(?:\\u00[0-9a-fA-F]{2})+")
+
+
+def parse(text: str | None, kind: DataType, column: str = "") -> pa.Scalar[Any]:
+    """The value that a text in the log stands for; None and the empty text are null, whatever the type.
+
+    A timestamp without a zone is in UTC. A binary value's characters are its bytes; where one of them is above 255 the
+    value is the text in UTF-8, as Spark writes it.
+
+    Args:
+        text: as in `partitionValues`.
+        kind: type of the column.
+        column: name of the column, for the message.
+
+    Raises:
+        LogError: a text that is not a value of that type, a number out of range, a decimal with too many digits.
+    """
+    arrow = arrow_type(kind)
+    if not text:
+        return pa.scalar(None, arrow)
+    try:
+        if isinstance(arrow, pa.Decimal128Type):
+            return _decimal(text, arrow)
+        if read := _READERS.get(str(kind)):
+            return read(text, arrow)
+    except (ValueError, decimal.DecimalException, OverflowError) as error:
+        raise _refused(text, kind, column) from error
+    raise _refused(text, kind, column)
+
+
+def parse_partition(values: Mapping[str, str | None], schema: TableSchema) -> dict[str, pa.Scalar[Any]]:
+    """The typed partition values of a file, by logical name of the column.
+
+    A column without a value in the log is left out: it is null or, after a change of partitioning, in the file itself.
+
+    Raises:
+        LogError: as `parse`, or a key that fits two spellings that differ in case.
+    """
+    found = {child.name: of_field(values, child, schema) for child in schema.partition_fields}
+    return {name: scalar for name, scalar in found.items() if scalar is not None}
+
+
+def of_field(values: Mapping[str, str | None], child: StructField, schema: TableSchema) -> pa.Scalar[Any] | None:
+    """The value of one column, None (and not a null scalar) where the log has no value for it.
+
+    Raises:
+        LogError: as `parse_partition`.
+    """
+    if not values:
+        return None
+    keys = by_name({key: key for key in values}, schema.physical_name(child))
+    if len(keys) > 1:
+        raise LogError(f"partition values {keys[0]!r:.80} and {keys[1]!r:.80} both fit column {child.name!r:.80}")
+    return parse(values[keys[0]], child.type, child.name) if keys else None
+
+
+def serialize(scalar: pa.Scalar[Any]) -> str | None:
+    """The text for a value; `parse` gives the value back. An empty string or binary has no text of its own: it is null.
+
+    Timestamps are ISO 8601 in UTC with `Z`, which no session's time zone can shift.
+
+    Raises:
+        LogError: a value of a type that cannot partition a table.
+    """
+    if not scalar.is_valid:
+        return None
+    for matches, write in _WRITERS:
+        if matches(scalar.type):
+            return write(scalar)
+    raise LogError(f"a value of type {scalar.type} cannot be a partition value")
+
+
+def _refused(text: str, kind: DataType, column: str) -> LogError:
+    where = f"column {column!r:.200}: " if column else ""
+    return LogError(
+        f"{where}{text!r:.200} is not a value of type {kind!s:.80}", hint="the partition values in the log are broken"
+    )
+
+
+def _string(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    return pa.scalar(text, arrow)
+
+
+def _whole(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    if not _WHOLE.fullmatch(stripped := text.strip()):
+        raise ValueError(text)
+    return pa.scalar(int(stripped), arrow)
+
+
+def _floating(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    stripped = text.strip()
+    if not (_NUMBER.fullmatch(stripped) or _NOT_FINITE.fullmatch(stripped)):
+        raise ValueError(text)
+    return pa.scalar(float(stripped), arrow)
+
+
+def _decimal(text: str, arrow: pa.Decimal128Type[Any, Any]) -> pa.Scalar[Any]:
+    if not _NUMBER.fullmatch(stripped := text.strip()):
+        raise ValueError(text)
+    # Twice the digits that can be stored; trapping Inexact makes digits that would be cut off an error.
+    context = decimal.Context(prec=76, traps=[decimal.Inexact, decimal.InvalidOperation])
+    value = decimal.Decimal(stripped).quantize(decimal.Decimal(1).scaleb(-arrow.scale), context=context)
+    scalar: pa.Scalar[Any] = pa.scalar(value, arrow)
+    return scalar
+
+
+def _boolean(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    value = {"true": True, "false": False}.get(text.strip().lower())
+    if value is None:
+        raise ValueError(text)
+    return pa.scalar(value, arrow)
+
+
+def _binary(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    if _ESCAPES.fullmatch(text):
+        return pa.scalar(bytes.fromhex(text.replace("\\u00", "")), arrow)
+    try:
+        return pa.scalar(text.encode("latin-1"), arrow)
+    except UnicodeEncodeError:
+        return pa.scalar(text.encode(), arrow)
+
+
+def _date(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    return pa.scalar(calendar.parse_date(text.strip()), pa.int32()).cast(arrow)
+
+
+def _timestamp(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    return pa.scalar(calendar.parse_timestamp(text.strip()), pa.int64()).cast(arrow)
+
+
+def _timestamp_ntz(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
+    return pa.scalar(calendar.parse_wall_clock(text.strip()), pa.int64()).cast(arrow)
+
+
+_READERS: dict[str, Callable[[str, pa.DataType], pa.Scalar[Any]]] = {
+    "string": _string,
+    "long": _whole,
+    "integer": _whole,
+    "short": _whole,
+    "byte": _whole,
+    "float": _floating,
+    "double": _floating,
+    "boolean": _boolean,
+    "binary": _binary,
+    "date": _date,
+    "timestamp": _timestamp,
+    "timestamp_ntz": _timestamp_ntz,
+}
+
+
+def _write_floating(scalar: pa.Scalar[Any]) -> str:
+    value = np.float32(scalar.as_py()) if pa.types.is_float32(scalar.type) else scalar.as_py()
+    # Java's spelling, as Spark writes it: NaN, Infinity, 1.0E20.
+    text = str(value).replace("nan", "NaN").replace("inf", "Infinity")
+    mantissa, _, exponent = text.partition("e")
+    return text if not exponent else f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
+
+
+def _write_binary(scalar: pa.Scalar[Any]) -> str | None:
+    data: bytes = scalar.as_py()
+    text = data.decode("latin-1")
+    # Bytes that happen to look like escapes are escaped themselves.
+    return "".join(f"\\u{byte:04x}" for byte in data) if _ESCAPES.fullmatch(text) else text or None
+
+
+def _write_date(scalar: pa.Scalar[Any]) -> str:
+    return calendar.format_date(_number(scalar, pa.int32()))
+
+
+def _write_timestamp(scalar: pa.Scalar[Any]) -> str:
+    kind: Any = scalar.type
+    microseconds = _number(scalar.cast(pa.timestamp("us", kind.tz)), pa.int64())
+    if kind.tz is None:
+        return calendar.format_timestamp(microseconds)
+    return calendar.format_timestamp(microseconds, "T") + "Z"
+
+
+def _number(scalar: pa.Scalar[Any], kind: pa.DataType) -> int:
+    number: int = scalar.cast(kind).as_py()
+    return number
+
+
+_WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Scalar[Any]], str | None]], ...] = (
+    (pa.types.is_string, lambda scalar: scalar.as_py() or None),
+    (pa.types.is_integer, lambda scalar: str(scalar.as_py())),
+    (pa.types.is_floating, _write_floating),
+    (pa.types.is_decimal, lambda scalar: format(scalar.as_py(), "f")),
+    (pa.types.is_boolean, lambda scalar: str(scalar.as_py()).lower()),
+    (pa.types.is_date32, _write_date),
+    (pa.types.is_timestamp, _write_timestamp),
+    (pa.types.is_binary, _write_binary),
+)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cdfd.delta.datatypes import DataType
+from cdfd.delta.schema import (
+    ArrayType,
+    ColumnMappingMode,
+    Decimal,
+    MapType,
+    Primitive,
+    StructField,
+    StructType,
+    TableSchema,
+)
+from cdfd.delta.schema_change import (
+    CommentChange,
+    NullabilityChange,
+    Rename,
+    SchemaChange,
+    TypeChange,
+    compare,
+    widens,
+)
+
+LONG, STRING, INTEGER = Primitive("long"), Primitive("string"), Primitive("integer")
+
+
+def table(*fields: StructField, mapping: str = "none", by: tuple[str, ...] = ()) -> TableSchema:
+    return TableSchema(StructType(fields), by, ColumnMappingMode(mapping))
+
+
+def mapped(name: str, kind: DataType, physical: str, **metadata: Any) -> StructField:
+    return StructField(name, kind, metadata={"delta.columnMapping.physicalName": physical, **metadata})
+
+
+def test_nothing_changed() -> None:
+    schema = table(StructField("a", LONG), StructField("b", ArrayType(STRING)))
+    change = compare(schema, schema)
+    assert not change
+    assert change == SchemaChange()
+    assert change.additive
+    assert change.describe() == ()
+
+
+def test_added_columns_are_additive() -> None:
+    old = table(StructField("a", LONG), StructField("s", StructType((StructField("x", LONG),))))
+    new = table(
+        StructField("z", STRING),
+        StructField("a", LONG),
+        StructField("s", StructType((StructField("x", LONG), StructField("y", LONG)))),
+    )
+    change = compare(old, new)
+    assert change == SchemaChange(added=(("z",), ("s", "y")))
+    assert change
+    assert change.additive
+    assert change.describe() == ("added z", "added s.y")
+
+
+def test_a_rename_is_known_by_the_physical_name() -> None:
+    old = table(mapped("a", StructType((mapped("x", LONG, "p2"),)), "p1"), mapped("b", LONG, "p3"), mapping="name")
+    new = table(mapped("c", StructType((mapped("y", LONG, "p2"),)), "p1"), mapped("b", LONG, "p3"), mapping="name")
+    change = compare(old, new)
+    assert change == SchemaChange(renamed=(Rename(("a",), ("c",)), Rename(("a", "x"), ("c", "y"))))
+    assert not change.additive
+    assert change.describe() == ("renamed a to c", "renamed a.x to c.y")
+
+
+def test_two_columns_swap_names() -> None:
+    old = table(mapped("a", LONG, "p1"), mapped("b", STRING, "p2"), mapping="id")
+    new = table(mapped("b", LONG, "p1"), mapped("a", STRING, "p2"), mapping="id")
+    assert compare(old, new).renamed == (Rename(("a",), ("b",)), Rename(("b",), ("a",)))
+
+
+def test_without_mapping_a_new_name_is_another_column() -> None:
+    change = compare(table(StructField("a", LONG)), table(StructField("b", LONG)))
+    assert change == SchemaChange(added=(("b",),), dropped=(("a",),))
+    assert not change.additive
+    assert change.describe() == ("added b", "dropped a")
+
+
+def test_switching_mapping_on_changes_nothing() -> None:
+    old = table(StructField("a", LONG), StructField("b", LONG))
+    new = table(mapped("a", LONG, "a"), mapped("b", LONG, "b"), mapping="name")
+    assert not compare(old, new)
+
+
+def test_an_overwrite_with_new_physical_names_keeps_columns_of_the_same_name() -> None:
+    old = table(mapped("a", INTEGER, "p1"), mapped("b", LONG, "p2"), mapping="name")
+    new = table(mapped("a", STRING, "p3"), mapped("B", LONG, "p4"), mapping="name")
+    assert compare(old, new) == SchemaChange(
+        renamed=(Rename(("b",), ("B",)),), type_changed=(TypeChange(("a",), "integer", "string", widening=False),)
+    )
+
+
+def test_a_column_dropped_and_added_again_under_its_name_pairs_with_what_is_left() -> None:
+    old = table(mapped("a", LONG, "p1"), mapped("b", LONG, "p2"), mapping="name")
+    new = table(mapped("b", LONG, "p1"), mapping="name")
+    assert compare(old, new) == SchemaChange(dropped=(("b",),), renamed=(Rename(("a",), ("b",)),))
+
+
+def test_type_changes_inside_collections() -> None:
+    old = table(StructField("m", MapType(STRING, ArrayType(INTEGER))), StructField("a", ArrayType(LONG)))
+    new = table(StructField("m", MapType(STRING, ArrayType(LONG))), StructField("a", STRING))
+    change = compare(old, new)
+    assert change.type_changed == (
+        TypeChange(("m", "value", "element"), "integer", "long", widening=True),
+        TypeChange(("a",), "array<long>", "string", widening=False),
+    )
+    assert not change.additive
+    assert change.describe() == (
+        "widened m.value.element from integer to long",
+        "changed a from array<long> to string",
+    )
+
+
+def test_nullability_comments_order_and_partitioning_are_additive() -> None:
+    old = table(StructField("a", LONG, nullable=False), StructField("b", ArrayType(LONG)), StructField("c", STRING))
+    new = table(
+        StructField("a", LONG, metadata={"comment": "amount"}),
+        StructField("c", STRING),
+        StructField("b", ArrayType(LONG, contains_null=False)),
+        by=("c",),
+    )
+    change = compare(old, new)
+    assert change == SchemaChange(
+        nullability=(NullabilityChange(("a",), nullable=True), NullabilityChange(("b", "element"), nullable=False)),
+        comment=(CommentChange(("a",), None, "amount"),),
+        reordered=True,
+        repartitioned=True,
+    )
+    assert change.additive
+    assert change.describe() == (
+        "a may be null",
+        "b.element may no longer be null",
+        "changed the comment of a",
+        "reordered columns",
+        "changed the partition columns",
+    )
+
+
+WIDENINGS = [
+    ("byte", "short"), ("byte", "long"), ("short", "integer"), ("integer", "long"), ("float", "double"),
+    ("byte", "double"), ("integer", "double"), ("date", "timestamp_ntz"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("old", "new"), WIDENINGS)
+def test_widenings(old: Any, new: Any) -> None:
+    assert widens(Primitive(old), Primitive(new))
+    assert not widens(Primitive(new), Primitive(old))
+
+
+def test_widenings_to_decimals() -> None:
+    assert widens(INTEGER, Decimal(10, 0))
+    assert widens(Primitive("byte"), Decimal(12, 2))
+    assert widens(LONG, Decimal(20, 0))
+    assert widens(Decimal(10, 2), Decimal(12, 4))
+    assert not widens(INTEGER, Decimal(10, 1))
+    assert not widens(LONG, Decimal(19, 0))
+    assert not widens(Decimal(10, 2), Decimal(10, 3))
+    assert not widens(Decimal(10, 2), LONG)
+    assert not widens(LONG, Primitive("double"))
+    assert not widens(INTEGER, Primitive("float"))
+    assert not widens(STRING, ArrayType(STRING))

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdfd.delta.schema import (
+    ArrayType,
+    ColumnMappingMode,
+    Decimal,
+    Primitive,
+    StructField,
+    StructType,
+    TableSchema,
+)
+from cdfd.delta.statistics import FileStatistics, parse
+
+
+def mapped(name: str, physical: str) -> StructField:
+    return StructField(name, Primitive("long"), metadata={"delta.columnMapping.physicalName": physical})
+
+
+COLUMNS = StructType(
+    (
+        StructField("id", Primitive("long")),
+        StructField("name", Primitive("string")),
+        StructField("price", Decimal(30, 10)),
+        StructField("ratio", Primitive("double")),
+        StructField("day", Primitive("date")),
+        StructField("at", Primitive("timestamp")),
+        StructField("flag", Primitive("boolean")),
+        StructField("list", ArrayType(Primitive("long"))),
+        StructField("a", StructType((StructField("b", StructType((mapped("c", "col-c"),))),))),
+    )
+)
+SCHEMA = TableSchema(COLUMNS)
+
+
+def stats(schema: TableSchema = SCHEMA, **more: object) -> FileStatistics:
+    return parse(json.dumps({"numRecords": 10, **more}), schema)
+
+
+def test_the_example_of_the_specification() -> None:
+    nested = {"a": {"b": {"c": 7}}}
+    found = stats(tightBounds=True, minValues=nested, maxValues=nested, nullCount={"a": {"b": {"c": 2}}})
+    assert found.num_records == 10
+    assert found.min(("a", "b", "c")) == pa.scalar(7)
+    assert found.max(("a", "b", "c")) == pa.scalar(7)
+    assert found.null_count(("a", "b", "c")) == 2
+    assert found.bounds(("a", "b", "c")).tight
+
+
+def test_entries_go_by_physical_names() -> None:
+    schema = TableSchema(COLUMNS, (), ColumnMappingMode.NAME)
+    found = stats(schema, minValues={"a": {"b": {"col-c": 1, "c": 2}}})
+    assert found.min(("a", "b", "c")) == pa.scalar(1)
+
+
+@pytest.mark.parametrize(
+    ("column", "written", "read"),
+    [
+        ("id", 9223372036854775807, 9223372036854775807),
+        ("name", "", ""),
+        ("name", "x", "x"),
+        ("flag", True, True),
+        ("ratio", 1, 1.0),
+        ("ratio", "Infinity", float("inf")),
+    ],
+)
+def test_typed_values(column: str, written: object, read: object) -> None:
+    scalar = stats(minValues={column: written}).min((column,))
+    assert scalar is not None
+    assert scalar.as_py() == read
+
+
+def test_a_decimal_keeps_its_digits() -> None:
+    found = parse('{"minValues":{"price":12345678901234567890.0123456789}}', SCHEMA)
+    assert str(found.min(("price",))) == "12345678901234567890.0123456789"
+
+
+def test_dates_and_timestamps() -> None:
+    found = stats(minValues={"day": "2000-01-01", "at": "2000-01-01T00:00:00.000-08:00"})
+    assert str(found.min(("day",))) == "2000-01-01"
+    assert found.min(("at",)) == pa.scalar(946713600000000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+
+
+def test_a_maximum_of_a_timestamp_covers_its_millisecond() -> None:
+    written = {"at": "2000-01-01T00:00:00.123Z"}
+    found = stats(minValues=written, maxValues=written)
+    bounds = found.bounds(("at",))
+    assert bounds.min == found.min(("at",))
+    assert bounds.max is not None
+    assert bounds.max.cast(pa.int64()).as_py() == 946684800123999
+    assert not bounds.tight
+    last = stats(maxValues={"at": "+294247-01-10T04:00:54.775807Z"})
+    assert last.bounds(("at",)).max is None
+
+
+def test_strings_that_may_be_cut_are_not_tight() -> None:
+    assert stats(minValues={"name": "a"}, maxValues={"name": "b" * 31}).bounds(("name",)).tight
+    assert not stats(minValues={"name": "a" * 32}, maxValues={"name": "b"}).bounds(("name",)).tight
+
+
+def test_wide_bounds() -> None:
+    written = {"id": 1}
+    wide = stats(tightBounds=False, minValues=written, maxValues=written, nullCount={"id": 4})
+    assert not wide.tight_bounds
+    assert not wide.bounds(("id",)).tight
+    assert wide.null_count(("id",)) is None
+    assert stats(tightBounds=False, nullCount={"id": 10}).null_count(("id",)) == 10
+    assert stats(tightBounds=False, nullCount={"id": 0}).null_count(("id",)) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "{", "[]", "1", "null", "[" * 100_000, '{"numRecords":"5"}', '{"numRecords":-1}', '{"numRecords":1.5}',
+     '{"numRecords":1e400}', '{"numRecords":true}', '{"numRecords":NaN}', '{"minValues":[1]}', '{"maxValues":5}'],
+    ids=lambda text: str(text)[:20],
+)  # fmt: skip
+def test_broken_statistics_say_nothing(text: str | None) -> None:
+    found = parse(text, SCHEMA)
+    assert found.num_records is None
+    assert found.tight_bounds
+    assert found.min(("id",)) is None
+    assert found.bounds(("id",)).max is None
+
+
+@pytest.mark.parametrize(
+    ("column", "entry"),
+    [("id", "x"), ("id", 1.5), ("id", 2**63), ("id", True), ("id", {}), ("name", 5), ("name", "\ud800"), ("day", 5),
+     ("price", 1e30), ("ratio", "NaN"), ("ratio", ""), ("list", [1]), ("list", "1"), ("a", 1), ("a", {"b": 1}),
+     ("id", None)],
+)  # fmt: skip
+def test_a_broken_entry_says_nothing_of_its_column(column: str, entry: object) -> None:
+    found = stats(minValues={column: entry, "flag": False}, nullCount={column: entry})
+    assert found.min((column,)) is None
+    assert found.min(("flag",)) == pa.scalar(False)
+
+
+def test_columns_that_are_not_there() -> None:
+    found = stats(minValues={"z": 1, "a": {"b": 1}})
+    assert found.min(("z",)) is None
+    assert found.min(("a", "b", "c")) is None
+    assert found.null_count(("a", "z")) is None
+    assert not found.bounds(("z",)).tight
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "b", "c", "id", "at", "name"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["numRecords", "tightBounds", "minValues", "maxValues", "nullCount"]), JSON))
+def test_random_statistics_never_raise(document: dict[str, object]) -> None:
+    found = parse(json.dumps(document), SCHEMA)
+    for path in (("id",), ("name",), ("at",), ("a",), ("a", "b", "c")):
+        found.bounds(path)
+        found.null_count(path)
