@@ -1,14 +1,19 @@
 """The storage port: what cdfd asks of a file system or an object store. Six methods; nothing of Delta.
 
-Paths are relative to the store's root, with `/` between segments and no leading slash; what they may contain is whatever the store can
-name (spaces, `%`, `=`), never URI-encoded. A path that would leave the root (`..`) is refused with `PathError`.
+Paths are relative to the store's root, with `/` between segments and no leading slash; what they may contain is
+whatever the store can name (spaces, `%`, `=`), never URI-encoded. A path that would leave the root (`..`), that is
+absolute, or that no store can name is refused with `PathError` by every method that takes one.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import Protocol
+
+import pyarrow as pa
+
+from cdfd.errors import PathError, StorageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +28,9 @@ class Stat:
 class Storage(Protocol):
     """A flat name space of immutable-once-written objects.
 
-    Every method raises `NotFoundError` where a named object does not exist, and `StorageError` (with `retriable` set where it is) for
-    anything else the store says. Methods may be called concurrently.
+    Every method raises `NotFoundError` where a named object does not exist, and `StorageError` (with `retriable` set
+    where it is) for anything else the store says. Folders are no objects: naming one is naming nothing. Methods may be
+    called concurrently. A call that is cancelled may still take effect: a write's outcome is then unknown.
     """
 
     @property
@@ -34,27 +40,60 @@ class Storage(Protocol):
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes `[start, start + length)` of an object, to its end where `length` is None.
 
-        Fewer bytes come back only where the object ends. Reads after a completed `put` see its bytes, whole.
+        Fewer bytes come back only where the object ends; none where it ends before `start`. What is allocated is
+        bounded by the object's size, whatever `length` says. Reads after a completed `put` see its bytes, whole.
         """
 
     def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
-        """Objects directly in the folder part of `prefix` whose path begins with `prefix` and is greater than `start_after`.
+        """Objects directly in the folder part of `prefix` whose path begins with `prefix` and is above `start_after`.
 
-        In ascending order of path (UTF-8 bytes), fetched page by page: memory is bounded by a page. Not recursive. A folder that does
-        not exist is empty. Objects created meanwhile may or may not appear.
+        In ascending order of path (UTF-8 bytes), stats fetched page by page. Not recursive. A folder that does not
+        exist is empty. Objects created or removed meanwhile may or may not appear.
         """
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
-        """Create an object, atomically: readers see nothing or all of it. `ExistsError` where there is one already, which stays as it is."""
+        """Create an object, atomically and durably: readers see nothing or all of it.
+
+        `ExistsError` where there is one already, which stays as it is; of several callers exactly one succeeds.
+        """
 
     async def put(self, path: str, data: bytes) -> None:
-        """Create or replace an object, atomically: readers see the old bytes or the new, never a mixture."""
+        """Create or replace an object, atomically and durably: readers see the old bytes or the new, no mixture."""
 
     async def stat(self, path: str) -> Stat:
         """Size and modification time."""
 
-    def open_columns(self, path: str, size: int | None = None) -> BinaryIO:
+    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access for a columnar reader, usable from any one thread at a time; the caller closes it.
 
         `size`, where the log tells it, saves a request. Blocking: call it and read from it in a worker thread.
         """
+
+
+def check_path(path: str) -> None:
+    """`PathError` where `path` leads out of a store's root or cannot be the name of an object in it."""
+    if not path or path.endswith("/"):
+        raise PathError("the path names no object", path=path)
+    check_prefix(path)
+
+
+def check_prefix(prefix: str) -> None:
+    """`PathError` where `prefix` leads out of a store's root or cannot be the beginning of a name in it."""
+    if prefix.startswith("/"):
+        raise PathError("the path is absolute where one inside the storage root is expected", path=prefix)
+    if ".." in prefix and ".." in prefix.split("/"):
+        raise PathError("the path leads out of the storage root", path=prefix)
+    if "\0" in prefix:
+        raise PathError("the path contains a NUL character", path=prefix.replace("\0", "\\0"))
+    if not prefix.isascii():
+        try:
+            prefix.encode()
+        except UnicodeEncodeError as error:
+            readable = prefix.encode(errors="backslashreplace").decode()
+            raise PathError("the path contains half of a surrogate pair", path=readable) from error
+
+
+def check_range(path: str, start: int, length: int | None) -> None:
+    """`StorageError` for a range that no object can have; ranges come from the log, so they are input."""
+    if start < 0 or (length is not None and length < 0):
+        raise StorageError(f"there is no range of {length} bytes at {start}", path=path)

@@ -1,0 +1,198 @@
+"""A folder of the local file system (or of one that is mounted) as a store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
+from cdfd.storage.base import Stat, check_path, check_prefix, check_range
+from cdfd.storage.durable import create, explain, is_temporary, replace
+
+# O_NONBLOCK: opening a FIFO that somebody put into the table must not hang.
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_LISTING_PAGE = 1000
+
+
+class LocalStorage:
+    """The `Storage` port over a folder, which need not exist yet.
+
+    All work is done in worker threads: a small read costs 0.1 ms that way instead of 0.005 ms inline, but a disk or a
+    network mount that hangs does not stop the event loop. Long scans belong into threads of their own: those of
+    `asyncio.to_thread` are few, and a scan in each of them would make the next log entry wait.
+
+    Symbolic links are followed wherever they point: the root may be one, and one inside the table is the doing of
+    whoever may write there. Files whose names are not UTF-8 cannot be named and are not listed.
+
+    Args:
+        root: the folder; a relative one is taken from the working directory of now.
+        sync: whether writes are synced to the device before they count.
+        page: objects that a listing looks at in one go.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, sync: bool = True, page: int = _LISTING_PAGE) -> None:
+        self._uri = os.fspath(root)
+        if "\0" in self._uri:
+            raise PathError("the storage root contains a NUL character", path=self._uri.replace("\0", "\\0"))
+        self._root = os.path.abspath(self._uri)
+        self._sync = sync
+        self._page = page
+
+    @property
+    def uri(self) -> str:
+        """The root as it was given."""
+        return self._uri
+
+    @property
+    def root(self) -> str:
+        """The root as an absolute path, for whoever watches it."""
+        return self._root
+
+    async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Bytes of a file; see the port."""
+        check_range(path, start, length)
+        return await asyncio.to_thread(self._read, path, start, length)
+
+    async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
+        """Files of a folder; see the port. The folder's matching names are held at once, their stats by page."""
+        check_prefix(prefix)
+        folder = prefix[: prefix.rfind("/") + 1]
+        names = await asyncio.to_thread(self._names, folder, prefix, start_after)
+        for at in range(0, len(names), self._page):
+            for found in await asyncio.to_thread(self._stats, folder, names[at : at + self._page]):
+                yield found
+
+    async def put_if_absent(self, path: str, data: bytes) -> None:
+        """Create a file under a temporary name and link it to `path`; see the port."""
+        await asyncio.to_thread(self._write, create, path, data)
+
+    async def put(self, path: str, data: bytes) -> None:
+        """Write a file under a temporary name and rename it to `path`; see the port."""
+        await asyncio.to_thread(self._write, replace, path, data)
+
+    async def stat(self, path: str) -> Stat:
+        """Size and modification time of a file; see the port."""
+        return await asyncio.to_thread(self._stat, path)
+
+    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+        """Random access through `pread`.
+
+        Not a memory map, although that is as fast and takes a tenth less memory: truncating a mapped file kills the
+        process that reads it (SIGBUS).
+        """
+        with _translated("open", path):
+            name = self._resolve(path)
+            _require_file(os.stat(name), path)
+            return pa.OSFile(name, "r")
+
+    def _resolve(self, path: str) -> str:
+        check_path(path)
+        return os.path.join(self._root, path)
+
+    def _read(self, path: str, start: int, length: int | None) -> bytes:
+        with _translated("read", path):
+            descriptor = os.open(self._resolve(path), _OPEN)
+            try:
+                found = os.fstat(descriptor)
+                _require_file(found, path)
+                available = max(0, found.st_size - start)
+                return _pread(descriptor, start, available if length is None else min(length, available))
+            finally:
+                os.close(descriptor)
+
+    def _names(self, folder: str, prefix: str, start_after: str) -> Sequence[str]:
+        beginning = prefix[len(folder) :]
+        with _translated("list", folder):
+            try:
+                entries = os.scandir(os.path.join(self._root, folder))
+            except (FileNotFoundError, NotADirectoryError):
+                return ()
+            with entries:
+                names = [
+                    entry.name
+                    for entry in entries
+                    if entry.name.startswith(beginning)
+                    and folder + entry.name > start_after
+                    and not entry.is_dir(follow_symlinks=False)
+                    and not is_temporary(entry.name)
+                    and _is_utf8(entry.name)
+                ]
+        # The order of code points is the order of UTF-8 bytes.
+        return sorted(names)
+
+    def _stats(self, folder: str, names: Sequence[str]) -> Sequence[Stat]:
+        page = []
+        for name in names:
+            path = folder + name
+            with _translated("list", path):
+                try:
+                    found = os.stat(self._resolve(path))
+                except FileNotFoundError:
+                    continue  # removed since, or a link to nothing
+            if stat.S_ISREG(found.st_mode):
+                page.append(_as_stat(path, found))
+        return page
+
+    def _stat(self, path: str) -> Stat:
+        with _translated("stat", path):
+            found = os.stat(self._resolve(path))
+            _require_file(found, path)
+            return _as_stat(path, found)
+
+    def _write(self, write: Callable[..., None], path: str, data: bytes) -> None:
+        name = self._resolve(path)
+        try:
+            write(name, data, sync=self._sync)
+        except FileExistsError as error:
+            raise ExistsError("there is an object with that name already", path=path) from error
+        except OSError as error:
+            raise _storage_error("write", path, error) from error
+
+
+def _as_stat(path: str, found: os.stat_result) -> Stat:
+    return Stat(path, found.st_size, found.st_mtime_ns // 1_000_000)
+
+
+def _is_utf8(name: str) -> bool:
+    # What is not UTF-8 comes out of the file system as surrogate escapes.
+    return name.isascii() or not any("\udc80" <= character <= "\udcff" for character in name)
+
+
+def _pread(descriptor: int, start: int, length: int) -> bytes:
+    data = os.pread(descriptor, length, start)
+    if len(data) == length or not data:
+        return data
+    # The kernel returns at most 2 GiB at once.
+    parts = [data]
+    done = len(data)
+    while done < length and (data := os.pread(descriptor, length - done, start + done)):
+        parts.append(data)
+        done += len(data)
+    return b"".join(parts)
+
+
+def _require_file(found: os.stat_result, path: str) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise NotFoundError("there is no object with that name, only a folder", path=path)
+    if not stat.S_ISREG(found.st_mode):
+        raise StorageError("that is no regular file", path=path, hint="Remove the device, socket or FIFO")
+
+
+@contextmanager
+def _translated(doing: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotFoundError("there is no object with that name", path=path) from error
+    except OSError as error:
+        raise _storage_error(doing, path, error) from error
+
+
+def _storage_error(doing: str, path: str, error: OSError) -> StorageError:
+    told = explain(error)
+    return StorageError(f"cannot {doing}: {told.reason}", path=path, hint=told.hint, retriable=told.retriable)

@@ -1,0 +1,57 @@
+"""Which store a table's URI means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from urllib.parse import unquote_to_bytes
+
+from cdfd.errors import ConfigError, UnsupportedError
+from cdfd.storage.base import Storage
+from cdfd.storage.local import LocalStorage
+
+Options = Mapping[str, object]
+Opener = Callable[[str, Options], Storage]
+
+# `file:/x` is how Hadoop writes local URIs. A plain path may contain a colon: only `scheme://` is taken for a URI.
+_URI = re.compile(r"(?:(file):(?=/)|([A-Za-z][A-Za-z0-9+.-]*)://)")
+
+
+def open_storage(uri: str, options: Options | None = None) -> Storage:
+    """The store whose root is `uri`: a plain path, or a URI with a known scheme. Touches nothing yet.
+
+    `options` are the scheme's own (`storage.<scheme>` of the configuration). `UnsupportedError` for a scheme that cdfd
+    does not know, `ConfigError` for a URI that is malformed.
+    """
+    if not uri:
+        raise ConfigError("the location of a table is empty", hint="Give a path or a URI such as file:///data/orders")
+    matched = _URI.match(uri)
+    if matched is None:
+        return LocalStorage(uri)
+    scheme = (matched[1] or matched[2]).lower()
+    opener = OPENERS.get(scheme)
+    if opener is None:
+        known = ", ".join(f"{name}://" for name in sorted(OPENERS))
+        raise UnsupportedError(
+            f"cdfd has no storage for {scheme}:// locations", path=uri, hint=f"Use a plain path or one of: {known}"
+        )
+    return opener(uri, options or {})
+
+
+def _open_file(uri: str, options: Options) -> Storage:
+    rest = uri.partition(":")[2]
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        if host not in ("", "localhost"):
+            hint = f"Write file:///{host}/{path} for a local path"
+            raise ConfigError(f"a file URI names the host {host!r}", path=uri, hint=hint)
+        rest = slash + path
+    if not rest:
+        raise ConfigError("a file URI names no path", path=uri, hint="Write file:///data/orders, with three slashes")
+    try:
+        return LocalStorage(unquote_to_bytes(rest).decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError("the escapes of a file URI are not UTF-8", path=uri) from error
+
+
+OPENERS: dict[str, Opener] = {"file": _open_file}

@@ -1,0 +1,86 @@
+"""A store in memory: for tests, and for whoever has a log in hand without a disk under it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from cdfd.errors import ExistsError, NotFoundError
+from cdfd.storage.base import Stat, check_path, check_prefix, check_range
+
+
+def _system_now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    data: bytes
+    modified_ms: int
+
+
+class MemoryStorage:
+    """The `Storage` port over a dictionary; atomic because it belongs to one event loop.
+
+    Args:
+        uri: what it is called in messages.
+        now_ms: the time that objects get as their modification time.
+    """
+
+    def __init__(self, uri: str = "memory://", *, now_ms: Callable[[], int] = _system_now_ms) -> None:
+        self._uri = uri
+        self._now_ms = now_ms
+        self._objects: dict[str, _Object] = {}
+
+    @property
+    def uri(self) -> str:
+        """The name it was given."""
+        return self._uri
+
+    async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Bytes of an object; see the port."""
+        check_range(path, start, length)
+        data = self._find(path).data
+        return data[start:] if length is None else data[start : start + length]
+
+    async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
+        """Objects of a folder as they are now; see the port."""
+        check_prefix(prefix)
+        folder = len(prefix[: prefix.rfind("/") + 1])
+        for path in sorted(self._objects):
+            if path.startswith(prefix) and path > start_after and "/" not in path[folder:] and path in self._objects:
+                yield self._stat(path)
+
+    async def put_if_absent(self, path: str, data: bytes) -> None:
+        """Create an object; see the port."""
+        check_path(path)
+        if path in self._objects:
+            raise ExistsError("there is an object with that name already", path=path)
+        await self.put(path, data)
+
+    async def put(self, path: str, data: bytes) -> None:
+        """Create or replace an object; see the port."""
+        check_path(path)
+        self._objects[path] = _Object(bytes(data), self._now_ms())
+
+    async def stat(self, path: str) -> Stat:
+        """Size and modification time of an object; see the port."""
+        return self._stat(path)
+
+    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+        """Random access to an object's bytes, without a copy."""
+        return pa.BufferReader(self._find(path).data)
+
+    def _stat(self, path: str) -> Stat:
+        found = self._find(path)
+        return Stat(path, len(found.data), found.modified_ms)
+
+    def _find(self, path: str) -> _Object:
+        check_path(path)
+        found = self._objects.get(path)
+        if found is None:
+            raise NotFoundError("there is no object with that name", path=path)
+        return found

@@ -1,0 +1,176 @@
+"""File names that appear in folders, as told by the operating system through watchdog.
+
+Measured on Linux with watchdog 4.0, 6.0 and 7.1, from a log entry's appearance to the event loop (p50): 0.3 ms for
+every way of creating one (write in place, link, rename inside the folder, rename into it). Watchdog's own event masks
+ask for IN_MOVED_FROM too, and hold such an event for 0.5 s, together with all events behind it, to pair it with the
+IN_MOVED_TO of the same rename: one temporary file that leaves the folder delays the next commit by 0.5 s. Hence a mask
+of our own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sys
+from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING, cast
+
+from watchdog.events import DirDeletedEvent, FileSystemEvent, FileSystemEventHandler
+
+if TYPE_CHECKING:
+    from watchdog.observers.api import BaseObserver, ObservedWatch
+    from watchdog.observers.inotify_c import Mask
+
+if sys.platform == "linux":
+    from watchdog.observers.inotify import InotifyEmitter, InotifyObserver
+    from watchdog.observers.inotify_c import InotifyConstants
+
+    # A file written in place is complete when it is closed; a linked one is created and never closed.
+    _MASK = cast(
+        "Mask",
+        InotifyConstants.IN_CREATE
+        | InotifyConstants.IN_MOVED_TO
+        | InotifyConstants.IN_CLOSE_WRITE
+        | InotifyConstants.IN_DELETE_SELF,
+    )
+
+    class _Emitter(InotifyEmitter):
+        def get_event_mask_from_filter(self) -> Mask:
+            return _MASK
+
+    class _Observer(InotifyObserver):
+        def __init__(self) -> None:
+            super().__init__()
+            self._emitter_class = _Emitter
+
+else:
+    from watchdog.observers import Observer as _Observer
+
+
+class Subscription:
+    """One listener of one folder."""
+
+    def __init__(self, folder: _Folder, concerns: Callable[[str], bool], happened: asyncio.Event) -> None:
+        self._folder = folder
+        self._concerns = concerns
+        self._happened = happened
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the folder is still watched; not so once it was removed."""
+        return not self._folder.gone
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._folder.leave(self)
+
+    def tell(self, name: str | None) -> None:
+        """Set the event in its loop if the name is of interest; None for the folder itself. From any thread."""
+        # An event that is set already is seen by a look that has yet to come.
+        if self._happened.is_set() or not (name is None or self._concerns(name)):
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._happened.set)
+        except RuntimeError:
+            # The loop is closed: nobody is left to be told. Raising would end the thread that tells the others.
+            return
+
+
+class _Folder(FileSystemEventHandler):
+    """A watched folder and who listens to it."""
+
+    watch: ObservedWatch
+
+    def __init__(self, path: str, identity: tuple[int, int], leave: Callable[[_Folder, Subscription], None]) -> None:
+        self.path = path
+        self.identity = identity
+        self.gone = False
+        self.listeners: frozenset[Subscription] = frozenset()
+        self._leave = leave
+
+    def leave(self, listener: Subscription) -> None:
+        self._leave(self, listener)
+
+    def on_any_event(self, event: FileSystemEvent) -> None:
+        path = os.fsdecode(event.dest_path or event.src_path)
+        if path == self.path:
+            if not isinstance(event, DirDeletedEvent):
+                return  # "the folder was modified": every event on a file comes with one
+            self.gone = True
+        name = None if self.gone else os.path.basename(path)
+        for listener in self.listeners:
+            listener.tell(name)
+
+
+class Arrivals:
+    """Watches folders for any number of listeners, with one inotify instance (watchdog 7) and few threads.
+
+    Threads start with the first subscription and are gone when `close` returns. Use it as a context manager.
+    """
+
+    def __init__(self) -> None:
+        self._observer: BaseObserver | None = None
+        self._folders: dict[str, _Folder] = {}
+        self._lock = Lock()
+
+    def subscribe(self, path: str, concerns: Callable[[str], bool], happened: asyncio.Event) -> Subscription:
+        """Set `happened` (of the running loop) whenever a name that `concerns` accepts may have appeared in `path`.
+
+        `path` is an existing folder without symbolic links on the way. `OSError` where the system refuses: ENOSPC
+        and EMFILE are inotify's limits.
+        """
+        found = os.stat(path)
+        if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+            # watchdog 7 takes this refusal for success.
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        with self._lock:
+            folder = self._folders.get(path)
+            if folder is None or folder.gone or folder.identity != (found.st_dev, found.st_ino):
+                folder = self._open(path, (found.st_dev, found.st_ino))
+            subscription = Subscription(folder, concerns, happened)
+            folder.listeners |= {subscription}
+            return subscription
+
+    def close(self) -> None:
+        """Stop all threads and wait for their end. Listeners are told nothing any more."""
+        with self._lock:
+            observer, self._observer = self._observer, None
+            for folder in self._folders.values():
+                folder.gone = True
+            self._folders.clear()
+        if observer is not None:
+            observer.stop()
+            observer.join()
+
+    def __enter__(self) -> Arrivals:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self, path: str, identity: tuple[int, int]) -> _Folder:
+        if self._observer is None:
+            observer = _Observer()
+            observer.start()
+            self._observer = observer
+        replaced = self._folders.pop(path, None)
+        if replaced is not None:
+            # watchdog knows folders by path: as long as the old one is scheduled, the new one is not watched.
+            replaced.gone = True
+            self._observer.unschedule(replaced.watch)
+        folder = _Folder(path, identity, self._leave)
+        folder.watch = self._observer.schedule(folder, path)
+        self._folders[path] = folder
+        return folder
+
+    def _leave(self, folder: _Folder, subscription: Subscription) -> None:
+        with self._lock:
+            folder.listeners -= {subscription}
+            if folder.listeners or self._folders.get(folder.path) is not folder:
+                return
+            del self._folders[folder.path]
+            if self._observer is not None:
+                self._observer.unschedule(folder.watch)

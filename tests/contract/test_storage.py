@@ -1,0 +1,362 @@
+"""What every `Storage` does, whatever is behind it.
+
+To add an implementation, add a function to `STORES`: given an empty folder for its use, it yields a store without
+objects whose listing pages hold no more than a handful of them.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
+from cdfd.storage.base import Stat, Storage
+from cdfd.storage.local import LocalStorage
+from cdfd.storage.memory import MemoryStorage
+
+
+@contextmanager
+def local(folder: Path) -> Iterator[Storage]:
+    yield LocalStorage(folder / "root", page=3)
+
+
+@contextmanager
+def local_behind_link(folder: Path) -> Iterator[Storage]:
+    (folder / "real").mkdir()
+    (folder / "link").symlink_to(folder / "real")
+    yield LocalStorage(folder / "link", page=3, sync=False)
+
+
+@contextmanager
+def memory(folder: Path) -> Iterator[Storage]:
+    yield MemoryStorage()
+
+
+STORES: list[Callable[[Path], AbstractContextManager[Storage]]] = [local, local_behind_link, memory]
+
+
+@pytest.fixture(params=STORES, ids=lambda store: store.__name__)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    with request.param(tmp_path) as storage:
+        yield storage
+
+
+async def listed(store: Storage, prefix: str, start_after: str = "") -> list[Stat]:
+    return [found async for found in store.list(prefix, start_after)]
+
+
+async def paths(store: Storage, prefix: str, start_after: str = "") -> list[str]:
+    return [found.path for found in await listed(store, prefix, start_after)]
+
+
+class TestReading:
+    def test_what_was_put_is_read(self, store: Storage) -> None:
+        async def scenario() -> None:
+            await store.put("a/b/c.bin", b"0123456789")
+            assert await store.read("a/b/c.bin") == b"0123456789"
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize(
+        ("start", "length", "expected"),
+        [
+            (0, None, b"0123456789"),
+            (3, None, b"3456789"),
+            (0, 4, b"0123"),
+            (4, 3, b"456"),
+            (8, 100, b"89"),
+            (9, 1, b"9"),
+            (10, None, b""),
+            (10, 1, b""),
+            (99, None, b""),
+            (99, 5, b""),
+            (0, 0, b""),
+            (5, 0, b""),
+            (0, 1 << 62, b"0123456789"),  # a length from a hostile header allocates what there is, no more
+        ],
+    )
+    def test_ranges(self, store: Storage, start: int, length: int | None, expected: bytes) -> None:
+        async def scenario() -> None:
+            await store.put("digits", b"0123456789")
+            assert await store.read("digits", start, length) == expected
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize(("start", "length"), [(-1, None), (0, -1), (-5, 5)])
+    def test_ranges_that_cannot_be(self, store: Storage, start: int, length: int | None) -> None:
+        async def scenario() -> None:
+            await store.put("digits", b"0123456789")
+            with pytest.raises(StorageError, match="no range"):
+                await store.read("digits", start, length)
+
+        asyncio.run(scenario())
+
+    def test_empty_object(self, store: Storage) -> None:
+        async def scenario() -> None:
+            await store.put("empty", b"")
+            assert await store.read("empty") == b""
+            assert (await store.stat("empty")).size == 0
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize("path", ["no", "folder/no", "object/below", "folder"])
+    def test_nothing_there(self, store: Storage, path: str) -> None:
+        async def scenario() -> None:
+            await store.put("object", b"x")
+            await store.put("folder/object", b"x")
+            with pytest.raises(NotFoundError) as caught:
+                await store.read(path)
+            assert caught.value.path == path
+            assert not caught.value.retriable
+            with pytest.raises(NotFoundError):
+                await store.read(path, 3, 5)
+            with pytest.raises(NotFoundError):
+                await store.stat(path)
+            with pytest.raises(NotFoundError):
+                store.open_columns(path)
+
+        asyncio.run(scenario())
+
+    def test_many_at_once(self, store: Storage) -> None:
+        async def scenario() -> None:
+            await asyncio.gather(*(store.put(f"n/{n}", b"%d" % n) for n in range(40)))
+            assert await asyncio.gather(*(store.read(f"n/{n}") for n in range(40))) == [b"%d" % n for n in range(40)]
+
+        asyncio.run(scenario())
+
+
+class TestStat:
+    def test_size_and_time(self, store: Storage) -> None:
+        async def scenario() -> None:
+            await store.put("first", b"12345")
+            await store.put("second", b"")
+            first, second = await store.stat("first"), await store.stat("second")
+            assert (first.path, first.size) == ("first", 5)
+            # Milliseconds since 1970: later than 2020, before 2100, and in the order of writing.
+            assert 1_577_836_800_000 < first.modified_ms <= second.modified_ms < 4_102_444_800_000
+            assert await listed(store, "") == [first, second]
+
+        asyncio.run(scenario())
+
+
+class TestWriting:
+    def test_put_replaces(self, store: Storage) -> None:
+        async def scenario() -> None:
+            await store.put("x", b"a long first version")
+            await store.put("x", b"short")
+            assert await store.read("x") == b"short"
+            assert await paths(store, "") == ["x"]
+
+        asyncio.run(scenario())
+
+    def test_put_if_absent_leaves_what_is_there(self, store: Storage) -> None:
+        async def scenario() -> None:
+            await store.put_if_absent("log/0.json", b"first")
+            with pytest.raises(ExistsError) as caught:
+                await store.put_if_absent("log/0.json", b"second")
+            assert caught.value.path == "log/0.json"
+            assert await store.read("log/0.json") == b"first"
+            assert await paths(store, "log/") == ["log/0.json"]
+
+        asyncio.run(scenario())
+
+    def test_one_of_many_writers_is_first(self, store: Storage) -> None:
+        async def attempt(n: int) -> int | None:
+            try:
+                await store.put_if_absent("log/1.json", b"%d" % n)
+            except ExistsError:
+                return None
+            return n
+
+        async def scenario() -> None:
+            winners = [n for n in await asyncio.gather(*map(attempt, range(20))) if n is not None]
+            assert len(winners) == 1
+            assert await store.read("log/1.json") == b"%d" % winners[0]
+            assert await paths(store, "log/") == ["log/1.json"]
+
+        asyncio.run(scenario())
+
+    def test_readers_see_old_or_new(self, store: Storage) -> None:
+        async def write() -> None:
+            for n in range(30):
+                await store.put("x", bytes([n]) * 100_000)
+
+        async def scenario() -> None:
+            await store.put("x", bytes(100_000))
+            writing = asyncio.create_task(write())
+            while not writing.done():
+                seen = await store.read("x")
+                assert (len(seen), len(set(seen))) == (100_000, 1)
+                await asyncio.sleep(0)
+            await writing
+
+        asyncio.run(scenario())
+
+    def test_the_caller_may_reuse_its_buffer(self, store: Storage) -> None:
+        async def scenario() -> None:
+            data = bytearray(b"before")
+            await store.put("x", data)
+            data[:] = b"after!"
+            assert await store.read("x") == b"before"
+
+        asyncio.run(scenario())
+
+
+class TestListing:
+    def test_direct_children_in_order(self, store: Storage) -> None:
+        names = ["log/10", "log/9", "log/a.json", "log/B", "log/deeper/x", "log/_last", "other", "log2", "log/.hidden"]
+
+        async def scenario() -> None:
+            for name in names:
+                await store.put(name, b"")
+            assert await paths(store, "log/") == [
+                "log/.hidden", "log/10", "log/9", "log/B", "log/_last", "log/a.json"
+            ]  # fmt: skip
+            assert await paths(store, "") == ["log2", "other"]
+
+        asyncio.run(scenario())
+
+    def test_prefix_and_start(self, store: Storage) -> None:
+        async def scenario() -> None:
+            for n in range(25):
+                await store.put(f"log/{n:020d}.json", b"x" * n)
+            await store.put("log/zz", b"")
+            every = [f"log/{n:020d}.json" for n in range(25)]
+            assert await paths(store, "log/0") == every
+            assert await paths(store, "log/0", every[20]) == every[21:]
+            # Between two names, before the first, after the last; a start that is in no folder of this prefix.
+            assert await paths(store, "log/0", f"{every[6]}.5") == every[7:]
+            assert await paths(store, "log/0", "log/") == every
+            assert await paths(store, "log/0", "log/1") == []
+            assert await paths(store, "log/0", "a") == every
+            assert await paths(store, "log/0", "m") == []
+            assert await paths(store, "log/00000000000000000003") == [every[3]]
+            assert [found.size for found in await listed(store, "log/0")] == list(range(25))
+
+        asyncio.run(scenario())
+
+    def test_order_is_that_of_utf8(self, store: Storage) -> None:
+        # Beyond the basic plane UTF-16 would sort before U+FF5E.
+        names = ["a", "z", "é", "ﬀ", "～", "😀"]
+
+        async def scenario() -> None:
+            for name in reversed(names):
+                await store.put(f"d/{name}", b"")
+            assert await paths(store, "d/") == [f"d/{name}" for name in names]
+            assert await paths(store, "d/", "d/～") == ["d/😀"]
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize("prefix", ["", "none/", "none/x", "object/", "object/x"])
+    def test_nothing_to_list(self, store: Storage, prefix: str) -> None:
+        async def scenario() -> None:
+            if prefix:
+                await store.put("object", b"")
+            assert await listed(store, prefix) == []
+
+        asyncio.run(scenario())
+
+    def test_a_listing_may_be_left(self, store: Storage) -> None:
+        async def scenario() -> None:
+            for n in range(20):
+                await store.put(f"d/{n:02d}", b"")
+            async for found in store.list("d/"):
+                assert found.path == "d/00"
+                break
+
+        asyncio.run(scenario())
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "with space/and + plus",
+            "region=eu%2Fwest/part-0.parquet",
+            "percent%2525",
+            "umlaut-ä/😀",
+            "..data/..x/y..",
+            "back\\slash",
+            "quote'\"",
+            "new\nline",
+            "#?&",
+            "-",
+        ],
+    )
+    def test_names_are_taken_literally(self, store: Storage, path: str) -> None:
+        async def scenario() -> None:
+            await store.put_if_absent(path, b"x")
+            assert await store.read(path) == b"x"
+            assert (await store.stat(path)).path == path
+            folder = path[: path.rfind("/") + 1]
+            assert await paths(store, folder) == [path]
+            assert await paths(store, path) == [path]
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize(
+        "path", ["../x", "a/../../x", "a/..", "..", "/etc/passwd", "//x", "a\0b", "\ud800", "", "a/"]
+    )
+    def test_names_that_are_refused(self, store: Storage, path: str) -> None:
+        async def scenario() -> None:
+            with pytest.raises(PathError):
+                await store.read(path)
+            with pytest.raises(PathError):
+                await store.stat(path)
+            with pytest.raises(PathError):
+                await store.put(path, b"x")
+            with pytest.raises(PathError):
+                await store.put_if_absent(path, b"x")
+            with pytest.raises(PathError) as caught:
+                store.open_columns(path)
+            str(caught.value).encode()  # what is wrong with the path must not break the message
+            if path not in ("", "a/"):
+                with pytest.raises(PathError):
+                    await listed(store, path)
+
+        asyncio.run(scenario())
+
+
+class TestColumns:
+    def test_parquet_is_read_from_it(self, store: Storage) -> None:
+        table = pa.table({"n": range(1000), "s": [f"name {n}" for n in range(1000)]})
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, row_group_size=100)
+        data = sink.getvalue().to_pybytes()
+
+        async def scenario() -> None:
+            await store.put("t/part-0.parquet", data)
+            for size in (None, len(data)):
+                with store.open_columns("t/part-0.parquet", size) as source:
+                    assert source.size() == len(data)
+                    assert pq.ParquetFile(source).read_row_group(3, columns=["s"]).column("s")[0].as_py() == "name 300"
+
+        asyncio.run(scenario())
+
+    def test_in_a_worker_thread(self, store: Storage) -> None:
+        async def scenario() -> None:
+            await store.put("x", b"0123456789")
+
+            def read() -> tuple[bytes, int]:
+                with store.open_columns("x") as source:
+                    source.seek(4)
+                    return source.read(3), threading.get_ident()
+
+            data, thread = await asyncio.to_thread(read)
+            assert (data, thread != threading.get_ident()) == (b"456", True)
+
+        asyncio.run(scenario())
+
+    def test_an_open_file_survives_its_replacement(self, store: Storage) -> None:
+        async def scenario() -> None:
+            await store.put("x", b"old bytes")
+            with store.open_columns("x") as source:
+                await store.put("x", b"new")
+                assert source.read() == b"old bytes"
+
+        asyncio.run(scenario())

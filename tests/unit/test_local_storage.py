@@ -1,0 +1,189 @@
+"""What is particular to a folder as a store: temporary files, odd files, what the system refuses."""
+
+import asyncio
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from privileges import unprivileged
+
+from cdfd.errors import NotFoundError, PathError, StorageError
+from cdfd.storage.durable import explain, is_temporary, make_folder, temporary_path
+from cdfd.storage.local import LocalStorage
+
+
+async def paths(store: LocalStorage, prefix: str) -> list[str]:
+    return [found.path async for found in store.list(prefix)]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Writes beyond `size` fail, as they do on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_root_may_come_later_and_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = LocalStorage("lake/orders")
+    monkeypatch.chdir("/")
+
+    async def scenario() -> None:
+        with pytest.raises(NotFoundError):
+            await store.read("_delta_log/0.json")
+        assert await paths(store, "_delta_log/") == []
+        await store.put_if_absent("_delta_log/0.json", b"{}")
+        assert await store.read("_delta_log/0.json") == b"{}"
+
+    asyncio.run(scenario())
+    assert (store.uri, store.root) == ("lake/orders", str(tmp_path / "lake/orders"))
+
+
+def test_root_that_cannot_be() -> None:
+    with pytest.raises(PathError):
+        LocalStorage("a\0b")
+
+
+def test_modification_time_is_the_file_s(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"1")
+    os.utime(tmp_path / "x", ns=(0, 1_700_000_000_123_999_999))
+    assert asyncio.run(LocalStorage(tmp_path).stat("x")).modified_ms == 1_700_000_000_123
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_writes_leave_only_their_file_with_the_usual_mode(tmp_path: Path, sync: bool) -> None:
+    umask = os.umask(0o027)
+    try:
+
+        async def scenario() -> None:
+            store = LocalStorage(tmp_path, sync=sync)
+            await store.put_if_absent("a/b/one", b"1")
+            await store.put("a/b/two", b"2")
+
+        asyncio.run(scenario())
+    finally:
+        os.umask(umask)
+    assert names(tmp_path / "a/b") == ["one", "two"]
+    assert {(tmp_path / "a/b" / name).stat().st_mode & 0o777 for name in ("one", "two")} == {0o640}
+
+
+def test_temporary_files_of_the_dead_are_hidden(tmp_path: Path) -> None:
+    left = Path(temporary_path(str(tmp_path)))
+    left.write_bytes(b"half a log en")
+    assert is_temporary(left.name)
+    assert left.name.startswith(".")
+    assert asyncio.run(paths(LocalStorage(tmp_path), "")) == []
+
+
+@pytest.mark.parametrize("method", ["put", "put_if_absent"])
+def test_a_failed_write_leaves_nothing(tmp_path: Path, method: str) -> None:
+    store = LocalStorage(tmp_path)
+    (tmp_path / "kept").write_bytes(b"old")
+    with largest_file(1000), pytest.raises(StorageError, match="cannot write: File too large"):
+        asyncio.run(getattr(store, method)("new", bytes(5000)))
+    with largest_file(1000), pytest.raises(StorageError):
+        asyncio.run(store.put("kept", bytes(5000)))
+    assert names(tmp_path) == ["kept"]
+    assert (tmp_path / "kept").read_bytes() == b"old"
+
+
+def test_a_file_in_the_way_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    store = LocalStorage(tmp_path)
+    for path in ("file/x", "file/deeper/x"):
+        for write in (store.put, store.put_if_absent):
+            with pytest.raises(StorageError, match="cannot write") as caught:
+                asyncio.run(write(path, b""))
+            assert type(caught.value) is StorageError
+            assert "is a file" in (caught.value.hint or "")
+    with pytest.raises(NotADirectoryError):
+        make_folder(str(tmp_path / "file"), sync=False) or make_folder(str(tmp_path / "file/x"), sync=False)
+
+
+def test_a_folder_in_the_way_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StorageError, match="cannot write"):
+        asyncio.run(LocalStorage(tmp_path).put("folder", b""))
+    assert names(tmp_path) == ["folder"]
+
+
+def test_a_fifo_does_not_hang_the_reader(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "0.json")
+    store = LocalStorage(tmp_path)
+    for call in (lambda: asyncio.run(store.read("0.json")), lambda: store.open_columns("0.json")):
+        with pytest.raises(StorageError, match="no regular file"):
+            call()
+    assert asyncio.run(paths(store, "")) == []
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/data").write_bytes(b"data")
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table/inside").symlink_to(tmp_path / "elsewhere/data")
+    (tmp_path / "table/folder").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "table/nowhere").symlink_to(tmp_path / "gone")
+    store = LocalStorage(tmp_path / "table")
+
+    async def scenario() -> None:
+        assert await paths(store, "") == ["inside"]
+        assert await paths(store, "folder/") == ["folder/data"]
+        assert await store.read("inside") == await store.read("folder/data") == b"data"
+        with pytest.raises(NotFoundError):
+            await store.read("nowhere")
+
+    asyncio.run(scenario())
+
+
+def test_a_loop_of_links_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(StorageError, match="leads back to itself") as caught:
+        asyncio.run(LocalStorage(tmp_path).read("a"))
+    assert caught.value.path == "a"
+
+
+def test_names_that_are_too_long(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="File name too long"):
+        asyncio.run(LocalStorage(tmp_path).read("x" * 5000))
+
+
+def test_names_that_are_no_utf8_are_not_listed(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xfe")).write_bytes(b"")
+    (tmp_path / "é").write_bytes(b"")
+    assert asyncio.run(paths(LocalStorage(tmp_path), "")) == ["é"]
+
+
+def test_permissions(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"")
+    (tmp_path / "secret").chmod(0)
+    with unprivileged(), pytest.raises(StorageError, match="Permission denied") as caught:
+        asyncio.run(LocalStorage(tmp_path).read("secret"))
+    assert "user cdfd runs as" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("number", "retriable", "hint"),
+    [(5, True, "device"), (13, False, "user"), (28, False, "space"), (30, False, "read-only"), (24, True, "ulimit")],
+)
+def test_what_the_system_says_is_explained(number: int, retriable: bool, hint: str) -> None:
+    told = explain(OSError(number, os.strerror(number)))
+    assert (told.reason, told.retriable) == (os.strerror(number), retriable)
+    assert told.hint is not None
+    assert hint in told.hint
+
+
+def test_an_error_without_a_number_is_explained() -> None:
+    told = explain(OSError("odd"))
+    assert (told.reason, told.hint, told.retriable) == ("odd", None, False)

@@ -1,0 +1,58 @@
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cdfd.errors import ConfigError, PathError, UnsupportedError
+from cdfd.storage.local import LocalStorage
+from cdfd.storage.location import open_storage
+
+
+@pytest.mark.parametrize(
+    ("uri", "root"),
+    [
+        ("/data/orders", "/data/orders"),
+        ("/data/orders/", "/data/orders"),
+        ("/data/a b%20c#d?e", "/data/a b%20c#d?e"),
+        ("/data/12:30/orders", "/data/12:30/orders"),
+        ("file:///data/orders", "/data/orders"),
+        ("file://localhost/data/orders", "/data/orders"),
+        ("FILE:///data/orders", "/data/orders"),
+        ("file:/data/orders", "/data/orders"),
+        ("file:///data/a%20b%2520c%C3%A4", "/data/a b%20cä"),
+    ],
+)
+def test_local(uri: str, root: str) -> None:
+    storage = open_storage(uri)
+    assert isinstance(storage, LocalStorage)
+    assert storage.root == root
+
+
+@pytest.mark.parametrize("path", ["orders", "./orders", "12:30/orders", "file", "file:orders", "a:b"])
+def test_relative(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    storage = open_storage(path)
+    assert isinstance(storage, LocalStorage)
+    assert storage.root == str(tmp_path / path)
+    assert storage.uri == path
+    asyncio.run(storage.put("x", b"1"))
+    assert (tmp_path / path / "x").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize("uri", ["ftp://host/x", "hdfs://a/b", "C://x"])
+def test_schemes_that_are_not_known(uri: str) -> None:
+    with pytest.raises(UnsupportedError, match="has no storage for") as caught:
+        open_storage(uri)
+    assert "file://" in (caught.value.hint or "")
+    assert caught.value.path == uri
+
+
+@pytest.mark.parametrize("uri", ["", "file://", "file://host/x", "file:///%FF"])
+def test_malformed(uri: str) -> None:
+    with pytest.raises(ConfigError):
+        open_storage(uri)
+
+
+def test_nul() -> None:
+    with pytest.raises(PathError):
+        open_storage("file:///a%00b")
