@@ -1,0 +1,320 @@
+"""Names in a table's log, and paths of the table's files.
+
+Source: specification, "File Types" (names), "Add File and Remove File" (`path` is a URI reference, RFC 2396); the
+names of V2 checkpoints and compacted logs are those of deployed writers.
+
+A path lives through two steps. `decode` makes the log's URI a plain path, once, when an action is parsed; two
+spellings of one file come out equal, because reconciliation compares paths. `resolve` says, when the file is to be
+read, under which root it lies, and refuses what lies under none: what the log says is not trusted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import unquote, unquote_to_bytes
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.errors import LogError, PathError
+
+LOG = "_delta_log"
+LAST_CHECKPOINT = "_last_checkpoint"
+SIDECARS = "_sidecars"
+
+Kind = Literal["commit", "checkpoint", "part", "v2", "compacted", "crc", "last_checkpoint"]
+
+_MAX_VERSION = 2**63 - 1
+_NAME = re.compile(
+    r"""(?P<version>[0-9]{20})\.(?:
+        (?P<commit>json)
+      | (?P<crc>crc)
+      | checkpoint\.(?P<checkpoint>parquet)
+      | checkpoint\.(?P<part>[0-9]{10})\.(?P<parts>[0-9]{10})\.parquet
+      | checkpoint\.(?P<uuid>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.(?P<format>json|parquet)
+      | (?P<end>[0-9]{20})\.compacted\.json
+    )""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogName:
+    """What the name of a file in `_delta_log` says.
+
+    Attributes:
+        kind: `checkpoint` is a classic single file, `part` one of several, `v2` carries a UUID.
+        version: of the table; the first one of a compacted range; -1 of `_last_checkpoint`.
+        end: last version of a compacted range.
+        part, parts: number of a part, from 1, and how many there are.
+        uuid, format: of a V2 checkpoint; `json` or `parquet`.
+    """
+
+    kind: Kind
+    version: int
+    end: int | None = None
+    part: int | None = None
+    parts: int | None = None
+    uuid: str | None = None
+    format: str | None = None
+
+    @property
+    def is_checkpoint(self) -> bool:
+        """Whether this is a checkpoint or a part of one."""
+        return self.kind in ("checkpoint", "part", "v2")
+
+
+def parse_name(name: str) -> LogName | None:
+    """What a name directly in `_delta_log` stands for.
+
+    None for all that a reader skips: folders (`_sidecars/`, `_staged_commits/`), dot files, temporary files, names of
+    no known form and names that contradict themselves (part 3 of 2).
+    """
+    if name == LAST_CHECKPOINT:
+        return LogName("last_checkpoint", -1)
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    version = int(match["version"])
+    end = version if match["end"] is None else int(match["end"])
+    if not version <= end <= _MAX_VERSION:
+        return None
+    if match["parts"] is not None:
+        part, parts = int(match["part"]), int(match["parts"])
+        return LogName("part", version, part=part, parts=parts) if 1 <= part <= parts else None
+    if match["uuid"] is not None:
+        return LogName("v2", version, uuid=match["uuid"], format=match["format"])
+    if match["end"] is not None:
+        return LogName("compacted", version, end=end)
+    if match["commit"] is not None:
+        return LogName("commit", version)
+    return LogName("crc" if match["crc"] is not None else "checkpoint", version)
+
+
+def commit_name(version: int) -> str:
+    """`n.json`."""
+    return f"{version:020d}.json"
+
+
+def checkpoint_name(version: int) -> str:
+    """`n.checkpoint.parquet`."""
+    return f"{version:020d}.checkpoint.parquet"
+
+
+def part_name(version: int, part: int, parts: int) -> str:
+    """`n.checkpoint.o.p.parquet`; parts count from 1."""
+    return f"{version:020d}.checkpoint.{part:010d}.{parts:010d}.parquet"
+
+
+def v2_name(version: int, uuid: str, format: str = "parquet") -> str:
+    """`n.checkpoint.u.json` or `n.checkpoint.u.parquet`."""
+    return f"{version:020d}.checkpoint.{uuid}.{format}"
+
+
+def compacted_name(start: int, end: int) -> str:
+    """`x.y.compacted.json`."""
+    return f"{start:020d}.{end:020d}.compacted.json"
+
+
+def crc_name(version: int) -> str:
+    """`n.crc`."""
+    return f"{version:020d}.crc"
+
+
+# --- from URIs to paths ---------------------------------------------------------------------------
+#
+#   part=a%20b/x.parquet      ->  part=a b/x.parquet        decoded once; `%2525` becomes `%25`, `+` stays
+#   file:/t/x, file:///t/x    ->  /t/x                      one spelling
+#   s3a://b/x, s3n://b/x      ->  s3://b/x                  one spelling
+#   file://host/x             ->  file://host/x             refused by `resolve`
+#
+# The same two expressions serve `decode` (re) and `decode_column` (RE2).
+_FILE_URI = r"^(?i:file):(?:(?://localhost)?/|///+)([^/])"
+_S3_URI = r"^(?i:s3[an]?)://"
+_SCHEME = r"^(?i:file|s3[an]?):"
+_ENCODED = re.compile(rf"%|{_SCHEME}")
+_FILE = re.compile(_FILE_URI)
+_S3 = re.compile(_S3_URI)
+_MALFORMED = re.compile(r"%(?![0-9a-fA-F]{2})")
+
+_HEX = np.full(256, 255, dtype=np.uint8)
+_HEX[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16, dtype=np.uint8)
+_HEX[np.frombuffer(b"ABCDEF", dtype=np.uint8)] = np.arange(10, 16, dtype=np.uint8)
+
+
+def decode(uri_path: str) -> str:
+    """The plain path of a URI reference in the log: percent-decoded exactly once, in its one canonical spelling.
+
+    Raises:
+        LogError: a malformed escape, or escapes that are not UTF-8.
+    """
+    if not _ENCODED.search(uri_path):
+        return uri_path
+    text = _S3.sub("s3://", _FILE.sub(r"/\1", uri_path))
+    if _MALFORMED.search(text):
+        raise LogError(f"the path {uri_path!r} is not a valid URI: a % is not followed by two hexadecimal digits")
+    try:
+        return unquote_to_bytes(text).decode("utf-8")
+    except UnicodeError:
+        raise LogError(f"the path {uri_path!r} is not UTF-8 once it is decoded") from None
+
+
+def decode_column(column: pa.Array[Any]) -> pa.Array[Any]:
+    """`decode` of every path of a string (or large string) array; nulls stay null, the type stays.
+
+    Works on the column's bytes: the paths of a partitioned table are full of escapes, and a checkpoint may have a
+    million of them.
+
+    Raises:
+        LogError: as `decode`, for the first such path.
+    """
+    respelled: Any = pc.match_substring_regex(column, _SCHEME)
+    encoded: Any = pc.or_(respelled, pc.match_substring(column, "%"))
+    if not pc.any(encoded).as_py():
+        return column
+    decoded: pa.Array[Any] = column.fill_null("")
+    if pc.any(respelled).as_py():
+        decoded = pc.replace_substring_regex(decoded, _FILE_URI, r"/\1")
+        decoded = pc.replace_substring_regex(decoded, _S3_URI, "s3://")
+    try:
+        decoded = _unquote(decoded)
+        decoded.validate(full=True)
+    except ValueError:  # ArrowInvalid is one
+        for path in column.filter(encoded):
+            decode(str(path.as_py()))
+        raise LogError("a path in the log is not UTF-8") from None
+    if column.null_count:
+        decoded = pc.if_else(column.is_valid(), decoded, pa.scalar(None, column.type))
+    return decoded
+
+
+def _unquote(column: Any) -> pa.Array[Any]:
+    """All strings of an array percent-decoded, whether that gives UTF-8 or not. ValueError for a malformed escape."""
+    _, offset_buffer, data_buffer = column.buffers()
+    width = np.int64 if pa.types.is_large_string(column.type) else np.int32
+    offsets = np.frombuffer(offset_buffer, dtype=width)[column.offset : column.offset + len(column) + 1]
+    data = np.frombuffer(data_buffer, dtype=np.uint8)[offsets[0] : offsets[-1]]
+    offsets = offsets - offsets[0]
+    escapes = np.flatnonzero(data == ord("%"))
+    ends = offsets[np.searchsorted(offsets, escapes, side="right")]
+    if np.any(escapes + 3 > ends):
+        raise ValueError("an escape ends with its string")
+    high, low = _HEX[data[escapes + 1]], _HEX[data[escapes + 2]]
+    if np.any((high > 15) | (low > 15)):
+        raise ValueError("an escape is not hexadecimal")
+    decoded = data.copy()
+    decoded[escapes] = high << 4 | low
+    kept = np.ones(len(data), dtype=np.bool_)
+    kept[escapes + 1] = kept[escapes + 2] = False
+    # A string begins two bytes earlier for every escape before it.
+    shifted = (offsets - 2 * np.searchsorted(escapes, offsets, side="left")).astype(width)
+    buffers = [None, pa.py_buffer(shifted.tobytes()), pa.py_buffer(decoded[kept].tobytes())]
+    return pa.Array.from_buffers(column.type, len(column), buffers)
+
+
+# --- from paths to places -------------------------------------------------------------------------
+
+_HINT = "Add the folder or bucket prefix that it lies in to `allowed_roots` if the table may read there"
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
+_FILE_SCHEME = re.compile(r"(?i:file):")
+_DRIVE = re.compile(r"[A-Za-z]:(?!//)")
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
+_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A file that may be read: `path` is relative to `root`, normalised, and never leads out of it.
+
+    `root` is the table's root or one of the allowed roots, spelled as it was given to `resolve`.
+    """
+
+    root: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """An absolute place: store (`/`, or scheme and authority) and the segments below it."""
+
+    store: str
+    segments: tuple[str, ...]
+
+    def holds(self, other: _Place) -> bool:
+        return self.store == other.store and self.segments == other.segments[: len(self.segments)]
+
+
+def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = ()) -> Location:
+    """Where a file of the table is, if the table may read it.
+
+    Args:
+        root_uri: root of the table: a local path, a `file:` URI, or a URI like `s3://bucket/prefix`. Absolute paths
+            are recognised as
+            the table's own only where it is absolute.
+        decoded_path: as `decode` returns it; relative to the root, or absolute.
+        allowed_roots: places where absolute paths may lead besides the table's own root, spelled like `root_uri`.
+
+    Raises:
+        PathError: the path leads out of every root, or is not a path that every store reads alike (backslashes,
+            control characters,
+            drive letters, `file://host/`).
+    """
+    if _FORBIDDEN.search(decoded_path):
+        raise _refused(decoded_path, "has a backslash or a control character in its path")
+    if _DRIVE.match(decoded_path) or _FILE_SCHEME.match(decoded_path):
+        raise _refused(decoded_path, "is neither below the table nor at an absolute path that is understood")
+    place = _absolute(decoded_path)
+    if place is None:
+        return Location(root_uri, _below(decoded_path, _normalise(decoded_path.split("/"), decoded_path)))
+    for root in (root_uri, *allowed_roots):
+        base = _absolute(_without_file_scheme(root))
+        if base is not None and base.holds(place):
+            return Location(root, _below(decoded_path, place.segments[len(base.segments) :]))
+    raise _refused(decoded_path, "lies outside the table", _HINT)
+
+
+def _absolute(path: str) -> _Place | None:
+    """The place of an absolute path, None of a relative one."""
+    uri = _URI.match(path)
+    if uri is not None:
+        scheme = uri["scheme"].lower()
+        authority, *segments = uri["rest"].split("/")
+        return _Place(f"{_SCHEMES.get(scheme, scheme)}://{authority}", _normalise(segments, path))
+    if path.startswith("//"):
+        raise _refused(path, "lies on another host")
+    return _Place("/", _normalise(path.split("/"), path)) if path.startswith("/") else None
+
+
+def _without_file_scheme(root: str) -> str:
+    if not _FILE_SCHEME.match(root):
+        return root
+    # Lenient, as stores are that were opened with it: the root comes from the user, not from the log.
+    return unquote(_FILE.sub(r"/\1", root)) if _FILE.match(root) else re.sub(r"^(?i:file):/+$", "/", root)
+
+
+def _normalise(segments: list[str], path: str) -> tuple[str, ...]:
+    """Segments without empty ones, `.` and `..`, as Hadoop and clients of object stores have them."""
+    result: list[str] = []
+    for segment in segments:
+        if segment == "..":
+            if not result:
+                raise _refused(path, "lies outside the table", _HINT)
+            result.pop()
+        elif segment not in ("", "."):
+            result.append(segment)
+    return tuple(result)
+
+
+def _below(path: str, segments: tuple[str, ...]) -> str:
+    if not segments or path.endswith(("/", "/.", "/..")):
+        raise _refused(path, "is a folder")
+    return "/".join(segments)
+
+
+def _refused(path: str, why: str, hint: str | None = None) -> PathError:
+    # A path with control characters would speak to the terminal that the error is printed on.
+    return PathError(f"the log names a file that {why}", path=path if path.isprintable() else repr(path), hint=hint)
