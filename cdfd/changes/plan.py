@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, PartitionValues, Remove
 from cdfd.delta.commit import Commit
@@ -29,6 +29,7 @@ from cdfd.errors import LogError, UnsupportedError
 Changes = Literal["auto", "cdf", "files"]
 ChangeType = Literal["insert", "delete"]
 Origin = Literal["cdc", "files", "snapshot", "none"]
+F = TypeVar("F", Add, Remove)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class FileScan:
         size: bytes, 0 where the log does not say.
         only: the rows to read; None for all.
         without: of those, the rows to leave out; None for none.
+        schema: the schema to read the file in where it is not the plan's: rows that a version deletes while it replaces the schema.
     """
 
     path: str
@@ -50,6 +52,7 @@ class FileScan:
     size: int
     only: DeletionVectorDescriptor | None = None
     without: DeletionVectorDescriptor | None = None
+    schema: TableSchema | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +79,16 @@ class ChangePlan:
         return sum(scan.size for scan in self.scans)
 
 
-def needs_snapshot(commit: Commit, header: Header) -> bool:
-    """Whether planning `commit` needs the table's files as of the version before: a remove without partition values."""
-    if commit.cdcs or not header.metadata.partition_columns:
+def needs_snapshot(commit: Commit, previous: Header) -> bool:
+    """Whether planning `commit` needs the table's files as of the version before, whose header `previous` is.
+
+    It does where a file is removed whose partition values the commit does not say. A file that is added again (another deletion vector)
+    says them there.
+    """
+    if not previous.metadata.partition_columns:
         return False
-    return any(remove.data_change and not _complete(remove, header) for remove in commit.removes)
+    missing = {remove.path for remove in commit.removes if remove.data_change and not _complete(remove, previous)}
+    return bool(missing) and bool(missing - {add.path for add in commit.adds if add.data_change})
 
 
 def plan(
@@ -89,6 +97,7 @@ def plan(
     timestamp_ms: int,
     *,
     changes: Changes = "auto",
+    previous: Header | None = None,
     before: Snapshot | None = None,
 ) -> ChangePlan:
     """What `commit` changes.
@@ -98,6 +107,7 @@ def plan(
         header: protocol and metadata in force *after* the commit.
         timestamp_ms: the version's timestamp; see `commit_timestamp`.
         changes: `auto` takes change data files where there are any; `cdf` refuses tables that do not record them; `files` ignores them.
+        previous: the header before the commit; rows that a version deletes while it replaces the schema are read in the old one.
         before: state of the version before; wanted where `needs_snapshot`.
 
     Raises:
@@ -110,16 +120,15 @@ def plan(
             version=commit.version,
             hint="Set delta.enableChangeDataFeed=true on it, or use `changes: auto` to derive changes from its files",
         )
-    schema = TableSchema.of(header.metadata)
     scans: list[FileScan]
     origin: Origin
     if commit.cdcs and changes != "files":
         scans = [FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs]
         origin = "cdc"
     else:
-        scans = [] if _changed_nothing(commit) else list(_from_files(commit, header, before))
+        scans = [] if _changed_nothing(commit) else list(_from_files(commit, header, previous or header, before))
         origin = "files" if scans else "none"
-    return ChangePlan(commit.version, timestamp_ms, schema, _ordered(scans), origin)
+    return ChangePlan(commit.version, timestamp_ms, header.schema, _ordered(scans), origin)
 
 
 def plan_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:
@@ -128,7 +137,7 @@ def plan_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:
     return ChangePlan(
         snapshot.version,
         timestamp_ms,
-        TableSchema.of(snapshot.metadata),
+        snapshot.header.schema,
         LiveScans(files.by_path()),
         "snapshot",
     )
@@ -178,19 +187,28 @@ def commit_timestamp(commit: Commit, header: Header, modified_ms: int, previous_
     return modified_ms if previous_ms is None else max(modified_ms, previous_ms + 1)
 
 
-def _from_files(commit: Commit, header: Header, before: Snapshot | None) -> Iterator[FileScan]:
-    removed = {remove.path: remove for remove in commit.removes if remove.data_change}
-    for add in commit.adds:
-        if not add.data_change:
-            continue
+def _from_files(commit: Commit, header: Header, previous: Header, before: Snapshot | None) -> Iterator[FileScan]:
+    removed = _by_path(remove for remove in commit.removes if remove.data_change)
+    for add in _by_path(add for add in commit.adds if add.data_change).values():
         remove = removed.pop(add.path, None)
         if remove is None:
             yield _insert(add)
         elif _unique_id(remove.deletion_vector) != _unique_id(add.deletion_vector):
             yield from _difference(add, remove)
+    schema = None if previous.schema == header.schema else previous.schema
     for remove in removed.values():
-        values = _partition_values(remove, header, before)
-        yield FileScan(remove.path, "delete", values, remove.size or 0, without=remove.deletion_vector)
+        values = _partition_values(remove, previous, before)
+        yield FileScan(
+            remove.path, "delete", values, remove.size or 0, without=remove.deletion_vector, schema=schema
+        )
+
+
+def _by_path(actions: Iterable[F]) -> dict[str, F]:
+    found: dict[str, F] = {}
+    for action in actions:
+        if found.setdefault(action.path, action) is not action:
+            raise LogError("two actions of one kind for one data file in one version", path=action.path)
+    return found
 
 
 def _difference(add: Add, remove: Remove) -> Iterator[FileScan]:

@@ -8,7 +8,7 @@ from typing import Literal
 Phase = Literal["snapshot", "stream"]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Position:
     """The next thing to deliver of one table.
 
@@ -17,17 +17,19 @@ class Position:
         version: version of the table.
         part: file scans of that version's plan that are already delivered. Plans are deterministic, so it holds across restarts.
         phase: `snapshot` while the live rows at `version` are delivered as inserts, `stream` afterwards.
+        ordinal: rows of that version already delivered, so that `_change_ordinal` goes on where it was.
     """
 
     table_id: str
     version: int
     part: int = 0
     phase: Phase = "stream"
+    ordinal: int = 0
 
     def after_version(self) -> Position:
         """Where delivery goes on once all of `version` is delivered."""
         return Position(self.table_id, self.version + 1)
 
-    def at_part(self, part: int) -> Position:
-        """The same version from its scan number `part` on."""
-        return replace(self, part=part)
+    def at_part(self, part: int, ordinal: int) -> Position:
+        """The same version from its scan number `part` on, whose first row is number `ordinal`."""
+        return replace(self, part=part, ordinal=ordinal)

@@ -92,15 +92,7 @@ def read_state(batch: pa.RecordBatch, state: State) -> None:
                 domain = commits.domain_metadata(fields)
                 state.domains[domain.domain] = domain
             case "sidecar":
-                state.sidecars.append(sidecar(fields))
-
-
-def sidecar(fields: dict[str, Any]) -> Sidecar:
-    """A `sidecar` action's fields as a value."""
-    name = fields.get("path")
-    if not isinstance(name, str):
-        raise LogError("sidecar.path is missing or not a string")
-    return Sidecar(paths.decode(name), int(fields.get("sizeInBytes") or 0), int(fields.get("modificationTime") or 0))
+                state.sidecars.append(commits.sidecar(fields))
 
 
 def adds(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -119,6 +111,7 @@ def from_commit(commit: Commit, state: State) -> tuple[pa.RecordBatch, pa.Record
     state.metadata = state.metadata or commit.metadata
     state.txns.update((txn.app_id, txn) for txn in commit.txns)
     state.domains.update((domain.domain, domain) for domain in commit.domains)
+    state.sidecars.extend(commit.sidecars)
     return pack(commit.adds), pack(commit.removes)
 
 

@@ -25,6 +25,7 @@ from cdfd.delta.actions import (
     Metadata,
     Protocol,
     Remove,
+    Sidecar,
     Txn,
 )
 from cdfd.delta.files import FileList
@@ -41,6 +42,7 @@ class Commit:
         version: from the file's name.
         adds, removes, cdcs: file actions; tuples, or packed sequences where there are many.
         domains: latest entry per domain.
+        sidecars: only in a checkpoint that is written as JSON.
         size: bytes of the log entry.
     """
 
@@ -53,6 +55,7 @@ class Commit:
     txns: tuple[Txn, ...] = ()
     domains: tuple[DomainMetadata, ...] = ()
     info: CommitInfo | None = None
+    sidecars: tuple[Sidecar, ...] = ()
     size: int = 0
 
 
@@ -104,6 +107,7 @@ class _Reader:
         self.single: dict[str, Any] = {}
         self.txns: dict[str, Txn] = {}
         self.domains: dict[str, DomainMetadata] = {}
+        self.sidecars: list[Sidecar] = []
         self.takers: Mapping[str, Callable[[Json], None]] = {
             "add": lambda fields: self.adds.append(add(fields, self.with_stats)),
             "remove": lambda fields: self.removes.append(remove(fields)),
@@ -112,6 +116,7 @@ class _Reader:
             "protocol": lambda fields: self._once("protocol", protocol(fields)),
             "commitInfo": self._commit_info,
             "txn": lambda fields: self._txn(txn(fields)),
+            "sidecar": lambda fields: self.sidecars.append(sidecar(fields)),
             "domainMetadata": lambda fields: self._domain(domain_metadata(fields)),
         }
 
@@ -152,6 +157,7 @@ class _Reader:
             txns=tuple(self.txns.values()),
             domains=tuple(self.domains.values()),
             info=self.single.get("commitInfo"),
+            sidecars=tuple(self.sidecars),
             size=self.size,
         )
 
@@ -294,6 +300,15 @@ def domain_metadata(fields: Json) -> DomainMetadata:
     if not isinstance(removed, bool):
         raise LogError("domainMetadata.removed is not a boolean")
     return DomainMetadata(_text(fields, where, "domain"), _optional_text(fields, where, "configuration") or "", removed)
+
+
+def sidecar(fields: Json) -> Sidecar:
+    """A `sidecar` action's fields as a value; only checkpoints have them."""
+    name = paths.decode(_text(fields, "sidecar", "path"))
+    if "/" in name or name in ("", ".", ".."):
+        raise LogError(f"sidecar.path {name!r} is not a file name")
+    size = _integer(fields, "sidecar", "sizeInBytes", 0)
+    return Sidecar(name, size, _integer(fields, "sidecar", "modificationTime", 0))
 
 
 def commit_info(fields: Json) -> CommitInfo:

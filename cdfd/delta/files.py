@@ -6,8 +6,8 @@ objects; packed in columns they are what their paths weigh. Both are sequences o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +15,8 @@ import pyarrow.compute as pc
 from cdfd.delta.actions import NO_VALUES, Add, Cdc, DeletionVectorDescriptor, FileKey, Remove
 from cdfd.errors import LogError
 
-T = TypeVar("T", Add, Remove, Cdc)
+FileAction = Add | Remove | Cdc
+T = TypeVar("T", bound=FileAction)
 
 DELETION_VECTOR = pa.struct(
     [
@@ -140,14 +141,14 @@ def _distinct(values: Iterable[T]) -> Iterator[T]:
             raise LogError(f"two different {type(value).__name__.lower()} actions for one logical file", path=value.path)
 
 
-def pack(values: Iterable[Add] | Iterable[Remove] | Iterable[Cdc]) -> pa.RecordBatch:
+def pack(values: Iterable[FileAction]) -> pa.RecordBatch:
     """File actions as one record batch of the `FILES` schema."""
     rows = [_row(value) for value in values]
     columns = zip(*rows, strict=True) if rows else [()] * len(FILES)
     return pa.record_batch([pa.array(column, kind) for column, kind in zip(columns, FILES.types, strict=True)], schema=FILES)
 
 
-def _row(value: Add | Remove | Cdc) -> tuple[Any, ...]:
+def _row(value: FileAction) -> tuple[Any, ...]:
     values = None if value.partition_values is None else list(value.partition_values.items())
     if isinstance(value, Add):
         dv = _descriptor_row(value.deletion_vector)
@@ -172,25 +173,40 @@ def _descriptor_row(descriptor: DeletionVectorDescriptor | None) -> tuple[Any, .
 
 def _values(kind: type[T], table: pa.Table) -> Iterator[T]:
     # One Python object per file, in chunks that are let go again: files are what a plan is about, rows are not.
-    for row in table.to_pylist():
-        yield _value(kind, row)
+    make = cast(Callable[[Mapping[str, Any]], T], _MAKERS[kind])
+    yield from map(make, table.to_pylist())
 
 
-def _value(kind: type[T], row: Mapping[str, Any]) -> T:
-    pairs = row["partition_values"]
-    values = None if pairs is None else dict(pairs)
-    dv = row["deletion_vector"]
-    descriptor = None if dv is None else DeletionVectorDescriptor(*dv.values())
-    if kind is Add:
-        return kind(
-            row["path"],
-            values or NO_VALUES,
-            row["size"],
-            row["time"],
-            row["data_change"],
-            row["stats"],
-            deletion_vector=descriptor,
-        )
-    if kind is Remove:
-        return kind(row["path"], row["time"], row["data_change"], values, row["size"], descriptor)
-    return kind(row["path"], values or NO_VALUES, row["size"])
+def _add(row: Mapping[str, Any]) -> Add:
+    return Add(
+        row["path"],
+        dict(row["partition_values"] or ()) or NO_VALUES,
+        row["size"],
+        row["time"],
+        row["data_change"],
+        row["stats"],
+        deletion_vector=_descriptor(row["deletion_vector"]),
+    )
+
+
+def _remove(row: Mapping[str, Any]) -> Remove:
+    values = row["partition_values"]
+    return Remove(
+        row["path"],
+        row["time"],
+        row["data_change"],
+        None if values is None else dict(values),
+        row["size"],
+        _descriptor(row["deletion_vector"]),
+    )
+
+
+def _cdc(row: Mapping[str, Any]) -> Cdc:
+    return Cdc(row["path"], dict(row["partition_values"] or ()) or NO_VALUES, row["size"])
+
+
+def _descriptor(row: Mapping[str, Any] | None) -> DeletionVectorDescriptor | None:
+    return None if row is None else DeletionVectorDescriptor(*row.values())
+
+
+_MAKERS: Mapping[type, Callable[[Mapping[str, Any]], FileAction]] = {Add: _add, Remove: _remove, Cdc: _cdc}

@@ -14,34 +14,37 @@ from cdfd.delta import commit as commits
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.commit import Commit
 from cdfd.delta.protocol import check_readable
+from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, LogError
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Protocol and metadata in force after `version`."""
+    """Protocol and metadata in force after `version`, and the schema that the metadata declares, parsed once and not per commit."""
 
     version: int
     protocol: Protocol
     metadata: Metadata
+    schema: TableSchema
 
     def apply(self, commit: Commit) -> Header:
         """The header after a commit. Costs nothing where the commit changes neither.
 
         Raises:
-            UnsupportedError: the commit's protocol asks for what cdfd does not implement.
+            UnsupportedError: the commit's protocol or schema asks for what cdfd does not implement.
+            LogError: its schema is broken.
         """
-        if commit.protocol is not None:
-            try:
-                check_readable(commit.protocol)
-            except CdfdError as error:
-                raise error.within(version=commit.version) from None
-        return replace(
-            self,
-            version=commit.version,
-            protocol=commit.protocol or self.protocol,
-            metadata=commit.metadata or self.metadata,
-        )
+        if commit.protocol is None and commit.metadata is None:
+            return replace(self, version=commit.version)
+        try:
+            return _header(commit.version, commit.protocol or self.protocol, commit.metadata or self.metadata)
+        except CdfdError as error:
+            raise error.within(version=commit.version) from None
+
+
+def _header(version: int, protocol: Protocol, metadata: Metadata) -> Header:
+    check_readable(protocol)
+    return Header(version, protocol, metadata, TableSchema.of(metadata))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class PartialHeader:
 
         Raises:
             LogError: the log has no protocol or no metadata.
-            UnsupportedError: the protocol asks for what cdfd does not implement.
+            UnsupportedError: the protocol or the schema asks for what cdfd does not implement.
         """
         for name, value in (("protocol", self.protocol), ("metaData", self.metadata)):
             if value is None:
@@ -74,10 +77,9 @@ class PartialHeader:
         assert self.protocol is not None
         assert self.metadata is not None
         try:
-            check_readable(self.protocol)
+            return _header(self.version, self.protocol, self.metadata)
         except CdfdError as error:
             raise error.within(version=self.version) from None
-        return Header(self.version, self.protocol, self.metadata)
 
 
 def scan(version: int, data: bytes) -> PartialHeader:

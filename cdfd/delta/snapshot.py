@@ -28,6 +28,8 @@ from cdfd.delta.header import Header, PartialHeader
 from cdfd.errors import LogError
 
 EMPTY = FILES.empty_table()
+"""No files."""
+
 COMPACT_AT = 65_536
 """Entries in the overlay from which `replay` folds it into the base, for the memory that Python objects take."""
 

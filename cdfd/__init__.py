@@ -1,0 +1,20 @@
+"""cdfd: every row-level change of a Delta Lake table, in order and exactly once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cdfd.api import changes, follow, snapshot
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "changes", "follow", "snapshot"]
+
+
+def __getattr__(name: str) -> Any:
+    # Arrow and the rest take a third of a second to import; `cdfd --help` and a config check should not wait for them.
+    if name in ("changes", "snapshot", "follow"):
+        import cdfd.api
+
+        return getattr(cdfd.api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,192 @@
+"""The Python API: change rows and snapshots as Arrow record batches."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from cdfd.changes.columns import change_schema
+from cdfd.changes.conform import Conformer
+from cdfd.changes.execute import Execution, Select, everything, in_thread, named
+from cdfd.changes.plan import ChangePlan, Changes
+from cdfd.errors import ConfigError
+from cdfd.table import Table
+from cdfd.tail.start import Start, start_version, until_version
+
+T = TypeVar("T")
+StorageOptions = Mapping[str, object]
+
+
+def changes(
+    uri: str,
+    start: Start = 0,
+    end: Start | None = None,
+    *,
+    changes: Changes = "auto",
+    columns: Sequence[str] | None = None,
+    storage_options: StorageOptions | None = None,
+    allowed_roots: Sequence[str] = (),
+) -> pa.RecordBatchReader:
+    """The row-level changes of the versions `start` to `end`, both included.
+
+    Args:
+        uri: a path or URI of a Delta table.
+        start: a version, `earliest`, or a timestamp (the first version not before it).
+        end: a version or a timestamp (the last version not after it); None for the newest there is now.
+        changes: `auto` reads change data files where there are any and derives changes from file actions elsewhere; `cdf` refuses
+            tables without a change data feed; `files` ignores change data files.
+        columns: which of the table's columns, in that order; None for all.
+        storage_options: of the URI's scheme.
+        allowed_roots: where absolute paths in the log (clones) may lead besides the table.
+
+    Returns:
+        A reader whose batches have the table's columns as of `end`, then `_change_type` (dictionary-encoded string), `_commit_version`
+        (int64), `_commit_timestamp` (timestamp[ms, UTC]) and `_change_ordinal` (int64, position in the version). Rows come in order;
+        batches are read as they are asked for. Versions with another schema are conformed: a renamed column is followed, one that was
+        not there yet is null, a narrower one is widened.
+
+    Raises:
+        CdfdError: here or while reading, naming table, version and file.
+    """
+    table = Table.open(uri, storage_options, allowed_roots)
+    loop = _Loop()
+    try:
+        first, last = loop.run(_range(table, start, end))
+        header = loop.run(table.log.header(last if last >= first else None))
+    except BaseException:
+        loop.close()
+        raise
+    conformer = Conformer(header.schema if columns is None else header.schema.select(columns))
+    execution = Execution(table.files, conformer.select)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        with loop:
+            for found in execution.batches(_plans(loop, table, first, last, changes)):
+                yield conformer.conform(found)
+
+    return pa.RecordBatchReader.from_batches(conformer.schema, rows())
+
+
+def snapshot(
+    uri: str,
+    version: Start | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    storage_options: StorageOptions | None = None,
+    allowed_roots: Sequence[str] = (),
+) -> pa.RecordBatchReader:
+    """The live rows of a table, as `insert`s of that version: what a copy starts from before it takes `changes`.
+
+    Args:
+        uri: a path or URI of a Delta table.
+        version: a version or a timestamp (the last version not after it); None for the newest.
+        columns, storage_options, allowed_roots: as for `changes`.
+
+    Returns:
+        A reader whose batches have the columns that those of `changes` have.
+
+    Raises:
+        CdfdError: here or while reading, naming table, version and file.
+    """
+    table = Table.open(uri, storage_options, allowed_roots)
+    with _Loop() as loop:
+        at = loop.run(until_version(table.log, version))
+        found = loop.run(table.stream().snapshot(at))
+    select = _selection(columns)
+    execution = Execution(table.files, select)
+    schema = change_schema(select(found.plan.schema).arrow)
+    return pa.RecordBatchReader.from_batches(schema, (batch.rows for batch in execution.batches([found.plan])))
+
+
+async def follow(
+    uri: str,
+    start: Start = "latest",
+    *,
+    changes: Changes = "auto",
+    columns: Sequence[str] | None = None,
+    storage_options: StorageOptions | None = None,
+    allowed_roots: Sequence[str] = (),
+    poll_interval: float = 1.0,
+) -> AsyncIterator[pa.RecordBatch]:
+    """Row-level changes as they are committed, for ever.
+
+    A table that does not exist yet is waited for. Batches have the schema in force at their version; it may change from one version to the
+    next.
+
+    Args:
+        uri: a path or URI of a Delta table.
+        start: `latest` (what is committed from now on), `earliest`, a version, or a timestamp.
+        changes, columns, storage_options, allowed_roots: as for `changes`.
+        poll_interval: seconds between looks where the file system gives no hints; backs off to five times that while nothing comes.
+
+    Raises:
+        CdfdError: naming table, version and file.
+    """
+    table = Table.open(uri, storage_options, allowed_roots)
+    execution = Execution(table.files, _selection(columns))
+    with table.tailer(interval=poll_interval, max_interval=5 * poll_interval) as tailer:
+        await tailer.wait_for_table()
+        first = await start_version(table.log, start)
+        async for version in table.stream(changes).versions(tailer, first):
+            async for found in in_thread(execution.batches([version.plan])):
+                yield found.rows
+
+
+def _selection(columns: Sequence[str] | None) -> Select:
+    return everything if columns is None else partial(named, tuple(columns))
+
+
+async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, int]:
+    first = await start_version(table.log, start)
+    last = await until_version(table.log, "now" if end is None else end)
+    assert last is not None
+    newest = await table.log.latest_version()
+    if last > newest:
+        raise ConfigError(f"there is no version {last}; the newest is {newest}", table=table.uri)
+    if first > last + 1:
+        raise ConfigError(f"the range from version {first} to {last} goes backwards", table=table.uri)
+    return first, last
+
+
+def _plans(loop: _Loop, table: Table, first: int, last: int, changes: Changes) -> Iterator[ChangePlan]:
+    with table.tailer() as tailer:
+        stream = table.stream(changes).versions(tailer, first, last)
+        while (version := loop.run(anext(stream, None))) is not None:
+            yield version.plan
+
+
+class _Loop:
+    """An event loop in a thread of its own, so that the blocking API works inside a running loop (a notebook) too."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="cdfd-log", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T] | Awaitable[T]) -> T:
+        """Wait for `work`."""
+
+        async def awaited() -> T:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result()
+
+    def close(self) -> None:
+        """Stop the thread."""
+        if self._loop.is_closed():
+            return
+        self.run(self._loop.shutdown_asyncgens())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> _Loop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

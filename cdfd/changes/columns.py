@@ -1,0 +1,74 @@
+"""The four columns that a change row has beside the table's own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.errors import DataError
+
+CHANGE_TYPE: Final = "_change_type"
+COMMIT_VERSION: Final = "_commit_version"
+COMMIT_TIMESTAMP: Final = "_commit_timestamp"
+CHANGE_ORDINAL: Final = "_change_ordinal"
+
+CHANGE_TYPES = pa.array(["insert", "update_preimage", "update_postimage", "delete"])
+"""All that a row can be (specification, "Change Data Files"). Every batch has this dictionary, so batches concatenate without recoding."""
+
+CHANGE_COLUMNS = (
+    pa.field(CHANGE_TYPE, pa.dictionary(pa.int8(), pa.string()), nullable=False),
+    pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
+    pa.field(COMMIT_TIMESTAMP, pa.timestamp("ms", "UTC"), nullable=False),
+    pa.field(CHANGE_ORDINAL, pa.int64(), nullable=False),
+)
+
+
+def change_schema(table: pa.Schema) -> pa.Schema:
+    """Schema of change rows: the table's columns, then the change columns."""
+    return pa.schema([*table, *CHANGE_COLUMNS])
+
+
+def constant_type(change_type: str, count: int) -> pa.DictionaryArray:
+    """The change type of `count` rows that all have the same."""
+    code = CHANGE_TYPES.index(change_type).as_py()
+    return pa.DictionaryArray.from_arrays(pa.array(np.full(count, code, np.int8)), CHANGE_TYPES)
+
+
+def types_from_file(column: pa.Array) -> pa.DictionaryArray:
+    """The `_change_type` column of a change data file.
+
+    Raises:
+        DataError: a value that is none of the four.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    codes = pc.index_in(column.cast(pa.string()), value_set=CHANGE_TYPES)
+    if codes.null_count:
+        wrong = column.filter(pc.is_null(codes))[0].as_py()
+        raise DataError(f"_change_type is {wrong!r}, which is none of {', '.join(CHANGE_TYPES.to_pylist())}")
+    return pa.DictionaryArray.from_arrays(codes.cast(pa.int8()), CHANGE_TYPES)
+
+
+def complete(batch: pa.RecordBatch, version: int, timestamp_ms: int, first_ordinal: int) -> pa.RecordBatch:
+    """A batch of table columns and `_change_type` with the other three appended.
+
+    Args:
+        batch: rows of one version, in order.
+        version: of the table.
+        timestamp_ms: of the version, in ms since the epoch.
+        first_ordinal: position in the version of the batch's first row.
+    """
+    count = batch.num_rows
+    arrays = [
+        *batch.columns,
+        pa.array(np.full(count, version, np.int64)),
+        pa.array(np.full(count, timestamp_ms, np.int64)).view(COMMIT_TIMESTAMP_TYPE),
+        pa.array(np.arange(first_ordinal, first_ordinal + count, dtype=np.int64)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*batch.schema, *CHANGE_COLUMNS[1:]]))
+
+
+COMMIT_TIMESTAMP_TYPE = pa.timestamp("ms", "UTC")

@@ -1,0 +1,128 @@
+"""Plans -> change rows, in order: scans run ahead in threads, ordinals are given where the order is known.
+
+A batch never spans two versions. Memory is bounded by the batches in flight, whatever the size of a version or a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar, cast
+
+import pyarrow as pa
+
+from cdfd.changes.columns import complete
+from cdfd.changes.lanes import in_order
+from cdfd.changes.plan import ChangePlan, FileScan
+from cdfd.changes.position import Position
+from cdfd.changes.read import TableFiles, read
+from cdfd.delta.schema import TableSchema
+from cdfd.errors import CdfdError, MissingFileError
+
+T = TypeVar("T")
+OnMissing = Callable[[MissingFileError], None]
+"""Called where a scan's file is gone: raises, or returns to go on without its rows."""
+
+
+Select = Callable[[TableSchema], TableSchema]
+"""From the schema of a version, the columns of it that are wanted."""
+
+
+def everything(schema: TableSchema) -> TableSchema:
+    """All columns."""
+    return schema
+
+
+def named(columns: Sequence[str], schema: TableSchema) -> TableSchema:
+    """Those of `columns` that this version has, in that order; one that was added later or dropped earlier is left out."""
+    known = {name.lower() for name in schema.names}
+    present = [name for name in columns if name.lower() in known]
+    return schema.select(present or columns)
+
+
+def fail(error: MissingFileError) -> None:
+    """The default: a file that is gone ends the reading."""
+    raise error
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """Change rows of one version: the table's columns in `schema`, then the change columns.
+
+    `schema` is the plan's but for rows that a version deletes while it replaces the schema: those are as they were.
+    """
+
+    plan: ChangePlan
+    schema: TableSchema
+    rows: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How plans are executed.
+
+    Attributes:
+        files: where the table's files are.
+        select: from a version's schema, the columns to read.
+        workers: threads that decode; as many as the process may use cores where None.
+        on_missing: what to do where a file is gone.
+    """
+
+    files: TableFiles
+    select: Select = everything
+    workers: int | None = None
+    on_missing: OnMissing = fail
+
+    def batches(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Iterator[ChangeBatch]:
+        """The change rows of `plans`.
+
+        Args:
+            plans: in order of version.
+            start: where to begin within the first plan, where that is not its beginning.
+
+        Raises:
+            CdfdError: as `read` says; it names table, version and file.
+        """
+        workers = len(os.sched_getaffinity(0)) if self.workers is None else self.workers
+        version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
+        for found in in_order(self._tasks(plans, 0 if start is None else start.part, workers), workers=workers):
+            plan = found.plan
+            if plan.version != version:
+                version, ordinal = plan.version, 0
+            yield replace(found, rows=complete(found.rows, plan.version, plan.timestamp_ms, ordinal))
+            ordinal += found.rows.num_rows
+
+    def _tasks(
+        self, plans: Iterable[ChangePlan], first_part: int, workers: int
+    ) -> Iterator[Callable[[], Iterator[ChangeBatch]]]:
+        for plan in plans:
+            scans = plan.scans[first_part:]
+            first_part = 0
+            for scan in scans:
+                # With one file to read, the columns are what can be decoded side by side.
+                yield partial(self._scan, plan, scan, len(scans) < workers)
+
+    def _scan(self, plan: ChangePlan, scan: FileScan, use_threads: bool) -> Iterator[ChangeBatch]:
+        try:
+            schema = self.select(scan.schema or plan.schema)
+            for rows in read(scan, schema, self.files, use_threads=use_threads):
+                yield ChangeBatch(plan, schema, rows)
+        except MissingFileError as error:
+            self.on_missing(error.within(table=self.files.storage.uri, version=plan.version))
+        except CdfdError as error:
+            raise error.within(table=self.files.storage.uri, version=plan.version, path=scan.path) from None
+
+
+async def in_thread(items: Iterator[T]) -> AsyncIterator[T]:
+    """The items of a blocking iterator, each fetched in a worker thread. The iterator is closed at the end."""
+    done = object()
+    try:
+        while (item := await asyncio.to_thread(next, items, done)) is not done:
+            yield cast(T, item)
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None:
+            await asyncio.to_thread(close)

@@ -1,0 +1,214 @@
+"""One file scan -> record batches. *How* it runs is free: in a thread of the daemon, or in a Spark executor; both call this.
+
+Rows stay in Arrow buffers. What is resolved once per file (which column is which, which rows are hidden) is resolved before the first batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, constant_type, types_from_file
+from cdfd.changes.plan import ChangePlan, FileScan
+from cdfd.changes.projection import Projection
+from cdfd.delta import deletion_vector, paths, values
+from cdfd.delta.actions import DeletionVectorDescriptor
+from cdfd.delta.deletion_vector import RowSet
+from cdfd.delta.schema import TableSchema
+from cdfd.errors import CdfdError, DataError, MissingFileError, NotFoundError, UnsupportedError
+from cdfd.storage.base import Storage
+
+BATCH_BYTES = 8 << 20
+"""Uncompressed bytes that a batch should have; rows of any width cost about the same memory."""
+BATCH_ROWS = 65_536
+STREAM_BYTES = 1 << 20
+"""Bytes of a column chunk to hold compressed while it is decoded."""
+
+MISSING = "VACUUM may have removed it; read on from a newer version or a snapshot, or see `on_missing_file`"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """Finds a table's files in stores.
+
+    Attributes:
+        storage: the table's root.
+        allowed_roots: where absolute paths may lead besides.
+        open_root: opens the store of an allowed root.
+    """
+
+    storage: Storage
+    allowed_roots: tuple[str, ...] = ()
+    open_root: Callable[[str], Storage] | None = None
+
+    def locate(self, path: str) -> tuple[Storage, str]:
+        """The store of a path from the log, and the path in it.
+
+        Raises:
+            PathError: it leads out of the table and of the allowed roots.
+        """
+        location = paths.resolve(self.storage.uri, path, self.allowed_roots)
+        if location.root == self.storage.uri or self.open_root is None:
+            return self.storage, location.path
+        return self.open_root(location.root), location.path
+
+    @contextlib.contextmanager
+    def open(self, path: str, size: int | None = None) -> Iterator[Any]:
+        """A file for random access. MissingFileError where it is gone."""
+        storage, inside = self.locate(path)
+        try:
+            file = storage.open_columns(inside, size)
+        except NotFoundError:
+            raise MissingFileError("the file is gone", path=path, hint=MISSING) from None
+        with file:
+            yield file
+
+    def rows(self, descriptor: DeletionVectorDescriptor | None) -> RowSet | None:
+        """The rows that a deletion vector holds; None for no vector.
+
+        Raises:
+            DataError: the vector is missing, damaged, or not what its descriptor says.
+        """
+        if descriptor is None:
+            return None
+        path, wanted = deletion_vector.path_of(descriptor), deletion_vector.range_of(descriptor)
+        if path is None or wanted is None:
+            return deletion_vector.decode_inline(descriptor)
+        start, length = wanted
+        with _named(path), self.open(path) as file:
+            file.seek(0, 2)
+            # The log says how long the vector is, the file how long it can be: a hostile length allocates nothing.
+            length = max(0, min(length, file.tell() - start))
+            file.seek(start)
+            return deletion_vector.decode_stored(descriptor, file.read(length))
+
+
+def read(scan: FileScan, schema: TableSchema, files: TableFiles, *, use_threads: bool = False) -> Iterator[pa.RecordBatch]:
+    """The change rows of one scan: the columns of `schema`, then `_change_type`, in the order of the file.
+
+    Args:
+        scan: what to read.
+        schema: in which to read it, with the columns that are wanted.
+        files: where the table's files are.
+        use_threads: decode columns in parallel.
+
+    Raises:
+        MissingFileError: the data file or deletion vector is gone.
+        DataError: it is truncated, corrupt, or does not match the schema.
+        LogError: a partition value that does not parse.
+        PathError: it lies outside the table.
+    """
+    with (
+        _named(scan.path),
+        files.open(scan.path, scan.size or None) as source,
+        pq.ParquetFile(source, buffer_size=STREAM_BYTES, pre_buffer=False) as file,
+    ):
+        yield from _Reader.prepare(file, schema, scan, files).batches(use_threads)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A Parquet file with everything resolved that its batches have in common."""
+
+    file: pq.ParquetFile
+    projection: Projection
+    partition_values: Mapping[str, pa.Scalar]
+    change_type: str | None
+    only: RowSet | None
+    without: RowSet | None
+    schema: pa.Schema
+
+    @classmethod
+    def prepare(
+        cls, file: pq.ParquetFile, schema: TableSchema, scan: FileScan, files: TableFiles
+    ) -> _Reader:
+        physical = file.schema_arrow
+        if scan.change_type is None and CHANGE_TYPE not in physical.names:
+            raise DataError("a change data file without a _change_type column")
+        only, without = files.rows(scan.only), files.rows(scan.without)
+        for rows in (only, without):
+            _check_rows(rows, file.metadata.num_rows)
+        projection = Projection.plan(schema, physical)
+        return cls(
+            file,
+            projection,
+            values.parse_partition(scan.partition_values, schema),
+            scan.change_type,
+            only,
+            without,
+            pa.schema([*schema.arrow, CHANGE_COLUMNS[0]]),
+        )
+
+    def batches(self, use_threads: bool) -> Iterator[pa.RecordBatch]:
+        names = list(self.projection.columns)
+        if self.change_type is None:
+            names.append(CHANGE_TYPE)
+        for first_row, groups in self._row_groups():
+            row = first_row
+            for batch in self.file.iter_batches(
+                batch_size=self._batch_rows(), row_groups=groups, columns=names, use_threads=use_threads
+            ):
+                kept = self._kept(batch, row)
+                row += batch.num_rows
+                if kept.num_rows:
+                    yield self._logical(kept)
+
+    def _row_groups(self) -> Iterator[tuple[int, list[int]]]:
+        """Row groups to read, with the number of their first row; neighbours together, those without a wanted row left out."""
+        metadata = self.file.metadata
+        row, start, run = 0, 0, list[int]()
+        for group in range(metadata.num_row_groups):
+            count = metadata.row_group(group).num_rows
+            if self.only is None or self.only.count(row, count):
+                start = start if run else row
+                run.append(group)
+            elif run:
+                yield start, run
+                run = []
+            row += count
+        if run:
+            yield start, run
+
+    def _batch_rows(self) -> int:
+        metadata = self.file.metadata
+        size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+        return max(1, min(BATCH_ROWS, BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)))
+
+    def _kept(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+        if self.only is None and self.without is None:
+            return batch
+        keep = np.ones(batch.num_rows, dtype=bool) if self.only is None else self.only.mask(first_row, batch.num_rows)
+        if self.without is not None:
+            keep &= ~self.without.mask(first_row, batch.num_rows)
+        return batch if keep.all() else batch.filter(pa.array(keep))
+
+    def _logical(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.change_type is None:
+            types = types_from_file(batch.column(CHANGE_TYPE))
+        else:
+            types = constant_type(self.change_type, batch.num_rows)
+        columns = self.projection.apply(batch, self.partition_values)
+        return pa.RecordBatch.from_arrays([*columns, types], schema=self.schema)
+
+
+def _check_rows(rows: RowSet | None, count: int) -> None:
+    last = None if rows is None else rows.max()
+    if last is not None and last >= count:
+        raise DataError(f"the deletion vector hides row {last} of a file of {count} rows")
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    """What goes wrong with a data file, as an error that names it."""
+    try:
+        yield
+    except CdfdError as error:
+        raise error.within(path=path) from None
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"the file cannot be read: {error}", path=path, hint="It is truncated or damaged") from error

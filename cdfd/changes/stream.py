@@ -1,0 +1,123 @@
+"""A table's plans, version by version: log entries in, `ChangePlan`s out, with the state that planning needs carried along.
+
+The state is a header (protocol and metadata). The table's files are loaded only once a commit cannot be planned without them, and are kept
+up to date from then on, at the cost of each commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from cdfd.changes.plan import ChangePlan, Changes, commit_timestamp, needs_snapshot, plan, plan_snapshot
+from cdfd.delta.header import Header, PartialHeader
+from cdfd.delta.schema_change import SchemaChange, compare
+from cdfd.delta.snapshot import COMPACT_AT, Snapshot
+from cdfd.errors import CdfdError, GapError, LogError, NotFoundError
+from cdfd.tail.log import DeltaLog, LogEntry
+from cdfd.tail.tailer import Tailer
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version, planned.
+
+    Attributes:
+        plan: what it changes.
+        table_id: `metaData.id` in force.
+        schema_change: how the schema differs from the version before; None where it does not, or there is none.
+    """
+
+    plan: ChangePlan
+    table_id: str
+    schema_change: SchemaChange | None = None
+
+
+@dataclass(slots=True)
+class PlanStream:
+    """Plans a table's versions in order.
+
+    Attributes:
+        log: of the table.
+        changes: where change rows may come from; see `plan`.
+    """
+
+    log: DeltaLog
+    changes: Changes = "auto"
+    _header: Header | None = None
+    _snapshot: Snapshot | None = None
+    _timestamp: int | None = None
+
+    async def snapshot(self, version: int | None = None) -> Version:
+        """The live rows of a version (None: the newest) as a plan of inserts. `versions` may go on after it."""
+        state = await self.log.snapshot(version)
+        entry = await self._entry_of(state)
+        self._header, self._snapshot = state.header, None
+        self._timestamp = entry
+        return Version(plan_snapshot(state, entry), state.metadata.id)
+
+    async def _entry_of(self, state: Snapshot) -> int:
+        try:
+            entry = await self.log.entry(state.version)
+        except NotFoundError:
+            # A checkpoint may outlive its log entry; then it is the oldest thing known about that version's time.
+            segment = await self.log.segment(state.version)
+            assert segment.checkpoint is not None
+            return segment.checkpoint.files[0].modified_ms
+        return commit_timestamp(entry.commit, state.header, entry.modified_ms, None)
+
+    async def versions(self, tailer: Tailer, start: int, until: int | None = None) -> AsyncIterator[Version]:
+        """Plans of the versions from `start` on, as they come.
+
+        Raises:
+            CdfdError: as `Tailer.entries` and `plan` say; it names table and version.
+        """
+        if start > 0 and (self._header is None or self._header.version != start - 1):
+            self._header = await self._header_before(start, tailer)
+            self._timestamp = await self._time_of(start - 1)
+        if self._header is not None:
+            tailer.check_id(self._header.metadata.id, start)
+        async for entry in tailer.entries(start, until):
+            try:
+                yield await self._plan(entry)
+            except CdfdError as error:
+                raise error.within(table=self.log.storage.uri, version=entry.commit.version) from None
+
+    async def _header_before(self, start: int, tailer: Tailer) -> Header:
+        try:
+            return await self.log.header(start - 1)
+        except GapError:
+            # The oldest entry of a cleaned log has nothing before it but may have a checkpoint at its own version.
+            return replace(await self.log.header(start), version=start - 1)
+        except LogError:
+            # A log that does not reach that far may be another table's.
+            if tailer.table_id is not None:
+                tailer.check_id((await self.log.header()).metadata.id, start)
+            raise
+
+    async def _time_of(self, version: int) -> int | None:
+        """Modification time of a version's entry, for the next one's timestamp not to be before it; None where it is gone."""
+        try:
+            return (await self.log.stat(version)).modified_ms
+        except NotFoundError:
+            return None
+
+    async def _plan(self, entry: LogEntry) -> Version:
+        commit, previous = entry.commit, self._header
+        if previous is None:
+            header = PartialHeader(commit.version, commit.protocol, commit.metadata).finish()
+        else:
+            header = previous.apply(commit)
+            if self._snapshot is None and needs_snapshot(commit, previous):
+                self._snapshot = await self.log.snapshot(commit.version - 1)
+        timestamp = commit_timestamp(commit, header, entry.modified_ms, self._timestamp)
+        made = plan(commit, header, timestamp, changes=self.changes, previous=previous, before=self._snapshot)
+        if self._snapshot is not None:
+            self._snapshot = self._snapshot.apply(commit)
+            if len(self._snapshot.overlay) >= COMPACT_AT:
+                self._snapshot = self._snapshot.compacted()
+        self._header, self._timestamp = header, timestamp
+        change = None
+        if previous is not None and previous.schema != header.schema:
+            change = compare(previous.schema, header.schema)
+        return Version(made, header.metadata.id, change)

@@ -1,0 +1,210 @@
+"""One table's loop: plans in, deliveries out.
+
+The position lives in the sink, written with the rows. The loop holds nothing that it could not get from there again: it starts from the
+sink's position, and after any error whoever supervises it opens a new sink and starts it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from cdfd.changes.execute import Execution, in_thread
+from cdfd.changes.parts import parts
+from cdfd.changes.position import Position
+from cdfd.changes.stream import PlanStream, Version
+from cdfd.errors import CdfdError, MissingFileError, SchemaChangedError
+from cdfd.sinks.base import Sink
+from cdfd.table import Table
+from cdfd.tail.start import Start, start_version
+from cdfd.tail.tailer import Tailer
+
+logger = logging.getLogger("cdfd.feed")
+
+T = TypeVar("T")
+
+AHEAD = 64
+"""Versions planned ahead of the one that is delivered."""
+PART_BYTES = 256 << 20
+"""Bytes of files from which a version is delivered in parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What to do where there is a choice.
+
+    Attributes:
+        start: where to begin if the sink has no position; `snapshot` is the live rows, then what follows.
+        changes: where change rows may come from.
+        on_missing_file: a data file is gone: end, leave its rows out, or deliver the live rows of the newest version instead.
+        on_schema_change: a column is renamed, dropped or retyped: go on, or end before that version.
+    """
+
+    start: Start = "snapshot"
+    changes: Literal["auto", "cdf", "files"] = "auto"
+    on_missing_file: Literal["fail", "skip", "resnapshot"] = "fail"
+    on_schema_change: Literal["continue", "stop"] = "continue"
+
+
+@dataclass(slots=True)
+class Feed:
+    """Delivers one table's changes to one sink, in order, until told to stop.
+
+    Attributes:
+        table: where the changes come from.
+        sink: where they go.
+        execution: how files are read.
+        tailer: what waits for the next version.
+        policies: see there.
+        stop: set it to end after the delivery under way.
+    """
+
+    table: Table
+    sink: Sink
+    execution: Execution
+    tailer: Tailer
+    policies: Policies
+    stop: asyncio.Event
+
+    async def run(self) -> None:
+        """Deliver until stopped.
+
+        Raises:
+            CdfdError: what went wrong; nothing of the delivery under way counts.
+        """
+        position = await self.sink.last_position()
+        if position is None:
+            position = await self._first_position()
+            if position is None:
+                return
+        else:
+            self.tailer.table_id = position.table_id
+            self._log("resuming at version %d", position.version, position)
+        while not self.stop.is_set():
+            try:
+                await self._run_from(position)
+                return
+            except MissingFileError as error:
+                if self.policies.on_missing_file != "resnapshot":
+                    raise
+                position = await self._restart(error)
+
+    async def _first_position(self) -> Position | None:
+        """Where to begin, made durable at once: a daemon that dies before its first row begins there again. None where stopped."""
+        if await self._unless_stopped(self.tailer.wait_for_table()) is None:
+            return None
+        log, start = self.table.log, self.policies.start
+        if start == "snapshot":
+            header = await log.header()
+            position = Position(header.metadata.id, header.version, phase="snapshot")
+        else:
+            version = await start_version(log, start)
+            header = await log.header()
+            position = Position(header.metadata.id, version)
+        delivery = await self.sink.begin(position)
+        await delivery.commit(position)
+        self._log("starting at version %d", position.version, position)
+        return position
+
+    async def _restart(self, error: MissingFileError) -> Position:
+        """Give up on the changes in between, which cannot be had any more, for the live rows of the newest version."""
+        logger.warning("%s; starting again from a snapshot", error)
+        known = await self.sink.last_position()
+        assert known is not None
+        header = await self.table.log.header()
+        position = Position(header.metadata.id, header.version, phase="snapshot")
+        delivery = await self.sink.begin(known)
+        await delivery.commit(position)
+        return position
+
+    async def _run_from(self, position: Position) -> None:
+        stream = self.table.stream(self.policies.changes)
+        if position.phase == "snapshot":
+            self._log("snapshot of version %d started", position.version, position)
+            following = Position(position.table_id, position.version + 1)
+            await self._deliver(await stream.snapshot(position.version), position, following)
+            if self.stop.is_set():
+                return
+            self._log("snapshot of version %d completed", position.version, position)
+            position = following
+        async with contextlib.aclosing(self._ahead(stream, position.version)) as versions:
+            async for version in versions:
+                self._note_schema(version)
+                following = Position(version.table_id, version.plan.version + 1)
+                await self._deliver(version, replace(position, table_id=version.table_id), following)
+                position = following
+
+    async def _ahead(self, stream: PlanStream, start: int) -> AsyncGenerator[Version, None]:
+        """Versions as they come, planned ahead while others are delivered; ends where told to stop."""
+        queue: asyncio.Queue[Version | CdfdError] = asyncio.Queue(AHEAD)
+
+        async def plan() -> None:
+            try:
+                async for version in stream.versions(self.tailer, start):
+                    await queue.put(version)
+            except CdfdError as error:
+                await queue.put(error)  # in its place: what comes before it is delivered first
+
+        planner = asyncio.create_task(plan())
+        try:
+            while (item := await self._unless_stopped(queue.get())) is not None:
+                if isinstance(item, CdfdError):
+                    raise item
+                yield item
+        finally:
+            planner.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await planner
+
+    async def _deliver(self, version: Version, position: Position, following: Position) -> None:
+        plan = version.plan
+        for start, end in parts(plan, position.part, PART_BYTES):
+            if self.stop.is_set() and start > 0:
+                return
+            delivery = await self.sink.begin(position)
+            ordinal = position.ordinal
+            try:
+                some = replace(plan, scans=plan.scans[:end])
+                async for found in in_thread(self.execution.batches([some], position)):
+                    await delivery.write(found.rows)
+                    ordinal += found.rows.num_rows
+            except BaseException:
+                await delivery.abort()
+                raise
+            position = following if end == len(plan.scans) else position.at_part(end, ordinal)
+            await delivery.commit(position)
+
+    def _note_schema(self, version: Version) -> None:
+        change = version.schema_change
+        if change is None:
+            return
+        described = "; ".join(change.describe())
+        extra = {"table": self.table.uri, "version": version.plan.version}
+        if change.additive or self.policies.on_schema_change == "continue":
+            logger.info("schema change: %s", described, extra=extra)
+            return
+        raise SchemaChangedError(
+            f"the schema changes: {described}",
+            table=self.table.uri,
+            version=version.plan.version,
+            hint="Everything before it is delivered; set `on_schema_change: continue` to go on",
+        )
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of `work`, or None where told to stop before it was there."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self.stop.wait())
+        try:
+            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            for future in (task, stopped):
+                future.cancel()
+            await asyncio.gather(task, stopped, return_exceptions=True)
+
+    def _log(self, message: str, version: int, position: Position) -> None:
+        logger.info(message, version, extra={"table": self.table.uri, "version": version, "part": position.part})

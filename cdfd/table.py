@@ -1,0 +1,96 @@
+"""A table opened: its store, its log, its files. Here, for Python and the command line, implementations are chosen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+from cdfd.changes.plan import Changes
+from cdfd.changes.read import TableFiles
+from cdfd.changes.stream import PlanStream, Version
+from cdfd.storage.base import Storage
+from cdfd.storage.local import LocalStorage
+from cdfd.storage.location import open_storage
+from cdfd.tail.arrivals import Arrivals
+from cdfd.tail.clock import Clock, SystemClock
+from cdfd.tail.log import DeltaLog
+from cdfd.tail.tailer import Tailer
+from cdfd.tail.watch import Backoff, DirectoryWatch, PollWatch, Watch
+
+POLL_SECONDS = 1.0
+MAX_POLL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A Delta table at a URI.
+
+    Attributes:
+        log: its transaction log.
+        files: its data files.
+    """
+
+    log: DeltaLog
+    files: TableFiles
+
+    @classmethod
+    def open(
+        cls, uri: str, storage_options: Mapping[str, object] | None = None, allowed_roots: Sequence[str] = ()
+    ) -> Table:
+        """The table at a path or URI. Touches nothing yet.
+
+        Raises:
+            ConfigError: a URI that is malformed.
+            UnsupportedError: a URI of a scheme that cdfd has no storage for.
+        """
+        storage = _absolute(open_storage(uri, storage_options))
+        opened = cache(lambda root: open_storage(root, storage_options))
+        return cls(DeltaLog(storage), TableFiles(storage, tuple(allowed_roots), opened))
+
+    @property
+    def uri(self) -> str:
+        """Where it is."""
+        return self.log.storage.uri
+
+    def stream(self, changes: Changes = "auto") -> PlanStream:
+        """Its plans, version by version."""
+        return PlanStream(self.log, changes)
+
+    @contextmanager
+    def tailer(
+        self, clock: Clock | None = None, interval: float = POLL_SECONDS, max_interval: float = MAX_POLL_SECONDS
+    ) -> Iterator[Tailer]:
+        """A tailer over its log, woken by the file system where the table is local; `interval` in seconds."""
+        time = clock or SystemClock()
+        with Arrivals() as arrivals:
+            watch: Watch
+            storage = self.log.storage
+            if isinstance(storage, LocalStorage):
+                watch = DirectoryWatch(os.path.join(storage.root, "_delta_log"), arrivals, time)
+            else:
+                watch = PollWatch(time)
+            try:
+                yield Tailer(self.log, watch, time, Backoff(interval, max_interval))
+            finally:
+                watch.close()
+
+
+def _absolute(storage: Storage) -> Storage:
+    """The same store under its absolute name: absolute paths in the log can be recognised as the table's own then."""
+    if isinstance(storage, LocalStorage) and storage.uri != storage.root:
+        return LocalStorage(storage.root)
+    return storage
+
+
+async def versions(
+    table: Table, tailer: Tailer, stream: PlanStream, start: int, until: int | None, *, snapshot: bool = False
+) -> AsyncIterator[Version]:
+    """Plans from `start` on; with `snapshot`, first the live rows at `start` and then what follows it."""
+    if snapshot:
+        yield await stream.snapshot(start)
+        start += 1
+    async for version in stream.versions(tailer, start, until):
+        yield version

@@ -1,0 +1,163 @@
+"""Reading a checkpoint's files: one Parquet file, its parts, or a V2 manifest with sidecars.
+
+Columns are chosen before rows are read: protocol and metadata first, which also say whether there are partition values and deletion vectors
+to read at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import immutables
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdfd.delta import checkpoint as checkpoints
+from cdfd.delta import commit as commits
+from cdfd.delta import paths
+from cdfd.delta.actions import Sidecar
+from cdfd.delta.checkpoint import State
+from cdfd.delta.commit import Commit
+from cdfd.delta.files import FILES
+from cdfd.delta.header import Header, PartialHeader
+from cdfd.delta.snapshot import Base, Snapshot
+from cdfd.errors import CdfdError, LogError, NotFoundError
+from cdfd.storage.base import Storage
+from cdfd.tail.segment import Checkpoint
+
+SIDECARS = f"{paths.LOG}/_sidecars"
+BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Which parts of the file rows to read."""
+
+    partitioned: bool
+    vectors: bool
+    stats: bool
+    tombstones: bool
+
+
+@dataclass(slots=True)
+class _Rows:
+    adds: list[pa.RecordBatch] = field(default_factory=list)
+    removes: list[pa.RecordBatch] = field(default_factory=list)
+
+
+async def read_header(storage: Storage, checkpoint: Checkpoint) -> State:
+    """Everything but file rows, from the columns that hold it.
+
+    Raises:
+        LogError: a file is missing, truncated, corrupt, or no checkpoint.
+    """
+    return await asyncio.to_thread(_read_state, storage, checkpoint)
+
+
+async def read_snapshot(
+    storage: Storage, checkpoint: Checkpoint, *, with_stats: bool, with_tombstones: bool
+) -> Snapshot:
+    """The state that the checkpoint holds.
+
+    Raises:
+        LogError: a file is missing, truncated, corrupt, or no checkpoint.
+        UnsupportedError: its protocol asks for what cdfd does not implement.
+    """
+    state = await asyncio.to_thread(_read_state, storage, checkpoint)
+    header = PartialHeader(checkpoint.version, state.protocol, state.metadata).finish()
+    wanted = _Wanted(
+        partitioned=bool(header.metadata.partition_columns),
+        vectors=header.protocol.min_reader_version >= 3,
+        stats=with_stats,
+        tombstones=with_tombstones,
+    )
+    rows = await asyncio.to_thread(_read_rows, storage, checkpoint, state.sidecars, wanted)
+    return _snapshot(header, state, rows)
+
+
+def _snapshot(header: Header, state: State, rows: _Rows) -> Snapshot:
+    base = Base(pa.Table.from_batches(rows.adds, FILES), pa.Table.from_batches(rows.removes, FILES))
+    domains = {name: domain for name, domain in state.domains.items() if not domain.removed}
+    return Snapshot(header, base, txns=immutables.Map(state.txns), domains=immutables.Map(domains))
+
+
+def _read_state(storage: Storage, checkpoint: Checkpoint) -> State:
+    state = State()
+    for stat in checkpoint.files:
+        with _damage(stat.path):
+            if stat.path.endswith(".json"):
+                checkpoints.from_commit(_read_json(storage, stat.path, stat.size), state)
+                continue
+            with _open(storage, stat.path, stat.size) as file:
+                names = [name for name in checkpoints.STATE if name in file.schema_arrow.names]
+                for batch in _batches(file, names):
+                    checkpoints.read_state(batch, state)
+    return state
+
+
+def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar], wanted: _Wanted) -> _Rows:
+    rows = _Rows()
+    for stat in checkpoint.files:
+        with _damage(stat.path):
+            if stat.path.endswith(".json"):
+                adds, removes = checkpoints.from_commit(_read_json(storage, stat.path, stat.size), State())
+                rows.adds.append(adds)
+                rows.removes.append(removes)
+            else:
+                _read_file(storage, stat.path, stat.size, wanted, rows)
+    for sidecar in sidecars:
+        path = f"{SIDECARS}/{sidecar.path}"
+        with _damage(path):
+            _read_file(storage, path, sidecar.size_in_bytes, wanted, rows)
+    return rows
+
+
+def _read_file(storage: Storage, path: str, size: int, wanted: _Wanted, rows: _Rows) -> None:
+    with _open(storage, path, size) as file:
+        names = checkpoints.leaves(
+            file.schema_arrow,
+            files=True,
+            partitioned=wanted.partitioned,
+            vectors=wanted.vectors,
+            stats=wanted.stats,
+            tombstones=wanted.tombstones,
+        )
+        for batch in _batches(file, [name for name in names if "." in name]):
+            rows.adds.append(checkpoints.adds(batch))
+            if wanted.tombstones:
+                rows.removes.append(checkpoints.removes(batch))
+
+
+def _read_json(storage: Storage, path: str, size: int) -> Commit:
+    with storage.open_columns(path, size) as file:
+        return commits.parse(0, iter(partial(file.read, 16 << 20), b""))
+
+
+@contextlib.contextmanager
+def _open(storage: Storage, path: str, size: int) -> Iterator[pq.ParquetFile]:
+    with storage.open_columns(path, size) as source, pq.ParquetFile(source) as file:
+        checkpoints.check_schema(file.schema_arrow)
+        yield file
+
+
+def _batches(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    if columns:
+        yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns)
+
+
+@contextlib.contextmanager
+def _damage(path: str) -> Iterator[None]:
+    """What goes wrong with a checkpoint's file, as an error that names it."""
+    hint = "Remove the damaged checkpoint, where older log entries are still there, or write a new one"
+    try:
+        yield
+    except NotFoundError:
+        raise LogError("a file of the checkpoint is missing", path=path, hint=hint) from None
+    except CdfdError as error:
+        raise error.within(path=path) from None
+    except (pa.ArrowException, OSError) as error:
+        raise LogError(f"the checkpoint cannot be read: {error}", path=path, hint=hint) from error

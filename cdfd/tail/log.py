@@ -1,0 +1,236 @@
+"""A table's log in a store: which files it has, and reading them.
+
+This is the shell around `cdfd.delta`: it fetches bytes and hands them over. What a steady reader needs costs one request per version
+(`commit`); listings happen at the start and when something is amiss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+from cdfd.delta import commit as commits
+from cdfd.delta import header as headers
+from cdfd.delta import last_checkpoint, paths, snapshot
+from cdfd.delta.commit import Commit
+from cdfd.delta.header import Header, PartialHeader
+from cdfd.delta.snapshot import Snapshot
+from cdfd.errors import CdfdError, LogError, NotFoundError
+from cdfd.storage.base import Stat, Storage
+from cdfd.tail import checkpoint_files
+from cdfd.tail.segment import Segment, SegmentBuilder
+
+logger = logging.getLogger("cdfd.tail")
+
+CHUNK = 16 << 20
+"""Bytes of a log entry to hold at once; larger entries are streamed."""
+INLINE = 64 << 10
+"""Bytes of a log entry up to which parsing it takes less time than handing it to a thread."""
+
+
+class NotATableError(LogError):
+    """There is no Delta log at that place."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A commit and its log file's modification time in ms since the epoch."""
+
+    commit: Commit
+    modified_ms: int
+
+
+class DeltaLog:
+    """The log of the table that `storage` is the root of."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    @contextlib.contextmanager
+    def _named(self, version: int | None = None, path: str | None = None) -> Iterator[None]:
+        """Errors from within name the table, and the version and file where they do not know better."""
+        try:
+            yield
+        except CdfdError as error:
+            raise error.within(table=self.storage.uri, version=version, path=path) from None
+
+    async def entry(self, version: int, *, with_stats: bool = False) -> LogEntry:
+        """The log entry of a version.
+
+        Raises:
+            NotFoundError: it is not there, which is how "not yet" looks.
+            LogError: it is damaged.
+        """
+        path = log_path(paths.commit_name(version))
+        with self._named(version, path):
+            data = await self.storage.read(path, 0, CHUNK + 1)
+            stat = await self.storage.stat(path)
+            if len(data) > CHUNK:
+                commit = await asyncio.to_thread(self._stream, version, path, stat.size, with_stats)
+            elif len(data) > INLINE:
+                commit = await asyncio.to_thread(commits.parse, version, data, with_stats=with_stats)
+            else:
+                commit = commits.parse(version, data, with_stats=with_stats)
+            return LogEntry(commit, stat.modified_ms)
+
+    def _stream(self, version: int, path: str, size: int, with_stats: bool) -> Commit:
+        with self.storage.open_columns(path, size) as file:
+            return commits.parse(version, iter(lambda: file.read(CHUNK), b""), with_stats=with_stats)
+
+    async def stat(self, version: int) -> Stat:
+        """The log file of a version. NotFoundError where there is none."""
+        path = log_path(paths.commit_name(version))
+        with self._named(version, path):
+            return await self.storage.stat(path)
+
+    async def list_names(self, start_after: str = "") -> AsyncIterator[tuple[paths.LogName, Stat]]:
+        """The log's files whose name is greater than `start_after`, ascending; those that are none of the log's are left out."""
+        after = log_path(start_after) if start_after else ""
+        with self._named():
+            async for stat in self.storage.list(log_path(""), after):
+                name = paths.parse_name(stat.path.rpartition("/")[2])
+                if name is not None:
+                    yield name, stat
+
+    async def segment(self, version: int | None = None) -> Segment:
+        """Which files give the state at `version` (None: the newest).
+
+        Raises:
+            NotATableError: there is no log.
+            LogError, GapError: see `SegmentBuilder.finish`.
+        """
+        hint = await self._hint()
+        if hint is not None and (version is None or hint <= version):
+            builder = await self._fold(version, start_after=before(hint))
+            if builder.checkpoint is not None:
+                with self._named(version):
+                    return builder.finish()
+            logger.warning(
+                "_last_checkpoint names a checkpoint that is not there or not complete; listing the whole log",
+                extra={"table": self.storage.uri, "version": hint},
+            )
+        builder = await self._fold(version)
+        if builder.latest is None and builder.checkpoint is None:
+            raise NotATableError(
+                "not a Delta table: it has no log",
+                table=self.storage.uri,
+                hint=f"Expected files such as {log_path(paths.commit_name(0))}",
+            )
+        with self._named(version):
+            return builder.finish()
+
+    async def _fold(self, version: int | None, start_after: str = "") -> SegmentBuilder:
+        builder = SegmentBuilder(version)
+        async for name, stat in self.list_names(start_after):
+            builder.take(name, stat)
+            if version is not None and name.kind == "commit" and name.version > version:
+                break
+        return builder
+
+    async def _hint(self) -> int | None:
+        """Version that `_last_checkpoint` names. It only saves a listing, so one that cannot be used is ignored with a warning."""
+        path = log_path(paths.LAST_CHECKPOINT)
+        try:
+            return last_checkpoint.parse(await self.storage.read(path)).version
+        except NotFoundError:
+            return None
+        except LogError as error:
+            logger.warning(
+                "_last_checkpoint cannot be used, listing the log instead: %s",
+                error.what,
+                extra={"table": self.storage.uri},
+            )
+            return None
+
+    async def latest_version(self) -> int:
+        """The newest version."""
+        return (await self.segment()).version
+
+    async def earliest_version(self) -> int:
+        """The oldest version whose log entry is still there. NotATableError where there is none."""
+        async for name, _ in self.list_names():
+            if name.kind == "commit":
+                return name.version
+        raise NotATableError("not a Delta table: its log has no entry", table=self.storage.uri)
+
+    async def header(self, version: int | None = None) -> Header:
+        """Protocol and metadata in force after `version` (None: the newest), without reading any file rows.
+
+        Raises:
+            UnsupportedError: the table asks for what cdfd does not implement.
+            LogError: the log is broken or does not reach back that far.
+        """
+        if version is not None:
+            found = await self._checksum(version)
+            if found.complete:
+                with self._named(version):
+                    return found.finish()
+        segment = await self.segment(version)
+        found = PartialHeader(segment.version)
+        for number, stat in zip(range(segment.version, -1, -1), reversed(segment.commits), strict=False):
+            if found.complete:
+                break
+            with self._named(number, stat.path):
+                part = headers.scan(number, await self.storage.read(stat.path))
+            found = found.before(part.protocol, part.metadata)
+        if not found.complete and segment.checkpoint is not None:
+            with self._named(segment.checkpoint.version):
+                state = await checkpoint_files.read_header(self.storage, segment.checkpoint)
+            found = found.before(state.protocol, state.metadata)
+        with self._named(segment.version):
+            return found.finish()
+
+    async def _checksum(self, version: int) -> PartialHeader:
+        try:
+            data = await self.storage.read(log_path(paths.crc_name(version)))
+        except NotFoundError:
+            return PartialHeader(version)
+        return headers.from_checksum(version, data)
+
+    async def snapshot(
+        self, version: int | None = None, *, with_stats: bool = False, with_tombstones: bool = False
+    ) -> Snapshot:
+        """The state of the table at `version` (None: the newest).
+
+        Raises:
+            UnsupportedError: the table asks for what cdfd does not implement.
+            LogError: the log is broken or does not reach back that far.
+        """
+        segment = await self.segment(version)
+        state: Snapshot | None = None
+        start = 0
+        if segment.checkpoint is not None:
+            with self._named(segment.checkpoint.version):
+                state = await checkpoint_files.read_snapshot(
+                    self.storage, segment.checkpoint, with_stats=with_stats, with_tombstones=with_tombstones
+                )
+            start = state.version + 1
+        steps = {c.start: c for c in sorted(segment.compactions, key=lambda c: c.end)}
+        at = start
+        while at <= segment.version:
+            if state is not None and at in steps:
+                compaction = steps[at]
+                with self._named(compaction.end, compaction.file.path):
+                    merged = commits.parse(compaction.end, await self.storage.read(compaction.file.path))
+                    state = state.apply_compacted(merged, compaction.start)
+                at = compaction.end + 1
+                continue
+            entry = await self.entry(at, with_stats=with_stats)
+            with self._named(at):
+                state = snapshot.first(entry.commit) if state is None else snapshot.replay(state, (entry.commit,))
+            at += 1
+        assert state is not None
+        return state
+
+
+def log_path(name: str) -> str:
+    """Path of a file of the log, relative to the table."""
+    return f"{paths.LOG}/{name}"
+
+
+def before(version: int) -> str:
+    """A name that sorts before every file of `version` and after every one of the version before."""
+    return f"{version:020d}"

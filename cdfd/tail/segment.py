@@ -1,0 +1,146 @@
+"""Which log files give the state at a version: the newest complete checkpoint not after it, and the commits that follow.
+
+Source: specification, "Checkpoints", "Last Checkpoint File". A pure fold over a listing in ascending order, so that a log of a hundred
+thousand entries costs a few numbers each, whatever the store pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cdfd.delta.paths import LogName
+from cdfd.errors import GapError, LogError
+from cdfd.storage.base import Stat
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint: the version whose state it is, and its files."""
+
+    version: int
+    files: tuple[Stat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """A log compaction file that stands for the versions `start` to `end`, both included."""
+
+    start: int
+    end: int
+    file: Stat
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What to read for the state at `version`.
+
+    Attributes:
+        checkpoint: None where the log is read from version 0.
+        commits: consecutive log entries after the checkpoint (from 0 where there is none) up to `version`.
+        compactions: that lie wholly within `commits`.
+    """
+
+    version: int
+    checkpoint: Checkpoint | None
+    commits: tuple[Stat, ...]
+    compactions: tuple[Compaction, ...] = ()
+
+    @property
+    def first_version(self) -> int:
+        """Version of the first of `commits`."""
+        return self.version - len(self.commits) + 1
+
+
+@dataclass(slots=True)
+class SegmentBuilder:
+    """Folds a listing, in ascending order of name, into a segment.
+
+    Attributes:
+        wanted: the version to give the state of, or None for the newest.
+    """
+
+    wanted: int | None
+    checkpoint: Checkpoint | None = None
+    earliest: int | None = None
+    latest: int | None = None
+    _commits: list[tuple[int, Stat]] = field(default_factory=list)
+    _compactions: list[Compaction] = field(default_factory=list)
+    _parts: dict[tuple[int, int], dict[int, Stat]] = field(default_factory=dict)
+
+    def take(self, name: LogName, stat: Stat) -> None:
+        """Add one file of the log."""
+        match name.kind:
+            case "commit":
+                self.earliest = name.version if self.earliest is None else self.earliest
+                self.latest = name.version
+                if self._within(name.version):
+                    self._commits.append((name.version, stat))
+            case "checkpoint" | "v2" if self._within(name.version):
+                self._complete(Checkpoint(name.version, (stat,)))
+            case "part" if self._within(name.version):
+                assert name.part is not None
+                assert name.parts is not None
+                parts = self._parts.setdefault((name.version, name.parts), {})
+                parts[name.part] = stat
+                if len(parts) == name.parts:
+                    self._complete(Checkpoint(name.version, tuple(parts[part] for part in sorted(parts))))
+            case "compacted" if name.end is not None and self._within(name.end):
+                self._compactions.append(Compaction(name.version, name.end, stat))
+
+    def _within(self, version: int) -> bool:
+        return self.wanted is None or version <= self.wanted
+
+    def _complete(self, checkpoint: Checkpoint) -> None:
+        if self.checkpoint is None or checkpoint.version >= self.checkpoint.version:
+            self.checkpoint = checkpoint
+            # A listing is ascending, so nothing at or before a complete checkpoint is needed any more; parts of later ones still are.
+            self._commits = [entry for entry in self._commits if entry[0] > checkpoint.version]
+
+    def finish(self) -> Segment:
+        """The segment.
+
+        Raises:
+            GapError: versions are missing in the middle, or the log begins after version 0 without a checkpoint.
+            LogError: the wanted version is not there.
+        """
+        commits = [entry for entry in self._commits if self.checkpoint is None or entry[0] > self.checkpoint.version]
+        after = -1 if self.checkpoint is None else self.checkpoint.version
+        newest = commits[-1][0] if commits else after
+        if self.wanted is not None and newest < self.wanted:
+            raise self._missing(self.wanted)
+        if self.checkpoint is None and commits and commits[0][0] != 0:
+            raise GapError(
+                f"the log begins at version {commits[0][0]} and has no complete checkpoint up to version {newest}",
+                version=newest,
+                hint="Older log entries were removed or never copied; a checkpoint is needed to begin later",
+            )
+        check_contiguous(after, (version for version, _ in commits))
+        inside = tuple(c for c in self._compactions if after < c.start <= c.end <= newest)
+        return Segment(newest, self.checkpoint, tuple(stat for _, stat in commits), inside)
+
+    def _missing(self, wanted: int) -> LogError:
+        if self.latest is None or wanted > self.latest:
+            return LogError(f"version {wanted} is not in the log; the newest is {self.latest}", version=wanted)
+        return GapError(
+            f"version {wanted} is no longer in the log; the oldest that can be read is {self.earliest}",
+            version=wanted,
+            hint="Log clean-up removed it; start at a newer version, or from a snapshot",
+        )
+
+
+def check_contiguous(after: int, versions: Iterable[int]) -> None:
+    """Refuse a hole.
+
+    Raises:
+        GapError: naming the versions that are missing.
+    """
+    for version in versions:
+        if version != after + 1:
+            gap = f"version {after + 1} is" if version == after + 2 else f"versions {after + 1} to {version - 1} are"
+            raise GapError(
+                f"{gap} missing: the log goes from {after} to {version}" if after >= 0 else f"{gap} missing",
+                version=after + 1,
+                hint="A log must be contiguous; restore the missing entries, or start at a later version",
+            )
+        after = version
