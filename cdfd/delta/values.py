@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from cdfd.delta import calendar
 from cdfd.delta.arrow_types import arrow_type
-from cdfd.delta.datatypes import DataType, StructField, by_name
+from cdfd.delta.datatypes import DataType, by_name
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import LogError
 
@@ -56,27 +56,20 @@ def parse(text: str | None, kind: DataType, column: str = "") -> pa.Scalar[Any]:
 def parse_partition(values: Mapping[str, str | None], schema: TableSchema) -> dict[str, pa.Scalar[Any]]:
     """The typed partition values of a file, by logical name of the column.
 
-    A column without a value in the log is left out: it is null or, after a change of partitioning, in the file itself.
+    A column that the log has no value for is left out; for readers it is null.
 
     Raises:
         LogError: as `parse`, or a key that fits two spellings that differ in case.
     """
-    found = {child.name: of_field(values, child, schema) for child in schema.partition_fields}
-    return {name: scalar for name, scalar in found.items() if scalar is not None}
-
-
-def of_field(values: Mapping[str, str | None], child: StructField, schema: TableSchema) -> pa.Scalar[Any] | None:
-    """The value of one column, None (and not a null scalar) where the log has no value for it.
-
-    Raises:
-        LogError: as `parse_partition`.
-    """
-    if not values:
-        return None
-    keys = by_name({key: key for key in values}, schema.physical_name(child))
-    if len(keys) > 1:
-        raise LogError(f"partition values {keys[0]!r:.80} and {keys[1]!r:.80} both fit column {child.name!r:.80}")
-    return parse(values[keys[0]], child.type, child.name) if keys else None
+    known = {key: key for key in values}
+    found = {}
+    for child in schema.partition_fields:
+        keys = by_name(known, schema.physical_name(child))
+        if len(keys) > 1:
+            raise LogError(f"partition values {keys[0]!r:.80} and {keys[1]!r:.80} both fit column {child.name!r:.80}")
+        if keys:
+            found[child.name] = parse(values[keys[0]], child.type, child.name)
+    return found
 
 
 def serialize(scalar: pa.Scalar[Any]) -> str | None:

@@ -1,0 +1,154 @@
+"""Arrow arrays of the types that data files have, as arrays of the types that the table says: one rule per table type.
+
+What is the same type costs nothing. What holds every value of the file is cast (the protocol's type widening, and what
+deployed writers do: INT96 and other units of timestamps, dictionaries, views, unsigned and unannotated numbers), and a
+cast checks every value. For anything else there is no conversion: better no rows than wrong ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.delta.arrow_types import arrow_type
+from cdfd.delta.datatypes import Decimal, Primitive
+
+Convert: TypeAlias = "Callable[[pa.Array[Any]], pa.Array[Any]]"
+
+_MAX_DECIMAL_BYTES = 16
+
+
+def same(array: pa.Array[Any]) -> pa.Array[Any]:
+    """The array itself."""
+    return array
+
+
+def conversion(source: Any, kind: Primitive | Decimal) -> Convert | None:
+    """How values of an Arrow type become values of a primitive table type; None if they cannot without guessing.
+
+    The function that is returned raises `pa.ArrowInvalid` for a value that the table's type does not hold.
+    """
+    target = arrow_type(kind)
+    if source == target:
+        return same
+    if pa.types.is_null(source):
+        return lambda array: pa.nulls(len(array), target)
+    if isinstance(kind, Decimal):
+        return _to_decimal(source, kind)
+    rule = _RULES.get(kind.name)
+    return None if rule is None else rule(source, target)
+
+
+def _cast_to(target: pa.DataType) -> Convert:
+    return lambda array: array.cast(target)
+
+
+def _to_text(source: pa.DataType, target: pa.DataType) -> Convert | None:
+    # Writers of old leave out the annotation that says "text"; the cast verifies that it is UTF-8.
+    return _cast_to(target) if _is_text(source) or _is_bytes(source) else None
+
+
+def _to_bytes(source: pa.DataType, target: pa.DataType) -> Convert | None:
+    readable = _is_text(source) or _is_bytes(source) or pa.types.is_fixed_size_binary(source)
+    return _cast_to(target) if readable else None
+
+
+def _to_whole(source: Any, target: Any) -> Convert | None:
+    """From narrower ones, and from Parquet's INT32 for what Parquet has no physical type of its own for."""
+    if not pa.types.is_integer(source):
+        return None
+    readable = source.bit_width <= max(target.bit_width, 32)
+    return _cast_to(target) if readable else None
+
+
+def _to_double(source: Any, target: pa.DataType) -> Convert | None:
+    whole = pa.types.is_integer(source) and source.bit_width <= 32
+    return _cast_to(target) if whole or pa.types.is_floating(source) else None
+
+
+def _to_float(source: pa.DataType, target: pa.DataType) -> Convert | None:
+    return _cast_to(target) if pa.types.is_float16(source) else None
+
+
+def _to_date(source: pa.DataType, target: pa.DataType) -> Convert | None:
+    return _cast_to(target) if pa.types.is_date64(source) else None
+
+
+def _to_instant(source: Any, target: pa.DataType) -> Convert | None:
+    """From any unit; a Parquet timestamp without time zone, INT96 among them, is in UTC."""
+    if not pa.types.is_timestamp(source):
+        return None
+    if source.unit == "us":
+        return lambda array: array.view(target)
+    if source.unit == "ns":
+        return lambda array: _floored(array).view(target)
+    scaled = pa.timestamp("us", source.tz)
+    return lambda array: array.cast(scaled).view(target)
+
+
+def _to_wall_clock(source: pa.DataType, target: pa.DataType) -> Convert | None:
+    return _cast_to(target) if pa.types.is_date32(source) else _to_instant(source, target)
+
+
+def _floored(array: pa.Array[Any]) -> pa.Array[Any]:
+    """Nanoseconds as whole microseconds, toward the past as Spark does; a cast would go toward 1970."""
+    ticks = array.view(pa.int64())
+    if not ticks.null_count:
+        return pa.array(np.floor_divide(ticks.to_numpy(), 1000))
+    nulls = ticks.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(np.floor_divide(ticks.fill_null(0).to_numpy(), 1000), mask=nulls)
+
+
+def _to_decimal(source: Any, kind: Decimal) -> Convert | None:
+    target = arrow_type(kind)
+    if pa.types.is_decimal(source):
+        # The same scale with more digits than the table says is a writer's generosity: the cast checks each value.
+        room = kind.precision - kind.scale >= source.precision - source.scale
+        readable = source.scale == kind.scale or (source.scale < kind.scale and room)
+        return _cast_to(target) if readable else None
+    if pa.types.is_integer(source):
+        digits = 20 if source.bit_width == 64 else 10
+        return _cast_to(target) if kind.precision - kind.scale >= digits else None
+    if pa.types.is_fixed_size_binary(source) and 1 <= source.byte_width <= _MAX_DECIMAL_BYTES:
+        return lambda array: _unscaled(array, source.byte_width, kind.scale).cast(target)
+    return None
+
+
+def _unscaled(array: pa.Array[Any], width: int, scale: int) -> pa.Array[Any]:
+    """Parquet's bytes of a decimal (two's complement, big-endian) that lost their annotation."""
+    count = len(array)
+    data = array.buffers()[1]
+    given = np.frombuffer(data if count else b"", np.uint8, count * width, array.offset * width if count else 0)
+    given = given.reshape(count, width)
+    wide = np.empty((count, _MAX_DECIMAL_BYTES), np.uint8)
+    wide[:, :width] = given[:, ::-1]
+    wide[:, width:] = np.where(given[:, :1] & 0x80, 0xFF, 0)
+    numbers = pa.Array.from_buffers(pa.decimal128(38, scale), count, [None, pa.py_buffer(wide)])
+    return pc.if_else(array.is_valid(), numbers, pa.scalar(None, numbers.type)) if array.null_count else numbers
+
+
+def _is_text(source: pa.DataType) -> bool:
+    return bool(pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source))
+
+
+def _is_bytes(source: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(source) or pa.types.is_large_binary(source) or pa.types.is_binary_view(source))
+
+
+_RULES: dict[str, Callable[[Any, Any], Convert | None]] = {
+    "string": _to_text,
+    "binary": _to_bytes,
+    "long": _to_whole,
+    "integer": _to_whole,
+    "short": _to_whole,
+    "byte": _to_whole,
+    "double": _to_double,
+    "float": _to_float,
+    "date": _to_date,
+    "timestamp": _to_instant,
+    "timestamp_ntz": _to_wall_clock,
+}
