@@ -2,9 +2,8 @@
 
 Source: specification, "Deletion Vector Format". All numbers are little-endian:
 
-    portable:  magic 1681511377 | u64 buckets | for each bucket: u32 key (upper half of the rows), a 32-bit roaring
-    bitmap
-    native:    magic 1681511376 | i32 bitmaps | for each bitmap: i32 size, a 32-bit roaring bitmap; its index is the key
+    portable:  magic 1681511377 | u64 buckets | for each: u32 key (upper half of its rows), 32-bit roaring bitmap
+    native:    magic 1681511376 | i32 bitmaps | for each: i32 size, 32-bit roaring bitmap; its index is the key
 
 The second one is what the reference implementation wrote before the first was specified. What is inconsistent inside a
 bitmap (unsorted, overlapping, wrong counts) is rejected by pyroaring, from 1.0.1 on; what is around it is checked here.
