@@ -97,7 +97,8 @@ class Projection:
         Raises:
             DataError: a value that the table's type does not hold, or a batch that is not of that file.
         """
-        return [source.column(batch, partition_values.get(source.name)) for source in self._sources]
+        schema = batch.schema
+        return [source.column(batch, schema, partition_values.get(source.name)) for source in self._sources]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +110,13 @@ class _Source:
     field: pa.Field[Any] | None
     convert: Convert
 
-    def column(self, batch: pa.RecordBatch, constant: pa.Scalar[Any] | None) -> Array:
+    def column(self, batch: pa.RecordBatch, schema: pa.Schema, constant: pa.Scalar[Any] | None) -> Array:
         if self.field is None:
             if constant is None or not constant.is_valid:
                 return pa.nulls(batch.num_rows, self.type)
             return pa.repeat(constant, batch.num_rows)
-        position = batch.schema.get_field_index(self.field.name)
-        if position < 0 or batch.schema.field(position).type != self.field.type:
+        position = schema.get_field_index(self.field.name)
+        if position < 0 or schema.field(position).type != self.field.type:
             raise DataError(f"column {self.field.name!r:.200} of a batch is not what the file's schema says")
         try:
             return self.convert(batch.column(position))
