@@ -1,0 +1,134 @@
+"""One measurement in a process of its own: `python -m bench.probe NAME ARGUMENTS`, one JSON object on standard output.
+
+What is imported before the clock starts is the business of each probe; `memory_mb` is the high-water mark of resident
+memory above what it was then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+Measured = dict[str, float]
+
+
+def high_water_mb() -> float:
+    """Of this process since its start. Not `ru_maxrss`, which on Linux remembers the process that forked."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise OSError("no VmHWM in /proc/self/status: the benchmarks need Linux")
+
+
+def bytes_read() -> int:
+    """What this process asked the system to read, cached or not."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def timed(work: Callable[[], int]) -> Measured:
+    before = high_water_mb()
+    read = bytes_read()
+    start = time.perf_counter()
+    count = work()
+    seconds = time.perf_counter() - start
+    peak = high_water_mb()
+    return {
+        "seconds": seconds,
+        "count": count,
+        "memory_mb": peak - before,
+        "peak_mb": peak,
+        "read_mb": (bytes_read() - read) / 2**20,
+    }
+
+
+def changes_cdfd(uri: str) -> Measured:
+    import cdfd
+
+    read = cdfd.changes
+    return timed(lambda: len(read(uri, 0).read_all()))
+
+
+def changes_delta_rs(uri: str) -> Measured:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    return timed(lambda: len(pa.table(DeltaTable(uri).load_cdf(0))))
+
+
+def changes_streamed(uri: str) -> Measured:
+    import cdfd
+
+    read = cdfd.changes
+    return timed(lambda: sum(len(batch) for batch in read(uri, 0)))
+
+
+def list_cdfd(uri: str) -> Measured:
+    from bench.list_files import live_paths
+
+    return timed(lambda: live_paths(uri))
+
+
+def list_delta_rs_uris(uri: str) -> Measured:
+    from deltalake import DeltaTable
+
+    return timed(lambda: len(DeltaTable(uri).file_uris()))
+
+
+def list_delta_rs_actions(uri: str) -> Measured:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    return timed(lambda: len(pa.table(DeltaTable(uri).get_add_actions())))
+
+
+def resume(uri: str, version: str) -> Measured:
+    """From a position to its first batch: the version adds one small file."""
+    import cdfd
+
+    follow = cdfd.follow
+
+    async def first_batch() -> int:
+        async for batch in follow(uri, int(version)):
+            return len(batch)
+        return 0
+
+    return timed(lambda: asyncio.run(first_batch()))
+
+
+def apply(uri: str) -> Measured:
+    """Applying a commit of one file; the median of two hundred that follow each other."""
+    from bench.tables import adds
+    from cdfd.delta import commit as commits
+    from cdfd.table import Table
+
+    snapshot = asyncio.run(Table.open(uri).log.snapshot())
+    seconds = []
+    for add in adds(2_000_000, 200):
+        commit = commits.parse(snapshot.version + 1, json.dumps({"add": add}).encode())
+        start = time.perf_counter()
+        snapshot = snapshot.apply(commit)
+        seconds.append(time.perf_counter() - start)
+    return {"seconds": median(seconds)}
+
+
+PROBES: dict[str, Callable[..., Measured]] = {
+    probe.__name__: probe
+    for probe in (
+        changes_cdfd,
+        changes_delta_rs,
+        changes_streamed,
+        list_cdfd,
+        list_delta_rs_uris,
+        list_delta_rs_actions,
+        resume,
+        apply,
+    )
+}
+
+if __name__ == "__main__":
+    print(json.dumps(PROBES[sys.argv[1]](*sys.argv[2:])))

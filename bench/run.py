@@ -1,0 +1,247 @@
+"""Measures everything that has a target, ours and the peer's in turn, and writes the table into `bench/README.md`.
+
+`python -m bench.run` runs all of it; `--only changes list` some; `--runs 9` more often; `--dry` leaves the README as it
+is. Every measurement is a process of its own; the first round (page cache) does not count; figures are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+
+from bench import tables
+from bench.latency import COMMITS, commit_to_row_ms
+
+ROOT = Path(__file__).parents[1]
+README = Path(__file__).parent / "README.md"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+CDFD = [sys.executable, "-m", "cdfd"]
+PACKAGES = ("pyarrow", "numpy", "orjson", "deltalake")
+
+Measured = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of the table: what was measured against its target; `more` is whether more is better."""
+
+    what: str
+    ours: str
+    peer: str
+    value: float
+    unit: str
+    target: float
+    moonshot: float
+    more: bool = False
+
+    def line(self) -> str:
+        reached = self._reached(self.target) + self._reached(self.moonshot)
+        verdict = ("missed", "met", "moonshot")[reached]
+        sign = "≥" if self.more else "≤"
+        value, target, moonshot = (f"{number:.3g}{self.unit}" for number in (self.value, self.target, self.moonshot))
+        return (
+            f"| {self.what} | {self.ours} | {self.peer} | {value} | {sign} {target} | {sign} {moonshot} | {verdict} |"
+        )
+
+    def _reached(self, goal: float) -> bool:
+        return self.value >= goal if self.more else self.value <= goal
+
+
+def probe(name: str, *arguments: str) -> Measured:
+    command = [sys.executable, "-m", "bench.probe", name, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    measured: Measured = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+def process(*command: str) -> Measured:
+    """A command from start to end: seconds, and its peak memory in MB."""
+    start = time.perf_counter()
+    with open(os.devnull, "wb") as nowhere:
+        child = subprocess.Popen(command, cwd=ROOT, stdout=nowhere)
+        _, status, usage = os.wait4(child.pid, 0)
+    seconds = time.perf_counter() - start
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"{' '.join(command)} failed with {child.returncode}")
+    return {"seconds": seconds, "peak_mb": usage.ru_maxrss / 1024}
+
+
+def alternating(runs: int, **measures: Callable[[], Measured]) -> dict[str, Measured]:
+    """Medians of each field of each measure, taken in turn."""
+    taken: dict[str, list[Measured]] = {name: [] for name in measures}
+    for round_ in range(runs + 1):
+        for name, measure in measures.items():
+            measured = measure()
+            if round_:
+                taken[name].append(measured)
+    return {
+        name: {field: median(run[field] for run in runs_of) for field in runs_of[0]} for name, runs_of in taken.items()
+    }
+
+
+def change_rows(runs: int) -> Iterator[Figure]:
+    uri = tables.changes_table()
+    found = alternating(
+        runs,
+        ours=lambda: probe("changes_cdfd", uri),
+        peer=lambda: probe("changes_delta_rs", uri),
+    )
+    ours, peer = (found[who]["count"] / found[who]["seconds"] / 1e6 for who in ("ours", "peer"))
+    if found["ours"]["count"] != found["peer"]["count"]:
+        raise SystemExit(f"not the same rows: {found}")
+    name = f"change rows into Arrow ({found['ours']['count'] / 1e6:.2f} M rows)"
+    yield Figure(name, f"{ours:.2f} M/s", f"{peer:.2f} M/s (`load_cdf`)", ours / peer, "×", 0.8, 1.2, more=True)
+
+
+def json_lines(runs: int) -> Iterator[Figure]:
+    uri = tables.changes_table()
+    output = tables.DATA / "tail.jsonl"
+    command = [*CDFD, "tail", uri, "--from", "0", "--until", "now", "-o", str(output)]
+    found = alternating(runs, ours=lambda: process(*command))["ours"]
+    with output.open("rb") as lines:
+        rows = sum(1 for _ in lines)
+    size = output.stat().st_size / 1e6
+    output.unlink()
+    rate = rows / found["seconds"] / 1e6
+    name = f"change rows as JSON lines, process start included ({rows / 1e6:.2f} M rows, {size:.0f} MB)"
+    yield Figure(name, f"{rate:.2f} M/s", "", rate, " M/s", 0.6, 1.5, more=True)
+
+
+def list_files(runs: int) -> Iterator[Figure]:
+    uri = tables.many_files(tables.MILLIONS_OF_FILES)
+    found = alternating(
+        runs,
+        ours=lambda: probe("list_cdfd", uri),
+        file_uris=lambda: probe("list_delta_rs_uris", uri),
+        get_add_actions=lambda: probe("list_delta_rs_actions", uri),
+    )
+    if len({measured["count"] for measured in found.values()}) != 1:
+        raise SystemExit(f"not the same files: {found}")
+    ours = found.pop("ours")
+    for field, unit, what in (("seconds", "s", "time"), ("memory_mb", "MB", "peak memory above imports")):
+        best = min(found.values(), key=lambda measured, field=field: measured[field])[field]  # type: ignore[misc]
+        peers = ", ".join(f"{measured[field]:.3g} {unit} (`{name}`)" for name, measured in found.items())
+        name = f"open a table of 1 M live files and list them: {what}"
+        yield Figure(name, f"{ours[field]:.3g} {unit}", peers, ours[field] / best, "×", 1.0, 0.5)
+
+
+def resume(runs: int) -> Iterator[Figure]:
+    uri = tables.many_files(tables.MILLIONS_OF_FILES)
+    found = alternating(runs, ours=lambda: probe("resume", uri, "13"))["ours"]
+    ours = f"{found['seconds'] * 1000:.1f} ms, {found['read_mb']:.2f} MB read, {found['memory_mb']:.0f} MB memory"
+    name = "resume at a position to the first batch, 1 M live files, after imports"
+    yield Figure(name, ours, "", found["seconds"] * 1000, " ms", 50, 50)
+
+
+def apply(runs: int) -> Iterator[Figure]:
+    few, many = (tables.many_files(count) for count in (tables.FEW_FILES, tables.MILLIONS_OF_FILES))
+    found = alternating(runs, few=lambda: probe("apply", few), many=lambda: probe("apply", many))
+    few_us, many_us = (found[who]["seconds"] * 1e6 for who in ("few", "many"))
+    ours = f"{many_us:.2f} µs at 1 M, {few_us:.2f} µs at 1 k"
+    yield Figure(
+        "one commit of one file applied: 1 M against 1 k live files", ours, "", many_us / few_us, "×", 1.2, 1.0
+    )
+
+
+def start_up(runs: int) -> Iterator[Figure]:
+    found = alternating(
+        runs,
+        module=lambda: process(sys.executable, "-c", "import cdfd"),
+        reader=lambda: process(sys.executable, "-c", "import cdfd; cdfd.changes"),
+        help=lambda: process(*CDFD, "--help"),
+        bare=lambda: process(sys.executable, "-c", "pass"),
+    )
+    bare = f"{found['bare']['seconds']:.3f} s (`python -c pass`)"
+    names = {"module": "`import cdfd`", "reader": "`import cdfd; cdfd.changes`, Arrow with it", "help": "`cdfd --help`"}
+    for who, what in names.items():
+        seconds = found[who]["seconds"]
+        yield Figure(what, f"{seconds:.3f} s", bare, seconds, " s", 0.3, 0.15)
+
+
+def latency(runs: int) -> Iterator[Figure]:
+    taken = sorted(ms for _ in range(max(1, runs // 3)) for ms in commit_to_row_ms(CDFD))
+    p50, p99 = median(taken), quantiles(taken, n=100)[-1]
+    name = f"commit file's appearance to row on standard output ({len(taken)} commits of one file; {COMMITS} a process)"
+    yield Figure(name, f"p50 {p50:.1f} ms, p99 {p99:.1f} ms", "", p50, " ms", 10, 5)
+
+
+def memory(runs: int) -> Iterator[Figure]:
+    status = "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
+    bare_mb = int(subprocess.check_output([sys.executable, "-c", status])) / 1024
+    for files in (20, 1):
+        uri = tables.big_commit(files)
+        tail = [*CDFD, "tail", uri, "--from", "0", "--until", "now", "-o", os.devnull]
+        found = alternating(
+            min(runs, 5),
+            tail=lambda tail=tail: process(*tail),  # type: ignore[misc]
+            changes=lambda uri=uri: probe("changes_streamed", uri),  # type: ignore[misc]
+        )
+        for who, what in (("tail", "`cdfd tail -o /dev/null`"), ("changes", "`cdfd.changes`, batch by batch")):
+            peak = found[who]["peak_mb"] - bare_mb
+            name = f"peak memory above a bare interpreter's, 5 M rows in {files} file{'s' * (files > 1)}: {what}"
+            ours = f"{peak:.0f} MB, {found[who]['seconds']:.1f} s"
+            yield Figure(name, ours, f"{bare_mb:.0f} MB (bare)", peak, " MB", 400, 250)
+
+
+BENCHMARKS: dict[str, Callable[[int], Iterable[Figure]]] = {
+    "changes": change_rows,
+    "json": json_lines,
+    "list": list_files,
+    "resume": resume,
+    "apply": apply,
+    "start": start_up,
+    "latency": latency,
+    "memory": memory,
+}
+
+
+def machine() -> str:
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.machine(),
+    )
+    ram = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    hardware = f"{len(os.sched_getaffinity(0))} cores ({cpu}), {ram:.0f} GB RAM"
+    return f"{hardware}, Linux {platform.release()}, Python {platform.python_version()}, {versions}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--dry", action="store_true", help="print the table, leave the README as it is")
+    settings = parser.parse_args()
+    lines = ["| what | cdfd | peer | value | target | moonshot | |", "|---|---|---|---|---|---|---|"]
+    print("\n".join(lines), flush=True)
+    for name in settings.only:
+        for figure in BENCHMARKS[name](settings.runs):
+            lines.append(figure.line())
+            print(lines[-1], flush=True)
+    if not settings.dry:
+        arguments = " ".join(sys.argv[1:])
+        command = f"`python -m bench.run{' ' + arguments if arguments else ''}`"
+        text = f"{command}: medians of {settings.runs} runs on {machine()}.\n\n" + "\n".join(lines)
+        before, _, rest = README.read_text().partition(BEGIN)
+        README.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+
+
+if __name__ == "__main__":
+    main()
