@@ -182,7 +182,7 @@ def _load(data: bytes) -> Any:
             parse_constant=_no_constant,
             object_pairs_hook=_unique,
         )
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _broken(f"is not valid JSON: {error}") from None
 
 

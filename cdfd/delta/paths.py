@@ -253,15 +253,13 @@ def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = ())
 
     Args:
         root_uri: root of the table: a local path, a `file:` URI, or a URI like `s3://bucket/prefix`. Absolute paths
-            are recognised as
-            the table's own only where it is absolute.
+            are recognised as the table's own only where it is absolute.
         decoded_path: as `decode` returns it; relative to the root, or absolute.
         allowed_roots: places where absolute paths may lead besides the table's own root, spelled like `root_uri`.
 
     Raises:
         PathError: the path leads out of every root, or is not a path that every store reads alike (backslashes,
-            control characters,
-            drive letters, `file://host/`).
+            control characters, drive letters, `file://host/`).
     """
     if _FORBIDDEN.search(decoded_path):
         raise _refused(decoded_path, "has a backslash or a control character in its path")

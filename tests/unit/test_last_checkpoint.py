@@ -65,6 +65,11 @@ class TestCanonicalForm:
     def test_array_at_the_top(self) -> None:
         assert last_checkpoint.canonical([None, "hi ho", 2.71]) == '0=null,1="hi%20ho",2=2.71'
 
+    @pytest.mark.parametrize("document", [b"[" * 100_000, b'{"a":1,"a":2}', b"nan", b""])
+    def test_no_checksum_of_what_is_no_document(self, document: bytes) -> None:
+        with pytest.raises(LogError):
+            last_checkpoint.checksum(document)
+
     def test_deep_values_do_not_exhaust_the_stack(self) -> None:
         value: object = 1
         for _ in range(20_000):
