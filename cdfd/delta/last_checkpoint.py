@@ -65,9 +65,8 @@ def parse(data: bytes) -> LastCheckpoint:
     """The hint in a `_last_checkpoint` file.
 
     Raises:
-        LogError: not one JSON object, duplicate keys at any depth, fields of wrong types, negative numbers, a
-            checksum that does not
-            match, or the name of a V2 checkpoint that is not one of this version.
+        LogError: not one JSON object, duplicate keys at any depth, fields of wrong types, negative numbers, a checksum
+            that does not match, or the name of a V2 checkpoint that is not one of this version.
     """
     try:
         return _hint(_load(data))
