@@ -1,0 +1,224 @@
+"""YAML text -> a tree that remembers its lines.
+
+Every scalar is text here, quoted or not; only a plain `null` (`~`, nothing) is none. What a text means, the settings
+say, not its looks: a password `0123` stays as it was typed, a version `1.10` does not become a number, and `no` is not
+false. Built from the parser's events rather than by PyYAML's constructors: no tag constructs anything, and duplicate
+keys, which YAML forbids and PyYAML lets pass, are seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import yaml
+
+from cdfd.config.problems import ConfigProblems, Path, Problem, quoted
+
+Content: TypeAlias = "str | tuple[Node, ...] | dict[str, Node] | None"
+
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_CORE_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "map", "seq")) | {"!"}
+_MERGE = "<<"
+# `{password: ${PASSWORD}}`: inside a flow mapping the braces of a reference would be YAML's own. While YAML is parsed,
+# private characters that the text does not have stand for them.
+_REFERENCE = re.compile(r"""\$\{[^{}\n"']*\}""")
+_BREAKING = "{}[],"
+_MAX_DEPTH = 32
+# An alias stands for all that its anchor holds: bounds what nested aliases can blow up to.
+_MAX_NODES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A value of the document.
+
+    Attributes:
+        content: None, text, the items of a list, or the entries of a mapping.
+        line: line, from 1; of the key, for an entry of a mapping.
+        weight: number of nodes in it, itself included, aliases written out.
+        height: levels of lists and mappings in it, itself included, aliases written out.
+    """
+
+    content: Content
+    line: int | None
+    weight: int = 1
+    height: int = 0
+
+    @property
+    def children(self) -> tuple[Node, ...]:
+        """The items of a list, the values of a mapping."""
+        if isinstance(self.content, dict):
+            return tuple(self.content.values())
+        return self.content if isinstance(self.content, tuple) else ()
+
+
+def read(text: str) -> tuple[Node, list[Problem]]:
+    """Parse one YAML document.
+
+    Returns it with the problems that do not keep it from being read (duplicate keys, unknown tags). `ConfigProblems`
+    with line and column where it is no YAML, is empty, or has more than one document.
+    """
+    spare = (chr(code) for code in range(0xE000, 0xF900) if chr(code) not in text)
+    marks = "".join(itertools.islice(spare, len(_BREAKING)))
+    shield, unshield = str.maketrans(_BREAKING, marks), str.maketrans(marks, _BREAKING)
+    shielded = _REFERENCE.sub(lambda found: found[0].translate(shield), text)
+    composer = _Composer(_events(shielded), unshield)
+    return composer.document(), composer.problems
+
+
+def _events(text: str) -> Iterator[yaml.Event]:
+    try:
+        yield from yaml.parse(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        problem = _syntax_problem(error)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        problem = Problem((), f"not YAML: character {error.position} is not allowed in a text", line)
+    except (ValueError, OverflowError):
+        # PyYAML hands escapes such as "\UFFFFFFFF" to chr() as they are.
+        problem = Problem((), "not YAML: an escape sequence names a character that does not exist")
+    else:
+        return
+    raise ConfigProblems([problem])
+
+
+def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
+    # Of the error's own text only the parts without an excerpt of the file: that line may hold a password.
+    said = ", ".join(part for part in (error.context, error.problem) if part)
+    said = re.sub(r"'([^']*)'", lambda found: found[0] if found[1][:1] == "<" or len(found[1]) < 2 else "a name", said)
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        return Problem((), f"not YAML: {said}")
+    return Problem((), f"not YAML: {said}, column {mark.column + 1}", mark.line + 1)
+
+
+def _line(event: yaml.Event) -> int | None:
+    return None if event.start_mark is None else event.start_mark.line + 1
+
+
+class _Composer:
+    """Events -> nodes, with the problems met on the way."""
+
+    def __init__(self, events: Iterator[yaml.Event], unshield: dict[int, int]) -> None:
+        self.problems: list[Problem] = []
+        self._events = events
+        self._unshield = unshield
+        self._anchors: dict[str, Node] = {}
+        self._path: list[str | int] = []
+        self._weight = 0
+
+    def document(self) -> Node:
+        next(self._events)  # the start of the stream
+        if isinstance(next(self._events), yaml.StreamEndEvent):
+            raise ConfigProblems([Problem((), "the configuration is empty")])
+        root = self._node(next(self._events))
+        next(self._events)  # the end of the document
+        following = next(self._events)
+        if not isinstance(following, yaml.StreamEndEvent):
+            raise ConfigProblems(
+                [Problem((), "expected one YAML document, found another one after it", _line(following))]
+            )
+        return root
+
+    def _node(self, event: yaml.Event) -> Node:
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event)
+        assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+        self._bound(1, 0, event)
+        if event.tag is not None and event.tag not in _CORE_TAGS:
+            self.problems.append(Problem(self._place(), "a YAML tag that is not supported", _line(event)))
+        if isinstance(event, yaml.ScalarEvent):
+            node = Node(self._scalar(event), _line(event))
+        elif isinstance(event, yaml.SequenceStartEvent):
+            node = self._sequence(event)
+        else:
+            node = self._mapping(event)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _alias(self, event: yaml.AliasEvent) -> Node:
+        node = self._anchors.get(event.anchor or "")
+        if node is None:
+            raise self._stop("an alias refers to nothing before it", event)
+        self._bound(node.weight, node.height, event)
+        return replace(node, line=_line(event))
+
+    def _scalar(self, event: yaml.ScalarEvent) -> str | None:
+        # The first of `implicit` says that the scalar is plain and has no tag.
+        if event.implicit[0] and event.value in _NULLS:
+            return None
+        if not _is_unicode(event.value):
+            raise self._stop("the text is not valid Unicode", event)
+        return str(event.value).translate(self._unshield)
+
+    def _sequence(self, start: yaml.Event) -> Node:
+        items: list[Node] = []
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            self._path.append(len(items))
+            items.append(self._node(event))
+            self._path.pop()
+        return _parent(tuple(items), start)
+
+    def _mapping(self, start: yaml.Event) -> Node:
+        entries: dict[str, Node] = {}
+        merged: dict[str, Node] = {}
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            key = self._key(event)
+            self._path.append(key)
+            node = self._node(next(self._events))
+            if key == _MERGE:
+                merged |= self._merge(node, event)
+            elif key in entries:
+                self.problems.append(
+                    Problem(self._place(), f"duplicate key, first on line {entries[key].line}", _line(event))
+                )
+            else:
+                entries[key] = replace(node, line=_line(event))
+            self._path.pop()
+        return _parent(merged | entries, start)
+
+    def _key(self, event: yaml.Event) -> str:
+        if not isinstance(event, yaml.ScalarEvent):
+            raise self._stop("expected a name as the key of a mapping, found an alias, a list or a mapping", event)
+        key = str(event.value).translate(self._unshield)
+        if not _is_unicode(key):
+            raise self._stop(f"the key {quoted(key)} is not valid Unicode", event)
+        return key
+
+    def _merge(self, node: Node, event: yaml.Event) -> dict[str, Node]:
+        """Entries of `<<: *a` or `<<: [*a, *b]`, where the earlier of two wins."""
+        merged: dict[str, Node] = {}
+        for source in node.content if isinstance(node.content, tuple) else (node,):
+            if not isinstance(source.content, dict):
+                raise self._stop("expected a mapping, or a list of mappings, to merge", event)
+            merged = source.content | merged
+        return merged
+
+    def _bound(self, nodes: int, levels: int, event: yaml.Event) -> None:
+        if len(self._path) + levels > _MAX_DEPTH:
+            raise self._stop(f"nested deeper than {_MAX_DEPTH} levels", event)
+        self._weight += nodes
+        if self._weight > _MAX_NODES:
+            raise self._stop(f"more than {_MAX_NODES} values", event)
+
+    def _stop(self, what: str, event: yaml.Event) -> ConfigProblems:
+        return ConfigProblems([*self.problems, Problem(self._place(), what, _line(event))])
+
+    def _place(self) -> Path:
+        return tuple(self._path)
+
+
+def _parent(content: tuple[Node, ...] | dict[str, Node], start: yaml.Event) -> Node:
+    children = Node(content, 0).children
+    weight = 1 + sum(child.weight for child in children)
+    return Node(content, _line(start), weight, 1 + max((child.height for child in children), default=0))
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it has no lone surrogates, which YAML's escapes can make."""
+    return not any("\ud800" <= mark <= "\udfff" for mark in text)

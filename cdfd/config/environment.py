@@ -1,0 +1,194 @@
+"""What a document refers to outside itself: environment variables (`${NAME}`) and mounted secrets (`*_file`).
+
+References are followed after YAML is parsed and only inside texts: what a variable holds never becomes a key or a list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cdfd.config.document import Node
+from cdfd.config.problems import Path, Problem, quoted
+
+_REFERENCE = re.compile(
+    r"\$\$\{"  # an escape: a literal ${
+    r"|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>(?:(?!\$\{)[^}])*))?\}"
+    r"|\$\{"  # neither: malformed
+)
+_MAX_SECRET_BYTES = 1 << 20
+
+_AWS = {
+    "endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "access_key_id": ("AWS_ACCESS_KEY_ID",),
+    "secret_access_key": ("AWS_SECRET_ACCESS_KEY",),
+    "session_token": ("AWS_SESSION_TOKEN",),
+}
+_AWS_CREDENTIALS = ("access_key_id", "secret_access_key", "session_token")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value came from.
+
+    Attributes:
+        line: line of the file, where it is in the file.
+        shown: for a text, what the file has there: `${NAME}` and not the variable's value.
+        key: the key as it is written, where it is not the setting's name (`password_file`).
+    """
+
+    line: int | None = None
+    shown: str | None = None
+    key: str | None = None
+
+
+@dataclass(slots=True)
+class Resolved:
+    """A document with its references followed.
+
+    Attributes:
+        data: text, None, lists and dicts.
+        sources: where each value came from.
+        problems: references that lead nowhere.
+    """
+
+    data: Any = None
+    sources: dict[Path, Source] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def line(self, path: Path) -> int | None:
+        """Line of a value, or of what should hold it where there is none."""
+        while path and path not in self.sources:
+            path = path[:-1]
+        source = self.sources.get(path)
+        return None if source is None else source.line
+
+    def report(self, path: Path, what: str) -> None:
+        """Add a problem."""
+        self.problems.append(Problem(path, what, self.line(path)))
+
+
+def resolve(root: Node, environ: Mapping[str, str], mounted: Collection[str]) -> Resolved:
+    """Follow every reference of a document.
+
+    Args:
+        root: the document.
+        environ: the environment.
+        mounted: names of the settings that may be given as a file, under their name with `_file` after it.
+    """
+    resolver = _Resolver(environ, mounted)
+    resolver.resolved.data = resolver.value(root, ())
+    return resolver.resolved
+
+
+class _Resolver:
+    def __init__(self, environ: Mapping[str, str], mounted: Collection[str]) -> None:
+        self.resolved = Resolved()
+        self._environ = environ
+        self._mounted = mounted
+
+    def value(self, node: Node, path: Path) -> Any:
+        content = node.content
+        self.resolved.sources[path] = Source(node.line, content if isinstance(content, str) else None)
+        if isinstance(content, str):
+            return self._expand(content, path)
+        if isinstance(content, tuple):
+            return [self.value(item, (*path, index)) for index, item in enumerate(content)]
+        if isinstance(content, dict):
+            return dict(self._entry(content, key, path) for key in content if not self._is_repeated(content, key, path))
+        return None
+
+    def _entry(self, entries: dict[str, Node], key: str, path: Path) -> tuple[str, Any]:
+        value = self.value(entries[key], (*path, key))
+        name = key.removesuffix("_file")
+        if name == key or name not in self._mounted:
+            return key, value
+        self.resolved.sources[*path, name] = Source(entries[key].line, key=key)
+        return name, self._mounted_secret(value, (*path, key))
+
+    def _is_repeated(self, entries: dict[str, Node], key: str, path: Path) -> bool:
+        repeated = key in self._mounted and f"{key}_file" in entries
+        if repeated:
+            self.resolved.sources[*path, key] = Source(entries[key].line)
+            self.resolved.report((*path, key), f"given twice, here and as {key}_file")
+        return repeated
+
+    def _mounted_secret(self, file: Any, path: Path) -> str | None:
+        """Text of a mounted secret, without the line end that editors and `echo` put there."""
+        if not isinstance(file, str):
+            self.resolved.report(path, "expected the path of a file")
+            return None
+        try:
+            with open(file, "rb") as stream:
+                data = stream.read(_MAX_SECRET_BYTES + 1)
+            text = data.decode("utf-8")
+        except OSError as error:
+            self.resolved.report(path, f"cannot read the file: {error.strerror}")
+        except ValueError:
+            self.resolved.report(path, "cannot read the file: its name or what it holds is not UTF-8 text")
+        else:
+            if len(data) <= _MAX_SECRET_BYTES and text.strip():
+                return text.removesuffix("\n").removesuffix("\r")
+            self.resolved.report(
+                path, "the file is empty" if not text.strip() else f"the file is larger than {_MAX_SECRET_BYTES} bytes"
+            )
+        return None
+
+    def _expand(self, text: str, path: Path) -> str | None:
+        before = len(self.resolved.problems)
+        expanded = _REFERENCE.sub(lambda found: self._referred(found, path), text)
+        if len(self.resolved.problems) > before:
+            # A stand-in that names can be derived from, and not the same twice: what is missing is reported once.
+            return f"unset{before}"
+        whole = _REFERENCE.fullmatch(text)
+        # `${NAME:-}` alone: not given, rather than given as nothing.
+        return None if not expanded and whole is not None and whole["default"] == "" else expanded
+
+    def _referred(self, found: re.Match[str], path: Path) -> str:
+        if found[0] == "$${":
+            return "${"
+        name, default = found["name"], found["default"]
+        if name is None:
+            self.resolved.report(
+                path, "expected ${NAME} or ${NAME:-default}; write $${ for a ${ that is meant literally"
+            )
+            return ""
+        value = self._environ.get(name)
+        if default is not None and not value:
+            return default
+        if value is None:
+            self.resolved.report(path, f"the environment variable {quoted(name)[1:-1]} is not set")
+            return ""
+        return value
+
+
+def add_aws(resolved: Resolved, environ: Mapping[str, str]) -> None:
+    """Fill `storage.s3` from the variables that every S3 tool knows, where the document says nothing.
+
+    Key, secret and token go together: those of the environment are taken only where the document has none of the three.
+    """
+    if not isinstance(resolved.data, dict):
+        return
+    storage = _section(resolved.data, "storage")
+    s3 = _section(storage, "s3") if storage is not None else None
+    if s3 is None:
+        return
+    found = {key: name for key, names in _AWS.items() for name in names[::-1] if environ.get(name)}
+    given = any(s3.get(key) is not None for key in _AWS_CREDENTIALS)
+    paired = "access_key_id" in found and "secret_access_key" in found
+    for key, name in found.items():
+        if key in _AWS_CREDENTIALS and (given or not paired):
+            continue
+        if s3.get(key) is None:
+            s3[key] = environ[name]
+            resolved.sources["storage", "s3", key] = Source(shown=f"${{{name}}}")
+
+
+def _section(parent: dict[str, Any], key: str) -> dict[str, Any] | None:
+    if parent.get(key) is None:
+        parent[key] = {}
+    section = parent[key]
+    return section if isinstance(section, dict) else None

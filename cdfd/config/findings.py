@@ -1,0 +1,175 @@
+"""What pydantic found -> problems that a person can act on.
+
+Nothing here shows a value that pydantic saw. What is shown is what the file has, where that is neither a secret nor
+beside one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from cdfd.config.environment import Resolved
+from cdfd.config.problems import Conflicts, Path, Problem, quoted
+from cdfd.config.settings import Section, Settings
+from cdfd.config.values import Secret
+
+MOUNTED_BESIDES_SECRETS = frozenset({"username"})
+
+_EXPECTED = {
+    "string_type": "expected text",
+    "tuple_type": "expected a list",
+    "dict_type": "expected a mapping",
+    "mapping_type": "expected a mapping",
+    "model_type": "expected a mapping",
+    "model_attributes_type": "expected a mapping",
+    "string_too_short": "expected text that is not empty",
+    "finite_number": "expected a finite number",
+}
+_TAG_OF_SINK = 1
+
+
+def mounted_names() -> frozenset[str]:
+    """Settings that may be given as a mounted file: every secret, and what is usually mounted beside it."""
+    secrets = {
+        name for section in _all_sections(Settings) for name in section.model_fields if _is_secret(section, name)
+    }
+    return MOUNTED_BESIDES_SECRETS | secrets
+
+
+def problems_of(error: ValidationError, resolved: Resolved, root: type[Section] = Settings) -> list[Problem]:
+    """Everything that pydantic found wrong, but for values that could not be resolved in the first place."""
+    known = {problem.path for problem in resolved.problems}
+    found: list[Problem] = []
+    for detail in error.errors(include_url=False, include_input=False):
+        place = _Place(detail["loc"], resolved, root)
+        if detail["type"] == "extra_forbidden":
+            found.append(place.unknown_key())
+            continue
+        for below, what in _said(detail):
+            found.append(place.problem(below, what))
+    return [problem for problem in found if problem.path not in known]
+
+
+def _said(detail: ErrorDetails) -> Iterator[tuple[Path, str]]:
+    """The path below the place, and what is wrong there."""
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "missing":
+            yield (), "required"
+        case "union_tag_not_found":
+            yield ("kind",), "required: kafka, files or delta"
+        case "union_tag_invalid":
+            yield ("kind",), "expected one of " + str(context["expected_tags"]).replace("'", "")
+        case "literal_error":
+            yield (), "expected " + str(context["expected"]).replace("'", "")
+        case "greater_than_equal":
+            yield (), f"expected at least {context['ge']}"
+        case "less_than_equal":
+            yield (), f"expected at most {context['le']}"
+        case "value_error" if isinstance(context["error"], Conflicts):
+            yield from context["error"].conflicts
+        case "value_error":
+            yield (), str(context["error"])
+        case kind:
+            yield (), _EXPECTED.get(kind, detail["msg"])
+
+
+class _Place:
+    """A place in the document and in the models at once."""
+
+    def __init__(self, loc: tuple[int | str, ...], resolved: Resolved, root: type[Section]) -> None:
+        self._resolved = resolved
+        # Pydantic's way to a field of a union goes through the tag, which is no key of the file: sink.kafka.topics.
+        tagged = root is Settings and loc[:1] == ("sink",) and len(loc) > _TAG_OF_SINK
+        self._path: Path = (loc[0], *loc[_TAG_OF_SINK + 1 :]) if tagged else loc
+        self._sections = _sections_at(root, loc)
+
+    def problem(self, below: Path, what: str) -> Problem:
+        """A problem here or below, with what the file has there where it may be shown."""
+        path = (*self._path, *below)
+        shown = self._shown(path) if what.startswith("expected") else ""
+        return Problem(self._as_written(path), what + shown, self._resolved.line(path))
+
+    def unknown_key(self) -> Problem:
+        """The key that is here is not known; the nearest one that is."""
+        known = sorted({name for section in self._sections for name in section.model_fields})
+        files = [f"{name}_file" for name in known if name in mounted_names()]
+        nearest = difflib.get_close_matches(str(self._path[-1]), known + files, n=1)
+        hint = f", did you mean {quoted(nearest[0])}?" if nearest else f"; known here: {', '.join(known)}"
+        return Problem(self._as_written(self._path), f"unknown key{hint}", self._resolved.line(self._path))
+
+    def _shown(self, path: Path) -> str:
+        value = self._resolved.data
+        for step in path:
+            try:
+                value = value[step]
+            except (KeyError, IndexError, TypeError):
+                return ""
+        source = self._resolved.sources.get(path)
+        if value is None:
+            return ", found nothing"
+        if isinstance(value, list | dict):
+            return ", found a list" if isinstance(value, list) else ", found a mapping"
+        if source is None or source.shown is None:
+            return ""
+        hidden = self._is_sensitive() or re.search(r"://[^/]*@", source.shown)
+        if hidden and not re.fullmatch(r"\$\{\w+\}", source.shown):
+            return ""
+        return f", found {quoted(source.shown)}"
+
+    def _is_sensitive(self) -> bool:
+        return any(_is_secret(section, name) for section in self._sections for name in section.model_fields)
+
+    def _as_written(self, path: Path) -> Path:
+        sources = self._resolved.sources
+        keys = (sources[path[: end + 1]].key if path[: end + 1] in sources else None for end in range(len(path)))
+        return tuple(step if key is None else key for step, key in zip(path, keys, strict=True))
+
+
+def _sections_at(root: type[Section], loc: tuple[int | str, ...]) -> tuple[type[Section], ...]:
+    """The sections that hold the last step of a location, and the section that is there, if one is."""
+    here: tuple[type[Section], ...] = (root,)
+    parents = here
+    for step in loc:
+        if isinstance(step, int):
+            continue
+        parents = here
+        tagged = tuple(section for section in here if _kind(section) == step)
+        if len(here) > 1 and tagged:
+            here = tagged
+            continue
+        annotations = [section.model_fields[step].annotation for section in here if step in section.model_fields]
+        here = tuple(below for annotation in annotations for below in _sections_in(annotation))
+    return parents + here
+
+
+def _kind(section: type[Section]) -> object:
+    field = section.model_fields.get("kind")
+    return None if field is None else field.default
+
+
+def _sections_in(annotation: Any) -> tuple[type[Section], ...]:
+    """Sections that a field's annotation names: `tuple[Table, ...]` -> `Table`."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return (annotation,)
+    return tuple(section for argument in get_args(annotation) for section in _sections_in(argument))
+
+
+def _all_sections(root: type[Section]) -> Iterator[type[Section]]:
+    yield root
+    for field in root.model_fields.values():
+        for section in _sections_in(field.annotation):
+            yield from _all_sections(section)
+
+
+def _is_secret(section: type[Section], name: str) -> bool:
+    annotation = section.model_fields[name].annotation
+    return annotation is Secret or any(
+        argument is Secret for part in get_args(annotation) for argument in (part, *get_args(part))
+    )

@@ -1,0 +1,70 @@
+"""A configuration file -> settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from cdfd.config.document import read
+from cdfd.config.environment import Resolved, add_aws, resolve
+from cdfd.config.findings import mounted_names, problems_of
+from cdfd.config.problems import ConfigProblems, Problem
+from cdfd.config.settings import Section, Settings, Storage
+from cdfd.errors import ConfigError
+
+_Read = TypeVar("_Read", bound=Section)
+
+
+def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read a configuration file; `environ` is the process's environment where it is None.
+
+    Raises `ConfigError` where the file cannot be read and `ConfigProblems` with everything that is wrong in it.
+    """
+    try:
+        text = Path(path).read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration: {error.strerror}", path=str(path)) from error
+    except ValueError:
+        raise ConfigError("the configuration is not UTF-8 text", path=ascii(str(path))[1:-1]) from None
+    return parse(text, environ, str(path))
+
+
+def parse(text: str, environ: Mapping[str, str] | None = None, name: str = "<text>") -> Settings:
+    """Settings from the text of a configuration file; `name` stands for the file in errors. Raises `ConfigProblems`."""
+    environ = os.environ if environ is None else environ
+    try:
+        root, problems = read(text)
+    except ConfigProblems as error:
+        raise error.within(path=name) from None
+    resolved = resolve(root, environ, mounted_names())
+    resolved.problems += problems
+    add_aws(resolved, environ)
+    return _validated(Settings, resolved, name)
+
+
+def storage(options: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Storage:
+    """Access to storage for those who have no configuration file. Raises `ConfigProblems`.
+
+    `options` are the keys of `storage.s3`, with or without `aws_` before them; `AWS_*` variables fill in the rest.
+    """
+    s3 = {key.lower().removeprefix("aws_"): value for key, value in (options or {}).items()}
+    resolved = Resolved({"storage": {"s3": s3}})
+    add_aws(resolved, os.environ if environ is None else environ)
+    resolved.data = resolved.data["storage"]
+    return _validated(Storage, resolved, "storage options")
+
+
+def _validated(kind: type[_Read], resolved: Resolved, name: str) -> _Read:
+    problems: list[Problem] = resolved.problems
+    try:
+        settings = kind.model_validate(resolved.data)
+    except ValidationError as error:
+        problems = problems + problems_of(error, resolved, kind)
+    if problems:
+        # Outside of the handler: pydantic's error has the values it saw, and must not hang on to ours as its context.
+        raise ConfigProblems(problems, name)
+    return settings

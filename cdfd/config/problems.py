@@ -1,0 +1,75 @@
+"""What is wrong with a configuration: every problem at once, each with its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cdfd.errors import ConfigError
+
+Path = tuple[str | int, ...]
+"""The way to a value from the top of the document: keys of mappings and indices of lists."""
+
+_SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        path: where, as YAML sees it; empty for the whole document.
+        what: what is wrong. Never a secret, and never the value of an environment variable.
+        line: line of the file, from 1, where known.
+    """
+
+    path: Path
+    what: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = f"{dotted(self.path)}: " if self.path else ""
+        return f"{place}{self.what}" + (f" (line {self.line})" if self.line is not None else "")
+
+
+class ConfigProblems(ConfigError):
+    """A configuration that is wrong, in one place or in several.
+
+    Attributes:
+        problems: one line each: `tables[0].strat: unknown key, did you mean "start"? (line 4)`.
+    """
+
+    def __init__(self, problems: Sequence[Problem], name: str | None = None) -> None:
+        ordered = sorted(problems, key=lambda problem: problem.line or 0)
+        self.problems: tuple[str, ...] = tuple(str(problem) for problem in ordered)
+        count = f"{len(self.problems)} problems: " if len(self.problems) > 1 else ""
+        super().__init__(count + "; ".join(self.problems), path=name)
+
+
+class Conflicts(ValueError):
+    """Values that are right one by one and wrong together; each with the path from the section that was validated."""
+
+    def __init__(self, *conflicts: tuple[Path, str]) -> None:
+        super().__init__("; ".join(what for _, what in conflicts))
+        self.conflicts = conflicts
+
+
+def dotted(path: Path) -> str:
+    """`("tables", 0, "uri")` -> `tables[0].uri`."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif re.fullmatch(r"[A-Za-z0-9_-]+", step):
+            text += f".{step}" if text else step
+        else:
+            text += f"[{quoted(step)}]"
+    return text
+
+
+def quoted(text: str) -> str:
+    """Text in quotes, on one line and not too long, to be shown to a person."""
+    if len(text) > _SHOWN_CHARACTERS:
+        text = text[: _SHOWN_CHARACTERS - 1] + "…"
+    return '"' + "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text) + '"'

@@ -1,0 +1,328 @@
+"""The settings: what a configuration file may say, and what holds where it says nothing.
+
+Every field here is a row of the table in `docs/configuration.md`; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from cdfd.config import values
+from cdfd.config.problems import Conflicts, Path, quoted
+from cdfd.config.values import Ledger, Listen, Secret, Start
+
+AS_TEXT = PlainSerializer(str, return_type=str)
+
+Text: TypeAlias = Annotated[str, Field(min_length=1)]
+Name: TypeAlias = Annotated[str, PlainValidator(values.topic_name)]
+Uri: TypeAlias = Annotated[str, PlainValidator(values.uri)]
+WebAddress: TypeAlias = Annotated[str, PlainValidator(values.web_address)]
+Seconds: TypeAlias = Annotated[
+    float, BeforeValidator(values.seconds), Field(ge=0.01, le=86400.0 * 366, allow_inf_nan=False)
+]
+Size: TypeAlias = Annotated[int, BeforeValidator(values.size), Field(ge=1)]
+Count: TypeAlias = Annotated[int, BeforeValidator(values.whole), Field(ge=1)]
+Flag: TypeAlias = Annotated[bool, BeforeValidator(values.flag)]
+SecretText: TypeAlias = Annotated[Secret, PlainValidator(Secret.parse), AS_TEXT]
+
+
+class Section(BaseModel):
+    """A mapping of the file. For an entry without a value (`http:` and nothing under it) its default holds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    nullable: ClassVar[frozenset[str]] = frozenset()
+    """Fields for which null is a value of its own, different from the default."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        optional = {name for name, field in cls.model_fields.items() if not field.is_required()} - cls.nullable
+        return {key: value for key, value in data.items() if value is not None or key not in optional}
+
+
+class Table(Section):
+    """A table whose changes are published.
+
+    `name` tells the tables of a pipeline apart: in positions, transactional ids, metrics and on the command line.
+    """
+
+    uri: Uri
+    name: Name = ""
+    topic: Name = ""
+    key: tuple[Text, ...] = ()
+    start: Annotated[Start, PlainValidator(Start.parse), AS_TEXT] = Start("snapshot")
+    changes: Literal["auto", "cdf", "files"] = "auto"
+    columns: tuple[Text, ...] | None = None
+    on_missing_file: Literal["fail", "resnapshot", "skip"] = "fail"
+    on_schema_change: Literal["continue", "stop"] = "continue"
+    allowed_roots: tuple[Uri, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_names_from_uri(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("uri"), str):
+            return data
+        segment = values.last_segment(data["uri"])
+        return data | {key: segment for key in ("name", "topic") if data.get(key) is None}
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Table:
+        conflicts: list[tuple[Path, str]] = []
+        if self.columns == ():
+            conflicts.append((("columns",), "at least one is required; leave the key out for all"))
+        for place, names in (("key", self.key), ("columns", self.columns or ())):
+            if len(set(names)) < len(names):
+                conflicts.append(((place,), "the same column twice"))
+        if self.columns and not set(self.key) <= set(self.columns):
+            conflicts.append((("key",), "names columns that `columns` leaves out"))
+        if conflicts:
+            raise Conflicts(*conflicts)
+        return self
+
+
+class Topics(Section):
+    """Topics of a Kafka sink: their default names, and how those that are missing are created."""
+
+    prefix: Annotated[str, PlainValidator(values.topic_prefix)] = ""
+    partitions: Count = 4
+    replication_factor: Annotated[int, BeforeValidator(values.whole), Field(ge=1, le=32767)] = 1
+    config: Mapping[str, str] = {}
+
+
+class Security(Section):
+    """How to talk to the Kafka cluster."""
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    username: Text | None = None
+    password: SecretText | None = None
+    ca_path: Text | None = None
+    certificate_path: Text | None = None
+    key_path: Text | None = None
+    key_password: SecretText | None = None
+
+    @model_validator(mode="after")
+    def _check_protocol(self) -> Security:
+        conflicts: list[tuple[Path, str]] = []
+        sasl, tls = self.protocol.startswith("SASL_"), self.protocol.endswith("SSL")
+        for name in ("mechanism", "username", "password"):
+            if sasl and getattr(self, name) is None:
+                conflicts.append(((name,), f"required with protocol {self.protocol}"))
+            if not sasl and getattr(self, name) is not None:
+                conflicts.append(
+                    ((name,), f"has no use with protocol {self.protocol}; expected SASL_SSL or SASL_PLAINTEXT")
+                )
+        for name in ("ca_path", "certificate_path", "key_path"):
+            if not tls and getattr(self, name) is not None:
+                conflicts.append(((name,), f"has no use with protocol {self.protocol}; expected SSL or SASL_SSL"))
+        if tls and (self.certificate_path is None) != (self.key_path is None):
+            conflicts.append(((), "certificate_path and key_path go together"))
+        if conflicts:
+            raise Conflicts(*conflicts)
+        return self
+
+
+class SchemaRegistry(Section):
+    """A Confluent-compatible schema registry."""
+
+    url: WebAddress
+    username: Text | None = None
+    password: SecretText | None = None
+
+
+class KafkaSink(Section):
+    """Topics of a Kafka cluster."""
+
+    kind: Literal["kafka"] = "kafka"
+    bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(values.servers)]
+    delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
+    format: Literal["flat", "debezium", "avro", "arrow", "cloudevents"] = "flat"
+    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
+    tombstones: Literal["auto", "always", "never"] = "auto"
+    oversized: Literal["fail", "skip", "dlq"] = "fail"
+    topics: Topics = Topics()
+    security: Security = Security()
+    schema_registry: SchemaRegistry | None = None
+
+    @model_validator(mode="after")
+    def _check_format(self) -> KafkaSink:
+        if self.format == "avro" and self.schema_registry is None:
+            raise Conflicts((("schema_registry",), "required with format avro"))
+        return self
+
+
+class FilesSink(Section):
+    """Files in a folder per topic."""
+
+    kind: Literal["files"] = "files"
+    path: Annotated[str, PlainValidator(values.folder)]
+    format: Annotated[
+        Literal["jsonl", "parquet"], BeforeValidator(lambda value: "jsonl" if value == "flat" else value)
+    ] = "jsonl"
+    fsync: Flag = True
+
+
+class DeltaSink(Section):
+    """Delta tables of change rows, one per topic, under one place."""
+
+    kind: Literal["delta"] = "delta"
+    path: Uri
+
+
+class Progress(Section):
+    """Where positions are kept besides the sink."""
+
+    ledger: Annotated[Ledger, PlainValidator(Ledger.parse), AS_TEXT] = Ledger("table", "/var/lib/cdfd/ledger")
+
+
+class Poll(Section):
+    """How often to look for the next commit: at first, and at most after a while without any. Seconds."""
+
+    interval: Seconds = 1.0
+    max_interval: Seconds = 5.0
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Poll:
+        if self.max_interval < self.interval:
+            raise Conflicts((("max_interval",), "expected no less than poll.interval"))
+        return self
+
+
+class CatchUp(Section):
+    """What one transaction may hold while there is more than one version to deliver; never less than a version."""
+
+    max_rows: Count = 100_000
+    max_bytes: Size = 64 << 20
+    max_seconds: Seconds = 10.0
+
+
+class SparkEngine(Section):
+    """Work that is handed to Spark: in `auto`, versions and first snapshots of more than `threshold` bytes."""
+
+    threshold: Size = 8 << 30
+
+
+class Engine(Section):
+    """What executes plans."""
+
+    kind: Literal["embedded", "spark", "auto"] = "embedded"
+    spark: SparkEngine = SparkEngine()
+
+
+class S3(Section):
+    """An S3-compatible store. What is not given is taken from the usual `AWS_*` variables."""
+
+    endpoint_url: WebAddress | None = None
+    region: Text | None = None
+    access_key_id: SecretText | None = None
+    secret_access_key: SecretText | None = None
+    session_token: SecretText | None = None
+
+    @model_validator(mode="after")
+    def _check_credentials(self) -> S3:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise Conflicts(((), "access_key_id and secret_access_key go together"))
+        return self
+
+
+class Storage(Section):
+    """Access to where tables are."""
+
+    s3: S3 = S3()
+
+
+class Http(Section):
+    """Metrics, health and status over HTTP. `listen: null` turns it off."""
+
+    nullable: ClassVar[frozenset[str]] = frozenset({"listen"})
+
+    listen: Annotated[Listen, PlainValidator(Listen.parse), AS_TEXT] | None = Listen("127.0.0.1", 9464)
+
+
+class Settings(Section):
+    """Everything a daemon is told. Frozen."""
+
+    pipeline: Annotated[str, PlainValidator(values.pipeline_name)]
+    tables: tuple[Table, ...]
+    sink: Annotated[KafkaSink | FilesSink | DeltaSink, Field(discriminator="kind")]
+    progress: Progress = Progress()
+    poll: Poll = Poll()
+    catch_up: CatchUp = CatchUp()
+    engine: Engine = Engine()
+    storage: Storage = Storage()
+    http: Http = Http()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_defaults_from_sink(cls, data: Any) -> Any:
+        """Topics get the sink's prefix; only a Kafka sink, whose topics can be lost, has a ledger by default."""
+        sink = data.get("sink") if isinstance(data, dict) else None
+        if not isinstance(sink, dict):
+            return data
+        filled = dict(data)
+        topics, tables = sink.get("topics"), data.get("tables")
+        prefix = topics.get("prefix") if isinstance(topics, dict) else None
+        if isinstance(prefix, str) and isinstance(tables, list):
+            filled["tables"] = [_with_topic(table, prefix) for table in tables]
+        progress = {} if data.get("progress") is None else data["progress"]
+        if sink.get("kind") in ("files", "delta") and isinstance(progress, dict) and progress.get("ledger") is None:
+            filled["progress"] = progress | {"ledger": "none"}
+        return filled
+
+    @field_validator("tables")
+    @classmethod
+    def _check_tables(cls, tables: tuple[Table, ...]) -> tuple[Table, ...]:
+        conflicts: list[tuple[Path, str]] = [] if tables else [((), "at least one is required")]
+        for field in ("name", "topic"):
+            first: dict[str, int] = {}
+            for index, table in enumerate(tables):
+                value = getattr(table, field)
+                if value in first:
+                    conflicts.append(
+                        (
+                            (index, field),
+                            f"the same as that of tables[{first[value]}], {quoted(value)}; give one of them another",
+                        )
+                    )
+                first.setdefault(value, index)
+        if conflicts:
+            raise Conflicts(*conflicts)
+        return tables
+
+    @field_validator("progress")
+    @classmethod
+    def _check_progress(cls, progress: Progress, info: ValidationInfo) -> Progress:
+        sink = info.data.get("sink")
+        if isinstance(sink, KafkaSink) and sink.delivery == "at_least_once" and progress.ledger.kind == "none":
+            raise Conflicts((("ledger",), "required with delivery at_least_once, which keeps positions nowhere else"))
+        return progress
+
+    def table(self, name: str) -> Table | None:
+        """The table of that name, or None."""
+        return next((table for table in self.tables if table.name == name), None)
+
+    def public(self) -> dict[str, Any]:
+        """Everything but secrets, as JSON has it; for `/status`."""
+        return self.model_dump(mode="json")
+
+
+def _with_topic(table: Any, prefix: str) -> Any:
+    if not isinstance(table, dict) or not isinstance(table.get("uri"), str) or table.get("topic") is not None:
+        return table
+    return table | {"topic": prefix + values.last_segment(table["uri"])}

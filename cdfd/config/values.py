@@ -1,0 +1,275 @@
+"""Values of settings: what the texts of a configuration file mean.
+
+Parsers take what the file has (text, None, a list, a mapping) or a value that is already of the right kind, and
+raise `ValueError` with what they expected. They never repeat what they found: it may be a secret, and whoever reports
+the error knows whether it is.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import unquote
+
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_UNIT_BYTES = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "KiB": 1 << 10,
+    "MB": 10**6,
+    "MiB": 1 << 20,
+    "GB": 10**9,
+    "GiB": 1 << 30,
+    "TB": 10**12,
+    "TiB": 1 << 40,
+}
+_MAX_LONG = (1 << 63) - 1
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_SERVER = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:,/@\[\]]+):(?P<port>[0-9]{1,5})"
+
+
+class Secret:
+    """Text that no repr, message or dump shows."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text itself, for the one call that needs it."""
+        return self._text
+
+    @classmethod
+    def parse(cls, value: object) -> Secret:
+        """Text that is not empty."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, str) or not value:
+            raise ValueError("expected text that is not empty")
+        return cls(value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __str__(self) -> str:
+        return "***"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a table without a position begins.
+
+    Attributes:
+        kind: `snapshot`: the rows there are, then changes. `earliest`, `latest`: changes from the oldest version still
+            in the log, or from the next one on. `version`, `timestamp`: changes from that one on.
+        version: for `version`.
+        timestamp_ms: for `timestamp`, milliseconds since the Unix epoch.
+    """
+
+    kind: Literal["snapshot", "earliest", "latest", "version", "timestamp"]
+    version: int | None = None
+    timestamp_ms: int | None = None
+
+    @classmethod
+    def parse(cls, value: object) -> Start:
+        """`snapshot`, `earliest`, `latest`, a version, or an ISO 8601 timestamp with its zone."""
+        expected = (
+            "expected snapshot, earliest, latest, a version such as 12, or a timestamp such as 2026-01-01T00:00:00Z"
+        )
+        if isinstance(value, Start):
+            return value
+        match value:
+            case "snapshot" | "earliest" | "latest":
+                return cls(value)
+            case str() if re.fullmatch(r"[0-9]{1,19}", value) and int(value) <= _MAX_LONG:
+                return cls("version", version=int(value))
+            case str() if re.match(r"[0-9]{4}-", value):
+                return cls("timestamp", timestamp_ms=instant(value))
+        raise ValueError(expected)
+
+    def __str__(self) -> str:
+        if self.version is not None:
+            return str(self.version)
+        if self.timestamp_ms is not None:
+            moment = _EPOCH + datetime.timedelta(milliseconds=self.timestamp_ms)
+            return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Where positions are kept besides the sink: our own Delta table at `uri`, the `source` table itself, or `none`."""
+
+    kind: Literal["table", "source", "none"]
+    uri: str = ""
+
+    @classmethod
+    def parse(cls, value: object) -> Ledger:
+        """`source`, `none`, or the place of a table."""
+        if isinstance(value, Ledger):
+            return value
+        if value == "source" or value == "none":
+            return cls(value)
+        try:
+            return cls("table", uri(value))
+        except ValueError as error:
+            raise ValueError(f"{error}, or source, or none") from None
+
+    def __str__(self) -> str:
+        return self.uri if self.kind == "table" else self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """An address to listen at."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, value: object) -> Listen:
+        """`host:port`; port 0 takes a free one."""
+        if isinstance(value, Listen):
+            return value
+        found = re.fullmatch(_SERVER, value) if isinstance(value, str) else None
+        if found is None or int(found["port"]) > 65535:
+            raise ValueError("expected an address such as 127.0.0.1:9464, or null for no server")
+        return cls(found["host"].strip("[]"), int(found["port"]))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def instant(value: object) -> int:
+    """An ISO 8601 timestamp with its zone, or a date (midnight UTC) -> milliseconds since the Unix epoch."""
+    expected = "expected a timestamp with its zone, such as 2026-01-01T00:00:00Z"
+    text = value if isinstance(value, str) else ""
+    if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
+        text += "T00:00:00Z"
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(expected) from None
+    if moment.tzinfo is None:
+        raise ValueError(expected)
+    return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)
+
+
+def seconds(value: object) -> float:
+    """`500ms`, `1s`, `5m`, `1h`, `1d` -> seconds."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)", value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("expected a duration such as 500ms, 1s or 5m")
+    return float(found[1]) * _UNIT_SECONDS[found[2]]
+
+
+def size(value: object) -> int:
+    """`256MiB`, `1.5GB`, `4096` -> bytes."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,9})?) ?([KMGT]i?B|B|)", value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("expected a size such as 256MiB")
+    return int(float(found[1]) * _UNIT_BYTES[found[2]])
+
+
+def whole(value: object) -> int:
+    """A whole number."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
+        return int(value)
+    raise ValueError("expected a whole number")
+
+
+def flag(value: object) -> bool:
+    """`true` or `false`."""
+    if value is True or value in ("true", "True", "TRUE"):
+        return True
+    if value is False or value in ("false", "False", "FALSE"):
+        return False
+    raise ValueError("expected true or false")
+
+
+def uri(value: object) -> str:
+    """A path, `file://` or `s3://`; without a slash at its end."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError("expected a path, file:///… or s3://bucket/…")
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", value)
+    if scheme is not None and scheme[1].lower() not in ("file", "s3", "s3a"):
+        raise ValueError("expected a path, file:///… or s3://bucket/…")
+    _refuse_credentials(value)
+    return value.rstrip("/") if value.strip("/") and not value.endswith(":///") else value
+
+
+def folder(value: object) -> str:
+    """The path of a local folder."""
+    if not isinstance(value, str) or not value or "\0" in value or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", value):
+        raise ValueError("expected the path of a folder")
+    return value
+
+
+def web_address(value: object) -> str:
+    """`http://` or `https://` with a host."""
+    if not isinstance(value, str) or not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", value):
+        raise ValueError("expected an address such as https://host:port")
+    _refuse_credentials(value)
+    return value.rstrip("/")
+
+
+def _refuse_credentials(address: str) -> None:
+    # They would show wherever the address does: in logs, errors, /status and the labels of metrics.
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*@", address):
+        raise ValueError("expected an address without user name and password in it; they have keys of their own")
+
+
+def servers(value: object) -> tuple[str, ...]:
+    """`host:port`, several with commas between them or as a list."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not items:
+        raise ValueError("expected host:port, or several with commas between them")
+    trimmed = tuple(item.strip() if isinstance(item, str) else "" for item in items)
+    if not all(re.fullmatch(_SERVER, item) for item in trimmed):
+        raise ValueError("expected host:port, or several with commas between them")
+    return trimmed
+
+
+def pipeline_name(value: object) -> str:
+    """Lower-case letters, digits, `.`, `_` and `-`."""
+    if not isinstance(value, str) or not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,99}", value):
+        raise ValueError(
+            "expected a name of lower-case letters, digits, '.', '_' and '-' that begins with a letter or digit"
+        )
+    return value
+
+
+def topic_name(value: object) -> str:
+    """A name that Kafka takes for a topic: at most 249 letters, digits, `.`, `_` and `-`, and neither `.` nor `..`."""
+    if not isinstance(value, str) or not re.fullmatch(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}", value):
+        raise ValueError("expected letters, digits, '.', '_' and '-', at most 249; give one where the uri's is none")
+    return value
+
+
+def topic_prefix(value: object) -> str:
+    """What names of topics begin with, possibly nothing."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._-]{0,200}", value):
+        raise ValueError("expected letters, digits, '.', '_' and '-', at most 200")
+    return value
+
+
+def last_segment(address: str) -> str:
+    """The last path segment of a URI: the default name of a table."""
+    segment = address.rstrip("/").rsplit("/", 1)[-1]
+    return unquote(segment) if address.lower().startswith("file:") else segment

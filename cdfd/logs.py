@@ -1,0 +1,109 @@
+"""Logs: to standard error, as text for people and as JSON lines for machines.
+
+What a line is about goes into `extra`, not into the message:
+`log.info("delivered", extra={"table": name, "version": 7})`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import sys
+from typing import Any, Literal, TextIO
+
+from cdfd.errors import ConfigError
+
+LogFormat = Literal["auto", "text", "json"]
+LEVELS = ("debug", "info", "warning", "error")
+
+_PACKAGE = "cdfd"
+# What every record has, and `Formatter.format` adds: all else came by `extra`.
+_OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def set_up(format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
+    """Send logs to `stream` (standard error where None), from now on and instead of where an earlier call sent them.
+
+    Args:
+        format: `text`, `json`, or `auto`: text on a terminal, JSON elsewhere.
+        level: the least severe level of ours that is written: `debug`, `info`, `warning` or `error`. Libraries are
+            heard from `warning` on, from `info` on with `debug`.
+        stream: where to.
+
+    Raises `ConfigError` for an unknown format or level. Python's own warnings are logged, too.
+    """
+    if level.lower() not in LEVELS:
+        raise ConfigError(f"unknown log level {level!r}", hint=f"Known are {', '.join(LEVELS)}.")
+    if format not in ("auto", "text", "json"):
+        raise ConfigError(f"unknown log format {format!r}", hint="Known are auto, text and json.")
+    stream = sys.stderr if stream is None else stream
+    as_text = stream.isatty() if format == "auto" else format == "text"
+    handler = _Handler(stream)
+    handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+
+    root = logging.getLogger()
+    for earlier in [known for known in root.handlers if isinstance(known, _Handler)]:
+        root.removeHandler(earlier)
+    root.addHandler(handler)
+    ours = logging.getLevelNamesMapping()[level.upper()]
+    root.setLevel(logging.INFO if ours == logging.DEBUG else max(ours, logging.WARNING))
+    logging.getLogger(_PACKAGE).setLevel(ours)
+    logging.captureWarnings(True)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Ours, to be told from handlers that others installed."""
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: ts (ISO 8601 UTC with milliseconds), level, logger, message, extras, traceback if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        line = {
+            "ts": _timestamp(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {key: _plain(value) for key, value in _extras(record).items() if key not in line}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-01-01T00:00:00.000Z INFO cdfd.daemon.feed: delivered table=orders version=7`, then a traceback if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        extras = "".join(f" {key}={_word(value)}" for key, value in _extras(record).items())
+        line = f"{_timestamp(record)} {record.levelname} {record.name}: {_one_line(record.getMessage())}{extras}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _extras(record: logging.LogRecord) -> dict[str, Any]:
+    return {key: value for key, value in vars(record).items() if key not in _OWN_FIELDS}
+
+
+def _plain(value: Any) -> Any:
+    """A value for JSON, which has no NaN and no infinities."""
+    if isinstance(value, float) and value - value != 0.0:
+        return str(value)
+    return value
+
+
+def _word(value: Any) -> str:
+    text = str(value)
+    return text if text.isprintable() and text and not set(text) & {" ", '"', "="} else json.dumps(text)
+
+
+def _one_line(text: str) -> str:
+    # Messages may name files of a table: a line end or an escape sequence there must not forge lines or steer a screen.
+    return text if text.isprintable() else "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)

@@ -1,0 +1,115 @@
+"""Logs: their two forms, and what they do to the loggers of others."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+from cdfd.errors import ConfigError
+from cdfd.logs import set_up
+
+LOG = logging.getLogger("cdfd.daemon.feed")
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("cdfd")
+    handlers, levels = list(root.handlers), (root.level, ours.level)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+    logging.captureWarnings(False)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_json_lines_with_extras() -> None:
+    stream = io.StringIO()
+    set_up(stream=stream)
+    extra = {"table": "örders", "version": 7, "rows": float("nan"), "path": b"x", "level": "mine"}
+    LOG.info("delivered %d", 3, extra=extra)
+    line = json.loads(stream.getvalue(), parse_constant=pytest.fail)
+    assert len(line.pop("ts")) == len("2026-01-01T00:00:00.000Z")
+    assert line == {
+        "level": "info",
+        "logger": "cdfd.daemon.feed",
+        "message": "delivered 3",
+        "table": "örders",
+        "version": 7,
+        "rows": "nan",
+        "path": "b'x'",
+    }
+
+
+def test_json_keeps_a_traceback_on_the_line() -> None:
+    stream = io.StringIO()
+    set_up("json", stream=stream)
+    try:
+        int("x")
+    except ValueError:
+        LOG.exception("failed")
+    assert stream.getvalue().count("\n") == 1
+    assert "ValueError" in json.loads(stream.getvalue())["traceback"]
+
+
+def test_text_on_a_terminal_on_one_line() -> None:
+    stream = Terminal()
+    set_up(stream=stream)
+    LOG.warning("gone: %s", "a\nb\x1b[31m", extra={"table": "orders", "path": "a b\n"})
+    line = stream.getvalue()
+    assert line.endswith(' WARNING cdfd.daemon.feed: gone: a\\nb\\x1b[31m table=orders path="a b\\n"\n')
+    assert line[10] == "T"
+
+
+def test_levels_of_ours_and_of_libraries() -> None:
+    stream = io.StringIO()
+    set_up("json", "info", stream)
+    LOG.debug("not this")
+    LOG.info("this")
+    logging.getLogger("kafka").info("nor this")
+    logging.getLogger("kafka").warning("this, too")
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["this", "this, too"]
+
+
+def test_debug_lets_libraries_speak() -> None:
+    stream = io.StringIO()
+    set_up("text", "DEBUG", stream)
+    LOG.debug("ours")
+    logging.getLogger("kafka").info("theirs")
+    assert len(stream.getvalue().splitlines()) == 2
+
+
+def test_a_second_call_replaces_the_first() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    others = list(logging.getLogger().handlers)
+    set_up("text", stream=first)
+    set_up("text", "error", stream=second)
+    LOG.error("once")
+    assert (first.getvalue(), second.getvalue().count("once")) == ("", 1)
+    assert logging.getLogger().handlers[: len(others)] == others
+
+
+def test_warnings_are_logged() -> None:
+    stream = io.StringIO()
+    set_up("json", stream=stream)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(False)
+        logging.captureWarnings(True)
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+    assert json.loads(stream.getvalue())["logger"] == "py.warnings"
+
+
+@pytest.mark.parametrize(("format", "level"), [("xml", "info"), ("json", "loud"), ("json", "notset")])
+def test_unknown_choices(format: str, level: str) -> None:
+    with pytest.raises(ConfigError, match="unknown log"):
+        set_up(format, level)
