@@ -1,0 +1,180 @@
+"""The folder of a files sink: whose it is, what was delivered into it, and where it stands. Blocking.
+
+    .lock                  held by the one process that delivers into it
+    _position.json         the table's id and the position, moved on after every delivery
+    <first position>…      a delivery's rows (`delivery_name`)
+    .cdfd-<random>.tmp     rows on their way
+
+Renaming the rows' file is the commit. `_position.json` follows it, and is the commit itself where there are no rows:
+so after a crash at most one delivery is beyond it, whose file name tells the rest.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from typing import Any
+
+from cdfd.changes.position import Position
+from cdfd.errors import FencedError, SinkError
+from cdfd.sinks.cursor import order
+from cdfd.sinks.delivery_name import DeliveryName, delivery_name, parse_delivery_name
+from cdfd.storage.durable import is_temporary, make_folder, replace, sync_folder, temporary_path
+
+_LOCK = ".lock"
+_POSITION = "_position.json"
+_FORMAT = 1
+
+
+class DeliveryFolder:
+    """A folder that this process owns until `close`. `OSError`s are the caller's to translate.
+
+    Args:
+        path: the folder; created where it is missing.
+        sync: whether what is committed is synced to the device first.
+
+    Raises:
+        FencedError: another process delivers into the folder.
+        SinkError: what is in it does not fit together.
+    """
+
+    def __init__(self, path: str, *, sync: bool) -> None:
+        self.path = os.path.abspath(path)
+        self.sync = sync
+        make_folder(self.path, sync=sync)
+        self._lock: int | None = self._acquire()
+        try:
+            self._start, self._delivered = self._read_position()
+            self._recover()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def position(self) -> Position | None:
+        """What is to be delivered next, None where nothing was ever delivered."""
+        return self._start if self._delivered else None
+
+    def temporary(self) -> str:
+        """A path for rows on their way."""
+        return temporary_path(self.path)
+
+    def commit(self, rows: str | None, first: Position, following: Position, suffix: str) -> None:
+        """Make a delivery count: `rows` is the path of its complete, synced file, None where there are no rows."""
+        if rows is not None:
+            if self._start is None:
+                # Whose rows these are must be known before there are any.
+                self._write_position(first, delivered=False)
+            self._publish(rows, delivery_name(first, following, suffix))
+        self._write_position(following, delivered=True)
+
+    def close(self) -> None:
+        """Let another process deliver into the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _acquire(self) -> int:
+        lock = os.open(os.path.join(self.path, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise FencedError(
+                "another daemon delivers into this folder",
+                path=self.path,
+                hint="Stop it, or give each daemon and each table a folder of its own",
+            ) from None
+        except OSError:
+            os.close(lock)
+            raise
+        return lock
+
+    def _publish(self, rows: str, name: str) -> None:
+        target = os.path.join(self.path, name)
+        if os.path.lexists(target):  # the lock makes this check good enough
+            raise SinkError(
+                "there is a file already where a delivery is to go", path=target, hint="Move it out of the folder"
+            )
+        os.rename(rows, target)
+        if self.sync:
+            sync_folder(self.path)
+
+    def _write_position(self, position: Position, *, delivered: bool) -> None:
+        told = {
+            "format": _FORMAT,
+            "table_id": position.table_id,
+            "version": position.version,
+            "part": position.part,
+            "phase": position.phase,
+            "ordinal": position.ordinal,
+            "delivered": delivered,
+        }
+        replace(os.path.join(self.path, _POSITION), json.dumps(told).encode() + b"\n", sync=self.sync)
+        self._start, self._delivered = position, delivered
+
+    def _read_position(self) -> tuple[Position | None, bool]:
+        path = os.path.join(self.path, _POSITION)
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            return None, False
+        try:
+            return _parse_position(json.loads(data))
+        except (ValueError, RecursionError) as error:
+            raise SinkError(
+                f"the position of the sink cannot be read: {error}",
+                path=path,
+                hint="Restore the file, or deliver into an empty folder",
+            ) from error
+
+    def _recover(self) -> None:
+        """Move the position over deliveries that were committed after it was written; remove what was not."""
+        names = os.listdir(self.path)
+        for name in names:
+            if is_temporary(name):
+                os.unlink(os.path.join(self.path, name))
+        start = self._start
+        table_id = "" if start is None else start.table_id
+        found = [delivery for name in names if (delivery := parse_delivery_name(name, table_id)) is not None]
+        if start is None:
+            if found:
+                raise SinkError(
+                    f"there are deliveries in the folder but no {_POSITION}",
+                    path=self.path,
+                    hint="Restore the file, or deliver into an empty folder",
+                )
+            return
+        for delivery in _beyond(found, start):
+            if not delivery.begins_at(start):
+                raise SinkError(
+                    f"the next delivery would begin at {start}, but there is one of a later version already",
+                    path=os.path.join(self.path, delivery.name),
+                    hint=f"Restore what is missing or the right {_POSITION}, or deliver into an empty folder",
+                )
+            start = delivery.following
+        if start != self._start:
+            self._write_position(start, delivered=True)
+
+
+def _beyond(deliveries: list[DeliveryName], start: Position) -> list[DeliveryName]:
+    """Deliveries at or after a position, in order."""
+    beyond = [delivery for delivery in deliveries if order(delivery.first) >= order(start)]
+    return sorted(beyond, key=lambda delivery: order(delivery.first))
+
+
+def _parse_position(told: Any) -> tuple[Position, bool]:
+    if not isinstance(told, dict):
+        told = {}
+    if told.get("format") != _FORMAT:
+        raise ValueError(f"its format is {told.get('format')!r}, not {_FORMAT}")
+    expected = {"table_id": str, "version": int, "part": int, "phase": str, "ordinal": int, "delivered": bool}
+    for field, kind in expected.items():
+        if type(told.get(field)) is not kind:
+            raise ValueError(f"its {field} is {told.get(field)!r}")
+    if told["phase"] not in ("snapshot", "stream") or min(told["version"], told["part"], told["ordinal"]) < 0:
+        raise ValueError("it is no position")
+    position = Position(told["table_id"], told["version"], told["part"], told["phase"], told["ordinal"])
+    return position, told["delivered"]

@@ -1,0 +1,83 @@
+"""Names of delivery files, from which alone the position after the delivery can be told. Pure.
+
+    00000000000000000012.jsonl                              all of version 12
+    00000000000000000012.to.00000000000000000015.jsonl      versions 12, 13 and 14
+    00000000000000000012.0000000003.jsonl                   the rest of version 12, from part 3 on
+    00000000000000000012-snapshot.0000000000.jsonl          all rows that live at version 12
+    00000000000000000012.0000000000.to.00000000000000000012.0000000003.4711.jsonl
+                                                            version 12 up to part 3, which begins with row 4711
+
+A name begins with the first position (version, phase, part); where the next delivery does not begin with the next
+version, `.to.` and its position (version, phase, part, ordinal) follow. Names sort, as text, in the order of delivery:
+`-` sorts before `.`, so a version's snapshot comes before its changes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from cdfd.changes.position import Position
+
+_NAME = re.compile(
+    r"(?P<version>\d{20})(?P<snapshot>-snapshot)?(?:\.(?P<part>\d{10,19}))?"
+    r"(?:\.to\.(?P<next_version>\d{20})(?P<next_snapshot>-snapshot)?"
+    r"(?:\.(?P<next_part>\d{10,19})\.(?P<next_ordinal>\d{1,19}))?)?"
+    r"\.(?:jsonl|parquet)",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryName:
+    """A delivery as the name of its file tells of it.
+
+    Attributes:
+        name: the file's name.
+        first: the position it is the delivery of. Its ordinal is not told: the delivery before tells it.
+        following: the position after it.
+    """
+
+    name: str
+    first: Position
+    following: Position
+
+    def begins_at(self, position: Position) -> bool:
+        """Whether this is a delivery of what is at `position`."""
+        return replace(self.first, ordinal=position.ordinal) == position
+
+
+def delivery_name(first: Position, following: Position, suffix: str) -> str:
+    """The name of the file that holds what is at `first` and up to `following`; `suffix` is `.jsonl` or `.parquet`."""
+    name = f"{first.version:020d}"
+    if first.phase == "snapshot":
+        name += "-snapshot"
+    if first.part or first.phase == "snapshot" or following.version == first.version:
+        name += f".{first.part:010d}"
+    if following != first.after_version():
+        name += f".to.{following.version:020d}"
+        if following.phase == "snapshot":
+            name += "-snapshot"
+        if following.part or following.ordinal:
+            name += f".{following.part:010d}.{following.ordinal}"
+    return name + suffix
+
+
+def parse_delivery_name(name: str, table_id: str) -> DeliveryName | None:
+    """What a file's name tells of the delivery of a table in it; None for a file of another kind."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    first = _position(table_id, match["version"], match["snapshot"], match["part"])
+    if match["next_version"] is None:
+        return DeliveryName(name, first, first.after_version())
+    following = _position(
+        table_id, match["next_version"], match["next_snapshot"], match["next_part"], match["next_ordinal"]
+    )
+    return DeliveryName(name, first, following)
+
+
+def _position(
+    table_id: str, version: str, snapshot: str | None, part: str | None, ordinal: str | None = None
+) -> Position:
+    return Position(table_id, int(version), int(part or 0), "snapshot" if snapshot else "stream", int(ordinal or 0))

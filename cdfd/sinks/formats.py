@@ -1,0 +1,133 @@
+"""What is in a delivery's file: JSON lines or Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import BinaryIO, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdfd.errors import SinkError
+
+Encoder = Callable[[pa.RecordBatch], bytes | bytearray | memoryview | pa.Buffer]
+
+# A row group is written when either is reached: enough for readers to be fast, little enough to be held.
+_GROUP_ROWS = 256 * 1024
+_GROUP_BYTES = 64 * 1024 * 1024
+
+
+class RowsWriter(Protocol):
+    """Writes the batches of one delivery into one file."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows. Blocks; memory is bounded whatever the number of batches."""
+
+    def finish(self) -> None:
+        """Write what is held back, so that the file is complete. The file stays open."""
+
+    def discard(self) -> None:
+        """Let go of the file, whose contents no longer matter."""
+
+
+class RowsFormat(Protocol):
+    """A kind of file."""
+
+    @property
+    def suffix(self) -> str:
+        """How its names end: `.jsonl` or `.parquet`."""
+
+    def writer(self, file: BinaryIO) -> RowsWriter:
+        """Rows into an open, empty file."""
+
+
+class JsonLines:
+    """One JSON object a line.
+
+    Args:
+        encode: a record batch to its lines, each with its newline.
+    """
+
+    suffix = ".jsonl"
+
+    def __init__(self, encode: Encoder) -> None:
+        self._encode = encode
+
+    def writer(self, file: BinaryIO) -> RowsWriter:
+        """Lines into an open file."""
+        return _LinesWriter(file, self._encode)
+
+
+class _LinesWriter:
+    def __init__(self, file: BinaryIO, encode: Encoder) -> None:
+        self._file = file
+        self._encode = encode
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._file.write(self._encode(batch))
+
+    def finish(self) -> None:
+        """All lines are written."""
+
+    def discard(self) -> None:
+        """Nothing is held."""
+
+
+class Parquet:
+    """Parquet, with the columns and types that the batches have.
+
+    All batches of a delivery have one schema: a delivery has to end where the schema of the table changes.
+
+    Args:
+        compression: a codec that pyarrow knows.
+    """
+
+    suffix = ".parquet"
+
+    def __init__(self, compression: str = "zstd") -> None:
+        self._compression = compression
+
+    def writer(self, file: BinaryIO) -> RowsWriter:
+        """Row groups into an open file."""
+        return _ParquetWriter(file, self._compression)
+
+
+class _ParquetWriter:
+    def __init__(self, file: BinaryIO, compression: str) -> None:
+        self._file = file
+        self._compression = compression
+        self._writer: pq.ParquetWriter | None = None
+        self._held: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._file, batch.schema, compression=self._compression)
+        if not batch.schema.equals(self._writer.schema):
+            raise SinkError(
+                "the schema changes within a delivery, which a Parquet file cannot follow",
+                hint="End the delivery where the table's schema changes, or deliver JSON lines",
+            )
+        self._held.append(batch)
+        self._rows += batch.num_rows
+        self._bytes += batch.nbytes
+        if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
+            self._flush(self._writer)
+
+    def finish(self) -> None:
+        if self._writer is not None:
+            self._flush(self._writer)
+            self._writer.close()
+
+    def discard(self) -> None:
+        if self._writer is not None:
+            # Otherwise its finaliser would write a footer into a file that is closed by then.
+            self._writer.is_open = False
+            self._writer = None
+
+    def _flush(self, writer: pq.ParquetWriter) -> None:
+        if self._held:
+            writer.write_table(pa.Table.from_batches(self._held), row_group_size=_GROUP_ROWS)
+            self._held.clear()
+            self._rows = self._bytes = 0

@@ -1,0 +1,320 @@
+"""What every `Sink` does, whatever is behind it.
+
+To add an implementation, add a subclass of `Place` to `PLACES`: somewhere to deliver to, that sinks come and go on.
+"""
+
+import asyncio
+import itertools
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cdfd.changes.position import Position
+from cdfd.errors import SinkError
+from cdfd.sinks.base import Sink
+from cdfd.sinks.files import FilesSink
+from cdfd.sinks.formats import JsonLines, Parquet
+from cdfd.sinks.memory import Delivered, MemorySink
+
+
+def lines(batch: pa.RecordBatch) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in batch.to_pylist())
+
+
+class Place(ABC):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @abstractmethod
+    async def open(self) -> Sink:
+        """A new sink on what earlier ones delivered here."""
+
+    @abstractmethod
+    def delivered(self) -> list[int]:
+        """Column `n` of all committed rows, in the order of delivery."""
+
+
+class MemoryPlace(Place):
+    def __init__(self, folder: Path) -> None:
+        self.committed: list[Delivered] = []
+
+    async def open(self) -> Sink:
+        return MemorySink(self.committed)
+
+    def delivered(self) -> list[int]:
+        return [n for delivery in self.committed for batch in delivery.batches for n in batch["n"].to_pylist()]
+
+
+class JsonLinesPlace(Place):
+    async def open(self) -> Sink:
+        return await FilesSink.open(self.folder / "orders", JsonLines(lines))
+
+    def delivered(self) -> list[int]:
+        files = sorted((self.folder / "orders").glob("*.jsonl"))
+        return [json.loads(line)["n"] for file in files for line in file.read_text().splitlines()]
+
+
+class ParquetPlace(Place):
+    async def open(self) -> Sink:
+        return await FilesSink.open(self.folder / "orders", Parquet(), fsync=False)
+
+    def delivered(self) -> list[int]:
+        files = sorted((self.folder / "orders").glob("*.parquet"))
+        return [n for file in files for n in pq.ParquetFile(file).read().column("n").to_pylist()]
+
+
+PLACES = [MemoryPlace, JsonLinesPlace, ParquetPlace]
+
+
+@pytest.fixture(params=PLACES, ids=lambda place: place.__name__)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return request.param(tmp_path)
+
+
+@asynccontextmanager
+async def opened(place: Place) -> AsyncIterator[Sink]:
+    sink = await place.open()
+    try:
+        yield sink
+    finally:
+        await sink.close()
+
+
+def rows(*n: int) -> pa.RecordBatch:
+    return pa.record_batch(
+        {"n": pa.array(n, pa.int64()), "_change_type": pa.array(["insert"] * len(n)).dictionary_encode()}
+    )
+
+
+def at(version: int, part: int = 0, phase: str = "stream", ordinal: int = 0) -> Position:
+    return Position("T", version, part, phase, ordinal)
+
+
+async def deliver(sink: Sink, position: Position, following: Position, *batches: pa.RecordBatch) -> None:
+    delivery = await sink.begin(position)
+    for batch in batches:
+        await delivery.write(batch)
+    await delivery.commit(following)
+
+
+class TestPositions:
+    def test_nothing_was_ever_delivered(self, place: Place) -> None:
+        async def scenario() -> None:
+            for _ in range(2):
+                async with opened(place) as sink:
+                    assert await sink.last_position() is None
+            assert place.delivered() == []
+
+        asyncio.run(scenario())
+
+    def test_it_is_there_after_each_commit_and_for_the_next_sink(self, place: Place) -> None:
+        async def scenario() -> None:
+            for version in range(7, 10):
+                async with opened(place) as sink:
+                    await deliver(sink, at(version), at(version + 1), rows(version))
+                    assert await sink.last_position() == at(version + 1)
+                async with opened(place) as sink:
+                    assert await sink.last_position() == at(version + 1)
+            assert place.delivered() == [7, 8, 9]
+
+        asyncio.run(scenario())
+
+    def test_all_kinds_of_steps(self, place: Place) -> None:
+        steps = [
+            at(5, 0, "snapshot"),
+            at(5, 3, "snapshot", 300),
+            at(5, 12_345_678, "snapshot", 99_999_999_999),
+            at(6),  # the snapshot's end
+            at(7),
+            at(8),  # no rows in 7
+            at(8, 2, ordinal=17),
+            at(9),
+            at(14),  # several versions at once
+            at(20, 4, ordinal=3),
+            at(20, 5, ordinal=4),
+            at(21, 0, "snapshot"),  # a new snapshot, because files were gone
+            at(22),
+            at(2**62),
+        ]
+
+        async def scenario() -> None:
+            for n, (position, following) in enumerate(itertools.pairwise(steps)):
+                async with opened(place) as sink:
+                    assert await sink.last_position() == (position if n else None)
+                    await deliver(sink, position, following, *([] if position == at(7) else [rows(n)]))
+            async with opened(place) as sink:
+                assert await sink.last_position() == steps[-1]
+            assert place.delivered() == [n for n in range(len(steps) - 1) if steps[n] != at(7)]
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize("first", [at(0), at(3, 2, ordinal=8), at(3, 2, "snapshot", 8)])
+    def test_any_beginning_and_versions_without_rows(self, place: Place, first: Position) -> None:
+        async def scenario() -> None:
+            async with opened(place) as sink:
+                await deliver(sink, first, at(4))
+                await deliver(sink, at(4), at(5), rows())
+                assert await sink.last_position() == at(5)
+            async with opened(place) as sink:
+                assert await sink.last_position() == at(5)
+                await deliver(sink, at(5), at(6), rows(5))
+            assert place.delivered() == [5]
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [at(6), at(8), at(7, 1), at(7, 0, "snapshot"), at(7, 0, ordinal=1), Position("another", 7)],
+    )
+    def test_only_where_it_stands(self, place: Place, wrong: Position) -> None:
+        async def scenario() -> None:
+            async with opened(place) as sink:
+                await deliver(sink, at(6), at(7), rows(6))
+                with pytest.raises(SinkError, match="cannot begin"):
+                    await sink.begin(wrong)
+                await deliver(sink, at(7), at(8), rows(7))
+            async with opened(place) as sink:
+                with pytest.raises(SinkError, match="cannot begin"):
+                    await sink.begin(wrong if wrong != at(8) else at(7))
+            assert place.delivered() == [6, 7]
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize("following", [at(5), at(6), at(6, 0, "snapshot"), Position("another", 9)])
+    def test_only_forward(self, place: Place, following: Position) -> None:
+        async def scenario() -> None:
+            async with opened(place) as sink:
+                delivery = await sink.begin(at(6))
+                await delivery.write(rows(6))
+                with pytest.raises(SinkError, match="cannot lead to"):
+                    await delivery.commit(following)
+                await delivery.abort()
+                assert await sink.last_position() is None
+                await deliver(sink, at(6), at(7), rows(6))
+            assert place.delivered() == [6]
+
+        asyncio.run(scenario())
+
+
+class TestDeliveries:
+    def test_many_batches_in_order(self, place: Place) -> None:
+        async def scenario() -> None:
+            async with opened(place) as sink:
+                await deliver(sink, at(0), at(1), rows(1, 2), rows(), rows(3), rows(*range(4, 2000)))
+                await deliver(sink, at(1), at(2), rows(2000))
+            assert place.delivered() == list(range(1, 2001))
+
+        asyncio.run(scenario())
+
+    def test_nothing_is_seen_before_the_commit(self, place: Place) -> None:
+        async def scenario() -> None:
+            async with opened(place) as sink:
+                delivery = await sink.begin(at(0))
+                await delivery.write(rows(1))
+                assert place.delivered() == []
+                assert await sink.last_position() is None
+                await delivery.commit(at(1))
+                assert place.delivered() == [1]
+
+        asyncio.run(scenario())
+
+    def test_an_aborted_delivery_never_was(self, place: Place) -> None:
+        async def scenario() -> None:
+            async with opened(place) as sink:
+                for position, batches in ((at(0), 0), (at(0), 2)):
+                    delivery = await sink.begin(position)
+                    for _ in range(batches):
+                        await delivery.write(rows(13))
+                    await delivery.abort()
+                    assert await sink.last_position() is None
+                await deliver(sink, at(0), at(1), rows(0))
+                delivery = await sink.begin(at(1))
+                await delivery.write(rows(13))
+                await delivery.abort()
+                await deliver(sink, at(1), at(2), rows(1))
+            assert place.delivered() == [0, 1]
+
+        asyncio.run(scenario())
+
+    def test_closing_aborts(self, place: Place) -> None:
+        async def scenario() -> None:
+            async with opened(place) as sink:
+                await deliver(sink, at(0), at(1), rows(0))
+                left = await sink.begin(at(1))
+                await left.write(rows(13))
+            with pytest.raises(SinkError):
+                await left.write(rows(13))
+            with pytest.raises(SinkError):
+                await left.commit(at(2))
+            await left.abort()
+            async with opened(place) as sink:
+                assert await sink.last_position() == at(1)
+            assert place.delivered() == [0]
+
+        asyncio.run(scenario())
+
+    def test_a_closed_sink_refuses(self, place: Place) -> None:
+        async def scenario() -> None:
+            sink = await place.open()
+            await sink.close()
+            await sink.close()
+            with pytest.raises(SinkError, match="closed"):
+                await sink.begin(at(0))
+            with pytest.raises(SinkError, match="closed"):
+                await sink.last_position()
+
+        asyncio.run(scenario())
+
+    def test_one_at_a_time(self, place: Place) -> None:
+        async def scenario() -> None:
+            async with opened(place) as sink:
+                delivery = await sink.begin(at(0))
+                with pytest.raises(SinkError, match="has not ended"):
+                    await sink.begin(at(0))
+                await delivery.write(rows(0))
+                await delivery.commit(at(1))
+            assert place.delivered() == [0]
+
+        asyncio.run(scenario())
+
+    def test_what_has_ended_takes_nothing(self, place: Place) -> None:
+        async def scenario() -> None:
+            async with opened(place) as sink:
+                committed = await sink.begin(at(0))
+                await committed.write(rows(0))
+                await committed.commit(at(1))
+                aborted = await sink.begin(at(1))
+                await aborted.abort()
+                current = await sink.begin(at(1))
+                for ended in (committed, aborted):
+                    await ended.abort()  # for a `finally`
+                    with pytest.raises(SinkError, match="has ended"):
+                        await ended.write(rows(13))
+                    with pytest.raises(SinkError, match="has ended"):
+                        await ended.commit(at(2))
+                await current.write(rows(1))
+                await current.commit(at(2))
+                assert await sink.last_position() == at(2)
+            assert place.delivered() == [0, 1]
+
+        asyncio.run(scenario())
+
+    def test_a_cancelled_write_can_be_aborted(self, place: Place) -> None:
+        async def scenario() -> None:
+            async with opened(place) as sink:
+                delivery = await sink.begin(at(0))
+                writing = asyncio.create_task(delivery.write(rows(*range(50_000))))
+                await asyncio.sleep(0)
+                writing.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
+                await delivery.abort()
+                await deliver(sink, at(0), at(1), rows(0))
+            assert place.delivered() == [0]
+
+        asyncio.run(scenario())

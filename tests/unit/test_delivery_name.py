@@ -1,0 +1,83 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdfd.changes.position import Phase, Position
+from cdfd.sinks.cursor import order
+from cdfd.sinks.delivery_name import delivery_name, parse_delivery_name
+
+
+def at(version: int, part: int = 0, phase: Phase = "stream", ordinal: int = 0) -> Position:
+    return Position("T", version, part, phase, ordinal)
+
+
+@pytest.mark.parametrize(
+    ("first", "following", "name"),
+    [
+        (at(12), at(13), "00000000000000000012.jsonl"),
+        (at(12), at(15), "00000000000000000012.to.00000000000000000015.jsonl"),
+        (at(12, 3, ordinal=9), at(13), "00000000000000000012.0000000003.jsonl"),
+        (
+            at(12),
+            at(12, 3, ordinal=4711),
+            "00000000000000000012.0000000000.to.00000000000000000012.0000000003.4711.jsonl",
+        ),
+        (at(12, 0, "snapshot"), at(13), "00000000000000000012-snapshot.0000000000.jsonl"),
+        (
+            at(12, 2, "snapshot", 20),
+            at(12, 4, "snapshot", 40),
+            "00000000000000000012-snapshot.0000000002.to.00000000000000000012-snapshot.0000000004.40.jsonl",
+        ),
+        (at(12), at(20, 0, "snapshot"), "00000000000000000012.to.00000000000000000020-snapshot.jsonl"),
+    ],
+)
+def test_names(first: Position, following: Position, name: str) -> None:
+    assert delivery_name(first, following, ".jsonl") == name
+    parsed = parse_delivery_name(name, "T")
+    assert parsed is not None
+    assert parsed.begins_at(first)
+    assert not parsed.begins_at(at(13, 1))
+    assert parsed.following == following
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_position.json",
+        ".lock",
+        "12.jsonl",
+        "00000000000000000012.json",
+        "00000000000000000012.jsonl.gz",
+        "00000000000000000012.jsonl\n",
+        "x00000000000000000012.jsonl",
+        "00000000000000000012.3.jsonl",
+        "00000000000000000012.to.13.jsonl",
+        "٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠١٢.jsonl",
+    ],
+)
+def test_other_files(name: str) -> None:
+    assert parse_delivery_name(name, "T") is None
+
+
+positions = st.builds(
+    at,
+    st.integers(0, 5) | st.integers(0, 2**63 - 1),
+    st.integers(0, 3) | st.integers(0, 10**10 - 1),
+    st.sampled_from(["snapshot", "stream"]),
+    st.integers(0, 2**63 - 1),
+)
+
+
+@given(st.lists(positions, min_size=2, max_size=8, unique_by=order))
+def test_names_tell_the_following_position_and_sort_in_order(found: list[Position]) -> None:
+    steps = list(pairwise(sorted(found, key=order)))
+    names = [delivery_name(first, following, ".parquet") for first, following in steps]
+    assert names == sorted(names)
+    for (first, following), name in zip(steps, names, strict=True):
+        parsed = parse_delivery_name(name, "T")
+        assert parsed is not None
+        assert parsed.begins_at(first)
+        assert parsed.following == following
+        assert len(name) < 255
