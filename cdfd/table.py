@@ -48,7 +48,7 @@ class Table:
         """
         storage = _absolute(open_storage(uri, storage_options))
         opened = cache(lambda root: open_storage(root, storage_options))
-        return cls(DeltaLog(storage), TableFiles(storage, tuple(allowed_roots), opened))
+        return cls(DeltaLog(storage), TableFiles(storage, opened, tuple(allowed_roots)))
 
     @property
     def uri(self) -> str:

@@ -76,6 +76,11 @@ class Execution:
     workers: int | None = None
     on_missing: OnMissing = fail
 
+    @property
+    def threads(self) -> int:
+        """Threads that decode."""
+        return len(os.sched_getaffinity(0)) if self.workers is None else self.workers
+
     def batches(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Iterator[ChangeBatch]:
         """The change rows of `plans`.
 
@@ -86,9 +91,8 @@ class Execution:
         Raises:
             CdfdError: as `read` says; it names table, version and file.
         """
-        workers = len(os.sched_getaffinity(0)) if self.workers is None else self.workers
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
-        for found in in_order(self._tasks(plans, 0 if start is None else start.part, workers), workers=workers):
+        for found in in_order(self._tasks(plans, 0 if start is None else start.part, self.threads), workers=self.threads):
             plan = found.plan
             if plan.version != version:
                 version, ordinal = plan.version, 0

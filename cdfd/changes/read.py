@@ -39,13 +39,13 @@ class TableFiles:
 
     Attributes:
         storage: the table's root.
-        allowed_roots: where absolute paths may lead besides.
         open_root: opens the store of an allowed root.
+        allowed_roots: where absolute paths may lead besides.
     """
 
     storage: Storage
+    open_root: Callable[[str], Storage]
     allowed_roots: tuple[str, ...] = ()
-    open_root: Callable[[str], Storage] | None = None
 
     def locate(self, path: str) -> tuple[Storage, str]:
         """The store of a path from the log, and the path in it.
@@ -54,9 +54,8 @@ class TableFiles:
             PathError: it leads out of the table and of the allowed roots.
         """
         location = paths.resolve(self.storage.uri, path, self.allowed_roots)
-        if location.root == self.storage.uri or self.open_root is None:
-            return self.storage, location.path
-        return self.open_root(location.root), location.path
+        inside = location.root == self.storage.uri
+        return self.storage if inside else self.open_root(location.root), location.path
 
     @contextlib.contextmanager
     def open(self, path: str, size: int | None = None) -> Iterator[Any]:
@@ -107,7 +106,9 @@ def read(scan: FileScan, schema: TableSchema, files: TableFiles, *, use_threads:
     with (
         _named(scan.path),
         files.open(scan.path, scan.size or None) as source,
-        pq.ParquetFile(source, buffer_size=STREAM_BYTES, pre_buffer=False) as file,
+        pq.ParquetFile(
+            source, buffer_size=STREAM_BYTES, pre_buffer=False, coerce_int96_timestamp_unit="us"
+        ) as file,
     ):
         yield from _Reader.prepare(file, schema, scan, files).batches(use_threads)
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
+from cdfd.changes.ahead import bursts
 from cdfd.changes.execute import Execution, in_thread
 from cdfd.changes.parts import parts
 from cdfd.changes.position import Position
-from cdfd.changes.stream import PlanStream, Version
-from cdfd.errors import CdfdError, MissingFileError, SchemaChangedError
+from cdfd.changes.stream import Version
+from cdfd.errors import MissingFileError, SchemaChangedError
 from cdfd.sinks.base import Sink
 from cdfd.table import Table
 from cdfd.tail.start import Start, start_version
@@ -27,8 +28,6 @@ logger = logging.getLogger("cdfd.feed")
 
 T = TypeVar("T")
 
-AHEAD = 64
-"""Versions planned ahead of the one that is delivered."""
 PART_BYTES = 256 << 20
 """Bytes of files from which a version is delivered in parts."""
 
@@ -131,34 +130,16 @@ class Feed:
                 return
             self._log("snapshot of version %d completed", position.version, position)
             position = following
-        async with contextlib.aclosing(self._ahead(stream, position.version)) as versions:
-            async for version in versions:
-                self._note_schema(version)
-                following = Position(version.table_id, version.plan.version + 1)
-                await self._deliver(version, replace(position, table_id=version.table_id), following)
-                position = following
-
-    async def _ahead(self, stream: PlanStream, start: int) -> AsyncGenerator[Version, None]:
-        """Versions as they come, planned ahead while others are delivered; ends where told to stop."""
-        queue: asyncio.Queue[Version | CdfdError] = asyncio.Queue(AHEAD)
-
-        async def plan() -> None:
-            try:
-                async for version in stream.versions(self.tailer, start):
-                    await queue.put(version)
-            except CdfdError as error:
-                await queue.put(error)  # in its place: what comes before it is delivered first
-
-        planner = asyncio.create_task(plan())
-        try:
-            while (item := await self._unless_stopped(queue.get())) is not None:
-                if isinstance(item, CdfdError):
-                    raise item
-                yield item
-        finally:
-            planner.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await planner
+        versions = stream.versions(self.tailer, position.version)
+        async with contextlib.aclosing(bursts(versions)) as ready:
+            while (burst := await self._unless_stopped(anext(ready))) is not None:
+                for version in burst:
+                    if self.stop.is_set():
+                        return
+                    self._note_schema(version)
+                    following = Position(version.table_id, version.plan.version + 1)
+                    await self._deliver(version, position, following)
+                    position = following
 
     async def _deliver(self, version: Version, position: Position, following: Position) -> None:
         plan = version.plan
@@ -194,7 +175,7 @@ class Feed:
             hint="Everything before it is delivered; set `on_schema_change: continue` to go on",
         )
 
-    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+    async def _unless_stopped(self, work: Awaitable[T]) -> T | None:
         """The result of `work`, or None where told to stop before it was there."""
         task = asyncio.ensure_future(work)
         stopped = asyncio.ensure_future(self.stop.wait())

@@ -132,10 +132,8 @@ def _boolean(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
 def _binary(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
     if _ESCAPES.fullmatch(text):
         return pa.scalar(bytes.fromhex(text.replace("\\u00", "")), arrow)
-    try:
-        return pa.scalar(text.encode("latin-1"), arrow)
-    except UnicodeEncodeError:
-        return pa.scalar(text.encode(), arrow)
+    # Deployed writers cast between string and binary, which is UTF-8; bytes that are none they cannot write but escaped.
+    return pa.scalar(text.encode(), arrow)
 
 
 def _date(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
@@ -176,9 +174,14 @@ def _write_floating(scalar: pa.Scalar[Any]) -> str:
 
 def _write_binary(scalar: pa.Scalar[Any]) -> str | None:
     data: bytes = scalar.as_py()
-    text = data.decode("latin-1")
-    # Bytes that happen to look like escapes are escaped themselves.
-    return "".join(f"\\u{byte:04x}" for byte in data) if _ESCAPES.fullmatch(text) else text or None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = None
+    # What is no text is escaped, and so are bytes that happen to look like escapes.
+    if text is None or _ESCAPES.fullmatch(text):
+        return "".join(f"\\u{byte:04x}" for byte in data)
+    return text or None
 
 
 def _write_date(scalar: pa.Scalar[Any]) -> str:

@@ -163,11 +163,16 @@ class DeltaLog:
             UnsupportedError: the table asks for what cdfd does not implement.
             LogError: the log is broken or does not reach back that far.
         """
+        found = await self.found_header(version)
+        with self._named(found.version):
+            return found.finish()
+
+    async def found_header(self, version: int | None = None) -> PartialHeader:
+        """The same, whatever the table asks for and however little the log holds."""
         if version is not None:
             found = await self._checksum(version)
             if found.complete:
-                with self._named(version):
-                    return found.finish()
+                return found
         segment = await self.segment(version)
         found = PartialHeader(segment.version)
         for number, stat in zip(range(segment.version, -1, -1), reversed(segment.commits), strict=False):
@@ -180,8 +185,7 @@ class DeltaLog:
             with self._named(segment.checkpoint.version):
                 state = await checkpoint_files.read_header(self.storage, segment.checkpoint)
             found = found.before(state.protocol, state.metadata)
-        with self._named(segment.version):
-            return found.finish()
+        return found
 
     async def _checksum(self, version: int) -> PartialHeader:
         try:

@@ -1,0 +1,34 @@
+# Everything needs `.venv`, which is made from pyproject.toml where it is missing or older.
+PYTHON ?= python3
+BIN := .venv/bin
+MARK := .venv/.installed
+
+.PHONY: help demo test lint bench clean
+.DEFAULT_GOAL := help
+
+help:  ## What there is to make
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
+
+$(MARK): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: $(MARK)  ## A table that changes, and every change as it is delivered
+	$(BIN)/cdfd demo
+
+lint: $(MARK)  ## ruff, mypy, import walls
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint  ## All tests
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+bench: $(MARK)  ## Benchmarks, with peers in the same run; updates bench/README.md
+	$(BIN)/python -m bench.run
+
+clean:  ## Remove what was made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/data

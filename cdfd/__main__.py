@@ -1,0 +1,5 @@
+"""`python -m cdfd`."""
+
+from cdfd.cli import main
+
+main()

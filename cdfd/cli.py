@@ -1,0 +1,166 @@
+"""The command line. Thin: options in, one call each, errors out on one line. What takes long to import is imported by the command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from cdfd import __version__
+from cdfd.errors import CdfdError
+
+app = typer.Typer(
+    name="cdfd",
+    help="Every row-level change of a Delta Lake table, in order and exactly once.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+class LogFormat(StrEnum):
+    """How log lines look."""
+
+    auto = "auto"
+    text = "text"
+    json = "json"
+
+
+class Changes(StrEnum):
+    """Where change rows may come from."""
+
+    auto = "auto"
+    cdf = "cdf"
+    files = "files"
+
+
+class RowFormat(StrEnum):
+    """How a change row looks as JSON."""
+
+    flat = "flat"
+    debezium = "debezium"
+
+
+class _Options:
+    """What applies to every command."""
+
+    debug = False
+
+
+TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="Path or URI of a Delta table.")]
+CONFIG = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration file.")]
+ROOTS = Annotated[
+    Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option("--allowed-root", metavar="URI", help="Where absolute file paths (clones) may lead; repeatable."),
+]
+
+
+@app.callback()
+def _main(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug log lines.")] = False,
+    log_format: Annotated[LogFormat, typer.Option(help="Log lines on stderr; auto: text on a terminal, else JSON.")] = LogFormat.auto,
+    log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+) -> None:
+    from cdfd import logs
+
+    _Options.debug = debug
+    logs.set_up(log_format.value, "debug" if debug else log_level)
+
+
+@app.command()
+def demo(
+    folder: Annotated[Optional[Path], typer.Argument(help="Where to leave the table; a temporary folder if not given.")] = None,  # noqa: UP045
+) -> None:
+    """Show the main job: a writer changes a table, a daemon delivers every change."""
+    from cdfd.demo import show
+
+    show.run(folder)
+
+
+@app.command()
+def tail(
+    table: TABLE,
+    from_: Annotated[str, typer.Option("--from", metavar="WHERE", help="earliest, latest, a version or a timestamp.")] = "latest",
+    until: Annotated[Optional[str], typer.Option(metavar="WHERE", help="now, a version or a timestamp; default: follow.")] = None,  # noqa: UP045
+    snapshot: Annotated[bool, typer.Option("--snapshot", help="First the live rows at the starting version, as inserts.")] = False,
+    changes: Annotated[Changes, typer.Option(help="Where change rows may come from.")] = Changes.auto,
+    columns: Annotated[Optional[str], typer.Option(metavar="A,B", help="Only these columns.")] = None,  # noqa: UP045
+    format: Annotated[RowFormat, typer.Option("--format", help="How rows look.")] = RowFormat.flat,
+    output: Annotated[Optional[Path], typer.Option("--output", "-o", metavar="FILE", help="Write here, not to standard output.")] = None,  # noqa: UP045
+    allowed_root: ROOTS = None,
+) -> None:
+    """Print change rows, one JSON object a line."""
+    from cdfd import tailing
+
+    tailing.run(
+        tailing.Request(
+            uri=table,
+            start=from_,
+            until=until,
+            snapshot=snapshot,
+            changes=changes.value,
+            columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
+            format=format.value,
+            output=output,
+            allowed_roots=tuple(allowed_root or ()),
+        )
+    )
+
+
+@app.command()
+def run(config: CONFIG) -> None:
+    """Run the daemon."""
+    from cdfd.daemon import process
+
+    raise typer.Exit(process.run(config))
+
+
+@app.command()
+def check(config: CONFIG) -> None:
+    """Validate a configuration, open every table, connect to the sink. Writes nothing."""
+    from cdfd.daemon import checking
+
+    raise typer.Exit(checking.run(config))
+
+
+@app.command()
+def inspect(
+    table: TABLE,
+    version: Annotated[Optional[int], typer.Option(help="As of this version; default: the newest.")] = None,  # noqa: UP045
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Show what a table is, what stops us from reading it, and where its changes will come from."""
+    from cdfd import inspection
+
+    sys.stdout.write(inspection.report(table, version, as_json=as_json))
+
+
+@app.command()
+def version() -> None:
+    """Print our version and those of the libraries that matter."""
+    from importlib.metadata import version as installed
+
+    libraries = " ".join(f"{name} {installed(name)}" for name in ("pyarrow", "numpy", "pyroaring", "orjson", "watchdog"))
+    sys.stdout.write(f"cdfd {__version__}\npython {sys.version.split()[0]} {libraries}\n")
+
+
+def main() -> None:
+    """Entry point: runs a command, and turns what goes wrong into a line on stderr and an exit code."""
+    try:
+        app()
+    except CdfdError as error:
+        if _Options.debug:
+            raise
+        sys.stderr.write(f"cdfd: {error}\n")
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader has seen enough. What Python would still flush at exit has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)

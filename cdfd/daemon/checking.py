@@ -1,0 +1,54 @@
+"""`cdfd check`: what a configuration says, what is there, and whether they fit. Writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cdfd.config import load, settings
+from cdfd.config.settings import Settings
+from cdfd.daemon import assembly
+from cdfd.delta.protocol import cdf_enabled
+from cdfd.errors import CdfdError, UnsupportedError
+
+COLUMNS = ("table", "version", "files", "changes", "topic", "state")
+
+
+def run(path: Path) -> int:
+    """Print a table of what was found; 0 where all of it is usable, else 1.
+
+    Raises:
+        ConfigError: the file is wrong.
+    """
+    config = load(path)
+    rows = asyncio.run(_check(config))
+    sys.stdout.write(_aligned([COLUMNS, *(row for row, _ in rows)]))
+    return 0 if all(usable for _, usable in rows) else 1
+
+
+async def _check(config: Settings) -> list[tuple[tuple[str, ...], bool]]:
+    return [await _check_table(config, table) for table in config.tables]
+
+
+async def _check_table(config: Settings, table: settings.Table) -> tuple[tuple[str, ...], bool]:
+    try:
+        opened = assembly.open_table(table)
+        state = await opened.log.snapshot()
+        for name in (table.columns or ()) + table.key:
+            state.header.schema.select([name])
+        feed = cdf_enabled(state.metadata)
+        if table.changes == "cdf" and not feed:
+            raise UnsupportedError("the table does not record a change data feed", table=table.uri)
+        note = await assembly.check_sink(config, table)
+    except CdfdError as error:
+        return (table.name, "", "", "", table.topic, f"{error}"), False
+    changes = "files" if table.changes == "files" or not feed else "cdc files"
+    return (table.name, str(state.version), f"{len(state.live()):,}", changes, table.topic, note), True
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    lines = ("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows)
+    return "".join(f"{line.rstrip()}\n" for line in lines)

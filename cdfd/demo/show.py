@@ -1,0 +1,210 @@
+"""The demo: a writer changes a table while the daemon's loop delivers every change, and both are compared at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE
+from cdfd.changes.execute import Execution
+from cdfd.changes.position import Position
+from cdfd.daemon.feed import Feed, Policies
+from cdfd.demo.writer import TableWriter
+from cdfd.encoding.json import JsonEncoder
+from cdfd.errors import SinkError
+from cdfd.sinks.base import Delivery, Sink
+from cdfd.sinks.files import FilesSink
+from cdfd.sinks.formats import JsonLines
+from cdfd.table import Table
+from cdfd.tail.clock import SystemClock
+
+ORDERS = pa.schema([("order_id", pa.int64()), ("customer", pa.string()), ("amount", pa.decimal128(10, 2)), ("status", pa.string())])
+SHOWN = 4
+"""Rows of a version to print; the rest is counted."""
+PATIENCE_SECONDS = 20.0
+
+
+def run(folder: Path | None) -> None:
+    """Run the demo in `folder`, or in a temporary one that is removed again.
+
+    Raises:
+        CdfdError: what was delivered is not what the table holds, or something failed.
+    """
+    with _folder(folder) as place:
+        asyncio.run(_show(place))
+
+
+@contextlib.contextmanager
+def _folder(folder: Path | None) -> Iterator[Path]:
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+    else:
+        with tempfile.TemporaryDirectory(prefix="cdfd-demo-") as temporary:
+            yield Path(temporary)
+
+
+async def _show(place: Path) -> None:
+    table = Table.open(str(place / "orders"))
+    writer = TableWriter(table.log.storage, ORDERS)
+    await writer.create()
+    say(f"A Delta table at {table.uri}, a daemon that delivers its changes to {place / 'changes'}\n")
+    stop = asyncio.Event()
+    files = await FilesSink.open(place / "changes", JsonLines(lambda batch: JsonEncoder(batch.schema).lines(batch)))
+    sink = ShowingSink(files)
+    with table.tailer() as tailer:
+        feed = Feed(table, sink, Execution(table.files), tailer, Policies(start="earliest"), stop)
+        delivering = asyncio.create_task(feed.run())
+        try:
+            await sink.reached(1)
+            for title, step in _steps(writer):
+                say(f"\n-- {title}")
+                committed = await step()
+                sink.committed(committed, writer.committing)
+                await asyncio.wait_for(sink.reached(committed + 1), PATIENCE_SECONDS)
+        finally:
+            stop.set()
+            await delivering
+            await sink.close()
+    _compare(sink, writer)
+    milliseconds = sorted(sink.latencies)
+    say(
+        f"From the writer's commit to the delivery, both synced to disk, {len(milliseconds)} commits: "
+        f"median {statistics.median(milliseconds):.1f} ms, longest {milliseconds[-1]:.1f} ms."
+    )
+
+
+def _steps(writer: TableWriter) -> list[tuple[str, Callable[[], Awaitable[int]]]]:
+    status, order = pc.field("status"), pc.field("order_id")
+    late = _orders([(2, "Grace", "250.00", "shipped"), (7, "Edsger", "12.00", "new")])
+    discount = pa.field("discount", pa.int32())
+    with_discount = _orders([(8, "Barbara", "99.99", "new")]).append_column(discount, pa.array([10], pa.int32()))
+    return [
+        ("INSERT six orders", lambda: writer.insert(_orders(FIRST))),
+        ("UPDATE: orders 1 and 3 are shipped", lambda: writer.update(order.isin([1, 3]), {"status": pc.scalar("shipped")})),
+        ("MERGE: order 2 changes, order 7 is new", lambda: writer.merge(late, "order_id")),
+        ("DELETE what is cancelled, by a deletion vector", lambda: writer.delete(status == "cancelled")),
+        ("OPTIMIZE: files are rewritten, no row changes, nothing is delivered", writer.optimize),
+        ("ADD COLUMN discount", lambda: writer.add_column(discount)),
+        ("INSERT with the new column", lambda: writer.insert(with_discount)),
+    ]
+
+
+FIRST = [
+    (1, "Ada", "10.50", "new"),
+    (2, "Grace", "200.00", "new"),
+    (3, "Alan", "7.25", "new"),
+    (4, "Edgar", "31.00", "cancelled"),
+    (5, "Tony", "1.00", "new"),
+    (6, "Donald", "2.56", "new"),
+]
+
+
+def _orders(rows: list[tuple[int, str, str, str]]) -> pa.Table:
+    ids, customers, amounts, states = zip(*rows, strict=True)
+    columns = [pa.array(ids), pa.array(customers), pa.array(amounts).cast(pa.decimal128(10, 2)), pa.array(states)]
+    return pa.table(columns, schema=ORDERS)
+
+
+@dataclass(slots=True)
+class ShowingSink:
+    """A sink that prints what another one has delivered, and measures how long it took."""
+
+    inner: Sink
+    latencies: list[float] = field(default_factory=list)
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    _clock: SystemClock = field(default_factory=SystemClock)
+    _version: int = 0
+    _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _delivered: dict[int, float] = field(default_factory=dict)
+    _committed: dict[int, float] = field(default_factory=dict)
+
+    async def last_position(self) -> Position | None:
+        """See the port."""
+        return await self.inner.last_position()
+
+    async def begin(self, position: Position) -> Delivery:
+        """See the port."""
+        return _Showing(self, await self.inner.begin(position))
+
+    async def close(self) -> None:
+        """See the port."""
+        await self.inner.close()
+
+    async def reached(self, version: int) -> None:
+        """Return once everything before `version` is delivered."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: self._version >= version)
+
+    def committed(self, version: int, when: float) -> None:
+        """Note when the writer committed `version`, on the clock's monotonic scale."""
+        self._committed[version] = when
+        self._measure(version)
+
+    async def delivered(self, following: Position, batches: list[pa.RecordBatch]) -> None:
+        """Print and keep the rows of a delivery that counts."""
+        version = following.version - 1
+        self._delivered[version] = self._clock.monotonic()
+        self._measure(version)
+        for batch in batches:
+            sys.stdout.write(bytes(JsonEncoder(batch.schema).lines(batch.slice(0, SHOWN))).decode())
+            if batch.num_rows > SHOWN:
+                say(f"... and {batch.num_rows - SHOWN} more")
+        self.batches += batches
+        async with self._moved:
+            self._version = following.version
+            self._moved.notify_all()
+
+    def _measure(self, version: int) -> None:
+        if version in self._delivered and version in self._committed:
+            self.latencies.append(1000 * (self._delivered[version] - self._committed[version]))
+
+
+@dataclass(slots=True)
+class _Showing:
+    sink: ShowingSink
+    inner: Delivery
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+
+    async def write(self, batch: pa.RecordBatch) -> None:
+        self.batches.append(batch)
+        await self.inner.write(batch)
+
+    async def commit(self, following: Position) -> None:
+        await self.inner.commit(following)
+        await self.sink.delivered(following, self.batches)
+
+    async def abort(self) -> None:
+        await self.inner.abort()
+
+
+def _compare(sink: ShowingSink, writer: TableWriter) -> None:
+    """Fold all delivered changes and hold them against the table's rows."""
+    folded: Counter[tuple[object, ...]] = Counter()
+    for batch in sink.batches:
+        for row in batch.to_pylist():
+            sign = -1 if row[CHANGE_TYPE] in ("delete", "update_preimage") else 1
+            values = {name: value for name, value in row.items() if name not in {each.name for each in CHANGE_COLUMNS}}
+            folded[tuple(values.get(column) for column in writer.schema.names)] += sign
+    rows = Counter(tuple(row.values()) for row in writer.rows().to_pylist())
+    same = +folded == rows and not -folded
+    verdict = "equal to" if same else "NOT EQUAL to"
+    say(f"\nAll {sum(batch.num_rows for batch in sink.batches)} changes folded: {verdict} the table's {rows.total()} rows.")
+    if not same:
+        raise SinkError("what was delivered does not add up to the table", table=writer.storage.uri)
+
+
+def say(line: str) -> None:
+    """A line for whoever watches."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

@@ -1,0 +1,260 @@
+"""A small Delta writer: what the demo needs to change a table in every way that a reader must understand. Tests use it too.
+
+It holds the table's rows of each file in memory, so it is for small tables. It writes what the specification asks of writers at reader
+version 3: Parquet data files, change data files, deletion vectors, and log entries by put-if-absent.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cdfd.changes.columns import CHANGE_TYPE
+from cdfd.delta import deletion_vector, paths
+from cdfd.delta import schema as schemas
+from cdfd.delta.actions import DeletionVectorDescriptor
+from cdfd.delta.commit import serialize
+from cdfd.delta.deletion_vector import RowSet
+from cdfd.storage.base import Storage
+from cdfd.tail.clock import Clock, SystemClock
+
+Action = tuple[str, Mapping[str, Any]]
+FEATURES = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors", "changeDataFeed"]}
+
+
+@dataclass(slots=True)
+class _File:
+    """A live data file: its rows as written, and which of them a deletion vector hides."""
+
+    path: str
+    rows: pa.Table
+    size: int
+    hidden: RowSet = field(default_factory=lambda: RowSet.of(()))
+    descriptor: DeletionVectorDescriptor | None = None
+
+    def live(self) -> pa.Table:
+        if not len(self.hidden):
+            return self.rows
+        return self.rows.filter(pa.array(~self.hidden.mask(0, self.rows.num_rows)))
+
+
+@dataclass(slots=True)
+class TableWriter:
+    """Writes one table. Every method that changes it commits one version and returns its number.
+
+    Attributes:
+        storage: the table's root.
+        schema: of the rows, as of now.
+        feed: whether updates and deletes record change data files.
+        version: the newest one written.
+        committing: when writing its log entry began, on the clock's monotonic scale.
+    """
+
+    storage: Storage
+    schema: pa.Schema
+    feed: bool = True
+    clock: Clock = field(default_factory=SystemClock)
+    table_id: str = field(default_factory=lambda: str(uuid4()))
+    version: int = -1
+    committing: float = 0.0
+    _files: dict[str, _File] = field(default_factory=dict)
+
+    def rows(self) -> pa.Table:
+        """The table's live rows."""
+        tables = [_widened(file.live(), self.schema) for file in self._files.values()]
+        return pa.concat_tables(tables) if tables else self.schema.empty_table()
+
+    async def create(self) -> int:
+        """Version 0: protocol and metadata."""
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 7, **FEATURES}
+        return await self._commit("CREATE TABLE", [("protocol", protocol), self._metadata()])
+
+    async def insert(self, rows: pa.Table) -> int:
+        """Append rows in a file of their own."""
+        return await self._commit("WRITE", [await self._add(_widened(rows, self.schema))])
+
+    async def update(self, where: pc.Expression, values: Mapping[str, pc.Expression]) -> int:
+        """Change rows by rewriting the files that hold them, recording their images before and after."""
+        actions: list[Action] = []
+        before, after = [], []
+        for file in list(self._files.values()):
+            live = _widened(file.live(), self.schema)
+            touched = live.filter(where)
+            if touched.num_rows:
+                changed = _computed(touched, values)
+                before.append(touched)
+                after.append(changed)
+                actions += await self._rewrite(file, pa.concat_tables([live.filter(~where), changed]))
+        images = _images(pa.concat_tables(before), pa.concat_tables(after))
+        return await self._commit("UPDATE", [*actions, *await self._change_data(images)])
+
+    async def merge(self, rows: pa.Table, key: str) -> int:
+        """Replace the rows whose key is in `rows`, and insert those whose key is not there yet."""
+        rows = _widened(rows, self.schema)
+        actions: list[Action] = []
+        before = []
+        for file in list(self._files.values()):
+            live = _widened(file.live(), self.schema)
+            matched = pc.is_in(live.column(key), value_set=rows.column(key).combine_chunks())
+            if pc.any(matched).as_py():
+                before.append(live.filter(matched))
+                actions += await self._rewrite(file, live.filter(pc.invert(matched)))
+        old = pa.concat_tables([*before, self.schema.empty_table()])
+        known = pc.is_in(rows.column(key), value_set=old.column(key).combine_chunks())
+        new = rows.filter(known)
+        images = _images(old.sort_by(key), new.sort_by(key))
+        inserted = _typed(rows.filter(pc.invert(known)), "insert")
+        actions.append(await self._add(rows))
+        return await self._commit("MERGE", [*actions, *await self._change_data(pa.concat_tables([images, inserted]))])
+
+    async def delete(self, where: pc.Expression) -> int:
+        """Hide rows by deletion vectors. Nothing is recorded beside: the difference of the vectors says what is gone."""
+        actions: list[Action] = []
+        for file in list(self._files.values()):
+            everything = _widened(file.rows, self.schema)
+            numbered = everything.append_column("\0row", pa.array(range(everything.num_rows)))
+            hit = RowSet.of(numbered.filter(where).column("\0row").to_pylist()).union(file.hidden)
+            if len(hit) > len(file.hidden):
+                actions += await self._hide(file, hit)
+        return await self._commit("DELETE", actions)
+
+    async def optimize(self) -> int:
+        """Put all live rows into one file. No row changes."""
+        rows = self.rows()
+        actions = [self._remove(file, data_change=False) for file in list(self._files.values())]
+        return await self._commit("OPTIMIZE", [*actions, await self._add(rows, data_change=False)])
+
+    async def add_column(self, column: pa.Field) -> int:
+        """Add a column; existing rows have null in it."""
+        self.schema = self.schema.append(column)
+        return await self._commit("ADD COLUMNS", [self._metadata()])
+
+    async def commit(self, operation: str, actions: Sequence[Action]) -> int:
+        """Commit any actions, for tests of what a well-behaved writer would not do."""
+        return await self._commit(operation, actions)
+
+    async def _commit(self, operation: str, actions: Sequence[Action]) -> int:
+        info = {"timestamp": self.clock.now_ms(), "operation": operation, "operationParameters": {}}
+        entry = serialize([("commitInfo", info), *actions])
+        self.committing = self.clock.monotonic()
+        await self.storage.put_if_absent(f"{paths.LOG}/{paths.commit_name(self.version + 1)}", entry)
+        self.version += 1
+        return self.version
+
+    def _metadata(self) -> Action:
+        fields = {
+            "id": self.table_id,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schemas.serialize(schemas.from_arrow(self.schema)),
+            "partitionColumns": [],
+            "configuration": {
+                "delta.enableChangeDataFeed": str(self.feed).lower(),
+                "delta.enableDeletionVectors": "true",
+            },
+        }
+        return "metaData", fields
+
+    async def _add(self, rows: pa.Table, *, data_change: bool = True) -> Action:
+        path = f"part-{uuid4()}.parquet"
+        self._files[path] = _File(path, rows, await self._write(path, rows))
+        return self._add_action(self._files[path], data_change=data_change)
+
+    def _add_action(self, file: _File, *, data_change: bool = True) -> Action:
+        return "add", {
+            "path": file.path,
+            "partitionValues": {},
+            "size": file.size,
+            "modificationTime": self.clock.now_ms(),
+            "dataChange": data_change,
+            "stats": json.dumps({"numRecords": file.rows.num_rows, "tightBounds": file.descriptor is None}),
+            **_vector(file.descriptor),
+        }
+
+    def _remove(self, file: _File, *, data_change: bool = True) -> Action:
+        del self._files[file.path]
+        return "remove", {
+            "path": file.path,
+            "deletionTimestamp": self.clock.now_ms(),
+            "dataChange": data_change,
+            "extendedFileMetadata": True,
+            "partitionValues": {},
+            "size": file.size,
+            **_vector(file.descriptor),
+        }
+
+    async def _rewrite(self, file: _File, rows: pa.Table) -> list[Action]:
+        removed = self._remove(file)
+        return [removed, await self._add(rows)] if rows.num_rows else [removed]
+
+    async def _hide(self, file: _File, rows: RowSet) -> list[Action]:
+        removed = self._remove(file)
+        name = uuid4()
+        data, [(offset, size)] = deletion_vector.store([rows])
+        described = deletion_vector.describe(name, "", offset, size, len(rows))
+        await self.storage.put(str(deletion_vector.path_of(described)), data)
+        self._files[file.path] = _File(file.path, file.rows, file.size, rows, described)
+        return [removed, self._add_action(self._files[file.path])]
+
+    async def _change_data(self, rows: pa.Table) -> list[Action]:
+        if not self.feed:
+            return []
+        path = f"_change_data/cdc-{uuid4()}.parquet"
+        size = await self._write(path, rows)
+        return [("cdc", {"path": path, "partitionValues": {}, "size": size, "dataChange": False})]
+
+    async def _write(self, path: str, rows: pa.Table) -> int:
+        buffer = io.BytesIO()
+        pq.write_table(rows, buffer)
+        await self.storage.put(path, buffer.getvalue())
+        return buffer.tell()
+
+
+def _vector(descriptor: DeletionVectorDescriptor | None) -> dict[str, Any]:
+    if descriptor is None:
+        return {}
+    fields = {
+        "storageType": descriptor.storage_type,
+        "pathOrInlineDv": descriptor.path_or_inline,
+        "offset": descriptor.offset,
+        "sizeInBytes": descriptor.size_in_bytes,
+        "cardinality": descriptor.cardinality,
+    }
+    return {"deletionVector": fields}
+
+
+def _widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows written before a column was added have null in it."""
+    columns = [
+        rows.column(each.name).cast(each.type) if each.name in rows.schema.names else pa.nulls(rows.num_rows, each.type)
+        for each in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _computed(rows: pa.Table, values: Mapping[str, pc.Expression]) -> pa.Table:
+    import pyarrow.acero as acero
+
+    expressions = [values.get(name, pc.field(name)) for name in rows.schema.names]
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(rows))
+    project = acero.Declaration("project", acero.ProjectNodeOptions(expressions, rows.schema.names), [source])
+    return project.to_table().cast(rows.schema)
+
+
+def _typed(rows: pa.Table, change_type: str) -> pa.Table:
+    return rows.append_column(CHANGE_TYPE, pa.array([change_type] * rows.num_rows, pa.string()))
+
+
+def _images(before: pa.Table, after: pa.Table) -> pa.Table:
+    """Rows before and after an update, each image directly before its other one."""
+    both = pa.concat_tables([_typed(before, "update_preimage"), _typed(after, "update_postimage")])
+    count = before.num_rows
+    order = [place for row in range(count) for place in (row, count + row)]
+    return both.take(pa.array(order, pa.int64()))

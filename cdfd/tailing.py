@@ -1,0 +1,156 @@
+"""`cdfd tail`: change rows as JSON lines, to standard output or a file.
+
+Versions are planned in the event loop, read and encoded in threads, and written by one thread, in order. Versions that are there already run
+through those stages together; one that has just come is written out before the next is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import pyarrow as pa
+
+from cdfd.changes.ahead import bursts
+from cdfd.changes.execute import ChangeBatch, Execution, everything, named
+from cdfd.changes.lanes import mapped
+from cdfd.changes.plan import ChangePlan
+from cdfd.encoding.debezium import DebeziumEncoder
+from cdfd.encoding.json import JsonEncoder
+from cdfd.errors import CdfdError, StorageError
+from cdfd.table import Table, versions
+from cdfd.tail.start import start_version, until_version
+from cdfd.tail.tailer import Tailer
+
+logger = logging.getLogger("cdfd.tail")
+
+REPORT_SECONDS = 10.0
+"""How often long work says how far it has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to print; the options of the command."""
+
+    uri: str
+    start: str = "latest"
+    until: str | None = None
+    snapshot: bool = False
+    changes: Literal["auto", "cdf", "files"] = "auto"
+    columns: tuple[str, ...] | None = None
+    format: Literal["flat", "debezium"] = "flat"
+    output: Path | None = None
+    allowed_roots: tuple[str, ...] = ()
+
+
+def run(request: Request) -> None:
+    """Print until the end that was asked for, or for ever; SIGTERM ends it after the row under way.
+
+    Raises:
+        CdfdError: naming table, version and file; whole versions before it are written.
+    """
+    with _opened(request.output) as out:
+        asyncio.run(_run(request, out))
+
+
+async def _run(request: Request, out: BinaryIO) -> None:
+    table = Table.open(request.uri, None, request.allowed_roots)
+    select = everything if request.columns is None else partial(named, request.columns)
+    execution = Execution(table.files, select)
+    writer = Writer(table.uri, request.format, out)
+    with table.tailer() as tailer:
+        first, last = await _range(table, tailer, request)
+        if request.columns is not None:
+            (await table.log.header()).schema.select(request.columns)
+        stream = table.stream(request.changes)
+        planned = versions(table, tailer, stream, first, last, snapshot=request.snapshot)
+        stopping = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        stopping.add_signal_handler(signal.SIGTERM, task.cancel)
+        try:
+            async with contextlib.aclosing(bursts(planned)) as ready:
+                async for burst in ready:
+                    await asyncio.to_thread(writer.write, execution, [version.plan for version in burst])
+        except asyncio.CancelledError:
+            return
+
+
+async def _range(table: Table, tailer: Tailer, request: Request) -> tuple[int, int | None]:
+    if request.until is None:
+        await tailer.wait_for_table()
+    if request.snapshot and request.start == "latest":
+        first = await table.log.latest_version()
+    else:
+        first = await start_version(table.log, request.start)
+    return first, await until_version(table.log, request.until)
+
+
+class Writer:
+    """Encodes and writes the change rows of plans, in order. Used from one thread at a time."""
+
+    def __init__(self, table: str, format: Literal["flat", "debezium"], out: BinaryIO) -> None:
+        self._out = out
+        self._debezium = DebeziumEncoder(table) if format == "debezium" else None
+        self._flat: JsonEncoder | None = None
+        self._report = Report()
+
+    def write(self, execution: Execution, plans: Sequence[ChangePlan]) -> None:
+        """All rows of `plans`. When it returns they are out of this process's hands."""
+        # Debezium's events may hold two rows of different batches: those are encoded one after the other.
+        workers = execution.threads if self._debezium is None else 1
+        for found, lines in mapped(self._encoded, execution.batches(plans), workers=workers):
+            self._out.write(lines)
+            self._report.count(found.plan.version, found.rows.num_rows)
+        if self._debezium is not None:
+            self._out.write(self._debezium.flush_lines())
+        self._out.flush()
+
+    def _encoded(self, found: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer]:
+        if self._debezium is not None:
+            return found, self._debezium.lines(found.rows, snapshot=found.plan.origin == "snapshot")
+        encoder = self._flat
+        if encoder is None or encoder.schema != found.rows.schema:
+            self._flat = encoder = JsonEncoder(found.rows.schema)
+        return found, encoder.lines(found.rows)
+
+
+@dataclass(slots=True)
+class Report:
+    """Says now and then how far long work has come."""
+
+    rows: int = 0
+    due: float = field(default_factory=lambda: time.monotonic() + REPORT_SECONDS)
+
+    def count(self, version: int, rows: int) -> None:
+        """Note rows of a version."""
+        self.rows += rows
+        now = time.monotonic()
+        if now >= self.due:
+            self.due = now + REPORT_SECONDS
+            logger.info("at version %d, %d rows written", version, self.rows, extra={"version": version, "rows": self.rows})
+
+
+@contextlib.contextmanager
+def _opened(path: Path | None) -> Iterator[BinaryIO]:
+    """The output. What goes wrong with it is an error of ours, but for a reader that has seen enough."""
+    try:
+        if path is None:
+            yield sys.stdout.buffer
+        else:
+            with path.open("wb", buffering=0) as file:
+                yield file
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot write: {error.strerror or error}", path=str(path or "standard output")) from error
