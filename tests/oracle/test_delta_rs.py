@@ -52,7 +52,7 @@ class Life:
     def table(self, version: int | None = None) -> Counter[Row]:
         """The rows at a version, as delta-rs sees them.
 
-        Not by `to_pyarrow_table`: its threads use a file system written in Python and may abort the interpreter at exit.
+        Not by `to_pyarrow_table`: its threads use a file system in Python and may abort the interpreter at its exit.
         """
         return bag(pa.table(DeltaTable(self.uri, version=version).scan()).to_batches())
 
