@@ -20,6 +20,7 @@ DATA = Path(__file__).parent / "data"
 SEED = 20260101
 MILLIONS_OF_FILES = 1_000_000
 FEW_FILES = 1_000
+ROW_GROUP = 250_000
 BIG_COMMIT_ROWS = 5_000_000
 STATUS = pa.array(["new", "paid", "packed", "shipped", "delivered", "returned", "cancelled"])
 NO_PARTITION: Mapping[str, str] = {}
@@ -105,9 +106,11 @@ def _write_many_files(path: Path, count: int) -> None:
     version = 10
     checkpoint = log / f"{version:020}.checkpoint.parquet"
     with pq.ParquetWriter(checkpoint, CHECKPOINT, compression="snappy") as writer:
-        writer.write_table(_header_rows())
-        for first in range(0, count, 250_000):
-            writer.write_table(_add_rows(first, min(250_000, count - first)))
+        before = [_header_rows()]  # in one row group with files, as writers leave it
+        for first in range(0, count, ROW_GROUP):
+            files = _add_rows(first, min(ROW_GROUP, count - first))
+            writer.write_table(pa.concat_tables([*before, files]), row_group_size=ROW_GROUP + 2)
+            before = []
     hint = {"version": version, "size": count + 2, "numOfAddFiles": count}
     (log / "_last_checkpoint").write_text(json.dumps(hint))
     write_commit(path, version, [])
