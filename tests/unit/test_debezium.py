@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdfd import __version__
+from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES
+from cdfd.encoding.debezium import DebeziumEncoder
+from cdfd.errors import DataError
+
+KINDS = CHANGE_TYPES.to_pylist()
+SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string()), *CHANGE_COLUMNS])
+TIME = 1_767_225_600_123
+
+
+def change_rows(changes: list[tuple[str, int]], first: int = 0) -> pa.RecordBatch:
+    """Rows of (change type, version), numbered from `first` on by id and ordinal."""
+    count = len(changes)
+    ids = np.arange(first, first + count)
+    columns = [
+        pa.array(ids),
+        pa.array([f'row "{number}"' if number % 3 else None for number in ids], pa.string()),
+        pa.DictionaryArray.from_arrays(pa.array([KINDS.index(kind) for kind, _ in changes], pa.int8()), CHANGE_TYPES),
+        pa.array([version for _, version in changes], pa.int64()),
+        pa.array([TIME + version for _, version in changes], pa.timestamp("ms", "UTC")),
+        pa.array(ids),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def image(number: int) -> dict[str, Any]:
+    return {"id": number, "note": f'row "{number}"' if number % 3 else None}
+
+
+def event(before: int | None, after: int | None, op: str, version: int) -> dict[str, Any]:
+    """The envelope of rows given by their numbers."""
+    ordinal = after if after is not None else before
+    return {
+        "before": None if before is None else image(before),
+        "after": None if after is None else image(after),
+        "source": {
+            "version": __version__,
+            "connector": "cdfd",
+            "name": "shop",
+            "snapshot": "true" if op == "r" else "false",
+            "db": "",
+            "table": 'or"ders',
+            "ts_ms": TIME + version,
+            "sequence": f'["{version}","{ordinal}"]',
+            "commit_version": version,
+            "change_ordinal": ordinal,
+        },
+        "op": op,
+        "ts_ms": TIME + version,
+        "transaction": None,
+    }
+
+
+def expected(changes: list[tuple[str, int]]) -> list[dict[str, Any]]:
+    """The oracle: one row after the other."""
+    events, waiting = [], None
+    for number, (kind, version) in enumerate(changes):
+        if waiting is not None and not (kind == "update_postimage" and changes[waiting][1] == version):
+            events.append(event(waiting, None, "d", changes[waiting][1]))
+            waiting = None
+        if kind == "update_preimage":
+            waiting = number
+        elif kind == "insert":
+            events.append(event(None, number, "c", version))
+        elif kind == "delete":
+            events.append(event(number, None, "d", version))
+        else:
+            events.append(event(waiting, number, "u", version))
+            waiting = None
+    return events if waiting is None else [*events, event(waiting, None, "d", changes[waiting][1])]
+
+
+def encoder(**options: bool) -> DebeziumEncoder:
+    return DebeziumEncoder('or"ders', name="shop", **options)
+
+
+def parsed(lines: pa.Buffer) -> list[Any]:
+    text = lines.to_pybytes().decode()
+    assert not text or text.endswith("\n")
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+CHANGES = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 2)), max_size=20)
+
+
+@given(CHANGES, st.lists(st.integers(0, 20), max_size=4))
+def test_events_are_the_same_however_rows_are_cut_into_batches(changes: list[tuple[str, int]], cuts: list[int]) -> None:
+    whole = change_rows(changes)
+    borders = [0, *sorted(min(cut, len(changes)) for cut in cuts), len(changes)]
+    by_lines, by_events = encoder(), encoder()
+    found, values = [], []
+    for start, stop in itertools.pairwise(borders):
+        batch = whole.slice(start, stop - start)
+        found += parsed(by_lines.lines(batch))
+        events = by_events.events(batch)
+        values += [json.loads(value.as_py()) for value in events.values]
+        assert len(events.rows) == len(events.values)
+        assert all(
+            values[-len(events.rows) + n]["source"]["change_ordinal"] == start + row
+            for n, row in enumerate(events.rows)
+        )
+    found += parsed(by_lines.flush_lines())
+    values += [json.loads(value.as_py()) for value in by_events.flush().values]
+    assert found == values == expected(changes)
+    assert parsed(by_lines.flush_lines()) == []
+
+
+def test_field_order_and_text_of_an_update() -> None:
+    lines = encoder().lines(change_rows([("update_preimage", 4), ("update_postimage", 4)]))
+    assert lines.to_pybytes().decode() == (
+        '{"before":{"id":0,"note":null},"after":{"id":1,"note":"row \\"1\\""},"source":{"version":"'
+        + __version__
+        + '",'
+        '"connector":"cdfd","name":"shop","snapshot":"false","db":"","table":"or\\"ders","ts_ms":1767225600127,'
+        '"sequence":"[\\"4\\",\\"1\\"]","commit_version":4,"change_ordinal":1},"op":"u","ts_ms":1767225600127,'
+        '"transaction":null}\n'
+    )
+
+
+def test_rows_of_a_snapshot_are_reads() -> None:
+    rows = change_rows([("insert", 3), ("insert", 3)])
+    assert parsed(encoder().lines(rows, snapshot=True)) == [event(None, 0, "r", 3), event(None, 1, "r", 3)]
+
+
+def test_transactions_are_versions() -> None:
+    found = parsed(encoder(transactions=True).lines(change_rows([("insert", 3), ("delete", 3)])))
+    assert [event["transaction"] for event in found] == [
+        {"id": "3", "total_order": order, "data_collection_order": order} for order in (1, 2)
+    ]
+
+
+def test_a_schema_may_change_while_a_row_is_held_back() -> None:
+    subject = encoder()
+    assert parsed(subject.lines(change_rows([("update_preimage", 1)]))) == []
+    wider = change_rows([("insert", 2)], first=1)
+    wider = wider.add_column(2, "added", pa.array([True]))
+    found = parsed(subject.lines(wider))
+    assert [event["op"] for event in found] == ["d", "c"]
+    assert found[1]["after"] == {**image(1), "added": True}
+
+
+def test_a_row_held_back_does_not_keep_its_batch() -> None:
+    changes = [("insert", 1)] * 10_000 + [("update_preimage", 1)]
+    subject, before = encoder(), pa.total_allocated_bytes()
+    subject.lines(change_rows(changes))
+    assert pa.total_allocated_bytes() - before < 10_000
+    (left,) = parsed(subject.flush_lines())
+    assert left == event(10_000, None, "d", 1)
+
+
+def test_plain_change_types_and_other_dictionaries_do_too() -> None:
+    rows = change_rows([("insert", 1), ("delete", 1)])
+    plain = rows.set_column(2, "_change_type", pa.array(["insert", "delete"]))
+    other = rows.set_column(
+        2, "_change_type", pa.array(["delete", "insert"]).dictionary_encode().take(pa.array([1, 0]))
+    )
+    assert parsed(encoder().lines(plain)) == parsed(encoder().lines(other)) == parsed(encoder().lines(rows))
+
+
+def test_batches_without_change_columns_are_refused() -> None:
+    with pytest.raises(DataError, match="change rows have to end in _change_type"):
+        encoder().lines(change_rows([("insert", 1)]).select(["id", "note"]))
+
+
+def test_longs_as_strings_in_rows() -> None:
+    (found,) = parsed(encoder(longs_as_strings=True).lines(change_rows([("insert", 1)])))
+    assert found["after"]["id"] == "0"
+    assert found["source"]["commit_version"] == 1
