@@ -74,7 +74,7 @@ def main() -> None:
         encoder = JsonEncoder(batch.schema)
         report(f"{name} ({len(encoder.lines(batch)) // rows} bytes)", lambda e=encoder, b=batch: e.lines(b), rows)
     batch = batches["prices, no nulls"]
-    report("debezium", lambda: DebeziumEncoder(batch.schema, table="orders").lines(batch), rows)
+    report("debezium", lambda: DebeziumEncoder("orders").lines(batch), rows)
 
 
 def report(name: str, work: Callable[[], object], rows: int) -> None:

@@ -18,6 +18,9 @@ _BOOLEANS = pool(b"false", b"true")
 _FRACTIONS = [b"." + (b"%03d" % n).rstrip(b"0").ljust(1, b"0") for n in range(1000)]
 _PARTS = [b"", b"-0"]
 _SPECIAL = [b"NaN", b"Infinity", b"-Infinity"]
+_FLOAT_TEXTS = {
+    quote: pool(*_FRACTIONS, *_PARTS, *(quote + name + quote for name in _SPECIAL)) for quote in (b"", _QUOTE)
+}
 _POINT_ZERO = 0
 _EMPTY, _MINUS_ZERO, _NAN, _INFINITY, _MINUS_INFINITY = range(1000, 1005)
 # Decimals of up to 15 (6) significant digits and float64 (float32) numbers are one to one, so the shortest text is
@@ -81,7 +84,7 @@ def floats(array: pa.Array, special_quote: bytes = _QUOTE) -> Column:
     nulls = nulls_of(array)
     values = without_gaps(raw_values(array, array.type.to_pandas_dtype()), nulls)
     thousandths, short = _thousandths(values)
-    pools = [pool(*_FRACTIONS, *_PARTS, *(special_quote + name + special_quote for name in _SPECIAL))]
+    pools = [_FLOAT_TEXTS[special_quote]]
     base = len(pools[0])
     first, second = np.empty(len(values), np.int64), np.full(len(values), _EMPTY)
     if short.any():

@@ -92,10 +92,12 @@ def pool_from_parts(offsets: Integers, data: pa.Buffer | Bytes | None) -> pa.Arr
 
 def pool_of(array: pa.Array) -> pa.Array:
     """The texts of any string or binary array as a pool. What lies beneath nulls is in there, not to be referred to."""
-    wide = array.cast(pa.large_string()) if pa.types.is_string_view(array.type) else array
-    wide = wide.cast(pa.large_binary())
-    _, offsets, data = wide.buffers()
-    return pa.Array.from_buffers(pa.large_binary(), len(wide), [None, offsets, data], offset=wide.offset)
+    if pa.types.is_string_view(array.type):
+        array = array.cast(pa.large_string())
+    if not (pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)):
+        array = array.cast(pa.large_binary())
+    _, offsets, data = array.buffers()
+    return pa.Array.from_buffers(pa.large_binary(), len(array), [None, offsets, data], offset=array.offset)
 
 
 def nulls_of(array: pa.Array) -> Booleans | None:

@@ -75,6 +75,8 @@ def times_of_day(array: pa.Array) -> Column:
 
 def _microseconds(array: pa.Array) -> Integers:
     """A timestamp array as microseconds since 1970."""
+    if array.type.unit == "us":
+        return raw_values(array, np.int64)
     if array.type.unit == "ns":
         return raw_values(array, np.int64) // 1_000
     try:
