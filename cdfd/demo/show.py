@@ -8,9 +8,10 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -66,12 +67,12 @@ async def _show(place: Path) -> None:
         feed = Feed(table, sink, Execution(table.files), tailer, Policies(start="earliest"), stop)
         delivering = asyncio.create_task(feed.run())
         try:
-            await sink.reached(1)
+            await _before(sink.reached(1), delivering)
             for title, step in _steps(writer):
                 say(f"\n-- {title}")
                 committed = await step()
                 sink.committed(committed, writer.committing)
-                await asyncio.wait_for(sink.reached(committed + 1), PATIENCE_SECONDS)
+                await _before(sink.reached(committed + 1), delivering)
         finally:
             stop.set()
             await delivering
@@ -82,6 +83,17 @@ async def _show(place: Path) -> None:
         f"From the writer's commit to the delivery, both synced to disk, {len(milliseconds)} commits: "
         f"median {statistics.median(milliseconds):.1f} ms, longest {milliseconds[-1]:.1f} ms."
     )
+
+
+async def _before(event: Coroutine[Any, Any, None], delivering: asyncio.Task[None]) -> None:
+    """Wait for `event` while the daemon's loop runs; what ends the loop is raised here."""
+    awaited = asyncio.create_task(event)
+    await asyncio.wait((awaited, delivering), timeout=PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    if not awaited.done():
+        awaited.cancel()
+        if delivering.done():
+            delivering.result()
+        raise SinkError(f"nothing was delivered for {PATIENCE_SECONDS:.0f} s")
 
 
 def _steps(writer: TableWriter) -> list[tuple[str, Callable[[], Awaitable[int]]]]:

@@ -21,6 +21,8 @@ class Delivery(Protocol):
     async def commit(self, following: Position) -> None:
         """Make the rows and the position after them durable, both or neither.
 
+        Without rows, `following` may be where the delivery began: a start that is to survive a crash before the first row.
+
         When it returns, `last_position` answers `following`, here and after any crash. When it raises, the outcome may be unknown: ask
         `last_position` of a newly opened sink.
         """

@@ -49,13 +49,17 @@ class Cursor:
             )
         self._begun = position
 
-    def check(self, following: Position) -> None:
-        """`SinkError` where the delivery under way cannot lead to `following`."""
+    def check(self, following: Position, *, rows: bool) -> None:
+        """`SinkError` where the delivery under way cannot lead to `following`.
+
+        Without rows it may lead to where it began: so a position is made durable before there is anything to deliver.
+        """
         self._require_usable()
         begun = self._begun
         if begun is None:
             raise SinkError("there is no delivery to commit", version=following.version)
-        if following.table_id != begun.table_id or order(following) <= order(begun):
+        stays = following == begun and not rows
+        if following.table_id != begun.table_id or (order(following) <= order(begun) and not stays):
             raise SinkError(f"a delivery from {begun} cannot lead to {following}", version=following.version)
 
     def doubt(self) -> None:

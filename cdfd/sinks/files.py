@@ -121,7 +121,7 @@ class FileDelivery:
     def _commit(self, following: Position) -> None:
         with self._turn, _translated("commit", self._folder.path):
             self._require_open()
-            self._cursor.check(following)
+            self._cursor.check(following, rows=self._spool is not None)
             self._state = "failed"
             rows = None if self._spool is None else self._spool.complete(sync=self._folder.sync)
             self._cursor.doubt()

@@ -68,7 +68,7 @@ class MemoryDelivery:
     async def commit(self, following: Position) -> None:
         """Append the delivery to the sink's list."""
         self._require_open()
-        self._cursor.check(following)
+        self._cursor.check(following, rows=any(batch.num_rows for batch in self._batches))
         self._delivered.append(Delivered(self._position, following, tuple(self._batches)))
         self._cursor.advance(following)
         self._ended = True

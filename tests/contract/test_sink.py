@@ -202,6 +202,19 @@ class TestPositions:
         asyncio.run(scenario())
 
 
+    def test_a_start_is_durable_before_there_is_a_row(self, place: Place) -> None:
+        async def scenario() -> None:
+            async with opened(place) as sink:
+                delivery = await sink.begin(at(6))
+                await delivery.commit(at(6))
+            async with opened(place) as sink:
+                assert await sink.last_position() == at(6)
+                await deliver(sink, at(6), at(7), rows(6))
+            assert place.delivered() == [6]
+
+        asyncio.run(scenario())
+
+
 class TestDeliveries:
     def test_many_batches_in_order(self, place: Place) -> None:
         async def scenario() -> None:
