@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -128,7 +129,7 @@ def list_files(runs: int) -> Iterator[Figure]:
         raise SystemExit(f"not the same files: {found}")
     ours = found.pop("ours")
     for field, unit, what in (("seconds", "s", "time"), ("memory_mb", "MB", "peak memory above imports")):
-        best = min(found.values(), key=lambda measured, field=field: measured[field])[field]  # type: ignore[misc]
+        best = min(measured[field] for measured in found.values())
         peers = ", ".join(f"{measured[field]:.3g} {unit} (`{name}`)" for name, measured in found.items())
         name = f"open a table of 1 M live files and list them: {what}"
         yield Figure(name, f"{ours[field]:.3g} {unit}", peers, ours[field] / best, "×", 1.0, 0.5)
@@ -184,8 +185,8 @@ def memory(runs: int) -> Iterator[Figure]:
         tail = [*CDFD, "tail", uri, "--from", "0", "--until", "now", "-o", os.devnull]
         found = alternating(
             min(runs, 5),
-            tail=lambda tail=tail: process(*tail),  # type: ignore[misc]
-            changes=lambda uri=uri: probe("changes_streamed", uri),  # type: ignore[misc]
+            tail=partial(process, *tail),
+            changes=partial(probe, "changes_streamed", uri),
         )
         for who, what in (("tail", "`cdfd tail -o /dev/null`"), ("changes", "`cdfd.changes`, batch by batch")):
             peak = found[who]["peak_mb"] - bare_mb
