@@ -116,7 +116,7 @@ def _write_many_files(path: Path, count: int) -> None:
     write_commit(path, version, [])
     for after in (1, 2):
         first = count + after * 10
-        actions = [{"add": add} for add in adds(first, 5)]
+        actions: list[dict[str, object]] = [{"add": add} for add in adds(first, 5)]
         write_commit(path, version + after, [{"commitInfo": {"operation": "WRITE"}}, *actions])
     write_commit(path, version + 3, [add_file(path, orders(0, 1_000).drop_columns("day"), {"day": "2024-01-01"})])
 
