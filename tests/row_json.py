@@ -9,7 +9,6 @@ import json
 import math
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
@@ -22,13 +21,13 @@ def object_text(names: list[str], values: list[str]) -> str:
     return "{" + ",".join(f"{dumps(name)}:{value}" for name, value in zip(names, values, strict=True)) + "}"
 
 
-def float_text(number: float, kind: pa.DataType) -> str:
-    """The shortest digits that read back as the same number, as Python and NumPy find them."""
+def float_text(number: float) -> str:
+    """The shortest digits that read back as the same number, as Python finds them."""
     if math.isnan(number):
         return "NaN"
     if math.isinf(number):
         return "Infinity" if number > 0 else "-Infinity"
-    return repr(number) if types.is_float64(kind) else str(np.float32(number))
+    return repr(number)
 
 
 def scalar_text(value: Any, kind: pa.DataType) -> str:
@@ -38,7 +37,7 @@ def scalar_text(value: Any, kind: pa.DataType) -> str:
     if types.is_integer(kind):
         return str(value)
     if types.is_floating(kind):
-        return float_text(value, kind)
+        return float_text(value)
     if types.is_decimal(kind):
         with decimal.localcontext(prec=100):
             return format(value.quantize(decimal.Decimal(1).scaleb(-kind.scale)), "f")

@@ -24,7 +24,11 @@ _ROWS_AT_ONCE: Final = 65_536
 
 
 class JsonEncoder:
-    """Encodes batches of one schema. Holds no state of the batches: threads may share it."""
+    """Encodes batches of one schema. Holds no state of the batches: threads may share it.
+
+    Attributes:
+        schema: of the batches.
+    """
 
     def __init__(
         self, schema: pa.Schema, *, columns: Sequence[int] | None = None, longs_as_strings: bool = False
@@ -39,6 +43,7 @@ class JsonEncoder:
         Raises:
             UnsupportedError: a column is of a type that JSON has no form for.
         """
+        self.schema = schema
         self._schema_names = list(schema.names)
         self._columns = list(range(len(schema))) if columns is None else list(columns)
         self._rules = Rules(longs_as_strings=longs_as_strings)

@@ -23,9 +23,8 @@ _FLOAT_TEXTS = {
 }
 _POINT_ZERO = 0
 _EMPTY, _MINUS_ZERO, _NAN, _INFINITY, _MINUS_INFINITY = range(1000, 1005)
-# Decimals of up to 15 (6) significant digits and float64 (float32) numbers are one to one, so the shortest text is
-# found by arithmetic.
-_EXACT_BELOW = {np.dtype(np.float64): 1e15, np.dtype(np.float32): 1e6}
+# Decimals of up to 15 significant digits and doubles are one to one, so the shortest text is found by arithmetic.
+_EXACT_BELOW = 1e15
 
 
 def raw_values(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -73,16 +72,19 @@ def _integers(values: Integers, nulls: Booleans | None) -> Column:
 
 
 def floats(array: pa.Array, special_quote: bytes = _QUOTE) -> Column:
-    """The shortest text that reads back as the same number, always with a point or an exponent.
+    """The shortest text that reads back as the same double, always with a point or an exponent.
+
+    A single is printed as the double that it equals: JSON's readers have doubles, and the shortest text of a single is another number to
+    them (0.1 for 0.10000000149011612), which then differs from what every other reader of the table finds.
 
     NaN, Infinity and -Infinity, which JSON does not have, stand in the given quotes. Most numbers in tables have a
     few decimals only. Those are printed as an integer and a fraction out of a table, all others by Arrow, which takes
     three times as long.
     """
-    if pa.types.is_float16(array.type):
-        array = array.cast(pa.float32())
+    if not pa.types.is_float64(array.type):
+        array = array.cast(pa.float64())
     nulls = nulls_of(array)
-    values = without_gaps(raw_values(array, array.type.to_pandas_dtype()), nulls)
+    values = without_gaps(raw_values(array, np.float64), nulls)
     thousandths, short = _thousandths(values)
     pools = [_FLOAT_TEXTS[special_quote]]
     base = len(pools[0])
@@ -159,13 +161,11 @@ def _unscaled(array: pa.Array) -> Column:
     return Column(_printed(plain), (np.arange(len(array)),), nulls_of(array))
 
 
-def _thousandths(values: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], Booleans]:
+def _thousandths(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], Booleans]:
     """The numbers times 1000, rounded, and for which of them that is their shortest decimal form."""
     with np.errstate(over="ignore", invalid="ignore"):
-        wide = values.astype(np.float64, copy=False)
-        scaled = np.rint(wide * 1000)
-        exact = (scaled / 1000).astype(values.dtype, copy=False) == values
-        return scaled, exact & (np.abs(scaled) < _EXACT_BELOW[values.dtype])
+        scaled = np.rint(values * 1000)
+        return scaled, (scaled / 1000 == values) & (np.abs(scaled) < _EXACT_BELOW)
 
 
 def _bare(values: npt.NDArray[Any], texts: pa.Array) -> Integers:

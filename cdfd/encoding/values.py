@@ -4,7 +4,7 @@
 |-----------------------------|--------------------------------------------------------------------------------------|
 | null                        | `null`                                                                               |
 | bool, integers              | themselves; integers of 64 bits as strings if asked for                              |
-| floating point              | shortest text that reads back the same; `"NaN"`, `"Infinity"`, `"-Infinity"`         |
+| floating point              | shortest text of the double; `"NaN"`, `"Infinity"`, `"-Infinity"`                    |
 | decimal                     | string with all digits of its scale                                                  |
 | date, timestamp, time       | ISO-8601 string, a timestamp with six digits, and `Z` where it has a zone            |
 | string                      | string                                                                               |
