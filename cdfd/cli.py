@@ -63,7 +63,9 @@ ROOTS = Annotated[
 @app.callback()
 def _main(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug log lines.")] = False,
-    log_format: Annotated[LogFormat, typer.Option(help="Log lines on stderr; auto: text on a terminal, else JSON.")] = LogFormat.auto,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="Log lines on stderr; auto: text on a terminal, else JSON.")
+    ] = LogFormat.auto,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
 ) -> None:
     from cdfd import logs
@@ -74,7 +76,9 @@ def _main(
 
 @app.command()
 def demo(
-    folder: Annotated[Optional[Path], typer.Argument(help="Where to leave the table; a temporary folder if not given.")] = None,  # noqa: UP045
+    folder: Annotated[
+        Optional[Path], typer.Argument(help="Where to leave the table; a temporary folder if not given.")
+    ] = None,  # noqa: UP045
 ) -> None:
     """Show the main job: a writer changes a table, a daemon delivers every change."""
     from cdfd.demo import show
@@ -85,13 +89,21 @@ def demo(
 @app.command()
 def tail(
     table: TABLE,
-    from_: Annotated[str, typer.Option("--from", metavar="WHERE", help="earliest, latest, a version or a timestamp.")] = "latest",
-    until: Annotated[Optional[str], typer.Option(metavar="WHERE", help="now, a version or a timestamp; default: follow.")] = None,  # noqa: UP045
-    snapshot: Annotated[bool, typer.Option("--snapshot", help="First the live rows at the starting version, as inserts.")] = False,
+    from_: Annotated[
+        str, typer.Option("--from", metavar="WHERE", help="earliest, latest, a version or a timestamp.")
+    ] = "latest",
+    until: Annotated[
+        Optional[str], typer.Option(metavar="WHERE", help="now, a version or a timestamp; default: follow.")
+    ] = None,  # noqa: UP045
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot", help="First the live rows at the starting version, as inserts.")
+    ] = False,
     changes: Annotated[Changes, typer.Option(help="Where change rows may come from.")] = Changes.auto,
     columns: Annotated[Optional[str], typer.Option(metavar="A,B", help="Only these columns.")] = None,  # noqa: UP045
     format: Annotated[RowFormat, typer.Option("--format", help="How rows look.")] = RowFormat.flat,
-    output: Annotated[Optional[Path], typer.Option("--output", "-o", metavar="FILE", help="Write here, not to standard output.")] = None,  # noqa: UP045
+    output: Annotated[
+        Optional[Path], typer.Option("--output", "-o", metavar="FILE", help="Write here, not to standard output.")
+    ] = None,  # noqa: UP045
     allowed_root: ROOTS = None,
 ) -> None:
     """Print change rows, one JSON object a line."""
@@ -145,7 +157,9 @@ def version() -> None:
     """Print our version and those of the libraries that matter."""
     from importlib.metadata import version as installed
 
-    libraries = " ".join(f"{name} {installed(name)}" for name in ("pyarrow", "numpy", "pyroaring", "orjson", "watchdog"))
+    libraries = " ".join(
+        f"{name} {installed(name)}" for name in ("pyarrow", "numpy", "pyroaring", "orjson", "watchdog")
+    )
     sys.stdout.write(f"cdfd {__version__}\npython {sys.version.split()[0]} {libraries}\n")
 
 

@@ -45,7 +45,9 @@ async def gather(uri: str, version: int | None = None) -> dict[str, Any]:
         "partition_columns": list(found.metadata.partition_columns),
         "configuration": dict(sorted(found.metadata.configuration.items())),
         "changes": {
-            "from": "cdc files where there are any, else add and remove actions" if cdf_enabled(found.metadata) else "add and remove actions",
+            "from": "cdc files where there are any, else add and remove actions"
+            if cdf_enabled(found.metadata)
+            else "add and remove actions",
             "change_data_feed": cdf_enabled(found.metadata),
             "timestamps": "in-commit" if in_commit_timestamps_enabled(found.metadata) else "log file modification time",
         },

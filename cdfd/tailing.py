@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 import sys
 import time
@@ -27,7 +26,7 @@ from cdfd.changes.lanes import mapped
 from cdfd.changes.plan import ChangePlan
 from cdfd.encoding.debezium import DebeziumEncoder
 from cdfd.encoding.json import JsonEncoder
-from cdfd.errors import CdfdError, StorageError
+from cdfd.errors import StorageError
 from cdfd.table import Table, versions
 from cdfd.tail.start import start_version, until_version
 from cdfd.tail.tailer import Tailer
@@ -138,7 +137,9 @@ class Report:
         now = time.monotonic()
         if now >= self.due:
             self.due = now + REPORT_SECONDS
-            logger.info("at version %d, %d rows written", version, self.rows, extra={"version": version, "rows": self.rows})
+            logger.info(
+                "at version %d, %d rows written", version, self.rows, extra={"version": version, "rows": self.rows}
+            )
 
 
 @contextlib.contextmanager

@@ -92,7 +92,9 @@ class Execution:
             CdfdError: as `read` says; it names table, version and file.
         """
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
-        for found in in_order(self._tasks(plans, 0 if start is None else start.part, self.threads), workers=self.threads):
+        for found in in_order(
+            self._tasks(plans, 0 if start is None else start.part, self.threads), workers=self.threads
+        ):
             plan = found.plan
             if plan.version != version:
                 version, ordinal = plan.version, 0

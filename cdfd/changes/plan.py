@@ -198,9 +198,7 @@ def _from_files(commit: Commit, header: Header, previous: Header, before: Snapsh
     schema = None if previous.schema == header.schema else previous.schema
     for remove in removed.values():
         values = _partition_values(remove, previous, before)
-        yield FileScan(
-            remove.path, "delete", values, remove.size or 0, without=remove.deletion_vector, schema=schema
-        )
+        yield FileScan(remove.path, "delete", values, remove.size or 0, without=remove.deletion_vector, schema=schema)
 
 
 def _by_path(actions: Iterable[F]) -> dict[str, F]:

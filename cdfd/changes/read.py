@@ -6,8 +6,8 @@ Rows stay in Arrow buffers. What is resolved once per file (which column is whic
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, constant_type, types_from_file
-from cdfd.changes.plan import ChangePlan, FileScan
+from cdfd.changes.plan import FileScan
 from cdfd.changes.projection import Projection
 from cdfd.delta import deletion_vector, paths, values
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import TableSchema
-from cdfd.errors import CdfdError, DataError, MissingFileError, NotFoundError, UnsupportedError
+from cdfd.errors import CdfdError, DataError, MissingFileError, NotFoundError
 from cdfd.storage.base import Storage
 
 BATCH_BYTES = 8 << 20
@@ -88,7 +88,9 @@ class TableFiles:
             return deletion_vector.decode_stored(descriptor, file.read(length))
 
 
-def read(scan: FileScan, schema: TableSchema, files: TableFiles, *, use_threads: bool = False) -> Iterator[pa.RecordBatch]:
+def read(
+    scan: FileScan, schema: TableSchema, files: TableFiles, *, use_threads: bool = False
+) -> Iterator[pa.RecordBatch]:
     """The change rows of one scan: the columns of `schema`, then `_change_type`, in the order of the file.
 
     Args:
@@ -106,9 +108,7 @@ def read(scan: FileScan, schema: TableSchema, files: TableFiles, *, use_threads:
     with (
         _named(scan.path),
         files.open(scan.path, scan.size or None) as source,
-        pq.ParquetFile(
-            source, buffer_size=STREAM_BYTES, pre_buffer=False, coerce_int96_timestamp_unit="us"
-        ) as file,
+        pq.ParquetFile(source, buffer_size=STREAM_BYTES, pre_buffer=False, coerce_int96_timestamp_unit="us") as file,
     ):
         yield from _Reader.prepare(file, schema, scan, files).batches(use_threads)
 
@@ -126,9 +126,7 @@ class _Reader:
     schema: pa.Schema
 
     @classmethod
-    def prepare(
-        cls, file: pq.ParquetFile, schema: TableSchema, scan: FileScan, files: TableFiles
-    ) -> _Reader:
+    def prepare(cls, file: pq.ParquetFile, schema: TableSchema, scan: FileScan, files: TableFiles) -> _Reader:
         physical = file.schema_arrow
         if scan.change_type is None and CHANGE_TYPE not in physical.names:
             raise DataError("a change data file without a _change_type column")

@@ -1,0 +1,1 @@
+"""The daemon: one loop per table, put together from settings."""

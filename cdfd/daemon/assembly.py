@@ -91,7 +91,9 @@ def start_of(table: settings.Table) -> Start:
 
 
 def _no_such_sink(config: Settings) -> UnsupportedError:
-    return UnsupportedError(f"there is no sink of kind {config.sink.kind} in this version", hint="Use `sink.kind: files`")
+    return UnsupportedError(
+        f"there is no sink of kind {config.sink.kind} in this version", hint="Use `sink.kind: files`"
+    )
 
 
 def _rows_format(sink: FilesSettings) -> RowsFormat:

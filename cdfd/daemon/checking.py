@@ -50,5 +50,7 @@ async def _check_table(config: Settings, table: settings.Table) -> tuple[tuple[s
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    lines = ("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows)
+    lines = (
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
+    )
     return "".join(f"{line.rstrip()}\n" for line in lines)

@@ -1,0 +1,1 @@
+"""The Delta protocol, pure: bytes and values in, values out."""

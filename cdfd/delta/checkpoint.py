@@ -38,7 +38,9 @@ class State:
     sidecars: list[Sidecar] = field(default_factory=list)
 
 
-def leaves(schema: pa.Schema, *, files: bool, partitioned: bool, vectors: bool, stats: bool, tombstones: bool) -> list[str]:
+def leaves(
+    schema: pa.Schema, *, files: bool, partitioned: bool, vectors: bool, stats: bool, tombstones: bool
+) -> list[str]:
     """Dotted names of the columns to read, of those that the file has.
 
     Args:
@@ -152,7 +154,9 @@ def _files(batch: pa.RecordBatch, action: str, names: dict[str, str]) -> pa.Reco
         columns["partition_values"] = take("partitionValues", FILES.field("partition_values").type)
         columns["deletion_vector"] = _vectors(chosen, count)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise LogError(f"the checkpoint's {action} column does not have the types of the specification: {error}") from None
+        raise LogError(
+            f"the checkpoint's {action} column does not have the types of the specification: {error}"
+        ) from None
     columns["path"] = paths.decode_column(columns["path"])
     columns["data_change"] = pc.fill_null(columns["data_change"], False)
     return pa.record_batch([columns[name] for name in FILES.names], schema=FILES)

@@ -289,7 +289,9 @@ def _features(fields: Json, name: str) -> frozenset[str] | None:
 def txn(fields: Json) -> Txn:
     """A `txn` action's fields as a value."""
     return Txn(
-        _text(fields, "txn", "appId"), _integer(fields, "txn", "version"), _optional_integer(fields, "txn", "lastUpdated")
+        _text(fields, "txn", "appId"),
+        _integer(fields, "txn", "version"),
+        _optional_integer(fields, "txn", "lastUpdated"),
     )
 
 

@@ -127,8 +127,10 @@ class FileList(Generic[T]):
         if not len(repeated):
             return PackedFiles(self._kind, table)
         several = pc.is_in(table.column("path"), value_set=repeated.combine_chunks())
-        distinct = pack(_distinct(PackedFiles(self._kind, table.filter(several))))
-        return PackedFiles(self._kind, pa.concat_tables([table.filter(pc.invert(several)), pa.Table.from_batches([distinct])]))
+        distinct = pack(_distinct(PackedFiles[T](self._kind, table.filter(several))))
+        return PackedFiles(
+            self._kind, pa.concat_tables([table.filter(pc.invert(several)), pa.Table.from_batches([distinct])])
+        )
 
 
 def _distinct(values: Iterable[T]) -> Iterator[T]:
@@ -138,14 +140,18 @@ def _distinct(values: Iterable[T]) -> Iterator[T]:
         if known is value:
             yield value
         elif known != value:
-            raise LogError(f"two different {type(value).__name__.lower()} actions for one logical file", path=value.path)
+            raise LogError(
+                f"two different {type(value).__name__.lower()} actions for one logical file", path=value.path
+            )
 
 
 def pack(values: Iterable[FileAction]) -> pa.RecordBatch:
     """File actions as one record batch of the `FILES` schema."""
     rows = [_row(value) for value in values]
     columns = zip(*rows, strict=True) if rows else [()] * len(FILES)
-    return pa.record_batch([pa.array(column, kind) for column, kind in zip(columns, FILES.types, strict=True)], schema=FILES)
+    return pa.record_batch(
+        [pa.array(column, kind) for column, kind in zip(columns, FILES.types, strict=True)], schema=FILES
+    )
 
 
 def _row(value: FileAction) -> tuple[Any, ...]:

@@ -73,7 +73,9 @@ class PartialHeader:
         """
         for name, value in (("protocol", self.protocol), ("metaData", self.metadata)):
             if value is None:
-                raise LogError(f"the log has no {name} action", version=self.version, hint="Its first versions are damaged")
+                raise LogError(
+                    f"the log has no {name} action", version=self.version, hint="Its first versions are damaged"
+                )
         assert self.protocol is not None
         assert self.metadata is not None
         try:
@@ -97,7 +99,9 @@ def from_checksum(version: int, data: bytes) -> PartialHeader:
     """
     try:
         fields = orjson.loads(data)
-        if not isinstance(fields, dict) or not all(isinstance(fields.get(name), dict) for name in ("protocol", "metadata")):
+        if not isinstance(fields, dict) or not all(
+            isinstance(fields.get(name), dict) for name in ("protocol", "metadata")
+        ):
             return PartialHeader(version)
         return PartialHeader(version, commits.protocol(fields["protocol"]), commits.metadata(fields["metadata"]))
     except (orjson.JSONDecodeError, LogError):

@@ -12,7 +12,7 @@ snapshot before stays what it was. `compacted` folds the overlay into a new base
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -212,7 +212,14 @@ def retention_ms(metadata: Metadata) -> int:
     return interval_ms(metadata.configuration.get("delta.deletedFileRetentionDuration", "")) or 7 * 24 * 3_600_000
 
 
-_UNITS = {"millisecond": 1, "second": 1_000, "minute": 60_000, "hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
+_UNITS = {
+    "millisecond": 1,
+    "second": 1_000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
 
 
 def interval_ms(text: str) -> int | None:

@@ -29,7 +29,9 @@ from cdfd.sinks.formats import JsonLines
 from cdfd.table import Table
 from cdfd.tail.clock import SystemClock
 
-ORDERS = pa.schema([("order_id", pa.int64()), ("customer", pa.string()), ("amount", pa.decimal128(10, 2)), ("status", pa.string())])
+ORDERS = pa.schema(
+    [("order_id", pa.int64()), ("customer", pa.string()), ("amount", pa.decimal128(10, 2)), ("status", pa.string())]
+)
 SHOWN = 4
 """Rows of a version to print; the rest is counted."""
 PATIENCE_SECONDS = 20.0
@@ -103,7 +105,10 @@ def _steps(writer: TableWriter) -> list[tuple[str, Callable[[], Awaitable[int]]]
     with_discount = _orders([(8, "Barbara", "99.99", "new")]).append_column(discount, pa.array([10], pa.int32()))
     return [
         ("INSERT six orders", lambda: writer.insert(_orders(FIRST))),
-        ("UPDATE: orders 1 and 3 are shipped", lambda: writer.update(order.isin([1, 3]), {"status": pc.scalar("shipped")})),
+        (
+            "UPDATE: orders 1 and 3 are shipped",
+            lambda: writer.update(order.isin([1, 3]), {"status": pc.scalar("shipped")}),
+        ),
         ("MERGE: order 2 changes, order 7 is new", lambda: writer.merge(late, "order_id")),
         ("DELETE what is cancelled, by a deletion vector", lambda: writer.delete(status == "cancelled")),
         ("OPTIMIZE: files are rewritten, no row changes, nothing is delivered", writer.optimize),
@@ -211,7 +216,9 @@ def _compare(sink: ShowingSink, writer: TableWriter) -> None:
     rows = Counter(tuple(row.values()) for row in writer.rows().to_pylist())
     same = +folded == rows and not -folded
     verdict = "equal to" if same else "NOT EQUAL to"
-    say(f"\nAll {sum(batch.num_rows for batch in sink.batches)} changes folded: {verdict} the table's {rows.total()} rows.")
+    say(
+        f"\nAll {sum(batch.num_rows for batch in sink.batches)} changes folded: {verdict} the table's {rows.total()} rows."
+    )
     if not same:
         raise SinkError("what was delivered does not add up to the table", table=writer.storage.uri)
 

@@ -1,0 +1,1 @@
+"""Where change rows go: the port and its implementations."""

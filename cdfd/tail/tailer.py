@@ -11,8 +11,7 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from cdfd.delta import paths
-from cdfd.errors import CdfdError, GapError, LogError, NotFoundError, TableChangedError
+from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
 from cdfd.storage.base import Stat
 from cdfd.tail.clock import Clock
 from cdfd.tail.log import DeltaLog, LogEntry, NotATableError, before

@@ -201,7 +201,6 @@ class TestPositions:
 
         asyncio.run(scenario())
 
-
     def test_a_start_is_durable_before_there_is_a_row(self, place: Place) -> None:
         async def scenario() -> None:
             async with opened(place) as sink:
