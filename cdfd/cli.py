@@ -6,7 +6,7 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -55,7 +55,7 @@ class _Options:
 TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="Path or URI of a Delta table.")]
 CONFIG = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration file.")]
 ROOTS = Annotated[
-    Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
+    list[str] | None,
     typer.Option("--allowed-root", metavar="URI", help="Where absolute file paths (clones) may lead; repeatable."),
 ]
 
@@ -77,8 +77,8 @@ def _main(
 @app.command()
 def demo(
     folder: Annotated[
-        Optional[Path], typer.Argument(help="Where to leave the table; a temporary folder if not given.")
-    ] = None,  # noqa: UP045
+        Path | None, typer.Argument(help="Where to leave the table; a temporary folder if not given.")
+    ] = None,
 ) -> None:
     """Show the main job: a writer changes a table, a daemon delivers every change."""
     from cdfd.demo import show
@@ -93,17 +93,17 @@ def tail(
         str, typer.Option("--from", metavar="WHERE", help="earliest, latest, a version or a timestamp.")
     ] = "latest",
     until: Annotated[
-        Optional[str], typer.Option(metavar="WHERE", help="now, a version or a timestamp; default: follow.")
-    ] = None,  # noqa: UP045
+        str | None, typer.Option(metavar="WHERE", help="now, a version or a timestamp; default: follow.")
+    ] = None,
     snapshot: Annotated[
         bool, typer.Option("--snapshot", help="First the live rows at the starting version, as inserts.")
     ] = False,
     changes: Annotated[Changes, typer.Option(help="Where change rows may come from.")] = Changes.auto,
-    columns: Annotated[Optional[str], typer.Option(metavar="A,B", help="Only these columns.")] = None,  # noqa: UP045
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
     format: Annotated[RowFormat, typer.Option("--format", help="How rows look.")] = RowFormat.flat,
     output: Annotated[
-        Optional[Path], typer.Option("--output", "-o", metavar="FILE", help="Write here, not to standard output.")
-    ] = None,  # noqa: UP045
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here, not to standard output.")
+    ] = None,
     allowed_root: ROOTS = None,
 ) -> None:
     """Print change rows, one JSON object a line."""
@@ -143,7 +143,7 @@ def check(config: CONFIG) -> None:
 @app.command()
 def inspect(
     table: TABLE,
-    version: Annotated[Optional[int], typer.Option(help="As of this version; default: the newest.")] = None,  # noqa: UP045
+    version: Annotated[int | None, typer.Option(help="As of this version; default: the newest.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Show what a table is, what stops us from reading it, and where its changes will come from."""

@@ -85,8 +85,7 @@ class Feed:
             self._log("resuming at version %d", position.version, position)
         while not self.stop.is_set():
             try:
-                await self._run_from(position)
-                return
+                return await self._run_from(position)
             except MissingFileError as error:
                 if self.policies.on_missing_file != "resnapshot":
                     raise
