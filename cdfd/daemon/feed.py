@@ -85,11 +85,13 @@ class Feed:
             self._log("resuming at version %d", position.version, position)
         while not self.stop.is_set():
             try:
-                return await self._run_from(position)
+                await self._run_from(position)
             except MissingFileError as error:
                 if self.policies.on_missing_file != "resnapshot":
                     raise
                 position = await self._restart(error)
+            else:
+                return
 
     async def _first_position(self) -> Position | None:
         """Where to begin, made durable at once: a daemon that dies before its first row begins there again. None where stopped."""
