@@ -5,8 +5,10 @@ Source: specification, "Deletion Vector Format". All numbers are little-endian:
     portable:  magic 1681511377 | u64 buckets | for each: u32 key (upper half of its rows), 32-bit roaring bitmap
     native:    magic 1681511376 | i32 bitmaps | for each: i32 size, 32-bit roaring bitmap; its index is the key
 
-The second one is what the reference implementation wrote before the first was specified. What is inconsistent inside a
-bitmap (unsorted, overlapping, wrong counts) is rejected by pyroaring, from 1.0.1 on; what is around it is checked here.
+The second one is what the reference implementation wrote before the first was specified. It exists with big-endian
+numbers around the bitmaps too: the inline example of "Deletion Vector Descriptor Schema" is one. What is inconsistent
+inside a bitmap (unsorted, overlapping, wrong counts) is rejected by pyroaring, from 1.0.1 on; what is around it is
+checked here.
 """
 
 from __future__ import annotations
@@ -101,7 +103,9 @@ def decode(data: bytes, cardinality: int) -> RowSet:
     if magic == PORTABLE:
         bitmap = _portable(data[4:])
     elif magic == NATIVE:
-        bitmap = _portable(_from_native(data[4:]))
+        bitmap = _portable(_from_native(data[4:], "<I"))
+    elif data[:4] == struct.pack(">I", NATIVE):
+        bitmap = _portable(_from_native(data[4:], ">I"))
     else:
         raise DataError(
             f"a deletion vector begins with the magic number {magic}, which is neither {PORTABLE} nor {NATIVE}"
@@ -124,18 +128,18 @@ def _portable(data: bytes) -> FrozenBitMap64:
         raise DataError(f"a deletion vector is not a valid 64-bit roaring bitmap: {error}") from None
 
 
-def _from_native(data: bytes) -> bytes:
-    """The portable form of a native one; both after the magic number."""
+def _from_native(data: bytes, number: str) -> bytes:
+    """The portable form of a native one; both after the magic number. `number` is how the latter writes its numbers."""
     if len(data) < 4:
         raise DataError("a deletion vector ends before its number of bitmaps")
-    (bitmaps,) = struct.unpack_from("<I", data)
+    (bitmaps,) = struct.unpack_from(number, data)
     _bound(bitmaps, len(data) - 4)
     portable = [struct.pack("<Q", bitmaps)]
     at = 4
     for key in range(bitmaps):
         if len(data) - at < _KEY:
             raise DataError(f"a deletion vector ends before its bitmap {key} of {bitmaps}")
-        (size,) = struct.unpack_from("<I", data, at)
+        (size,) = struct.unpack_from(number, data, at)
         at += _KEY
         if not _EMPTY_BITMAP <= size <= len(data) - at:
             raise DataError(f"a deletion vector has a bitmap of {size} bytes where {len(data) - at} are left")

@@ -56,11 +56,11 @@ def framed(data: bytes) -> bytes:
     return struct.pack(">i", len(data)) + data + struct.pack(">I", zlib.crc32(data))
 
 
-def native(*bitmaps: Iterable[int]) -> bytes:
-    parts = [struct.pack("<II", roaring.NATIVE, len(bitmaps))]
+def native(*bitmaps: Iterable[int], order: str = "<") -> bytes:
+    parts = [struct.pack(f"{order}II", roaring.NATIVE, len(bitmaps))]
     for rows in bitmaps:
         data = BitMap(rows).serialize()
-        parts += [struct.pack("<I", len(data)), data]
+        parts += [struct.pack(f"{order}I", len(data)), data]
     return b"".join(parts)
 
 
@@ -219,9 +219,10 @@ class TestInline:
     def test_of_real_writers(self, text: str, size: int, rows: list[int]) -> None:
         assert rows_of(deletion_vector.decode_inline(inline(text, size, len(rows)))) == set(rows)
 
-    def test_example_of_the_specification_is_broken(self) -> None:
-        with pytest.raises(DataError, match="magic number"):
-            deletion_vector.decode_inline(inline("wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L", 40, 6))
+    def test_example_of_the_specification(self) -> None:
+        """It is in the format of before the specification, and big-endian."""
+        example = inline("wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L", 40, 6)
+        assert rows_of(deletion_vector.decode_inline(example)) == set(SPEC_ROWS)
 
     @given(row_sets)
     def test_round_trip(self, rows: set[int]) -> None:
@@ -336,15 +337,19 @@ class TestStored:
 
 
 class TestFormats:
-    def test_native(self) -> None:
-        assert rows_of(roaring.decode(native(SPEC_ROWS), 6)) == set(SPEC_ROWS)
-        assert rows_of(roaring.decode(native([1], [], [2, 70_000]), 3)) == {1, 2**33 + 2, 2**33 + 70_000}
-        assert rows_of(roaring.decode(native(), 0)) == set()
+    @pytest.mark.parametrize("order", "<>")
+    def test_native(self, order: str) -> None:
+        several = native([1], [], [2, 70_000], order=order)
+        assert rows_of(roaring.decode(native(SPEC_ROWS, order=order), 6)) == set(SPEC_ROWS)
+        assert rows_of(roaring.decode(several, 3)) == {1, 2**33 + 2, 2**33 + 70_000}
+        assert rows_of(roaring.decode(native(order=order), 0)) == set()
 
     @pytest.mark.parametrize(
         ("data", "message"),
         [
             (native()[:5], "number of bitmaps"),
+            (struct.pack(">II", roaring.NATIVE, 2**31), "claims 2147483648 bitmaps in 0 bytes"),
+            (struct.pack(">III", roaring.NATIVE, 1, 9) + bytes(8), "bitmap of 9 bytes where 8 are left"),
             (struct.pack("<II", roaring.NATIVE, 2**31), "claims 2147483648 bitmaps in 0 bytes"),
             (struct.pack("<III", roaring.NATIVE, 1, 8) + bytes(4), "claims"),
             (struct.pack("<III", roaring.NATIVE, 1, 9) + bytes(8), "bitmap of 9 bytes where 8 are left"),
@@ -423,7 +428,8 @@ class TestFormats:
     @pytest.mark.parametrize("seed", range(4))
     def test_mutations_never_crash(self, seed: int) -> None:
         chance = random.Random(seed)
-        bases = [roaring.encode(rows) for rows in samples()] + [native(SPEC_ROWS, range(70_000)), native([], [5])]
+        bases = [roaring.encode(rows) for rows in samples()]
+        bases += [native(SPEC_ROWS, range(70_000), order=order) for order in "<>"] + [native([], [5])]
         for _ in range(3_000):
             data = bytearray(chance.choice(bases))
             for _ in range(chance.choice((1, 1, 2, 6))):
@@ -439,10 +445,10 @@ class TestFormats:
                     rows.mask(60_000, 10_000)
                     assert roaring.decode(roaring.encode(rows), cardinality) == rows
 
-    @given(st.binary(max_size=200), st.sampled_from([roaring.PORTABLE, roaring.NATIVE]))
-    def test_noise_is_a_data_error(self, noise: bytes, magic: int) -> None:
+    @given(st.binary(max_size=200), st.sampled_from([roaring.PORTABLE, roaring.NATIVE]), st.sampled_from("<>"))
+    def test_noise_is_a_data_error(self, noise: bytes, magic: int, order: str) -> None:
         with contextlib.suppress(DataError):
-            roaring.decode(struct.pack("<I", magic) + noise, 1)
+            roaring.decode(struct.pack(f"{order}I", magic) + noise, 1)
 
 
 def mutated_cardinality(data: bytes) -> int:
