@@ -5,12 +5,16 @@ Decoding Parquet, filtering and encoding release the GIL, so a second core is wo
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
-from typing import Generic, TypeVar, cast
+from itertools import chain, islice
+from typing import Any, Generic, TypeVar, cast
+from weakref import WeakSet
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -28,14 +32,15 @@ class _End:
 class _Lane(Generic[B]):
     """One task's results, at most `depth` of them waiting."""
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, task: Task[B], depth: int) -> None:
+        self.task = task
         self.results: queue.Queue[B | _End] = queue.Queue(depth)
         self.stopped = False
 
-    def run(self, task: Task[B]) -> None:
+    def run(self) -> None:
         end = _End()
         try:
-            for result in task():
+            for result in () if self.stopped else self.task():
                 self.results.put(result)
                 if self.stopped:
                     return
@@ -46,11 +51,52 @@ class _Lane(Generic[B]):
     def stop(self) -> None:
         self.stopped = True
         # Room for the one put that may be waiting, after which `run` sees that it was stopped.
-        while True:
-            try:
+        with contextlib.suppress(queue.Empty):
+            while True:
                 self.results.get_nowait()
-            except queue.Empty:
-                return
+
+
+class _Road(Generic[B]):
+    """Threads that run lanes, and the lanes under way, in order.
+
+    The threads are daemons: an iterator that nobody finishes must not keep the process from ending. They are stopped before the
+    interpreter goes, all the same, because Arrow's code in them must not outlive it.
+    """
+
+    open: WeakSet[_Road[Any]] = WeakSet()
+
+    def __init__(self, workers: int, depth: int) -> None:
+        self.lanes: deque[_Lane[B]] = deque()
+        self._depth = depth
+        self._jobs: queue.SimpleQueue[_Lane[B] | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._work, name="cdfd-read", daemon=True) for _ in range(workers)]
+        for thread in self._threads:
+            thread.start()
+        _Road.open.add(self)
+
+    def start(self, task: Task[B]) -> None:
+        lane = _Lane(task, self._depth)
+        self.lanes.append(lane)
+        self._jobs.put(lane)
+
+    def close(self) -> None:
+        for lane in self.lanes:
+            lane.stop()
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+        _Road.open.discard(self)
+
+    def _work(self) -> None:
+        while (lane := self._jobs.get()) is not None:
+            lane.run()
+
+
+@atexit.register
+def _close_all() -> None:
+    for road in list(_Road.open):
+        road.close()
 
 
 def in_order(tasks: Iterable[Task[B]], *, workers: int, depth: int = 2) -> Iterator[B]:
@@ -62,37 +108,24 @@ def in_order(tasks: Iterable[Task[B]], *, workers: int, depth: int = 2) -> Itera
     source = iter(tasks)
     head = list(islice(source, 2))
     if len(head) < 2 or workers < 2:
-        for task in head:
-            yield from task()
-        for task in source:
+        for task in chain(head, source):
             yield from task()
         return
-    lanes: deque[_Lane[B]] = deque()
-    with ThreadPoolExecutor(workers, thread_name_prefix="cdfd-read") as pool:
-
-        def start(task: Task[B]) -> None:
-            lane = _Lane[B](depth)
-            lanes.append(lane)
-            pool.submit(lane.run, task)
-
-        try:
-            for task in head:
-                start(task)
-            while lanes:
-                if len(lanes) < workers:
-                    for task in source:
-                        start(task)
-                        if len(lanes) >= workers:
-                            break
-                lane = lanes[0]
-                while not isinstance(result := lane.results.get(), _End):
-                    yield result
-                lanes.popleft()
-                if result.error is not None:
-                    raise result.error
-        finally:
-            for lane in lanes:
-                lane.stop()
+    road = _Road[B](workers, depth)
+    try:
+        for task in head:
+            road.start(task)
+        while road.lanes:
+            for task in islice(source, workers - len(road.lanes)):
+                road.start(task)
+            lane = road.lanes[0]
+            while not isinstance(result := lane.results.get(), _End):
+                yield result
+            road.lanes.popleft()
+            if result.error is not None:
+                raise result.error
+    finally:
+        road.close()
 
 
 def mapped(function: Callable[[A], B], items: Iterable[A], *, workers: int, ahead: int = 2) -> Iterator[B]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -50,12 +50,12 @@ class _Rows:
 
 
 async def read_header(storage: Storage, checkpoint: Checkpoint) -> State:
-    """Everything but file rows, from the columns that hold it.
+    """Protocol and metadata, from the columns that hold them; no file rows.
 
     Raises:
         LogError: a file is missing, truncated, corrupt, or no checkpoint.
     """
-    return await asyncio.to_thread(_read_state, storage, checkpoint)
+    return await asyncio.to_thread(_read_state, storage, checkpoint, checkpoints.HEADER)
 
 
 async def read_snapshot(
@@ -67,7 +67,7 @@ async def read_snapshot(
         LogError: a file is missing, truncated, corrupt, or no checkpoint.
         UnsupportedError: its protocol asks for what cdfd does not implement.
     """
-    state = await asyncio.to_thread(_read_state, storage, checkpoint)
+    state = await asyncio.to_thread(_read_state, storage, checkpoint, checkpoints.STATE)
     header = PartialHeader(checkpoint.version, state.protocol, state.metadata).finish()
     wanted = _Wanted(
         partitioned=bool(header.metadata.partition_columns),
@@ -85,7 +85,7 @@ def _snapshot(header: Header, state: State, rows: _Rows) -> Snapshot:
     return Snapshot(header, base, txns=immutables.Map(state.txns), domains=immutables.Map(domains))
 
 
-def _read_state(storage: Storage, checkpoint: Checkpoint) -> State:
+def _read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str]) -> State:
     state = State()
     for stat in checkpoint.files:
         with _damage(stat.path):
@@ -93,9 +93,9 @@ def _read_state(storage: Storage, checkpoint: Checkpoint) -> State:
                 checkpoints.from_commit(_read_json(storage, stat.path, stat.size), state)
                 continue
             with _open(storage, stat.path, stat.size) as file:
-                names = [name for name in checkpoints.STATE if name in file.schema_arrow.names]
-                for batch in _batches(file, names):
-                    checkpoints.read_state(batch, state)
+                for name in names:
+                    for batch in _batches(file, [name], _groups_with(file, name)):
+                        checkpoints.read_state(batch, state)
     return state
 
 
@@ -144,9 +144,27 @@ def _open(storage: Storage, path: str, size: int) -> Iterator[pq.ParquetFile]:
         yield file
 
 
-def _batches(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    if columns:
-        yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns)
+def _groups_with(file: pq.ParquetFile, name: str) -> list[int]:
+    """Row groups that have a row of an action, as far as statistics tell: a checkpoint has few rows that are not files."""
+    if name not in file.schema_arrow.names:
+        return []
+    metadata = file.metadata
+    leaves = [leaf for leaf in range(metadata.num_columns) if metadata.schema.column(leaf).path.startswith(f"{name}.")]
+    return [
+        group
+        for group in range(metadata.num_row_groups)
+        if not all(_only_nulls(metadata.row_group(group).column(leaf)) for leaf in leaves)
+    ]
+
+
+def _only_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
+    statistics = chunk.statistics
+    return statistics is not None and statistics.has_null_count and statistics.null_count == chunk.num_values
+
+
+def _batches(file: pq.ParquetFile, columns: list[str], groups: list[int] | None = None) -> Iterator[pa.RecordBatch]:
+    if columns and groups != []:
+        yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns, row_groups=groups)
 
 
 @contextlib.contextmanager
