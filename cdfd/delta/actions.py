@@ -55,7 +55,6 @@ class Add:
     modification_time: int
     data_change: bool
     stats: str | None = None
-    tags: Mapping[str, str | None] = field(default_factory=lambda: NO_VALUES)
     deletion_vector: DeletionVectorDescriptor | None = None
 
     @property

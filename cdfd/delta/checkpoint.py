@@ -37,6 +37,10 @@ class State:
     domains: dict[str, DomainMetadata] = field(default_factory=dict)
     sidecars: list[Sidecar] = field(default_factory=list)
 
+    def has(self, name: str) -> bool:
+        """Whether all there can be of an action was found; there is one protocol and one metadata."""
+        return (name == "protocol" and self.protocol is not None) or (name == "metaData" and self.metadata is not None)
+
 
 def leaves(
     schema: pa.Schema, *, files: bool, partitioned: bool, vectors: bool, stats: bool, tombstones: bool

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeGuard
 
 import orjson
 
@@ -158,7 +158,7 @@ class _Reader:
             domains=tuple(self.domains.values()),
             info=self.single.get("commitInfo"),
             sidecars=tuple(self.sidecars),
-            size=self.size,
+            size=self.size - 1,  # `take` counts a line break after each line, and the last one has none
         )
 
     def _once(self, name: str, value: Metadata | Protocol) -> None:
@@ -194,7 +194,6 @@ def add(fields: Json, with_stats: bool = False) -> Add:
         modification_time=_integer(fields, "add", "modificationTime", 0),
         data_change=_flag(fields, "add", "dataChange"),
         stats=stats if isinstance(stats, str) else None,
-        tags=_strings(fields.get("tags"), "add.tags"),
         deletion_vector=deletion_vector(fields.get("deletionVector")),
     )
 
@@ -207,7 +206,7 @@ def remove(fields: Json) -> Remove:
         deletion_timestamp=_optional_integer(fields, "remove", "deletionTimestamp"),
         data_change=_flag(fields, "remove", "dataChange"),
         partition_values=None if values is None else _partition_values(values),
-        size=_optional_integer(fields, "remove", "size"),
+        size=None if fields.get("size") is None else _size(fields, "remove"),
         deletion_vector=deletion_vector(fields.get("deletionVector")),
     )
 
@@ -253,7 +252,7 @@ def metadata(fields: Json) -> Metadata:
         id=_text(fields, where, "id"),
         schema_string=_text(fields, where, "schemaString"),
         partition_columns=tuple(columns),
-        configuration=cast(Mapping[str, str], _strings(fields.get("configuration"), "metaData.configuration")),
+        configuration=_settings(fields.get("configuration"), "metaData.configuration"),
         format=_format(form or {}),
         name=_optional_text(fields, where, "name"),
         description=_optional_text(fields, where, "description"),
@@ -262,8 +261,8 @@ def metadata(fields: Json) -> Metadata:
 
 
 def _format(fields: Json) -> Format:
-    options = cast(Mapping[str, str], _strings(fields.get("options"), "metaData.format.options"))
-    return Format(_optional_text(fields, "metaData.format", "provider") or "parquet", options)
+    provider = _optional_text(fields, "metaData.format", "provider") or "parquet"
+    return Format(provider, _settings(fields.get("options"), "metaData.format.options"))
 
 
 def protocol(fields: Json) -> Protocol:
@@ -298,10 +297,8 @@ def txn(fields: Json) -> Txn:
 def domain_metadata(fields: Json) -> DomainMetadata:
     """A `domainMetadata` action's fields as a value."""
     where = "domainMetadata"
-    removed = fields.get("removed", False)
-    if not isinstance(removed, bool):
-        raise LogError("domainMetadata.removed is not a boolean")
-    return DomainMetadata(_text(fields, where, "domain"), _optional_text(fields, where, "configuration") or "", removed)
+    configuration = _optional_text(fields, where, "configuration") or ""
+    return DomainMetadata(_text(fields, where, "domain"), configuration, _flag(fields, where, "removed", default=False))
 
 
 def sidecar(fields: Json) -> Sidecar:
@@ -328,8 +325,12 @@ def commit_info(fields: Json) -> CommitInfo:
 # --- one field --------------------------------------------------------------------------------------------------------------------------
 
 
+def _is_long(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+
+
 def _integer_or_none(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if _is_long(value) else None
 
 
 def _text(fields: Json, where: str, name: str) -> str:
@@ -344,8 +345,9 @@ def _optional_text(fields: Json, where: str, name: str) -> str | None:
 
 
 def _integer(fields: Json, where: str, name: str, default: int | None = None) -> int:
-    value = fields.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+    # Here and below null is as good as absent: there are writers that spell out what they leave out.
+    value = default if fields.get(name) is None else fields[name]
+    if not _is_long(value):
         raise LogError(f"{where}.{name} is missing or not a 64-bit integer")
     return value
 
@@ -361,8 +363,8 @@ def _size(fields: Json, where: str) -> int:
     return size
 
 
-def _flag(fields: Json, where: str, name: str) -> bool:
-    value = fields.get(name, True)
+def _flag(fields: Json, where: str, name: str, *, default: bool = True) -> bool:
+    value = default if fields.get(name) is None else fields[name]
     if not isinstance(value, bool):
         raise LogError(f"{where}.{name} is not a boolean")
     return value
@@ -381,6 +383,11 @@ def _strings(value: object, where: str) -> Mapping[str, str | None]:
     if all(item is None or isinstance(item, str) for item in value.values()):
         return value
     return {name: _scalar_text(item, where) for name, item in value.items()}
+
+
+def _settings(value: object, where: str) -> Mapping[str, str]:
+    """`_strings` of table properties: one that is null is not set."""
+    return {name: text for name, text in _strings(value, where).items() if text is not None}
 
 
 def _scalar_text(item: object, where: str) -> str | None:

@@ -31,6 +31,8 @@ from cdfd.tail.segment import Checkpoint
 
 SIDECARS = f"{paths.LOG}/_sidecars"
 BATCH_ROWS = 65_536
+STATE_ROWS = 16_384
+"""Rows to look through at once for the few that are not files; often they are the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,10 @@ def _read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str]) 
                 continue
             with _open(storage, stat.path, stat.size) as file:
                 for name in names:
-                    for batch in _batches(file, [name], _groups_with(file, name)):
+                    for batch in _batches(file, [name], _groups_with(file, name), STATE_ROWS):
                         checkpoints.read_state(batch, state)
+                        if state.has(name):
+                            break
     return state
 
 
@@ -162,9 +166,11 @@ def _only_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
     return statistics is not None and statistics.has_null_count and statistics.null_count == chunk.num_values
 
 
-def _batches(file: pq.ParquetFile, columns: list[str], groups: list[int] | None = None) -> Iterator[pa.RecordBatch]:
+def _batches(
+    file: pq.ParquetFile, columns: list[str], groups: list[int] | None = None, rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
     if columns and groups != []:
-        yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns, row_groups=groups)
+        yield from file.iter_batches(batch_size=rows, columns=columns, row_groups=groups)
 
 
 @contextlib.contextmanager
