@@ -90,7 +90,7 @@ async def versions(
 ) -> AsyncIterator[Version]:
     """Plans from `start` on; with `snapshot`, first the live rows at `start` and then what follows it."""
     if snapshot:
-        yield await stream.snapshot(start)
+        yield await stream.snapshot(start, tailer)
         start += 1
     async for version in stream.versions(tailer, start, until):
         yield version

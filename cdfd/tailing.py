@@ -20,6 +20,7 @@ from typing import BinaryIO, Literal
 
 import pyarrow as pa
 
+from cdfd import allocator
 from cdfd.changes.ahead import bursts
 from cdfd.changes.execute import ChangeBatch, Execution, everything, named
 from cdfd.changes.lanes import mapped
@@ -33,6 +34,8 @@ from cdfd.tail.tailer import Tailer
 
 logger = logging.getLogger("cdfd.tail")
 
+BATCH_ROWS = 16_384
+"""Rows to encode at once: encoding takes several times a batch's own memory."""
 REPORT_SECONDS = 10.0
 """How often long work says how far it has come."""
 
@@ -58,6 +61,7 @@ def run(request: Request) -> None:
     Raises:
         CdfdError: naming table, version and file; whole versions before it are written.
     """
+    allocator.prefer_small()
     with _opened(request.output) as out:
         asyncio.run(_run(request, out))
 
@@ -65,7 +69,7 @@ def run(request: Request) -> None:
 async def _run(request: Request, out: BinaryIO) -> None:
     table = Table.open(request.uri, None, request.allowed_roots)
     select = everything if request.columns is None else partial(named, request.columns)
-    execution = Execution(table.files, select)
+    execution = Execution(table.files, select, batch_rows=BATCH_ROWS)
     writer = Writer(table.uri, request.format, out)
     with table.tailer() as tailer:
         first, last = await _range(table, tailer, request)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from cdfd.changes.stream import Version
-from cdfd.errors import CdfdError
 
 AHEAD = 64
 """Versions planned and not yet delivered, at most."""
@@ -18,33 +16,32 @@ async def bursts(versions: AsyncIterator[Version], ahead: int = AHEAD) -> AsyncG
 
     The error that ends `versions` is raised after all versions before it.
     """
-    queue: asyncio.Queue[Version | CdfdError | None] = asyncio.Queue(ahead)
+    planned: asyncio.Queue[Version | None] = asyncio.Queue()
+    room = asyncio.Semaphore(ahead)
 
     async def plan() -> None:
-        try:
-            async for version in versions:
-                await queue.put(version)
-            await queue.put(None)
-        except CdfdError as error:
-            await queue.put(error)
+        async for version in versions:
+            await room.acquire()
+            planned.put_nowait(version)
 
     planner = asyncio.create_task(plan())
+    # However planning ends, its end comes after what it planned.
+    planner.add_done_callback(lambda _: planned.put_nowait(None))
     try:
         while True:
-            end = await queue.get()
             burst = []
-            while isinstance(end, Version):
-                burst.append(end)
-                if queue.empty():
+            version = await planned.get()
+            while version is not None:
+                room.release()
+                burst.append(version)
+                if planned.empty():
                     break
-                end = queue.get_nowait()
+                version = planned.get_nowait()
             if burst:
                 yield burst
-            if isinstance(end, CdfdError):
-                raise end
-            if end is None:
+            if version is None:
+                await planner
                 return
     finally:
         planner.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await planner
+        await asyncio.gather(planner, return_exceptions=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar, cast
@@ -18,7 +18,7 @@ from cdfd.changes.columns import complete
 from cdfd.changes.lanes import in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
-from cdfd.changes.read import TableFiles, read
+from cdfd.changes.read import BATCH_ROWS, TableFiles, read
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, MissingFileError
 
@@ -68,12 +68,14 @@ class Execution:
         files: where the table's files are.
         select: from a version's schema, the columns to read.
         workers: threads that decode; as many as the process may use cores where None.
+        batch_rows: rows of a batch, at most; smaller ones need less memory on their way, larger ones less time.
         on_missing: what to do where a file is gone.
     """
 
     files: TableFiles
     select: Select = everything
     workers: int | None = None
+    batch_rows: int = BATCH_ROWS
     on_missing: OnMissing = fail
 
     @property
@@ -114,7 +116,7 @@ class Execution:
     def _scan(self, plan: ChangePlan, scan: FileScan, use_threads: bool) -> Iterator[ChangeBatch]:
         try:
             schema = self.select(scan.schema or plan.schema)
-            for rows in read(scan, schema, self.files, use_threads=use_threads):
+            for rows in read(scan, schema, self.files, batch_rows=self.batch_rows, use_threads=use_threads):
                 yield ChangeBatch(plan, schema, rows)
         except MissingFileError as error:
             self.on_missing(error.within(table=self.files.storage.uri, version=plan.version))
@@ -122,13 +124,21 @@ class Execution:
             raise error.within(table=self.files.storage.uri, version=plan.version, path=scan.path) from None
 
 
-async def in_thread(items: Iterator[T]) -> AsyncIterator[T]:
-    """The items of a blocking iterator, each fetched in a worker thread. The iterator is closed at the end."""
+async def in_thread(items: Iterator[T]) -> AsyncGenerator[T, None]:
+    """The items of a blocking iterator, each fetched in a worker thread. The iterator is closed at the end: use `aclosing`."""
     done = object()
+    fetched: asyncio.Future[object] | None = None
     try:
-        while (item := await asyncio.to_thread(next, items, done)) is not done:
+        while True:
+            fetched = asyncio.ensure_future(asyncio.to_thread(next, items, done))
+            # A thread cannot be cancelled, and what it runs cannot be closed.
+            item = await asyncio.shield(fetched)
+            if item is done:
+                return
             yield cast(T, item)
     finally:
+        if fetched is not None:
+            await asyncio.wait((fetched,))
         close = getattr(items, "close", None)
         if close is not None:
             await asyncio.to_thread(close)

@@ -99,7 +99,7 @@ def _close_all() -> None:
         road.close()
 
 
-def in_order(tasks: Iterable[Task[B]], *, workers: int, depth: int = 2) -> Iterator[B]:
+def in_order(tasks: Iterable[Task[B]], *, workers: int, depth: int = 1) -> Iterator[B]:
     """The results of all tasks, those of the first task first, while `workers` tasks run at a time.
 
     At most `workers * (depth + 1)` results wait. The first error ends it, after all results that come before it. Closing the iterator
@@ -128,7 +128,7 @@ def in_order(tasks: Iterable[Task[B]], *, workers: int, depth: int = 2) -> Itera
         road.close()
 
 
-def mapped(function: Callable[[A], B], items: Iterable[A], *, workers: int, ahead: int = 2) -> Iterator[B]:
+def mapped(function: Callable[[A], B], items: Iterable[A], *, workers: int, ahead: int = 1) -> Iterator[B]:
     """`function` of each item, in order, `workers` at a time and at most `workers + ahead` done or under way."""
     if workers < 2:
         yield from map(function, items)

@@ -27,6 +27,7 @@ from cdfd.storage.base import Storage
 BATCH_BYTES = 8 << 20
 """Uncompressed bytes that a batch should have; rows of any width cost about the same memory."""
 BATCH_ROWS = 65_536
+"""Rows of a batch, at most: enough that what a batch costs by itself does not count."""
 STREAM_BYTES = 1 << 20
 """Bytes of a column chunk to hold compressed while it is decoded."""
 
@@ -89,7 +90,12 @@ class TableFiles:
 
 
 def read(
-    scan: FileScan, schema: TableSchema, files: TableFiles, *, use_threads: bool = False
+    scan: FileScan,
+    schema: TableSchema,
+    files: TableFiles,
+    *,
+    batch_rows: int = BATCH_ROWS,
+    use_threads: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The change rows of one scan: the columns of `schema`, then `_change_type`, in the order of the file.
 
@@ -97,6 +103,7 @@ def read(
         scan: what to read.
         schema: in which to read it, with the columns that are wanted.
         files: where the table's files are.
+        batch_rows: rows of a batch, at most.
         use_threads: decode columns in parallel.
 
     Raises:
@@ -110,7 +117,7 @@ def read(
         files.open(scan.path, scan.size or None) as source,
         pq.ParquetFile(source, buffer_size=STREAM_BYTES, pre_buffer=False, coerce_int96_timestamp_unit="us") as file,
     ):
-        yield from _Reader.prepare(file, schema, scan, files).batches(use_threads)
+        yield from _Reader.prepare(file, schema, scan, files).batches(batch_rows, use_threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +151,14 @@ class _Reader:
             pa.schema([*schema.arrow, CHANGE_COLUMNS[0]]),
         )
 
-    def batches(self, use_threads: bool) -> Iterator[pa.RecordBatch]:
+    def batches(self, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
         names = list(self.projection.columns)
         if self.change_type is None:
             names.append(CHANGE_TYPE)
         for first_row, groups in self._row_groups():
             row = first_row
             for batch in self.file.iter_batches(
-                batch_size=self._batch_rows(), row_groups=groups, columns=names, use_threads=use_threads
+                batch_size=self._batch_rows(batch_rows), row_groups=groups, columns=names, use_threads=use_threads
             ):
                 kept = self._kept(batch, row)
                 row += batch.num_rows
@@ -174,10 +181,10 @@ class _Reader:
         if run:
             yield start, run
 
-    def _batch_rows(self) -> int:
+    def _batch_rows(self, most: int) -> int:
         metadata = self.file.metadata
         size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-        return max(1, min(BATCH_ROWS, BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)))
+        return max(1, min(most, BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)))
 
     def _kept(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
         if self.only is None and self.without is None:

@@ -7,6 +7,7 @@ up to date from then on, at the cost of each commit.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from cdfd.changes.plan import ChangePlan, Changes, commit_timestamp, needs_snapshot, plan, plan_snapshot
@@ -48,15 +49,21 @@ class PlanStream:
     _snapshot: Snapshot | None = None
     _timestamp: int | None = None
 
-    async def snapshot(self, version: int | None = None) -> Version:
-        """The live rows of a version (None: the newest) as a plan of inserts. `versions` may go on after it."""
-        state = await self.log.snapshot(version)
-        entry = await self._entry_of(state)
-        self._header, self._snapshot = state.header, None
-        self._timestamp = entry
-        return Version(plan_snapshot(state, entry), state.metadata.id)
+    async def snapshot(self, version: int | None = None, tailer: Tailer | None = None) -> Version:
+        """The live rows of a version (None: the newest) as a plan of inserts. `versions` may go on after it.
 
-    async def _entry_of(self, state: Snapshot) -> int:
+        Raises:
+            CdfdError: as `DeltaLog.snapshot` says, and for a table that is not the one that `tailer` knows.
+        """
+        async with _same_table(tailer):
+            state = await self.log.snapshot(version)
+        if tailer is not None:
+            tailer.check_id(state.metadata.id, state.version)
+        self._header, self._snapshot = state.header, None
+        self._timestamp = await self._timestamp_of(state)
+        return Version(plan_snapshot(state, self._timestamp), state.metadata.id)
+
+    async def _timestamp_of(self, state: Snapshot) -> int:
         try:
             entry = await self.log.entry(state.version)
         except NotFoundError:
@@ -73,7 +80,8 @@ class PlanStream:
             CdfdError: as `Tailer.entries` and `plan` say; it names table and version.
         """
         if start > 0 and (self._header is None or self._header.version != start - 1):
-            self._header = await self._header_before(start, tailer)
+            async with _same_table(tailer):
+                self._header = await self._header_before(start)
             self._timestamp = await self._time_of(start - 1)
         if self._header is not None:
             tailer.check_id(self._header.metadata.id, start)
@@ -83,17 +91,12 @@ class PlanStream:
             except CdfdError as error:
                 raise error.within(table=self.log.storage.uri, version=entry.commit.version) from None
 
-    async def _header_before(self, start: int, tailer: Tailer) -> Header:
+    async def _header_before(self, start: int) -> Header:
         try:
             return await self.log.header(start - 1)
         except GapError:
             # The oldest entry of a cleaned log has nothing before it but may have a checkpoint at its own version.
             return replace(await self.log.header(start), version=start - 1)
-        except LogError:
-            # A log that does not reach that far may be another table's.
-            if tailer.table_id is not None:
-                tailer.check_id((await self.log.header()).metadata.id, start)
-            raise
 
     async def _time_of(self, version: int) -> int | None:
         """Modification time of a version's entry, for the next one's timestamp not to be before it; None where it is gone."""
@@ -121,3 +124,14 @@ class PlanStream:
         if previous is not None and previous.schema != header.schema:
             change = compare(previous.schema, header.schema)
         return Version(made, header.metadata.id, change)
+
+
+@asynccontextmanager
+async def _same_table(tailer: Tailer | None) -> AsyncIterator[None]:
+    """A log that does not reach as far as it did may be another table's: then that is the error."""
+    try:
+        yield
+    except LogError:
+        if tailer is not None and tailer.table_id is not None:
+            await tailer.check_table()
+        raise

@@ -25,6 +25,9 @@ from cdfd.tail.start import Start
 
 logger = logging.getLogger("cdfd.feed")
 
+BATCH_ROWS = 16_384
+"""Rows to encode and deliver at once: encoding takes several times a batch's own memory."""
+
 
 @asynccontextmanager
 async def feed(config: Settings, table: settings.Table, stop: asyncio.Event) -> AsyncIterator[Feed]:
@@ -35,7 +38,7 @@ async def feed(config: Settings, table: settings.Table, stop: asyncio.Event) -> 
     """
     opened = open_table(table)
     select = everything if table.columns is None else partial(named, table.columns)
-    execution = Execution(opened.files, select, on_missing=_on_missing(table))
+    execution = Execution(opened.files, select, batch_rows=BATCH_ROWS, on_missing=_on_missing(table))
     policies = Policies(start_of(table), table.changes, table.on_missing_file, table.on_schema_change)
     with opened.tailer(interval=config.poll.interval, max_interval=config.poll.max_interval) as tailer:
         sink = await open_sink(config, table)

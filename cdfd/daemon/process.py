@@ -7,7 +7,7 @@ import logging
 import signal
 from pathlib import Path
 
-from cdfd import __version__
+from cdfd import __version__, allocator
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
@@ -25,6 +25,7 @@ def run(path: Path) -> int:
         ConfigError: the file is wrong.
         CdfdError: what ended a table's loop.
     """
+    allocator.prefer_small()
     return asyncio.run(serve(load(path)))
 
 

@@ -17,14 +17,46 @@ from cdfd.delta import commit as commits
 from cdfd.delta import paths
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
 from cdfd.delta.commit import Commit
-from cdfd.delta.files import DELETION_VECTOR, FILES, pack
+from cdfd.delta.files import DELETION_VECTOR, FILES, TEXT, pack
 from cdfd.errors import LogError
 
 HEADER = ("protocol", "metaData")
 STATE = (*HEADER, "txn", "domainMetadata", "sidecar", "checkpointMetadata")
 
-_ADD = {"path": "path", "size": "size", "time": "modificationTime", "data_change": "dataChange"}
-_REMOVE = {"path": "path", "size": "size", "time": "deletionTimestamp", "data_change": "dataChange"}
+_TEXTS = pa.list_(TEXT)
+_PAIRS = pa.map_(TEXT, TEXT)
+_TYPES: dict[str, list[tuple[str, pa.DataType]]] = {
+    "protocol": [
+        ("minReaderVersion", pa.int64()),
+        ("minWriterVersion", pa.int64()),
+        ("readerFeatures", _TEXTS),
+        ("writerFeatures", _TEXTS),
+    ],
+    "metaData": [
+        ("id", TEXT),
+        ("name", TEXT),
+        ("description", TEXT),
+        ("format", pa.struct([("provider", TEXT), ("options", _PAIRS)])),
+        ("schemaString", TEXT),
+        ("partitionColumns", _TEXTS),
+        ("createdTime", pa.int64()),
+        ("configuration", _PAIRS),
+    ],
+    "txn": [("appId", TEXT), ("version", pa.int64()), ("lastUpdated", pa.int64())],
+    "domainMetadata": [("domain", TEXT), ("configuration", TEXT), ("removed", pa.bool_())],
+    "sidecar": [("path", TEXT), ("sizeInBytes", pa.int64()), ("modificationTime", pa.int64())],
+    "add": [
+        ("path", TEXT),
+        ("partitionValues", _PAIRS),
+        ("size", pa.int64()),
+        ("modificationTime", pa.int64()),
+        ("dataChange", pa.bool_()),
+        ("stats", TEXT),
+        ("deletionVector", DELETION_VECTOR),
+    ],
+}
+_TYPES["remove"] = [("deletionTimestamp" if name == "modificationTime" else name, kind) for name, kind in _TYPES["add"]]
+"""What of an action is read, in the order of `FILES` for files. Writers differ in widths, dictionaries and views, never in more."""
 
 
 @dataclass(slots=True)
@@ -42,26 +74,21 @@ class State:
         return (name == "protocol" and self.protocol is not None) or (name == "metaData" and self.metadata is not None)
 
 
-def leaves(
-    schema: pa.Schema, *, files: bool, partitioned: bool, vectors: bool, stats: bool, tombstones: bool
-) -> list[str]:
-    """Dotted names of the columns to read, of those that the file has.
+def leaves(schema: pa.Schema, *, partitioned: bool, vectors: bool, stats: bool, tombstones: bool) -> list[str]:
+    """Dotted names of the columns that hold file rows, of those that the file has.
 
     Args:
         schema: the checkpoint file's Arrow schema.
-        files: whether file rows are wanted; else only `STATE`.
         partitioned, vectors, stats: which parts of the file rows.
         tombstones: whether `remove` rows too.
     """
-    wanted = [name for name in STATE if name in schema.names]
-    if not files:
-        return wanted
-    parts = ["path", "size", "modificationTime", "deletionTimestamp", "dataChange"]
-    parts += ["partitionValues"] * partitioned + ["deletionVector"] * vectors + ["stats"] * stats
+    left_out = {"partitionValues"} if not partitioned else set()
+    left_out |= ({"deletionVector"} if not vectors else set()) | ({"stats"} if not stats else set())
+    wanted = []
     for action in ("add", "remove") if tombstones else ("add",):
         if action in schema.names:
-            present = {child.name for child in schema.field(action).type}
-            wanted += [f"{action}.{part}" for part in parts if part in present]
+            present = {child.name for child in schema.field(action).type} - left_out
+            wanted += [f"{action}.{name}" for name, _ in _TYPES[action] if name in present]
     return wanted
 
 
@@ -69,12 +96,14 @@ def check_schema(schema: pa.Schema) -> None:
     """Refuse a Parquet file that is no checkpoint.
 
     Raises:
-        LogError: none of the actions' columns, or a column that is not a struct.
+        LogError: none of the actions' columns, one of them twice, or one that is not a struct.
     """
     known = [name for name in (*STATE, "add", "remove") if name in schema.names]
     if not known:
         raise LogError("not a checkpoint: it has none of the columns of one")
     for name in known:
+        if schema.names.count(name) > 1:
+            raise LogError(f"not a checkpoint: it has several columns {name}")
         if not pa.types.is_struct(schema.field(name).type):
             raise LogError(f"not a checkpoint: column {name} is {schema.field(name).type}, not a struct")
 
@@ -83,7 +112,7 @@ def read_state(batch: pa.RecordBatch, state: State) -> None:
     """Add a batch's protocol, metadata, transactions, domains and sidecars to `state`.
 
     Raises:
-        LogError: a row whose required fields are missing.
+        LogError: a row whose required fields are missing or of the wrong type.
     """
     for name, fields in _rows(batch, STATE):
         match name:
@@ -102,13 +131,25 @@ def read_state(batch: pa.RecordBatch, state: State) -> None:
 
 
 def adds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The `add` rows of a checkpoint batch, in the `FILES` schema."""
-    return _files(batch, "add", _ADD)
+    """The `add` rows of a checkpoint batch, in the `FILES` schema.
+
+    Raises:
+        LogError: a column of another type, or a value that an action cannot have.
+    """
+    files = _files(batch, "add")
+    # What a log entry may leave out is filled in alike (`cdfd.delta.commit`).
+    return files.set_column(2, FILES.field("size"), pc.fill_null(files.column("size"), 0)).set_column(
+        3, FILES.field("time"), pc.fill_null(files.column("time"), 0)
+    )
 
 
 def removes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The `remove` rows of a checkpoint batch, in the `FILES` schema."""
-    return _files(batch, "remove", _REMOVE)
+    """The `remove` rows of a checkpoint batch, in the `FILES` schema.
+
+    Raises:
+        LogError: as `adds`.
+    """
+    return _files(batch, "remove")
 
 
 def from_commit(commit: Commit, state: State) -> tuple[pa.RecordBatch, pa.RecordBatch]:
@@ -123,58 +164,70 @@ def from_commit(commit: Commit, state: State) -> tuple[pa.RecordBatch, pa.Record
 
 def _rows(batch: pa.RecordBatch, names: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     for name in names:
-        if name in batch.schema.names:
+        if name in batch.schema.names and name in _TYPES:
             column = batch.column(name)
             if column.null_count < len(column):
                 # A handful of rows in a checkpoint of any size; transactions and domains are few by nature.
-                yield from ((name, fields) for fields in column.drop_null().to_pylist())
+                for fields in _typed(column.drop_null(), name).to_pylist():
+                    # Some writers write a struct of nulls where there is no action.
+                    if any(value is not None for value in fields.values()):
+                        yield name, fields
+
+
+def _typed(column: pa.StructArray, action: str) -> pa.StructArray:
+    """The fields of an action that are read, in the types of the specification; those that are not there are null."""
+    try:
+        typed = column.cast(pa.struct(_TYPES[action]))
+        typed.validate(full=True)  # Parquet's readers take any bytes for text
+    except pa.ArrowException as error:
+        raise LogError(
+            f"the checkpoint's {action} column does not have the types of the specification: {error}"
+        ) from None
+    return typed
 
 
 def _maps(fields: dict[str, Any]) -> dict[str, Any]:
     """Arrow's maps come as lists of pairs."""
-    result = dict(fields)
-    result["configuration"] = dict(fields.get("configuration") or ())
-    if isinstance(fields.get("format"), dict):
-        result["format"] = {**fields["format"], "options": dict(fields["format"].get("options") or ())}
+    result = fields | {"configuration": dict(fields["configuration"] or ())}
+    if fields["format"] is not None:
+        result["format"] = fields["format"] | {"options": dict(fields["format"]["options"] or ())}
     return result
 
 
-def _files(batch: pa.RecordBatch, action: str, names: dict[str, str]) -> pa.RecordBatch:
+def _files(batch: pa.RecordBatch, action: str) -> pa.RecordBatch:
     if action not in batch.schema.names:
         return pack(())
     column = batch.column(action)
-    fields = {field.name for field in column.type}
-    if "path" not in fields:
+    if column.type.get_field_index("path") < 0:
         raise LogError(f"a checkpoint without {action}.path")
-    chosen = column.filter(pc.is_valid(pc.struct_field(column, "path")))
-    count = len(chosen)
-
-    def take(name: str, kind: pa.DataType) -> pa.Array:
-        return pc.struct_field(chosen, name).cast(kind) if name in fields else pa.nulls(count, kind)
-
-    try:
-        columns = {name: take(source, FILES.field(name).type) for name, source in names.items()}
-        columns["stats"] = take("stats", pa.string())
-        columns["partition_values"] = take("partitionValues", FILES.field("partition_values").type)
-        columns["deletion_vector"] = _vectors(chosen, count)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise LogError(
-            f"the checkpoint's {action} column does not have the types of the specification: {error}"
-        ) from None
-    columns["path"] = paths.decode_column(columns["path"])
-    columns["data_change"] = pc.fill_null(columns["data_change"], False)
-    return pa.record_batch([columns[name] for name in FILES.names], schema=FILES)
-
-
-def _vectors(chosen: pa.StructArray, count: int) -> pa.Array:
-    if chosen.type.get_field_index("deletionVector") < 0:
-        return pa.nulls(count, DELETION_VECTOR)
-    vector = pc.struct_field(chosen, "deletionVector")
-    kind = pc.struct_field(vector, "storageType")
-    present = {field.name for field in vector.type}
-    children = [
-        pc.struct_field(vector, field.name).cast(field.type) if field.name in present else pa.nulls(count, field.type)
-        for field in DELETION_VECTOR
+    chosen = _typed(column.filter(pc.is_valid(pc.struct_field(column, "path"))), action)
+    path, values, size, time, data_change, stats, vector = chosen.flatten()
+    _refuse_negative(f"{action}.size", size)
+    columns = [
+        paths.decode_column(path),
+        values,
+        size,
+        time,
+        pc.fill_null(data_change, False),
+        stats,
+        _vectors(vector),
     ]
+    return pa.record_batch(columns, schema=FILES)
+
+
+def _vectors(vector: pa.StructArray) -> pa.Array:
+    children = vector.flatten()
+    kind, path, offset, size, cardinality = children
     # Some writers write a struct of nulls where there is no vector.
-    return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=pc.is_null(kind))
+    missing = pc.is_null(kind)
+    for name, child in (("pathOrInlineDv", path), ("sizeInBytes", size), ("cardinality", cardinality)):
+        if pc.any(pc.and_(pc.is_valid(kind), pc.is_null(child))).as_py():
+            raise LogError(f"a checkpoint with a deletionVector without {name}")
+    for name, child in (("offset", offset), ("sizeInBytes", size), ("cardinality", cardinality)):
+        _refuse_negative(f"deletionVector.{name}", child)
+    return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=missing)
+
+
+def _refuse_negative(name: str, numbers: pa.Array) -> None:
+    if pc.any(pc.less(numbers, 0)).as_py():
+        raise LogError(f"a checkpoint with a negative {name}")

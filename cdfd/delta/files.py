@@ -18,10 +18,13 @@ from cdfd.errors import LogError
 FileAction = Add | Remove | Cdc
 T = TypeVar("T", bound=FileAction)
 
+# The paths of tens of millions of files are more than the 2 GiB that 32-bit offsets reach.
+TEXT = pa.large_string()
+
 DELETION_VECTOR = pa.struct(
     [
-        ("storageType", pa.string()),
-        ("pathOrInlineDv", pa.string()),
+        ("storageType", TEXT),
+        ("pathOrInlineDv", TEXT),
         ("offset", pa.int64()),
         ("sizeInBytes", pa.int64()),
         ("cardinality", pa.int64()),
@@ -30,12 +33,12 @@ DELETION_VECTOR = pa.struct(
 
 FILES = pa.schema(
     [
-        pa.field("path", pa.string(), nullable=False),
-        pa.field("partition_values", pa.map_(pa.string(), pa.string())),
+        pa.field("path", TEXT, nullable=False),
+        pa.field("partition_values", pa.map_(TEXT, TEXT)),
         pa.field("size", pa.int64()),
         pa.field("time", pa.int64()),
         pa.field("data_change", pa.bool_()),
-        pa.field("stats", pa.string()),
+        pa.field("stats", TEXT),
         pa.field("deletion_vector", DELETION_VECTOR),
     ]
 )
@@ -45,7 +48,10 @@ PACK = 4096
 
 
 class PackedFiles(Sequence[T]):
-    """An immutable sequence of file actions over a table of the `FILES` schema. Random access costs one row, iteration a chunk at a time."""
+    """An immutable sequence of file actions over a table of the `FILES` schema. Random access costs one row, iteration a chunk at a time.
+
+    Equal to any sequence of equal actions, hence without a hash. A slice pickles as what it holds, not as what it was cut from.
+    """
 
     __slots__ = ("kind", "table")
 
@@ -80,8 +86,8 @@ class PackedFiles(Sequence[T]):
             return self.kind is other.kind and bool(self.table.equals(other.table))
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
-    def __hash__(self) -> int:
-        return hash((self.kind, len(self)))
+    def __reduce__(self) -> tuple[Callable[..., PackedFiles[T]], tuple[type[T], bytes]]:
+        return _unpickled, (self.kind, _to_ipc(self.table))
 
     @property
     def paths(self) -> pa.ChunkedArray:
@@ -95,6 +101,17 @@ class PackedFiles(Sequence[T]):
     def total_size(self) -> int:
         """Sum of the files' sizes in bytes, as far as the log says them."""
         return int(pc.sum(self.table.column("size")).as_py() or 0)
+
+
+def _to_ipc(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _unpickled(kind: type[T], data: bytes) -> PackedFiles[T]:
+    return PackedFiles(kind, pa.ipc.open_stream(data).read_all())
 
 
 class FileList(Generic[T]):
@@ -113,7 +130,7 @@ class FileList(Generic[T]):
             self._pending.clear()
 
     def freeze(self) -> Sequence[T]:
-        """The actions in the order in which they came, exact repetitions dropped: a tuple of few, packed columns of many.
+        """The actions, exact repetitions dropped: a tuple of few, in the order in which they came; packed columns of many, in any order.
 
         Raises:
             LogError: two different actions for one logical file (specification, "Add File and Remove File").

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from cdfd.delta.actions import Add, DomainMetadata, FileKey, Metadata, Protocol, Remove, Txn
 from cdfd.delta.commit import Commit
-from cdfd.delta.files import FILES, PackedFiles, pack
+from cdfd.delta.files import FILES, TEXT, PackedFiles, pack
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.errors import LogError
 
@@ -48,7 +48,7 @@ class Base:
         """Live files with that path; more than one only if their deletion vectors differ. Logarithmic after the first call."""
         if self._order is None:
             # `take` on a chunked array copies; one contiguous array in path order is what bisection wants.
-            paths = self.adds.column("path").combine_chunks().cast(pa.large_string())
+            paths = self.adds.column("path").combine_chunks()
             order = pc.sort_indices(paths)
             self._order = pc.take(paths, order), order.to_numpy()
         paths, order = self._order
@@ -168,7 +168,7 @@ def _unmentioned(table: pa.Table, overlay: Mapping[FileKey, Add | Remove]) -> pa
     """Rows whose logical file the overlay says nothing of."""
     if not len(table) or not overlay:
         return table
-    mentioned = pa.array({path for path, _ in overlay}, pa.string())
+    mentioned = pa.array({path for path, _ in overlay}, TEXT)
     suspects = pc.is_in(table.column("path"), value_set=mentioned).combine_chunks()
     drop = np.zeros(len(table), dtype=bool)
     rows = np.flatnonzero(suspects.to_numpy(zero_copy_only=False))

@@ -20,7 +20,7 @@ from cdfd.errors import DataError, UnsupportedError
 
 # Rows put together at a time: it bounds what is needed besides input and output, and keeps most of that in the
 # processor's cache.
-_ROWS_AT_ONCE: Final = 65_536
+_ROWS_AT_ONCE: Final = 16_384
 
 
 class JsonEncoder:

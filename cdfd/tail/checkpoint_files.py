@@ -124,13 +124,12 @@ def _read_file(storage: Storage, path: str, size: int, wanted: _Wanted, rows: _R
     with _open(storage, path, size) as file:
         names = checkpoints.leaves(
             file.schema_arrow,
-            files=True,
             partitioned=wanted.partitioned,
             vectors=wanted.vectors,
             stats=wanted.stats,
             tombstones=wanted.tombstones,
         )
-        for batch in _batches(file, [name for name in names if "." in name]):
+        for batch in _batches(file, names):
             rows.adds.append(checkpoints.adds(batch))
             if wanted.tombstones:
                 rows.removes.append(checkpoints.removes(batch))

@@ -62,7 +62,7 @@ class DeltaLog:
 
         Raises:
             NotFoundError: it is not there, which is how "not yet" looks.
-            LogError: it is damaged.
+            LogError: it is damaged, or being written.
         """
         path = log_path(paths.commit_name(version))
         with self._named(version, path):
@@ -74,6 +74,8 @@ class DeltaLog:
                 commit = await asyncio.to_thread(commits.parse, version, data, with_stats=with_stats)
             else:
                 commit = commits.parse(version, data, with_stats=with_stats)
+            if commit.size != stat.size:
+                raise LogError("the entry changed while it was read", retriable=True)
             return LogEntry(commit, stat.modified_ms)
 
     def _stream(self, version: int, path: str, size: int, with_stats: bool) -> Commit:

@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 
 from cdfd.delta.protocol import in_commit_timestamps_enabled
-from cdfd.errors import ConfigError, GapError
+from cdfd.errors import ConfigError, GapError, LogError
 from cdfd.tail.log import DeltaLog
+from cdfd.tail.segment import SegmentBuilder
+from cdfd.tail.tailer import Tailer
 
 Start = int | str | datetime
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+async def awaited_start(tailer: Tailer, start: Start) -> int:
+    """The first version to deliver of a table that may not be there yet: `latest` of one that has yet to appear is all of it.
+
+    Raises:
+        ConfigError, GapError: as `start_version` says.
+    """
+    wanted = parsed(start)
+    appeared = await tailer.wait_for_table()
+    return await start_version(tailer.log, "earliest" if appeared and wanted == "latest" else start)
 
 
 async def start_version(log: DeltaLog, start: Start) -> int:
     """The first version to deliver.
 
-    `earliest` is the oldest whose log entry is there, `latest` the one after the newest, a timestamp the first not before it.
+    `earliest` is the oldest whose changes can be read: its log entry is there, and what the table was like is known. `latest` is the
+    version after the newest, a timestamp the first version not before it, which may be that one too.
 
     Raises:
-        ConfigError: not a start, or a timestamp after the newest version's.
+        ConfigError: not a start.
         GapError: that version is no longer in the log.
     """
     match parsed(start):
         case "latest":
             return await log.latest_version() + 1
         case "earliest":
-            return await log.earliest_version()
+            return await _earliest(log)
         case int(version):
             earliest = await log.earliest_version()
             if version < earliest:
@@ -36,9 +54,7 @@ async def start_version(log: DeltaLog, start: Start) -> int:
                 )
             return version
         case datetime() as moment:
-            times = await commit_times(log)
-            wanted = int(moment.timestamp() * 1000)
-            return next((version for version, time in times if time >= wanted), times[-1][0] + 1)
+            return await _first_since(log, -((_EPOCH - moment) // _MILLISECOND))
         case other:
             raise _unclear(other)
 
@@ -57,24 +73,26 @@ async def until_version(log: DeltaLog, until: Start | None) -> int | None:
         case int(version):
             return version
         case datetime() as moment:
-            wanted = int(moment.timestamp() * 1000)
-            times = await commit_times(log)
-            return max((version for version, time in times if time <= wanted), default=times[0][0] - 1)
+            return await _first_since(log, (moment - _EPOCH) // _MILLISECOND + 1) - 1
         case other:
             raise _unclear(other)
 
 
 def parsed(text: Start) -> int | str | datetime:
-    """A version, a moment, or a word. Moments without a zone are UTC."""
+    """A version, a moment, or a word. Moments without a zone are UTC.
+
+    Raises:
+        ConfigError: a negative version.
+    """
     if isinstance(text, int):
+        if text < 0:
+            raise ConfigError(f"there is no version {text}", hint="Versions count from 0")
         return text
     if isinstance(text, datetime):
         return text if text.tzinfo else text.replace(tzinfo=UTC)
     word = text.strip()
-    if word.isdigit():
-        return int(word)
     try:
-        return parsed(datetime.fromisoformat(word))
+        return int(word) if word.isascii() and word.isdigit() else parsed(datetime.fromisoformat(word))
     except ValueError:
         return word.lower()
 
@@ -85,22 +103,72 @@ def _unclear(word: object) -> ConfigError:
     )
 
 
-async def commit_times(log: DeltaLog) -> list[tuple[int, int]]:
-    """(version, commit timestamp in ms) of every log entry that is there, by the rule of `changes.plan.commit_timestamp`."""
-    times: list[tuple[int, int]] = []
+async def _earliest(log: DeltaLog) -> int:
+    """Log clean-up may leave entries before the oldest checkpoint: nothing says what the table was like then."""
+    oldest = await log.earliest_version()
+    if oldest == 0:
+        return 0
+    builder = SegmentBuilder(None)
     async for name, stat in log.list_names():
-        if name.kind == "commit":
-            floor = times[-1][1] + 1 if times else stat.modified_ms
-            times.append((name.version, max(stat.modified_ms, floor)))
+        builder.take(name, stat)
+        if builder.checkpoint is not None:
+            return max(builder.checkpoint.version, oldest)
+    return oldest
+
+
+async def _first_since(log: DeltaLog, wanted_ms: int) -> int:
+    """The first version not before a moment in ms since the Unix epoch; the one after the newest where all are before it."""
+    times = [each async for each in _modification_times(log)]
     if not times:
         await log.earliest_version()
-    header = await log.header()
+    first_in_commit = await _first_in_commit(log, times[0][0], times[-1][0])
+    if first_in_commit is not None and await _in_commit(log, first_in_commit) < wanted_ms:
+        return await _bisect(log, wanted_ms, first_in_commit + 1, times[-1][0] + 1)
+    end = times[-1][0] + 1 if first_in_commit is None else first_in_commit
+    return next((version for version, time in times if version >= end or time >= wanted_ms), end)
+
+
+async def _modification_times(log: DeltaLog) -> AsyncIterator[tuple[int, int]]:
+    """(version, modification time in ms) of every log entry that is there, monotonic as in `changes.plan.commit_timestamp`."""
+    last: int | None = None
+    async for name, stat in log.list_names():
+        if name.kind == "commit":
+            last = stat.modified_ms if last is None else max(stat.modified_ms, last + 1)
+            yield name.version, last
+
+
+async def _first_in_commit(log: DeltaLog, oldest: int, newest: int) -> int | None:
+    """The first version in the log with an in-commit timestamp, None where the feature is not enabled."""
+    header = await log.header(newest)
     if not in_commit_timestamps_enabled(header.metadata):
-        return times
-    enabled = int(header.metadata.configuration.get("delta.inCommitTimestampEnablementVersion") or 0)
-    return [(version, await _in_commit(log, version, time) if version >= enabled else time) for version, time in times]
+        return None
+    enabled = header.metadata.configuration.get("delta.inCommitTimestampEnablementVersion", "0")
+    if not (enabled.isascii() and enabled.isdigit() and int(enabled[:20]) <= newest):
+        raise LogError(
+            f"delta.inCommitTimestampEnablementVersion is {enabled!r}, which is no version of the table",
+            table=log.storage.uri,
+            version=newest,
+            hint="Start at a version instead of a timestamp",
+        )
+    return max(oldest, int(enabled))
 
 
-async def _in_commit(log: DeltaLog, version: int, modified_ms: int) -> int:
-    info = (await log.entry(version)).commit.info
-    return modified_ms if info is None or info.in_commit_timestamp is None else info.in_commit_timestamp
+async def _bisect(log: DeltaLog, wanted_ms: int, low: int, high: int) -> int:
+    """The first version in `[low, high)` not before a moment, else `high`. In-commit timestamps only ever increase."""
+    while low < high:
+        middle = (low + high) // 2
+        if await _in_commit(log, middle) < wanted_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+async def _in_commit(log: DeltaLog, version: int) -> int:
+    entry = await log.entry(version)
+    time = None if entry.commit.info is None else entry.commit.info.in_commit_timestamp
+    if time is None:
+        raise LogError(
+            "in-commit timestamps are enabled, but the commit has none", table=log.storage.uri, version=version
+        )
+    return time

@@ -1,18 +1,18 @@
 """The next log entry, as soon as it is there.
 
 A tailer asks for version v+1 by name. Where it is not there, it waits for a hint from the file system or for the poll interval, and asks
-again: one request per poll, no listing. It lists only to find out why nothing comes: at its first miss, and when the entry it read last is no
-longer what it was.
+again: one request per poll, no listing. It lists only to find out why nothing comes: at its first miss, and once in a long while that
+nothing came.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
-from cdfd.storage.base import Stat
 from cdfd.tail.clock import Clock
 from cdfd.tail.log import DeltaLog, LogEntry, NotATableError, before
 from cdfd.tail.watch import Backoff, Watch
@@ -22,8 +22,17 @@ logger = logging.getLogger("cdfd.tail")
 SETTLE_SECONDS = 5.0
 """How long an entry that cannot be parsed may take to become whole: some writers' files are visible while they are written."""
 SETTLE_STEP = 0.02
-IDENTITY_SECONDS = 60.0
-"""How often an idle reader makes sure that the table is still the one it read, where no hint tells it."""
+DOUBT_SECONDS = 60.0
+"""How often a reader that nothing comes to makes sure that there is nothing, and one that is busy that the table is still the one it read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """An entry's file as it was when it was read."""
+
+    version: int
+    size: int
+    modified_ms: int
 
 
 @dataclass(slots=True)
@@ -43,21 +52,24 @@ class Tailer:
     clock: Clock
     backoff: Backoff
     table_id: str | None = None
-    _last: Stat | None = None
-    _checked: float = 0.0
+    _last: _Seen | None = None
+    _explained: float = -math.inf
+    _verified: float = -math.inf
 
-    async def wait_for_table(self) -> int:
-        """The oldest version whose log entry is there, once there is one; says so where that takes a while."""
-        told = False
+    async def wait_for_table(self) -> bool:
+        """Return once the log has an entry; whether that had to be waited for, which it says once."""
+        waited = False
         while True:
             try:
-                return await self.log.earliest_version()
+                await self.log.earliest_version()
             except NotATableError:
-                if not told:
+                if not waited:
                     logger.info("waiting for the table to appear", extra={"table": self.log.storage.uri})
-                told = True
-            await self.watch.wait(self.backoff.delay)
-            self.backoff = self.backoff.longer()
+                waited = True
+            else:
+                self.backoff = self.backoff.reset()
+                return waited
+            await self._wait()
 
     async def entries(self, start: int, until: int | None = None) -> AsyncIterator[LogEntry]:
         """Log entries from version `start` on, forever or up to `until`.
@@ -70,71 +82,118 @@ class Tailer:
         version = start
         while until is None or version <= until:
             entry = await self._next(version)
-            self._check_identity(entry)
+            if entry.commit.metadata is not None:
+                self.check_id(entry.commit.metadata.id, version)
             yield entry
             version += 1
 
     async def _next(self, version: int) -> LogEntry:
-        missed = 0
+        missed = False
         while True:
             entry = await self._try(version)
             if entry is not None:
-                if missed and not await self._still_there(version):
-                    continue
+                if missed or self._long_since(self._verified):
+                    await self._verify(version)
                 self.backoff = self.backoff.reset()
-                self._last = Stat(self.log.storage.uri, entry.commit.size, entry.modified_ms)
+                self._last = _Seen(version, entry.commit.size, entry.modified_ms)
                 return entry
-            missed += 1
-            if missed == 1 and self._last is None:
+            missed = True
+            if self._long_since(self._explained):
                 await self._explain_absence(version)
-            elif self.clock.monotonic() - self._checked >= IDENTITY_SECONDS:
-                await self._still_there(version)
-            await self.watch.wait(self.backoff.delay)
-            self.backoff = self.backoff.longer()
+            await self._wait()
+
+    async def _wait(self) -> None:
+        await self.watch.wait(self.backoff.delay)
+        self.backoff = self.backoff.longer()
+
+    def _long_since(self, moment: float) -> bool:
+        return self.clock.monotonic() - moment >= DOUBT_SECONDS
 
     async def _try(self, version: int) -> LogEntry | None:
         """The entry, or None where it is not there yet. One that is being written is given time to become whole."""
         deadline = self.clock.monotonic() + SETTLE_SECONDS
         while True:
             try:
-                return await self.log.entry(version)
+                entry = await self.log.entry(version)
             except NotFoundError:
                 return None
             except LogError:
-                if self.clock.monotonic() >= deadline or not await self._fresh(version):
+                if self.clock.monotonic() >= deadline or not await self._is_fresh(version):
                     raise
+            else:
+                # An empty file is a version without actions, or one whose writer has only just created it.
+                if entry.commit.size or self.clock.monotonic() >= deadline or not await self._is_fresh(version):
+                    return entry
             await self.clock.sleep(SETTLE_STEP)
 
-    async def _fresh(self, version: int) -> bool:
-        stat = await self.log.stat(version)
+    async def _is_fresh(self, version: int) -> bool:
+        try:
+            stat = await self.log.stat(version)
+        except NotFoundError:
+            return True  # its writer took it back; the next look tells
         return self.clock.now_ms() - stat.modified_ms < SETTLE_SECONDS * 1000
 
-    async def _still_there(self, version: int) -> bool:
-        """Whether the entry before `version` is still the one that was read; if not, why.
+    async def _verify(self, version: int) -> None:
+        """Refuse `version`, which is there, where it is not the next one of the table that was read.
 
-        A table that was deleted and created anew may have caught up with us meanwhile: its versions are not the next ones of ours.
+        A table that was deleted and created anew may have caught up with us while we waited.
         """
-        self._checked = self.clock.monotonic()
-        if self._last is None or version == 0:
-            return True
+        self._verified = self.clock.monotonic()
+        if self._last is not None and not await self._is_unchanged(self._last):
+            await self.check_table(version)
+
+    async def _is_unchanged(self, seen: _Seen) -> bool:
         try:
-            stat = await self.log.stat(version - 1)
+            stat = await self.log.stat(seen.version)
         except NotFoundError:
-            await self._explain_absence(version)
-            return True
-        if stat.modified_ms == self._last.modified_ms:
-            return True
-        await self._compare_ids(version - 1)
-        self._last = Stat(self.log.storage.uri, stat.size, stat.modified_ms)
-        return True
+            return False
+        return (stat.size, stat.modified_ms) == (seen.size, seen.modified_ms)
 
     async def _explain_absence(self, version: int) -> None:
         """The next version is not there: refuse where that is not simply because it is yet to come."""
-        self._checked = self.clock.monotonic()
+        self._explained = self.clock.monotonic()
+        later = [name.version async for name, _ in self.log.list_names(before(version)) if name.kind == "commit"]
+        if later:
+            await self._refuse_gap(version, later[0], later[-1])
+        elif self._last is None or not await self._is_unchanged(self._last):
+            newest = await self.check_table()
+            if self._last is not None and newest < self._last.version:
+                raise LogError(
+                    f"the log ends at version {newest} now, although version {self._last.version} was there",
+                    table=self.log.storage.uri,
+                    version=version,
+                    hint="It was replaced by an older copy; reset the progress to start over",
+                )
+
+    async def _refuse_gap(self, version: int, next_version: int, newest: int) -> None:
         try:
-            newest = await self._newest_after(version)
-            if newest is None:
-                newest = await self.log.latest_version()
+            # It may have come since it was looked for, and a listing may miss what comes while it is made.
+            await self.log.stat(version)
+        except NotFoundError:
+            missing = (
+                f"version {version} is"
+                if next_version <= version + 1
+                else f"versions {version} to {next_version - 1} are"
+            )
+            raise GapError(
+                f"{missing} missing, although the log goes on to version {newest}",
+                table=self.log.storage.uri,
+                version=version,
+                hint="Log clean-up was faster than this reader, or entries were lost; start again from a snapshot",
+            ) from None
+
+    async def check_table(self, version: int | None = None) -> int:
+        """Refuse where the table as of `version` (None: the newest) is not the one known so far.
+
+        Returns:
+            The version that was looked at.
+
+        Raises:
+            TableChangedError: it was deleted, or deleted and created anew.
+            LogError: as `DeltaLog.header` says.
+        """
+        try:
+            header = await self.log.header(version)
         except NotATableError:
             if self.table_id is None:
                 raise
@@ -144,30 +203,8 @@ class Tailer:
                 version=version,
                 hint="Nothing more will come from it; remove it from the configuration, or restore it",
             ) from None
-        if newest > version:
-            raise GapError(
-                f"version {version} is missing, although the log goes on to version {newest}",
-                table=self.log.storage.uri,
-                version=version,
-                hint="Log clean-up was faster than this reader, or entries were lost; start again from a snapshot",
-            )
-        await self._compare_ids(newest)
-
-    async def _newest_after(self, version: int) -> int | None:
-        newest = None
-        async for name, _ in self.log.list_names(before(version)):
-            if name.kind == "commit":
-                newest = name.version
-        return newest
-
-    async def _compare_ids(self, version: int) -> None:
-        if self.table_id is None:
-            return
-        self.check_id((await self.log.header(version)).metadata.id, version)
-
-    def _check_identity(self, entry: LogEntry) -> None:
-        if entry.commit.metadata is not None:
-            self.check_id(entry.commit.metadata.id, entry.commit.version)
+        self.check_id(header.metadata.id, header.version)
+        return header.version
 
     def check_id(self, found: str, version: int) -> None:
         """Refuse a table id that is not the one known so far; the first one is taken.
@@ -179,7 +216,7 @@ class Tailer:
             self.table_id = found
         elif found != self.table_id:
             raise TableChangedError(
-                f"the table was deleted and created anew: its id was {self.table_id} and is {found} now",
+                f"the table was deleted and created anew, or replaced: its id was {self.table_id} and is {found} now",
                 table=self.log.storage.uri,
                 version=version,
                 hint="Positions of the old table mean nothing in the new one; reset the progress to start over",
