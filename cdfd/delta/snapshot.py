@@ -11,6 +11,7 @@ snapshot before stays what it was. `compacted` folds the overlay into a new base
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -209,10 +210,12 @@ def first(commit: Commit) -> Snapshot:
 
 def retention_ms(metadata: Metadata) -> int:
     """`delta.deletedFileRetentionDuration` in milliseconds; a week where it is not set or not an interval of fixed length."""
-    return interval_ms(metadata.configuration.get("delta.deletedFileRetentionDuration", "")) or 7 * 24 * 3_600_000
+    interval = interval_ms(metadata.configuration.get("delta.deletedFileRetentionDuration", ""))
+    return 7 * 24 * 3_600_000 if interval is None else interval
 
 
 _UNITS = {
+    "microsecond": 0.001,
     "millisecond": 1,
     "second": 1_000,
     "minute": 60_000,
@@ -220,15 +223,11 @@ _UNITS = {
     "day": 86_400_000,
     "week": 604_800_000,
 }
+_TERM = re.compile(rf"([+-]?[0-9]{{1,12}})\s+({'|'.join(_UNITS)})s?(?:\s+|$)")
+_INTERVAL = re.compile(rf"\s*(?:interval\s+)?((?:{_TERM.pattern})+)", re.ASCII)
 
 
 def interval_ms(text: str) -> int | None:
     """A Spark interval such as `interval 1 week 2 days` in milliseconds, or None where it is none of fixed length."""
-    words = text.lower().removeprefix("interval").split()
-    total = 0
-    for amount, unit in zip(words[::2], words[1::2], strict=False):
-        scale = _UNITS.get(unit.removesuffix("s"))
-        if scale is None or not amount.lstrip("+-").isdigit():
-            return None
-        total += int(amount) * scale
-    return total if words and len(words) % 2 == 0 else None
+    match = _INTERVAL.fullmatch(text.lower())
+    return None if match is None else int(sum(int(amount) * _UNITS[unit] for amount, unit in _TERM.findall(match[1])))
