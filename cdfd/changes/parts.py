@@ -14,10 +14,9 @@ def parts(plan: ChangePlan, first: int, limit: int) -> Iterator[tuple[int, int]]
     from its start on only, so resuming at a range's start gives the ranges that were not delivered.
     """
     start, size = first, 0
-    for index in range(first, len(plan.scans)):
-        step = plan.scans[index].size
-        if index > start and size + step > limit:
+    for index, scan in enumerate(plan.scans[first:], first):
+        if index > start and size + scan.size > limit:
             yield start, index
             start, size = index, 0
-        size += step
+        size += scan.size
     yield start, len(plan.scans)

@@ -13,6 +13,7 @@ Source: specification, "Change Data Files" and "Add CDC File", and what deployed
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, overload
@@ -30,6 +31,9 @@ Changes = Literal["auto", "cdf", "files"]
 ChangeType = Literal["insert", "delete"]
 Origin = Literal["cdc", "files", "snapshot", "none"]
 F = TypeVar("F", Add, Remove)
+
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999, beyond which neither clocks nor consumers go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +83,13 @@ class ChangePlan:
         return sum(scan.size for scan in self.scans)
 
 
-def needs_snapshot(commit: Commit, previous: Header) -> bool:
+def needs_snapshot(commit: Commit, previous: Header, changes: Changes = "auto") -> bool:
     """Whether planning `commit` needs the table's files as of the version before, whose header `previous` is.
 
     It does where a file is removed whose partition values the commit does not say. A file that is added again (another deletion vector)
-    says them there.
+    says them there, and where removes are no deletes nobody asks for them.
     """
-    if not previous.metadata.partition_columns:
+    if not previous.metadata.partition_columns or _from_cdc(commit, changes) or _changed_nothing(commit):
         return False
     missing = {remove.path for remove in commit.removes if remove.data_change and not _complete(remove, previous)}
     return bool(missing) and bool(missing - {add.path for add in commit.adds if add.data_change})
@@ -122,13 +126,17 @@ def plan(
         )
     scans: list[FileScan]
     origin: Origin
-    if commit.cdcs and changes != "files":
+    if _from_cdc(commit, changes):
         scans = [FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs]
         origin = "cdc"
     else:
         scans = [] if _changed_nothing(commit) else list(_from_files(commit, header, previous or header, before))
         origin = "files" if scans else "none"
     return ChangePlan(commit.version, timestamp_ms, header.schema, _ordered(scans), origin)
+
+
+def _from_cdc(commit: Commit, changes: Changes) -> bool:
+    return bool(commit.cdcs) and changes != "files"
 
 
 def plan_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:
@@ -166,6 +174,11 @@ class LiveScans(Sequence[FileScan]):
     def __iter__(self) -> Iterator[FileScan]:
         return map(_insert, self.files)
 
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, LiveScans):
+            return self.files == other.files
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
 
 def _insert(add: Add) -> FileScan:
     return FileScan(add.path, "insert", add.partition_values, add.size, without=add.deletion_vector)
@@ -178,12 +191,15 @@ def commit_timestamp(commit: Commit, header: Header, modified_ms: int, previous_
     predecessor's becomes that plus 1 ms. Never `commitInfo.timestamp`, which is the writer's clock before the commit.
 
     Raises:
-        LogError: in-commit timestamps are enabled and the commit has none.
+        LogError: in-commit timestamps are enabled and the commit has none, or one that is no time of this calendar.
     """
     if in_commit_timestamps_enabled(header.metadata):
-        if commit.info is None or commit.info.in_commit_timestamp is None:
+        stated = None if commit.info is None else commit.info.in_commit_timestamp
+        if stated is None:
             raise LogError("in-commit timestamps are enabled, but the commit has none", version=commit.version)
-        return commit.info.in_commit_timestamp
+        if not 0 <= stated <= LATEST_MS:
+            raise LogError(f"the in-commit timestamp {stated} is not a time", version=commit.version)
+        return stated
     return modified_ms if previous_ms is None else max(modified_ms, previous_ms + 1)
 
 
@@ -258,7 +274,8 @@ _MERGE_COUNTS = (
 
 def _count(metrics: Mapping[str, str], names: Iterable[str]) -> int | None:
     text = next((metrics[name] for name in names if name in metrics), "")
-    return int(text) if text.isdigit() else None
+    # Free text by specification; no count has more digits than a long.
+    return int(text) if re.fullmatch("[0-9]{1,19}", text) else None
 
 
 _ORDER = {None: 0, "delete": 1, "insert": 2}

@@ -111,7 +111,7 @@ class PlanStream:
             header = PartialHeader(commit.version, commit.protocol, commit.metadata).finish()
         else:
             header = previous.apply(commit)
-            if self._snapshot is None and needs_snapshot(commit, previous):
+            if self._snapshot is None and needs_snapshot(commit, previous, self.changes):
                 self._snapshot = await self.log.snapshot(commit.version - 1)
         timestamp = commit_timestamp(commit, header, entry.modified_ms, self._timestamp)
         made = plan(commit, header, timestamp, changes=self.changes, previous=previous, before=self._snapshot)
