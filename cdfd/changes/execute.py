@@ -127,10 +127,11 @@ class Execution:
 async def in_thread(items: Iterator[T]) -> AsyncGenerator[T, None]:
     """The items of a blocking iterator, each fetched in a worker thread. The iterator is closed at the end: use `aclosing`."""
     done = object()
-    fetched: asyncio.Future[object] | None = None
+    fetched: asyncio.Future[T | object] | None = None
+    loop = asyncio.get_running_loop()
     try:
         while True:
-            fetched = asyncio.ensure_future(asyncio.to_thread(next, items, done))
+            fetched = loop.run_in_executor(None, next, items, done)
             # A thread cannot be cancelled, and what it runs cannot be closed.
             item = await asyncio.shield(fetched)
             if item is done:
@@ -141,4 +142,4 @@ async def in_thread(items: Iterator[T]) -> AsyncGenerator[T, None]:
             await asyncio.wait((fetched,))
         close = getattr(items, "close", None)
         if close is not None:
-            await asyncio.to_thread(close)
+            await loop.run_in_executor(None, close)

@@ -21,7 +21,7 @@ from cdfd.changes.stream import Version
 from cdfd.errors import MissingFileError, SchemaChangedError
 from cdfd.sinks.base import Sink
 from cdfd.table import Table
-from cdfd.tail.start import Start, start_version
+from cdfd.tail.start import Start, awaited_start
 from cdfd.tail.tailer import Tailer
 
 logger = logging.getLogger("cdfd.feed")
@@ -29,7 +29,7 @@ logger = logging.getLogger("cdfd.feed")
 T = TypeVar("T")
 
 PART_BYTES = 256 << 20
-"""Bytes of files from which a version is delivered in parts."""
+"""Bytes of files from which a version is delivered in parts, where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class Feed:
         tailer: what waits for the next version.
         policies: see there.
         stop: set it to end after the delivery under way.
+        part_bytes: bytes of files from which a version is delivered in parts. Another value after a restart is no harm: parts are file scans.
     """
 
     table: Table
@@ -68,6 +69,7 @@ class Feed:
     tailer: Tailer
     policies: Policies
     stop: asyncio.Event
+    part_bytes: int = PART_BYTES
 
     async def run(self) -> None:
         """Deliver until stopped.
@@ -77,12 +79,12 @@ class Feed:
         """
         position = await self.sink.last_position()
         if position is None:
-            position = await self._first_position()
+            position = await self._unless_stopped(self._first_position())
             if position is None:
                 return
         else:
-            self.tailer.table_id = position.table_id
             self._log("resuming at version %d", position.version, position)
+        self.tailer.table_id = position.table_id
         while not self.stop.is_set():
             try:
                 await self._run_from(position)
@@ -93,40 +95,44 @@ class Feed:
             else:
                 return
 
-    async def _first_position(self) -> Position | None:
-        """Where to begin, made durable at once: a daemon that dies before its first row begins there again. None where stopped."""
-        if await self._unless_stopped(self.tailer.wait_for_table()) is None:
-            return None
+    async def _first_position(self) -> Position:
+        """Where to begin, made durable at once: a daemon that dies before its first row begins there again."""
         log, start = self.table.log, self.policies.start
         if start == "snapshot":
+            await self.tailer.wait_for_table()
             header = await log.header()
             position = Position(header.metadata.id, header.version, phase="snapshot")
         else:
-            version = await start_version(log, start)
+            version = await awaited_start(self.tailer, start)
             header = await log.header()
             position = Position(header.metadata.id, version)
-        delivery = await self.sink.begin(position)
-        await delivery.commit(position)
+        await self._move(position, position)
         self._log("starting at version %d", position.version, position)
         return position
 
     async def _restart(self, error: MissingFileError) -> Position:
         """Give up on the changes in between, which cannot be had any more, for the live rows of the newest version."""
-        logger.warning("%s; starting again from a snapshot", error)
         known = await self.sink.last_position()
         assert known is not None
-        header = await self.table.log.header()
-        position = Position(header.metadata.id, header.version, phase="snapshot")
+        newest = await self.tailer.check_table()
+        position = Position(known.table_id, newest, phase="snapshot")
+        if known.version >= newest and (known.phase == "snapshot" or known.part > 0):
+            # It is the newest version's live rows that cannot be read, or changes that are delivered by half and have nothing after them.
+            raise error
+        logger.warning("%s; starting again from a snapshot", error, extra={"table": self.table.uri, "version": newest})
+        await self._move(known, position)
+        return position
+
+    async def _move(self, known: Position, position: Position) -> None:
         delivery = await self.sink.begin(known)
         await delivery.commit(position)
-        return position
 
     async def _run_from(self, position: Position) -> None:
         stream = self.table.stream(self.policies.changes)
         if position.phase == "snapshot":
             self._log("snapshot of version %d started", position.version, position)
             following = Position(position.table_id, position.version + 1)
-            await self._deliver(await stream.snapshot(position.version), position, following)
+            await self._deliver(await stream.snapshot(position.version, self.tailer), position, following)
             if self.stop.is_set():
                 return
             self._log("snapshot of version %d completed", position.version, position)
@@ -143,22 +149,24 @@ class Feed:
                     position = following
 
     async def _deliver(self, version: Version, position: Position, following: Position) -> None:
-        plan = version.plan
-        for start, end in parts(plan, position.part, PART_BYTES):
-            if self.stop.is_set() and start > 0:
+        """Deliver a version from `position` on, in parts where it is large. A stop comes into force between two parts."""
+        plan, first = version.plan, position.part
+        for start, end in parts(plan, first, self.part_bytes):
+            if self.stop.is_set() and start > first:
                 return
             delivery = await self.sink.begin(position)
             ordinal = position.ordinal
+            some = replace(plan, scans=plan.scans[:end])
             try:
-                some = replace(plan, scans=plan.scans[:end])
-                async for found in in_thread(self.execution.batches([some], position)):
-                    await delivery.write(found.rows)
-                    ordinal += found.rows.num_rows
+                async with contextlib.aclosing(in_thread(self.execution.batches([some], position))) as batches:
+                    async for found in batches:
+                        await delivery.write(found.rows)
+                        ordinal += found.rows.num_rows
+                position = following if end == len(plan.scans) else position.at_part(end, ordinal)
+                await delivery.commit(position)
             except BaseException:
                 await delivery.abort()
                 raise
-            position = following if end == len(plan.scans) else position.at_part(end, ordinal)
-            await delivery.commit(position)
 
     def _note_schema(self, version: Version) -> None:
         change = version.schema_change
