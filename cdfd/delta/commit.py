@@ -72,7 +72,7 @@ def parse(version: int, data: bytes | Iterable[bytes], *, with_stats: bool = Fal
             contradict each other.
     """
     reader = _Reader(version, with_stats)
-    for number, line in enumerate(_lines((data,) if isinstance(data, bytes) else data), 1):
+    for number, line in enumerate(lines(data), 1):
         reader.take(number, line)
     return reader.commit()
 
@@ -82,9 +82,10 @@ def serialize(actions: Iterable[tuple[str, Json]]) -> bytes:
     return b"".join(orjson.dumps({name: dict(fields)}) + b"\n" for name, fields in actions)
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+def lines(data: bytes | Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of an entry that comes whole or in chunks."""
     pending: list[bytes] = []
-    for chunk in chunks:
+    for chunk in (data,) if isinstance(data, bytes) else data:
         first, *rest = chunk.split(b"\n")
         pending.append(first)
         if rest:

@@ -84,11 +84,15 @@ class PartialHeader:
             raise error.within(version=self.version) from None
 
 
-def scan(version: int, data: bytes) -> PartialHeader:
-    """Protocol and metadata of one log entry, without parsing its other lines."""
+def scan(version: int, data: bytes | Iterable[bytes]) -> PartialHeader:
+    """Protocol and metadata of one log entry, without parsing its other lines.
+
+    Raises:
+        LogError: as `commit.parse`, for the lines that are parsed.
+    """
     # A line with another action can hold these words in a string; it is parsed then and adds nothing.
-    wanted = [line for line in data.split(b"\n") if b'"metaData"' in line or b'"protocol"' in line]
-    commit = commits.parse(version, b"\n".join(wanted))
+    wanted = (line if b'"metaData"' in line or b'"protocol"' in line else b"" for line in commits.lines(data))
+    commit = commits.parse(version, (line + b"\n" for line in wanted))
     return PartialHeader(version, commit.protocol, commit.metadata)
 
 

@@ -26,7 +26,7 @@ from cdfd.delta.files import FILES
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Base, Snapshot
 from cdfd.errors import CdfdError, LogError, NotFoundError
-from cdfd.storage.base import Storage
+from cdfd.storage.base import Stat, Storage
 from cdfd.tail.segment import Checkpoint
 
 SIDECARS = f"{paths.LOG}/_sidecars"
@@ -92,7 +92,7 @@ def _read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str]) 
     for stat in checkpoint.files:
         with _damage(stat.path):
             if stat.path.endswith(".json"):
-                checkpoints.from_commit(_read_json(storage, stat.path, stat.size), state)
+                checkpoints.from_commit(_read_json(storage, checkpoint.version, stat), state)
                 continue
             with _open(storage, stat.path, stat.size) as file:
                 for name in names:
@@ -108,7 +108,8 @@ def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar]
     for stat in checkpoint.files:
         with _damage(stat.path):
             if stat.path.endswith(".json"):
-                adds, removes = checkpoints.from_commit(_read_json(storage, stat.path, stat.size), State())
+                manifest = _read_json(storage, checkpoint.version, stat, with_stats=wanted.stats)
+                adds, removes = checkpoints.from_commit(manifest, State())
                 rows.adds.append(adds)
                 rows.removes.append(removes)
             else:
@@ -135,9 +136,9 @@ def _read_file(storage: Storage, path: str, size: int, wanted: _Wanted, rows: _R
                 rows.removes.append(checkpoints.removes(batch))
 
 
-def _read_json(storage: Storage, path: str, size: int) -> Commit:
-    with storage.open_columns(path, size) as file:
-        return commits.parse(0, iter(partial(file.read, 16 << 20), b""))
+def _read_json(storage: Storage, version: int, stat: Stat, *, with_stats: bool = False) -> Commit:
+    with storage.open_columns(stat.path, stat.size) as file:
+        return commits.parse(version, iter(partial(file.read, 16 << 20), b""), with_stats=with_stats)
 
 
 @contextlib.contextmanager

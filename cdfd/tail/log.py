@@ -9,8 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import pyarrow as pa
 
 from cdfd.delta import commit as commits
 from cdfd.delta import header as headers
@@ -18,12 +22,14 @@ from cdfd.delta import last_checkpoint, paths, snapshot
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Snapshot
-from cdfd.errors import CdfdError, LogError, NotFoundError
+from cdfd.errors import CdfdError, LogError, NotFoundError, StorageError
 from cdfd.storage.base import Stat, Storage
 from cdfd.tail import checkpoint_files
 from cdfd.tail.segment import Segment, SegmentBuilder
 
 logger = logging.getLogger("cdfd.tail")
+
+T = TypeVar("T")
 
 CHUNK = 16 << 20
 """Bytes of a log entry to hold at once; larger entries are streamed."""
@@ -66,21 +72,27 @@ class DeltaLog:
         """
         path = log_path(paths.commit_name(version))
         with self._named(version, path):
-            data = await self.storage.read(path, 0, CHUNK + 1)
+            commit = await self._parsed(path, partial(commits.parse, version, with_stats=with_stats))
             stat = await self.storage.stat(path)
-            if len(data) > CHUNK:
-                commit = await asyncio.to_thread(self._stream, version, path, stat.size, with_stats)
-            elif len(data) > INLINE:
-                commit = await asyncio.to_thread(commits.parse, version, data, with_stats=with_stats)
-            else:
-                commit = commits.parse(version, data, with_stats=with_stats)
             if commit.size != stat.size:
                 raise LogError("the entry changed while it was read", retriable=True)
             return LogEntry(commit, stat.modified_ms)
 
-    def _stream(self, version: int, path: str, size: int, with_stats: bool) -> Commit:
-        with self.storage.open_columns(path, size) as file:
-            return commits.parse(version, iter(lambda: file.read(CHUNK), b""), with_stats=with_stats)
+    async def _parsed(self, path: str, parse: Callable[[bytes | Iterable[bytes]], T]) -> T:
+        """What `parse` makes of a file's bytes: here where they are few, in a thread where they are not, in chunks where they are many."""
+        data = await self.storage.read(path, 0, CHUNK + 1)
+        if len(data) <= INLINE:
+            return parse(data)
+        if len(data) <= CHUNK:
+            return await asyncio.to_thread(parse, data)
+        return await asyncio.to_thread(self._streamed, path, parse)
+
+    def _streamed(self, path: str, parse: Callable[[Iterable[bytes]], T]) -> T:
+        try:
+            with self.storage.open_columns(path) as file:
+                return parse(iter(partial(file.read, CHUNK), b""))
+        except (pa.ArrowException, OSError) as error:
+            raise StorageError(f"reading failed: {error}", path=path, retriable=True) from error
 
     async def stat(self, version: int) -> Stat:
         """The log file of a version. NotFoundError where there is none."""
@@ -181,7 +193,7 @@ class DeltaLog:
             if found.complete:
                 break
             with self._named(number, stat.path):
-                part = headers.scan(number, await self.storage.read(stat.path))
+                part = await self._parsed(stat.path, partial(headers.scan, number))
             found = found.before(part.protocol, part.metadata)
         if not found.complete and segment.checkpoint is not None:
             with self._named(segment.checkpoint.version):
@@ -220,7 +232,8 @@ class DeltaLog:
             if state is not None and at in steps:
                 compaction = steps[at]
                 with self._named(compaction.end, compaction.file.path):
-                    merged = commits.parse(compaction.end, await self.storage.read(compaction.file.path))
+                    parse = partial(commits.parse, compaction.end, with_stats=with_stats)
+                    merged = await self._parsed(compaction.file.path, parse)
                     state = state.apply_compacted(merged, compaction.start)
                 at = compaction.end + 1
                 continue

@@ -107,7 +107,7 @@ class SegmentBuilder:
         commits = [entry for entry in self._commits if self.checkpoint is None or entry[0] > self.checkpoint.version]
         after = -1 if self.checkpoint is None else self.checkpoint.version
         newest = commits[-1][0] if commits else after
-        if self.wanted is not None and newest < self.wanted:
+        if self.wanted is not None and newest < max(self.wanted, 0):
             raise self._missing(self.wanted)
         if self.checkpoint is None and commits and commits[0][0] != 0:
             raise GapError(
@@ -120,8 +120,14 @@ class SegmentBuilder:
         return Segment(newest, self.checkpoint, tuple(stat for _, stat in commits), inside)
 
     def _missing(self, wanted: int) -> LogError:
-        if self.latest is None or wanted > self.latest:
+        if self.latest is None or wanted > self.latest or wanted < 0:
             return LogError(f"version {wanted} is not in the log; the newest is {self.latest}", version=wanted)
+        if self.earliest is not None and self.earliest < wanted:
+            return GapError(
+                f"version {wanted} is missing: the log goes on to {self.latest} without it",
+                version=wanted,
+                hint="A log must be contiguous; restore the missing entries, or start at a later version",
+            )
         return GapError(
             f"version {wanted} is no longer in the log; the oldest that can be read is {self.earliest}",
             version=wanted,
