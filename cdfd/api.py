@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,11 +13,11 @@ import pyarrow as pa
 
 from cdfd.changes.columns import change_schema
 from cdfd.changes.conform import Conformer
-from cdfd.changes.execute import Execution, Select, everything, in_thread, named
+from cdfd.changes.execute import Execution, everything, in_thread, named
 from cdfd.changes.plan import ChangePlan, Changes
 from cdfd.errors import ConfigError
 from cdfd.table import Table
-from cdfd.tail.start import Start, start_version, until_version
+from cdfd.tail.start import Start, awaited_start, start_version, until_version
 
 T = TypeVar("T")
 StorageOptions = Mapping[str, object]
@@ -54,18 +55,15 @@ def changes(
         CdfdError: here or while reading, naming table, version and file.
     """
     table = Table.open(uri, storage_options, allowed_roots)
-    loop = _Loop()
-    try:
+    with _Loop() as loop:
         first, last = loop.run(_range(table, start, end))
         header = loop.run(table.log.header(last if last >= first else None))
-    except BaseException:
-        loop.close()
-        raise
     conformer = Conformer(header.schema if columns is None else header.schema.select(columns))
     execution = Execution(table.files, conformer.select)
 
     def rows() -> Iterator[pa.RecordBatch]:
-        with loop:
+        # A loop of its own: a reader that is never read must not leave a thread behind.
+        with _Loop() as loop:
             for found in execution.batches(_plans(loop, table, first, last, changes)):
                 yield conformer.conform(found)
 
@@ -97,9 +95,9 @@ def snapshot(
     with _Loop() as loop:
         at = loop.run(until_version(table.log, version))
         found = loop.run(table.stream().snapshot(at))
-    select = _selection(columns)
-    execution = Execution(table.files, select)
-    schema = change_schema(select(found.plan.schema).arrow)
+    chosen = found.plan.schema if columns is None else found.plan.schema.select(columns)
+    execution = Execution(table.files, lambda _: chosen)
+    schema = change_schema(chosen.arrow)
     return pa.RecordBatchReader.from_batches(schema, (batch.rows for batch in execution.batches([found.plan])))
 
 
@@ -112,7 +110,7 @@ async def follow(
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[str] = (),
     poll_interval: float = 1.0,
-) -> AsyncIterator[pa.RecordBatch]:
+) -> AsyncGenerator[pa.RecordBatch, None]:
     """Row-level changes as they are committed, for ever.
 
     A table that does not exist yet is waited for. Batches have the schema in force at their version; it may change from one version to the
@@ -120,7 +118,7 @@ async def follow(
 
     Args:
         uri: a path or URI of a Delta table.
-        start: `latest` (what is committed from now on), `earliest`, a version, or a timestamp.
+        start: `latest` (what is committed from now on; all of a table that has yet to appear), `earliest`, a version, or a timestamp.
         changes, columns, storage_options, allowed_roots: as for `changes`.
         poll_interval: seconds between looks where the file system gives no hints; backs off to five times that while nothing comes.
 
@@ -128,17 +126,15 @@ async def follow(
         CdfdError: naming table, version and file.
     """
     table = Table.open(uri, storage_options, allowed_roots)
-    execution = Execution(table.files, _selection(columns))
+    execution = Execution(table.files, everything if columns is None else partial(named, tuple(columns)))
     with table.tailer(interval=poll_interval, max_interval=5 * poll_interval) as tailer:
-        await tailer.wait_for_table()
-        first = await start_version(table.log, start)
+        first = await awaited_start(tailer, start)
+        if columns is not None:
+            (await table.log.header()).schema.select(columns)
         async for version in table.stream(changes).versions(tailer, first):
-            async for found in in_thread(execution.batches([version.plan])):
-                yield found.rows
-
-
-def _selection(columns: Sequence[str] | None) -> Select:
-    return everything if columns is None else partial(named, tuple(columns))
+            async with aclosing(in_thread(execution.batches([version.plan]))) as batches:
+                async for found in batches:
+                    yield found.rows
 
 
 async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, int]:

@@ -4,17 +4,55 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from cdfd import __version__
-from cdfd.errors import CdfdError
+from cdfd.errors import CdfdError, StorageError
+
+
+class _Commands(TyperGroup):
+    """The commands, and how they end: quietly where nobody reads on, and with our exit codes rather than Typer's."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            _print("")
+        except BrokenPipeError:
+            _drop_output()
+            raise typer.Exit(0) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        return result
+
+
+def _print(text: str) -> None:
+    """Write to standard output, at once: what goes wrong with it must not wait until Python ends."""
+    if sys.stdout is None:
+        raise StorageError("standard output is closed")
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _drop_output()
+        raise StorageError(f"cannot write: {error.strerror or error}", path="standard output") from error
+
+
+def _drop_output() -> None:
+    """What Python would still flush at its end has nowhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
 
 app = typer.Typer(
     name="cdfd",
+    cls=_Commands,
     help="Every row-level change of a Delta Lake table, in order and exactly once.",
     no_args_is_help=True,
     add_completion=False,
@@ -137,19 +175,21 @@ def check(config: CONFIG) -> None:
     """Validate a configuration, open every table, connect to the sink. Writes nothing."""
     from cdfd.daemon import checking
 
-    raise typer.Exit(checking.run(config))
+    report, code = checking.run(config)
+    _print(report)
+    raise typer.Exit(code)
 
 
 @app.command()
 def inspect(
     table: TABLE,
-    version: Annotated[int | None, typer.Option(help="As of this version; default: the newest.")] = None,
+    version: Annotated[int | None, typer.Option(min=0, help="As of this version; default: the newest.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Show what a table is, what stops us from reading it, and where its changes will come from."""
     from cdfd import inspection
 
-    sys.stdout.write(inspection.report(table, version, as_json=as_json))
+    _print(inspection.report(table, version, as_json=as_json))
 
 
 @app.command()
@@ -160,7 +200,7 @@ def version() -> None:
     libraries = " ".join(
         f"{name} {installed(name)}" for name in ("pyarrow", "numpy", "pyroaring", "orjson", "watchdog")
     )
-    sys.stdout.write(f"cdfd {__version__}\npython {sys.version.split()[0]} {libraries}\n")
+    _print(f"cdfd {__version__}\npython {sys.version.split()[0]} {libraries}\n")
 
 
 def main() -> None:
@@ -169,12 +209,7 @@ def main() -> None:
         app()
     except CdfdError as error:
         if _Options.debug:
-            raise
-        sys.stderr.write(f"cdfd: {error}\n")
+            traceback.print_exc()
+        else:
+            sys.stderr.write(f"cdfd: {error}\n")
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # The reader has seen enough. What Python would still flush at exit has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except KeyboardInterrupt:
-        sys.exit(130)

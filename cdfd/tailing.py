@@ -29,7 +29,7 @@ from cdfd.encoding.debezium import DebeziumEncoder
 from cdfd.encoding.json import JsonEncoder
 from cdfd.errors import StorageError
 from cdfd.table import Table, versions
-from cdfd.tail.start import start_version, until_version
+from cdfd.tail.start import awaited_start, parsed, start_version, until_version
 from cdfd.tail.tailer import Tailer
 
 logger = logging.getLogger("cdfd.tail")
@@ -67,36 +67,50 @@ def run(request: Request) -> None:
 
 
 async def _run(request: Request, out: BinaryIO) -> None:
+    writer = Writer(request.uri, request.format, out)
+    work = asyncio.current_task()
+    assert work is not None
+    terminated = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def terminate() -> None:
+        terminated.set()
+        work.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        await _write(request, writer)
+    except asyncio.CancelledError:
+        # The thread that writes cannot be cancelled; asyncio waits for it.
+        writer.stop()
+        if not terminated.is_set():
+            raise
+
+
+async def _write(request: Request, writer: Writer) -> None:
     table = Table.open(request.uri, None, request.allowed_roots)
     select = everything if request.columns is None else partial(named, request.columns)
     execution = Execution(table.files, select, batch_rows=BATCH_ROWS)
-    writer = Writer(table.uri, request.format, out)
     with table.tailer() as tailer:
         first, last = await _range(table, tailer, request)
         if request.columns is not None:
             (await table.log.header()).schema.select(request.columns)
         stream = table.stream(request.changes)
         planned = versions(table, tailer, stream, first, last, snapshot=request.snapshot)
-        stopping = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        assert task is not None
-        stopping.add_signal_handler(signal.SIGTERM, task.cancel)
-        try:
-            async with contextlib.aclosing(bursts(planned)) as ready:
-                async for burst in ready:
-                    await asyncio.to_thread(writer.write, execution, [version.plan for version in burst])
-        except asyncio.CancelledError:
-            return
+        async with contextlib.aclosing(bursts(planned)) as ready:
+            async for burst in ready:
+                await asyncio.to_thread(writer.write, execution, [version.plan for version in burst])
 
 
 async def _range(table: Table, tailer: Tailer, request: Request) -> tuple[int, int | None]:
+    last = await until_version(table.log, request.until)
     if request.until is None:
-        await tailer.wait_for_table()
-    if request.snapshot and request.start == "latest":
-        first = await table.log.latest_version()
+        first = await awaited_start(tailer, request.start)
     else:
         first = await start_version(table.log, request.start)
-    return first, await until_version(table.log, request.until)
+    if request.snapshot and parsed(request.start) == "latest":
+        first = await table.log.latest_version()
+    return first, last
 
 
 class Writer:
@@ -107,12 +121,19 @@ class Writer:
         self._debezium = DebeziumEncoder(table) if format == "debezium" else None
         self._flat: JsonEncoder | None = None
         self._report = Report()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """End the `write` that runs in another thread, before its next batch."""
+        self._stopped = True
 
     def write(self, execution: Execution, plans: Sequence[ChangePlan]) -> None:
         """All rows of `plans`. When it returns they are out of this process's hands."""
         # Debezium's events may hold two rows of different batches: those are encoded one after the other.
         workers = execution.threads if self._debezium is None else 1
         for found, lines in mapped(self._encoded, execution.batches(plans), workers=workers):
+            if self._stopped:
+                return
             self._out.write(lines)
             self._report.count(found.plan.version, found.rows.num_rows)
         if self._debezium is not None:
@@ -151,9 +172,11 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
     """The output. What goes wrong with it is an error of ours, but for a reader that has seen enough."""
     try:
         if path is None:
+            if sys.stdout is None:
+                raise StorageError("standard output is closed")
             yield sys.stdout.buffer
         else:
-            with path.open("wb", buffering=0) as file:
+            with path.open("wb") as file:
                 yield file
     except BrokenPipeError:
         raise

@@ -78,7 +78,9 @@ async def check_sink(config: Settings, table: settings.Table) -> str:
     place = folder
     while not os.path.exists(place):
         place = os.path.dirname(os.path.abspath(place))
-    if not os.access(place, os.W_OK):
+    if not os.path.isdir(place):
+        raise SinkError("there is something else where the folder is to be", path=place, hint="Choose another path")
+    if not os.access(place, os.W_OK | os.X_OK):
         raise SinkError("the folder cannot be written to", path=place, hint="Check its owner and permissions")
     return "ok" if place == folder else "ok, the folder will be created"
 

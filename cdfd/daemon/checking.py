@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,16 +15,15 @@ from cdfd.errors import CdfdError, UnsupportedError
 COLUMNS = ("table", "version", "files", "changes", "topic", "state")
 
 
-def run(path: Path) -> int:
-    """Print a table of what was found; 0 where all of it is usable, else 1.
+def run(path: Path) -> tuple[str, int]:
+    """A table of what was found, and the exit code: 0 where all of it is usable, else 1.
 
     Raises:
         ConfigError: the file is wrong.
     """
     config = load(path)
     rows = asyncio.run(_check(config))
-    sys.stdout.write(_aligned([COLUMNS, *(row for row, _ in rows)]))
-    return 0 if all(usable for _, usable in rows) else 1
+    return _aligned([COLUMNS, *(row for row, _ in rows)]), 0 if all(usable for _, usable in rows) else 1
 
 
 async def _check(config: Settings) -> list[tuple[tuple[str, ...], bool]]:

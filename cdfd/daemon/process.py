@@ -16,10 +16,11 @@ logger = logging.getLogger("cdfd.daemon")
 
 STOP_SECONDS = 8.0
 """How long a delivery under way may take to finish after a signal, before it is aborted."""
+INTERRUPTED = 130
 
 
 def run(path: Path) -> int:
-    """Run the daemon that a configuration file describes; 0 after a signal.
+    """Run the daemon that a configuration file describes; the exit code after a signal.
 
     Raises:
         ConfigError: the file is wrong.
@@ -30,11 +31,16 @@ def run(path: Path) -> int:
 
 
 async def serve(config: Settings) -> int:
-    """Run the loops of all tables until a signal. The first error ends all of them."""
-    stop = asyncio.Event()
+    """Run the loops of all tables until a signal: 0 after SIGTERM, 130 after SIGINT. The first error ends all of them."""
+    stop, interrupted = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+
+    def interrupt() -> None:
+        interrupted.set()
+        stop.set()
+
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, interrupt)
     logger.info("cdfd %s: pipeline %s, %d tables", __version__, config.pipeline, len(config.tables))
     feeds = [asyncio.create_task(_feed(config, table, stop), name=table.name) for table in config.tables]
     stopping = asyncio.create_task(stop.wait())
@@ -46,11 +52,13 @@ async def serve(config: Settings) -> int:
         for task in (*feeds, stopping):
             task.cancel()
         await asyncio.gather(*feeds, stopping, return_exceptions=True)
-    for task in feeds:
-        if not task.cancelled():
-            task.result()
+    errors = [error for task in feeds if not task.cancelled() and (error := task.exception()) is not None]
+    for error in errors[1:]:
+        logger.error("%s", error)
+    if errors:
+        raise errors[0]
     logger.info("stopped")
-    return 0
+    return INTERRUPTED if interrupted.is_set() else 0
 
 
 async def _feed(config: Settings, table: settings.Table, stop: asyncio.Event) -> None:
