@@ -18,7 +18,7 @@ from cdfd.changes.execute import Execution, in_thread
 from cdfd.changes.parts import parts
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
-from cdfd.errors import MissingFileError, SchemaChangedError
+from cdfd.errors import MissingFileError, SchemaChangedError, SinkError
 from cdfd.sinks.base import Sink
 from cdfd.table import Table
 from cdfd.tail.start import Start, awaited_start
@@ -151,6 +151,13 @@ class Feed:
     async def _deliver(self, version: Version, position: Position, following: Position) -> None:
         """Deliver a version from `position` on, in parts where it is large. A stop comes into force between two parts."""
         plan, first = version.plan, position.part
+        if first > len(plan.scans):
+            raise SinkError(
+                f"{first} files of this version are delivered, but it has {len(plan.scans)} to read",
+                table=self.table.uri,
+                version=plan.version,
+                hint="Put `changes` back to what it was, or deliver into an empty sink",
+            )
         for start, end in parts(plan, first, self.part_bytes):
             if self.stop.is_set() and start > first:
                 return

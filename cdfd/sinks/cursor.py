@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cdfd.changes.position import Position
 from cdfd.errors import SinkError
 
@@ -52,13 +54,14 @@ class Cursor:
     def check(self, following: Position, *, rows: bool) -> None:
         """`SinkError` where the delivery under way cannot lead to `following`.
 
-        Without rows it may lead to where it began: so a position is made durable before there is anything to deliver.
+        Without rows it may lead to where it began: so a position is made durable before there is anything to deliver. Or from a version of
+        which nothing is delivered to its snapshot: so changes that cannot be read are given up for the rows that they led to.
         """
         self._require_usable()
         begun = self._begun
         if begun is None:
             raise SinkError("there is no delivery to commit", version=following.version)
-        stays = following == begun and not rows
+        stays = not rows and (following == begun or (not begun.part and following == replace(begun, phase="snapshot")))
         if following.table_id != begun.table_id or (order(following) <= order(begun) and not stays):
             raise SinkError(f"a delivery from {begun} cannot lead to {following}", version=following.version)
 

@@ -213,6 +213,22 @@ class TestPositions:
 
         asyncio.run(scenario())
 
+    def test_changes_can_be_given_up_for_the_snapshot_of_their_version(self, place: Place) -> None:
+        async def scenario() -> None:
+            async with opened(place) as sink:
+                await deliver(sink, at(6), at(7), rows(6))
+                await deliver(sink, at(7), at(7, 0, "snapshot"))
+            async with opened(place) as sink:
+                assert await sink.last_position() == at(7, 0, "snapshot")
+                await deliver(sink, at(7, 0, "snapshot"), at(8), rows(7))
+                await deliver(sink, at(8), at(8, 1, ordinal=1), rows(8))
+                delivery = await sink.begin(at(8, 1, ordinal=1))
+                with pytest.raises(SinkError, match="cannot lead to"):
+                    await delivery.commit(at(8, 0, "snapshot"))
+            assert place.delivered() == [6, 7, 8]
+
+        asyncio.run(scenario())
+
 
 class TestDeliveries:
     def test_many_batches_in_order(self, place: Place) -> None:
