@@ -1,0 +1,166 @@
+"""Protocol and metadata in force: from commits, backwards from the newest entry, from checksum files."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdfd.delta import header as headers
+from cdfd.delta.actions import Add, Metadata, Protocol
+from cdfd.delta.commit import Commit
+from cdfd.delta.header import Header, PartialHeader
+from cdfd.errors import CdfdError, LogError, UnsupportedError
+
+SCHEMA = '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}}]}'
+METADATA = Metadata("id", SCHEMA, (), {})
+OTHER = Metadata("id", SCHEMA.replace('"a"', '"b"'), (), {})
+PROTOCOL = Protocol(1, 2)
+NEWER = Protocol(3, 7, frozenset(["deletionVectors"]), frozenset(["deletionVectors"]))
+
+METADATA_FIELDS = {"id": "id", "schemaString": SCHEMA, "partitionColumns": [], "configuration": {}}
+PROTOCOL_FIELDS = {"minReaderVersion": 1, "minWriterVersion": 2}
+
+
+def header(version: int = 4) -> Header:
+    return PartialHeader(version, PROTOCOL, METADATA).finish()
+
+
+class TestApply:
+    def test_a_commit_of_neither_only_counts(self) -> None:
+        before = header()
+        after = before.apply(Commit(5, adds=(Add("a", {}, 1, 1, True),)))
+        assert after.version == 5
+        assert after.schema is before.schema
+
+    def test_the_latest_of_each_wins(self) -> None:
+        after = header().apply(Commit(5, metadata=OTHER))
+        assert (after.metadata, after.protocol) == (OTHER, PROTOCOL)
+        assert after.schema.names == ("b",)
+        after = after.apply(Commit(6, protocol=NEWER))
+        assert (after.version, after.metadata, after.protocol) == (6, OTHER, NEWER)
+
+    @pytest.mark.parametrize(
+        ("commit", "family"),
+        [
+            (Commit(5, protocol=Protocol(4, 7)), UnsupportedError),
+            (Commit(5, protocol=Protocol(3, 7, frozenset(["tomorrow"]))), UnsupportedError),
+            (Commit(5, metadata=Metadata("id", "{", (), {})), LogError),
+            (Commit(5, metadata=Metadata("id", SCHEMA, ("nowhere",), {})), LogError),
+            (Commit(5, metadata=Metadata("id", SCHEMA, (), {"delta.columnMapping.mode": "x"})), UnsupportedError),
+        ],
+    )
+    def test_what_cannot_be_read_is_refused_where_it_comes(self, commit: Commit, family: type[CdfdError]) -> None:
+        before = header()
+        with pytest.raises(family) as caught:
+            before.apply(commit)
+        assert caught.value.version == 5
+        assert before == header()
+
+
+class TestPartial:
+    def test_the_newest_of_each_kind(self) -> None:
+        found = headers.newest(
+            9,
+            iter(
+                [
+                    PartialHeader(9),
+                    PartialHeader(8, None, OTHER),
+                    PartialHeader(7, PROTOCOL, METADATA),
+                    PartialHeader(6, NEWER, None),
+                ]
+            ),
+        )
+        assert found == PartialHeader(9, PROTOCOL, OTHER)
+
+    def test_nothing_older_is_asked_for_than_needed(self) -> None:
+        parts = iter([PartialHeader(9, PROTOCOL, METADATA), PartialHeader(8)])
+        assert headers.newest(9, parts).complete
+        assert next(parts) == PartialHeader(8)
+
+    @pytest.mark.parametrize(
+        ("part", "what"),
+        [(PartialHeader(3, None, METADATA), "no protocol action"), (PartialHeader(3, PROTOCOL), "no metaData action")],
+    )
+    def test_without_one_of_them_there_is_no_table(self, part: PartialHeader, what: str) -> None:
+        assert not part.complete
+        with pytest.raises(LogError, match=what) as caught:
+            part.finish()
+        assert caught.value.version == 3
+        assert caught.value.hint
+
+    def test_what_is_wrong_names_the_version(self) -> None:
+        with pytest.raises(UnsupportedError, match="tomorrow") as caught:
+            PartialHeader(3, Protocol(3, 7, frozenset(["tomorrow"])), METADATA).finish()
+        assert caught.value.version == 3
+
+
+def entry(*actions: object) -> bytes:
+    return b"".join(orjson.dumps(action) + b"\n" for action in actions)
+
+
+class TestScan:
+    ENTRY = entry(
+        {"commitInfo": {"operation": "x"}},
+        {"add": {"path": "a", "stats": '{"minValues":{"protocol":1}}'}},
+        {"protocol": PROTOCOL_FIELDS},
+        {"metaData": METADATA_FIELDS},
+        {"add": {"path": "b"}},
+    )
+
+    def test_finds_both(self) -> None:
+        assert headers.scan(2, self.ENTRY) == PartialHeader(2, PROTOCOL, METADATA)
+
+    def test_or_neither(self) -> None:
+        assert headers.scan(2, b"") == PartialHeader(2)
+        assert headers.scan(2, entry({"add": {"path": '"metaData"'}}, {"add": {"protocol": 1, "path": "x"}})) == (
+            PartialHeader(2)
+        )
+
+    def test_in_chunks(self) -> None:
+        for at in range(len(self.ENTRY)):
+            assert headers.scan(2, [self.ENTRY[:at], self.ENTRY[at:]]) == PartialHeader(2, PROTOCOL, METADATA)
+
+    def test_looks_at_no_other_line(self) -> None:
+        assert headers.scan(2, b"nonsense\n" + self.ENTRY) == PartialHeader(2, PROTOCOL, METADATA)
+
+    def test_names_the_line_that_is_broken(self) -> None:
+        with pytest.raises(LogError, match="line 3 is not valid JSON") as caught:
+            headers.scan(2, b'{"add":{}}\n\n{"protocol":\n')
+        assert caught.value.version == 2
+
+
+class TestChecksum:
+    def test_of_deployed_writers(self) -> None:
+        """Unknown keys aside; `metadata` is spelled unlike the action."""
+        data = orjson.dumps(
+            {"tableSizeBytes": 1, "numFiles": 2, "protocol": PROTOCOL_FIELDS, "metadata": METADATA_FIELDS}
+        )
+        assert headers.from_checksum(2, data) == PartialHeader(2, PROTOCOL, METADATA)
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            {},
+            [],
+            5,
+            {"protocol": PROTOCOL_FIELDS},
+            {"metadata": METADATA_FIELDS},
+            {"protocol": None, "metadata": METADATA_FIELDS},
+            {"protocol": PROTOCOL_FIELDS, "metadata": []},
+            {"protocol": {}, "metadata": METADATA_FIELDS},
+            {"protocol": PROTOCOL_FIELDS, "metadata": {"id": 5}},
+        ],
+    )
+    def test_one_that_does_not_hold_both_is_as_good_as_none(self, content: Any) -> None:
+        assert headers.from_checksum(2, orjson.dumps(content)) == PartialHeader(2)
+
+    @given(st.binary(max_size=60))
+    def test_noise(self, data: bytes) -> None:
+        assert headers.from_checksum(2, data) == PartialHeader(2)
+        with contextlib.suppress(CdfdError):
+            headers.scan(2, data)
