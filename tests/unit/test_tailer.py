@@ -1,0 +1,538 @@
+"""The tailer, under a clock of the test's own: nothing here waits for real time but the wake-ups of the file system."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from lake import Lake, checkpoint, entry_path, manual_clock, rows, run, table
+
+from cdfd.delta.commit import serialize
+from cdfd.errors import GapError, LogError, TableChangedError
+from cdfd.storage.local import LocalStorage
+from cdfd.table import Table
+from cdfd.tail.clock import ManualClock
+from cdfd.tail.log import DeltaLog
+from cdfd.tail.tailer import DOUBT_SECONDS, SETTLE_SECONDS, SETTLE_STEP, Tailer
+from cdfd.tail.watch import Backoff, PollWatch
+
+LONG = 1e6
+
+
+class Following:
+    """A tailer in a task of its own, and the versions that it has given so far."""
+
+    def __init__(self, lake: Lake, clock: ManualClock, start: int = 0, until: int | None = None) -> None:
+        self.clock = clock
+        self.tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
+        self.versions: list[int] = []
+        self.task = asyncio.create_task(self._follow(start, until))
+
+    async def _follow(self, start: int, until: int | None) -> None:
+        async for entry in self.tailer.entries(start, until):
+            self.versions.append(entry.commit.version)
+
+    async def idle(self) -> None:
+        """Return once it waits, or has ended."""
+        asleep = asyncio.ensure_future(self.clock.asleep())
+        await asyncio.wait((self.task, asleep), return_when=asyncio.FIRST_COMPLETED)
+        asleep.cancel()
+        if self.task.done():
+            self.task.result()
+
+    async def after(self, seconds: float) -> list[int]:
+        """The versions, once `seconds` have passed and it waits again."""
+        self.clock.advance(seconds)
+        await self.idle()
+        return self.versions
+
+
+@asynccontextmanager
+async def following(lake: Lake, clock: ManualClock, start: int = 0) -> AsyncIterator[Following]:
+    reader = Following(lake, clock, start)
+    try:
+        await reader.idle()
+        yield reader
+    finally:
+        reader.task.cancel()
+        await asyncio.gather(reader.task, return_exceptions=True)
+
+
+class TestOrder:
+    def test_what_is_there_and_then_what_comes(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 3, clock)
+            async with following(lake, clock) as reader:
+                assert reader.versions == [0, 1, 2]
+                await writer.insert(rows(3))
+                assert await reader.after(1) == [0, 1, 2, 3]
+                await writer.insert(rows(4))
+                await writer.insert(rows(5))
+                assert await reader.after(1) == [0, 1, 2, 3, 4, 5]
+
+        run(scenario())
+
+    def test_up_to_a_version_and_no_further(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 5, clock)
+            reader = Following(lake, clock, start=1, until=3)
+            await reader.task
+            assert reader.versions == [1, 2, 3]
+
+        run(scenario())
+
+    def test_modification_times_come_with_the_entries(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 1, clock)
+            clock.advance(7)
+            await writer.insert(rows(1))
+            tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
+            times = [entry.modified_ms async for entry in tailer.entries(0, 1)]
+            assert times[1] - times[0] == 7000
+
+        run(scenario())
+
+
+class TestRequests:
+    def test_an_idle_poll_is_one_read(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 3, clock)
+            async with following(lake, clock) as reader:
+                for delay in (1, 2, 4, 8, 8):
+                    lake.calls.clear()
+                    await reader.after(delay - 0.001)
+                    assert lake.calls == []
+                    await reader.after(0.001)
+                    assert lake.calls == [("read", entry_path(3))]
+
+        run(scenario())
+
+    def test_a_reader_that_keeps_up_never_lists(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 3, clock)
+            async with following(lake, clock) as reader:
+                lake.calls.clear()
+                for version in range(3, 40):
+                    await writer.insert(rows(version))
+                    await reader.after(1)
+                assert reader.versions == list(range(40))
+                assert {method for method, _ in lake.calls} == {"read", "stat"}
+                assert (
+                    sum(method == "read" for method, _ in lake.calls) == 2 * 37
+                )  # each entry, and a look for the next
+
+        run(scenario())
+
+    def test_the_first_look_at_nothing_asks_why_and_so_does_one_a_minute_later(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 3, clock)
+            async with following(lake, clock) as reader:
+                assert [method for method, _ in lake.calls].count("list") == 1
+                lake.calls.clear()
+                passed = 0
+                while passed < 10 * DOUBT_SECONDS:
+                    passed += 8
+                    await reader.after(8)
+                assert 8 <= [method for method, _ in lake.calls].count("list") <= 10
+
+        run(scenario())
+
+    def test_the_poll_interval_grows_and_starts_again_once_something_came(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 1, clock)
+            async with following(lake, clock) as reader:
+                delays = []
+                for _ in range(5):
+                    delays.append(reader.tailer.backoff.delay)
+                    await reader.after(8)
+                assert delays == [1, 2, 4, 8, 8]
+                await writer.insert(rows(1))
+                assert await reader.after(8) == [0, 1]
+                assert await reader.after(0.999) == [0, 1]
+                await writer.insert(rows(2))
+                assert await reader.after(0.001) == [0, 1, 2]
+
+        run(scenario())
+
+
+class TestSlowWriters:
+    """Not every writer's entries appear whole."""
+
+    @pytest.mark.parametrize("visible", [0, 1, 40, -1])
+    def test_an_entry_that_is_being_written_is_given_time(self, visible: int) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 2, clock)
+            await writer.insert(rows(2))
+            whole = lake.bytes_of(entry_path(2)).rstrip()
+            await lake.put(entry_path(2), whole[:visible])
+            async with following(lake, clock) as reader:
+                for _ in range(5):
+                    assert await reader.after(SETTLE_STEP) == [0, 1]
+                await lake.put(entry_path(2), whole)
+                assert await reader.after(SETTLE_STEP) == [0, 1, 2]
+
+        run(scenario())
+
+    def test_lines_that_come_while_it_is_read_are_not_lost(self) -> None:
+        """What is there may end with a line, and be valid."""
+
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 2, clock)
+            await writer.insert(rows(2))
+            whole = lake.bytes_of(entry_path(2))
+            await lake.put(entry_path(2), whole[: whole.index(b"\n") + 1])
+
+            def write_the_rest(method: str, path: str) -> None:
+                if (method, path) == ("stat", entry_path(2)):
+                    lake.replace(path, whole)
+
+            lake.before = write_the_rest
+            reader = Following(lake, clock, start=2)
+            await reader.idle()
+            assert reader.versions == []
+            reader.task.cancel()
+            entries = reader.tailer.entries(2)
+            entry = await anext(entries)
+            assert [add.path for add in entry.commit.adds]
+            await entries.aclose()
+
+        run(scenario())
+
+    def test_one_that_stays_damaged_is_an_error(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 2, clock)
+            await lake.put(entry_path(2), b'{"add":{"path":"pa')
+            async with following(lake, clock) as reader:
+                await reader.after(SETTLE_SECONDS - SETTLE_STEP)
+                with pytest.raises(
+                    LogError, match=r"not valid JSON.*memory://orders, version 2, file _delta_log/0*2.json"
+                ):
+                    await reader.after(SETTLE_STEP)
+                assert reader.versions == [0, 1]
+
+        run(scenario())
+
+    def test_an_old_one_that_is_damaged_is_one_at_once(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 2, clock)
+            await lake.put(entry_path(2), b'{"add":{"path":"pa')
+            clock.advance(SETTLE_SECONDS)
+            with pytest.raises(LogError, match="not valid JSON"):
+                await Following(lake, clock).task
+
+        run(scenario())
+
+    def test_an_old_one_that_is_empty_is_a_version_without_actions(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 2, clock)
+            await lake.put(entry_path(2), b"")
+            clock.advance(SETTLE_SECONDS)
+            async with following(lake, clock) as reader:
+                assert reader.versions == [0, 1, 2]
+
+        run(scenario())
+
+    def test_one_that_its_writer_takes_back_has_not_been_there(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 2, clock)
+            await lake.put(entry_path(2), b'{"add":{"path":"pa')
+            async with following(lake, clock) as reader:
+                lake.forget(entry_path(2))
+                assert await reader.after(SETTLE_STEP) == [0, 1]
+                await writer.insert(rows(2))
+                assert await reader.after(1) == [0, 1, 2]
+
+        run(scenario())
+
+
+class TestGaps:
+    @pytest.mark.parametrize(
+        ("missing", "told"),
+        [([3], "version 3 is missing"), ([3, 4], "versions 3 to 4 are missing"), ([0], "version 0 is missing")],
+    )
+    def test_a_hole_that_is_there_already(self, missing: list[int], told: str) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 8, clock)
+            lake.forget(*map(entry_path, missing))
+            reader = Following(lake, clock)
+            with pytest.raises(GapError, match=f"{told}.*goes on to version 7.*memory://orders"):
+                await reader.task
+            assert reader.versions == list(range(missing[0]))
+
+        run(scenario())
+
+    def test_one_that_comes_later_is_found_within_a_minute(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 3, clock)
+            async with following(lake, clock) as reader:
+                await writer.insert(rows(3))
+                await writer.insert(rows(4))
+                lake.forget(entry_path(3))
+                with pytest.raises(GapError, match="version 3 is missing, although the log goes on to version 4"):
+                    await reader.after(DOUBT_SECONDS)
+                assert reader.versions == [0, 1, 2]
+
+        run(scenario())
+
+    def test_log_clean_up_that_overtakes_the_reader(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 3, clock)
+            async with following(lake, clock) as reader:
+                for version in range(3, 9):
+                    await writer.insert(rows(version))
+                lake.forget(*map(entry_path, range(6)))
+                with pytest.raises(GapError, match="versions 3 to 5 are missing") as caught:
+                    await reader.after(DOUBT_SECONDS)
+                assert caught.value.version == 3
+                assert "snapshot" in str(caught.value.hint)
+
+        run(scenario())
+
+    def test_log_clean_up_behind_the_reader_is_no_matter(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 3, clock)
+            async with following(lake, clock) as reader:
+                for version in range(3, 9):
+                    await writer.insert(rows(version))
+                    await checkpoint(lake, version)
+                    lake.forget(*map(entry_path, range(version)))
+                    assert (await reader.after(8))[-1] == version
+                await reader.after(DOUBT_SECONDS)
+                await writer.insert(rows(9))
+                assert await reader.after(DOUBT_SECONDS) == list(range(10))
+
+        run(scenario())
+
+    def test_versions_that_come_between_the_look_and_the_listing_are_none(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake, other = Lake(clock), Lake(clock)
+            await table(lake, 3, clock)
+            writer = await table(other, 5, clock)
+
+            def commit(method: str, path: str) -> None:
+                if method == "list":
+                    lake.copy_from(other)
+
+            lake.before = commit
+            async with following(lake, clock) as reader:
+                assert writer.version == 4
+                assert await reader.after(1) == [0, 1, 2, 3, 4]
+
+        run(scenario())
+
+
+class TestOtherTables:
+    def test_a_table_that_is_deleted(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 3, clock, "old")
+            async with following(lake, clock) as reader:
+                lake.forget("")
+                with pytest.raises(TableChangedError, match="the table old was deleted"):
+                    await reader.after(DOUBT_SECONDS)
+
+        run(scenario())
+
+    @pytest.mark.parametrize("versions", [1, 2, 3, 4, 9])
+    def test_one_that_is_created_anew(self, versions: int) -> None:
+        """Shorter than the old one, as long, or longer: none of its versions is one of ours."""
+
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 3, clock, "old")
+            async with following(lake, clock) as reader:
+                lake.forget("")
+                clock.advance(0.5)
+                await table(lake, versions, clock, "new")
+                with pytest.raises(TableChangedError, match="its id was old and is new"):
+                    await reader.after(DOUBT_SECONDS)
+                assert reader.versions == [0, 1, 2]
+
+        run(scenario())
+
+    def test_one_that_is_longer_is_found_out_before_its_first_version_is_taken_for_ours(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 3, clock, "old")
+            async with following(lake, clock) as reader:
+                lake.forget("")
+                clock.advance(0.5)
+                await table(lake, 9, clock, "new")
+                with pytest.raises(TableChangedError, match="its id was old and is new"):
+                    await reader.after(0.5)
+                assert reader.versions == [0, 1, 2]
+
+        run(scenario())
+
+    def test_a_reader_that_was_held_up_looks_too(self) -> None:
+        """Back-pressure may hold it for long, and then the next version is there at once."""
+
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 9, clock, "old")
+            tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
+            entries = tailer.entries(0)
+            for _ in range(3):
+                await anext(entries)
+            lake.forget("")
+            clock.advance(DOUBT_SECONDS)
+            await table(lake, 9, clock, "new")
+            with pytest.raises(TableChangedError, match="its id was old and is new"):
+                await anext(entries)
+
+        run(scenario())
+
+    def test_a_version_that_says_another_id(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 2, clock, "old")
+            other = Lake(clock)
+            await table(other, 1, clock, "new")
+            await lake.put(entry_path(2), other.bytes_of(entry_path(0)))
+            reader = Following(lake, clock)
+            with pytest.raises(TableChangedError, match="its id was old and is new") as caught:
+                await reader.task
+            assert caught.value.version == 2
+            assert reader.versions == [0, writer.version]
+
+        run(scenario())
+
+    def test_the_same_table_from_an_older_copy(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 5, clock)
+            async with following(lake, clock) as reader:
+                lake.forget(entry_path(3), entry_path(4))
+                with pytest.raises(LogError, match="ends at version 2 now, although version 4 was there"):
+                    await reader.after(DOUBT_SECONDS)
+
+        run(scenario())
+
+    def test_a_table_that_is_copied_is_the_same(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 3, clock)
+            async with following(lake, clock) as reader:
+                clock.advance(0.5)
+                for version in range(3):
+                    await lake.put(entry_path(version), lake.bytes_of(entry_path(version)))
+                await reader.after(DOUBT_SECONDS)
+                await writer.insert(rows(3))
+                assert await reader.after(8) == [0, 1, 2, 3]
+
+        run(scenario())
+
+    def test_no_table_at_all(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            with pytest.raises(LogError, match="not a Delta table"):
+                await Following(Lake(clock), clock).task
+
+        run(scenario())
+
+
+class TestLateTables:
+    def test_it_is_waited_for_and_that_is_said_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
+            waiting = asyncio.create_task(tailer.wait_for_table())
+            for _ in range(6):
+                await clock.asleep()
+                clock.advance(8)
+            await clock.asleep()
+            await table(lake, 1, clock)
+            clock.advance(8)
+            assert await waiting
+            assert tailer.backoff.delay == 1
+            assert not await tailer.wait_for_table()
+
+        with caplog.at_level(logging.INFO, "cdfd"):
+            run(scenario())
+        assert [record.message for record in caplog.records] == ["waiting for the table to appear"]
+
+    def test_the_file_system_tells_of_its_first_version_and_of_those_after_it(self, tmp_path: Path) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Table.open(str(tmp_path / "lake" / "orders"))
+            writer = None
+            with lake.tailer(clock, LONG, LONG) as tailer:
+                waiting = asyncio.create_task(tailer.wait_for_table())
+                await clock.asleep()
+                storage = LocalStorage(tmp_path / "lake" / "orders")
+                writer = await table(storage, 2, clock)
+                assert await waiting
+                entries = tailer.entries(0)
+                for version in range(2):
+                    assert (await anext(entries)).commit.version == version
+                for version in range(2, 6):
+                    coming = asyncio.ensure_future(anext(entries))
+                    await clock.asleep()
+                    await writer.insert(rows(version))
+                    assert (await coming).commit.version == version
+
+        run(scenario())
+
+    def test_a_slow_writer_in_the_file_system(self, tmp_path: Path) -> None:
+        """The entry is created, then written in two pieces, as by a program that just opens and writes it."""
+
+        async def scenario() -> None:
+            clock = manual_clock()
+            writer = await table(LocalStorage(tmp_path), 2, clock)
+            whole = serialize([("commitInfo", {"operation": "WRITE"}), ("txn", {"appId": "me", "version": 1})])
+            with Table.open(str(tmp_path)).tailer(None, LONG, LONG) as tailer:
+                entries = tailer.entries(writer.version + 1)
+                coming = asyncio.ensure_future(anext(entries))
+                with (tmp_path / entry_path(2)).open("wb") as file:
+                    for at in range(0, len(whole), 30):
+                        file.write(whole[at : at + 30])
+                        file.flush()
+                        await asyncio.sleep(0.01)
+                assert (await coming).commit.txns[0].app_id == "me"
+
+        run(scenario())
