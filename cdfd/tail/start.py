@@ -31,7 +31,7 @@ async def awaited_start(tailer: Tailer, start: Start) -> int:
 async def start_version(log: DeltaLog, start: Start) -> int:
     """The first version to deliver.
 
-    `earliest` is the oldest whose changes can be read: its log entry is there, and what the table was like is known. `latest` is the
+    `earliest` is the oldest one whose changes can be read: its log entry is there, and what the table was like is known. `latest` is the
     version after the newest, a timestamp the first version not before it, which may be that one too.
 
     Raises:
@@ -39,8 +39,6 @@ async def start_version(log: DeltaLog, start: Start) -> int:
         GapError: that version is no longer in the log.
     """
     match parsed(start):
-        case "latest":
-            return await log.latest_version() + 1
         case "earliest":
             return await _earliest(log)
         case int(version):
@@ -55,8 +53,8 @@ async def start_version(log: DeltaLog, start: Start) -> int:
             return version
         case datetime() as moment:
             return await _first_since(log, -((_EPOCH - moment) // _MILLISECOND))
-        case other:
-            raise _unclear(other)
+        case _:
+            return await log.latest_version() + 1
 
 
 async def until_version(log: DeltaLog, until: Start | None) -> int | None:
@@ -68,21 +66,21 @@ async def until_version(log: DeltaLog, until: Start | None) -> int | None:
     match None if until is None else parsed(until):
         case None:
             return None
-        case "now" | "latest":
-            return await log.latest_version()
+        case "earliest":
+            raise ConfigError("the oldest version is where to start, not where to end", hint="Say `now`, or a version")
         case int(version):
             return version
         case datetime() as moment:
             return await _first_since(log, (moment - _EPOCH) // _MILLISECOND + 1) - 1
-        case other:
-            raise _unclear(other)
+        case _:
+            return await log.latest_version()
 
 
 def parsed(text: Start) -> int | str | datetime:
-    """A version, a moment, or a word. Moments without a zone are UTC.
+    """A version, a moment, or `earliest` or `latest` (`now` is the same). Moments without a zone are UTC.
 
     Raises:
-        ConfigError: a negative version.
+        ConfigError: anything else.
     """
     if isinstance(text, int):
         if text < 0:
@@ -91,16 +89,15 @@ def parsed(text: Start) -> int | str | datetime:
     if isinstance(text, datetime):
         return text if text.tzinfo else text.replace(tzinfo=UTC)
     word = text.strip()
+    if word.lower() in ("earliest", "latest", "now"):
+        return "earliest" if word.lower() == "earliest" else "latest"
     try:
         return int(word) if word.isascii() and word.isdigit() else parsed(datetime.fromisoformat(word))
     except ValueError:
-        return word.lower()
-
-
-def _unclear(word: object) -> ConfigError:
-    return ConfigError(
-        f"{word!r} is neither a version, nor a timestamp, nor a known word", hint="Known: earliest, latest, now"
-    )
+        raise ConfigError(
+            f"{text!r:.200} is neither a version, nor a timestamp, nor a known word",
+            hint="Known: earliest, latest, now",
+        ) from None
 
 
 async def _earliest(log: DeltaLog) -> int:

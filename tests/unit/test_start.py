@@ -1,0 +1,287 @@
+"""Where to start and stop, as users say it."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from lake import BEGINNING, SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
+
+from cdfd.delta import schema as schemas
+from cdfd.delta.commit import serialize
+from cdfd.errors import ConfigError, GapError, LogError
+from cdfd.tail.clock import ManualClock
+from cdfd.tail.log import DeltaLog, NotATableError
+from cdfd.tail.start import Start, awaited_start, parsed, start_version, until_version
+from cdfd.tail.tailer import Tailer
+from cdfd.tail.watch import Backoff, PollWatch
+
+
+def moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(BEGINNING / 1000, UTC) + timedelta(seconds=seconds)
+
+
+async def hourly(clock: ManualClock, versions: int) -> Lake:
+    """A table whose versions are an hour apart; version 0 is at the beginning."""
+    lake = Lake(clock)
+    writer = await table(lake, 1, clock)
+    for version in range(1, versions):
+        clock.advance(3600)
+        await writer.insert(rows(version))
+    return lake
+
+
+def started(lake: Lake, start: Start) -> int:
+    return run(start_version(DeltaLog(lake), start))
+
+
+def ended(lake: Lake, until: Start | None) -> int | None:
+    return run(until_version(DeltaLog(lake), until))
+
+
+@pytest.fixture
+def five() -> Lake:
+    return run(hourly(manual_clock(), 5))
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("start", "version"),
+        [("earliest", 0), ("latest", 5), (" LATEST ", 5), ("now", 5), (3, 3), ("3", 3), (0, 0), (4, 4), (9, 9)],
+    )
+    def test_starts(self, five: Lake, start: Start, version: int) -> None:
+        assert started(five, start) == version
+
+    @pytest.mark.parametrize(
+        ("until", "version"), [(None, None), ("now", 4), ("latest", 4), (2, 2), ("2", 2), (99, 99)]
+    )
+    def test_ends(self, five: Lake, until: Start | None, version: int | None) -> None:
+        assert ended(five, until) == version
+
+    @pytest.mark.parametrize("word", ["", "soon", "-1", "3.5", "yesterday", "²", "٣", "2026-13-01", "9" * 5000])
+    def test_what_is_no_start(self, five: Lake, word: str) -> None:
+        with pytest.raises(ConfigError, match="neither a version, nor a timestamp"):
+            started(five, word)
+
+    @pytest.mark.parametrize(
+        ("word", "told"), [("", "neither a version"), ("soon", "neither"), ("earliest", "not where to end")]
+    )
+    def test_what_is_no_end(self, five: Lake, word: str, told: str) -> None:
+        with pytest.raises(ConfigError, match=told):
+            ended(five, word)
+
+    def test_negative_versions(self, five: Lake) -> None:
+        for call in (started, ended):
+            with pytest.raises(ConfigError, match="there is no version -1"):
+                call(five, -1)
+
+    def test_moments_without_a_zone_are_utc(self) -> None:
+        assert parsed("2026-01-01") == datetime(2026, 1, 1, tzinfo=UTC)
+        assert parsed("2026-01-01T02:00:00+02:00") == datetime(2026, 1, 1, tzinfo=UTC)
+        assert parsed("2026-01-01T00:00:00Z") == datetime(2026, 1, 1, tzinfo=UTC)
+        assert parsed(datetime(2026, 1, 1)) == datetime(2026, 1, 1, tzinfo=UTC)  # noqa: DTZ001 - that is the point
+
+    def test_no_table(self) -> None:
+        for start in ("earliest", "latest", 0, "2026-01-01"):
+            with pytest.raises(NotATableError, match="not a Delta table"):
+                started(Lake(manual_clock()), start)
+        with pytest.raises(NotATableError, match="not a Delta table"):
+            ended(Lake(manual_clock()), "now")
+
+
+class TestCleanedLogs:
+    def test_the_oldest_version_that_can_be_read(self) -> None:
+        """Clean-up may leave entries whose checkpoint it removed: what the table was like then, nobody knows."""
+
+        async def scenario() -> None:
+            lake = await hourly(manual_clock(), 9)
+            await checkpoint(lake, 5)
+            await checkpoint(lake, 7)
+            lake.forget(*map(entry_path, range(3)))
+            log = DeltaLog(lake)
+            assert await start_version(log, "earliest") == 5
+            assert (await log.header(5)).version == 5
+            lake.forget(*map(entry_path, range(6)))
+            assert await start_version(log, "earliest") == 6
+
+        run(scenario())
+
+    def test_a_version_that_is_gone(self) -> None:
+        async def scenario() -> None:
+            lake = await hourly(manual_clock(), 5)
+            await checkpoint(lake, 3)
+            lake.forget(*map(entry_path, range(3)))
+            with pytest.raises(GapError, match=r"version 2 is no longer in the log; the oldest is 3.*memory://orders"):
+                await start_version(DeltaLog(lake), 2)
+            assert await start_version(DeltaLog(lake), 3) == 3
+
+        run(scenario())
+
+
+class TestTimestamps:
+    @pytest.mark.parametrize(
+        ("seconds", "first", "last"),
+        [
+            (-1, 0, -1),
+            (0, 0, 0),
+            (0.001, 1, 0),
+            (3599.999, 1, 0),
+            (3600, 1, 1),
+            (3600.0005, 2, 1),  # between two milliseconds
+            (4 * 3600, 4, 4),
+            (4 * 3600 + 1, 5, 4),
+            (1e6, 5, 4),
+        ],
+    )
+    def test_the_first_not_before_and_the_last_not_after(
+        self, five: Lake, seconds: float, first: int, last: int
+    ) -> None:
+        assert started(five, moment(seconds)) == first
+        assert ended(five, moment(seconds)) == last
+
+    def test_every_millisecond_counts(self) -> None:
+        """Seconds as floats lose some of them."""
+
+        async def scenario() -> None:
+            clock = ManualClock(1_700_000_000_123)
+            lake = Lake(clock)
+            await table(lake, 1, clock)
+            for millisecond in range(123, 400):
+                at = datetime(2023, 11, 14, 22, 13, 20, millisecond * 1000, UTC)
+                assert await start_version(DeltaLog(lake), at) == (0 if millisecond == 123 else 1)
+                assert await until_version(DeltaLog(lake), at) == 0
+
+        run(scenario())
+
+    def test_in_other_zones(self, five: Lake) -> None:
+        zone = timezone(timedelta(hours=-5))
+        assert started(five, moment(7200).astimezone(zone)) == 2
+        assert started(five, moment(7200).astimezone(zone).isoformat()) == 2
+
+    def test_times_that_do_not_increase_are_made_to(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 4, clock)  # all in the same millisecond
+            log = DeltaLog(lake)
+            assert [await start_version(log, moment(n / 1000)) for n in range(5)] == [0, 1, 2, 3, 4]
+            assert [await until_version(log, moment(n / 1000)) for n in range(5)] == [0, 1, 2, 3, 3]
+
+        run(scenario())
+
+
+def with_in_commit_timestamps(lake: Lake, version: int, **settings: str) -> bytes:
+    """A log entry that turns the feature on."""
+    metadata = {
+        "id": "T",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schemas.serialize(schemas.from_arrow(SCHEMA)),
+        "partitionColumns": [],
+        "configuration": {"delta.enableInCommitTimestamps": "true", **settings},
+    }
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["inCommitTimestamp"]}
+    return serialize([("commitInfo", in_commit(version)), ("protocol", protocol), ("metaData", metadata)])
+
+
+def in_commit(version: int) -> dict[str, object]:
+    # Half an hour after the hour: not what the modification time says.
+    return {"inCommitTimestamp": BEGINNING + version * 3_600_000 + 1_800_000, "operation": "WRITE"}
+
+
+async def half_past(versions: int, enabled: int, **settings: str) -> Lake:
+    lake = await hourly(manual_clock(), max(enabled, 1))
+    for version in range(enabled, versions):
+        entry = serialize([("commitInfo", in_commit(version))])
+        first = with_in_commit_timestamps(lake, version, **settings)
+        await lake.put(entry_path(version), first if version == enabled else entry)
+    return lake
+
+
+class TestInCommitTimestamps:
+    @pytest.mark.parametrize(
+        ("hours", "first", "last"), [(-1, 0, -1), (0.5, 0, 0), (1, 1, 0), (40.5, 40, 40), (60, 50, 49)]
+    )
+    def test_from_the_first_version_on(self, hours: float, first: int, last: int) -> None:
+        async def scenario() -> None:
+            log = DeltaLog(await half_past(50, 0))
+            assert await start_version(log, moment(hours * 3600)) == first
+            assert await until_version(log, moment(hours * 3600)) == last
+
+        run(scenario())
+
+    @pytest.mark.parametrize(
+        ("hours", "first"),
+        [(-1, 0), (0, 0), (2, 2), (2.1, 3), (9, 9), (9.5, 10), (10.5, 10), (10.6, 11), (30, 30), (99, 50)],
+    )
+    def test_enabled_later(self, hours: float, first: int) -> None:
+        async def scenario() -> None:
+            settings = {"delta.inCommitTimestampEnablementVersion": "10"}
+            log = DeltaLog(await half_past(50, 10, **settings))
+            assert await start_version(log, moment(hours * 3600)) == first
+
+        run(scenario())
+
+    def test_few_entries_are_read(self) -> None:
+        async def scenario() -> None:
+            lake = await half_past(1000, 0)
+            await checkpoint(lake, 999)
+            lake.calls.clear()
+            assert await start_version(DeltaLog(lake), moment(777 * 3600)) == 777
+            assert [method for method, _ in lake.calls].count("read") < 20
+
+        run(scenario())
+
+    def test_only_what_is_left_of_the_log_is_looked_at(self) -> None:
+        async def scenario() -> None:
+            lake = await half_past(20, 0)
+            await checkpoint(lake, 10)
+            lake.forget(*map(entry_path, range(10)))
+            assert await start_version(DeltaLog(lake), moment(0)) == 10
+            assert await start_version(DeltaLog(lake), moment(15 * 3600)) == 15
+
+        run(scenario())
+
+    @pytest.mark.parametrize("version", ["x", "-3", "", "99", "9" * 5000])
+    def test_a_version_of_enablement_that_is_none(self, version: str) -> None:
+        async def scenario() -> None:
+            settings = {"delta.inCommitTimestampEnablementVersion": version}
+            log = DeltaLog(await half_past(5, 2, **settings))
+            with pytest.raises(LogError, match="inCommitTimestampEnablementVersion"):
+                await start_version(log, moment(0))
+
+        run(scenario())
+
+    def test_an_entry_without_one(self) -> None:
+        async def scenario() -> None:
+            lake = await half_past(5, 0)
+            await lake.put(entry_path(2), json.dumps({"commitInfo": {"operation": "WRITE"}}).encode())
+            with pytest.raises(LogError, match=r"the commit has none.*version 2"):
+                await start_version(DeltaLog(lake), moment(3 * 3600))
+
+        run(scenario())
+
+
+class TestLateTables:
+    @pytest.mark.parametrize(("start", "version"), [("latest", 0), ("earliest", 0), (1, 1)])
+    def test_what_a_table_begins_with_is_later_than_now(self, start: Start, version: int) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
+            waiting = asyncio.create_task(awaited_start(tailer, start))
+            await clock.asleep()
+            await table(lake, 3, clock)
+            clock.advance(1)
+            assert await waiting == version
+            assert await awaited_start(tailer, "latest") == 3
+
+        run(scenario())
+
+    def test_what_is_no_start_is_said_before_it_is_waited(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            tailer = Tailer(DeltaLog(Lake(clock)), PollWatch(clock), clock, Backoff(1.0, 8.0))
+            with pytest.raises(ConfigError, match="neither a version"):
+                await awaited_start(tailer, "tomorrow")
+
+        run(scenario())
