@@ -216,5 +216,6 @@ def _named(path: str) -> Iterator[None]:
         yield
     except CdfdError as error:
         raise error.within(path=path) from None
-    except (pa.ArrowException, OSError) as error:
+    # UnicodeDecodeError: names of columns are not text.
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"the file cannot be read: {error}", path=path, hint="It is truncated or damaged") from error

@@ -21,7 +21,7 @@ from cdfd.delta.files import DELETION_VECTOR, FILES, TEXT, pack
 from cdfd.errors import LogError
 
 HEADER = ("protocol", "metaData")
-STATE = (*HEADER, "txn", "domainMetadata", "sidecar", "checkpointMetadata")
+STATE = (*HEADER, "txn", "domainMetadata", "sidecar")
 
 _TEXTS = pa.list_(TEXT)
 _PAIRS = pa.map_(TEXT, TEXT)
@@ -72,6 +72,16 @@ class State:
     def has(self, name: str) -> bool:
         """Whether all there can be of an action was found; there is one protocol and one metadata."""
         return (name == "protocol" and self.protocol is not None) or (name == "metaData" and self.metadata is not None)
+
+
+def key(schema: pa.Schema, action: str) -> str | None:
+    """Dotted name of a column that is not null in the rows of an action; None where the file has no such rows."""
+    if action not in schema.names:
+        return None
+    field = _TYPES[action][0][0]
+    if schema.field(action).type.get_field_index(field) < 0:
+        raise LogError(f"a checkpoint without {action}.{field}")
+    return f"{action}.{field}"
 
 
 def leaves(schema: pa.Schema, *, partitioned: bool, vectors: bool, stats: bool, tombstones: bool) -> list[str]:
@@ -164,7 +174,7 @@ def from_commit(commit: Commit, state: State) -> tuple[pa.RecordBatch, pa.Record
 
 def _rows(batch: pa.RecordBatch, names: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     for name in names:
-        if name in batch.schema.names and name in _TYPES:
+        if name in batch.schema.names:
             column = batch.column(name)
             if column.null_count < len(column):
                 # A handful of rows in a checkpoint of any size; transactions and domains are few by nature.

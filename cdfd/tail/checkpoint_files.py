@@ -96,11 +96,18 @@ def _read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str]) 
                 continue
             with _open(storage, stat.path, stat.size) as file:
                 for name in names:
-                    for batch in _batches(file, [name], _groups_with(file, name), STATE_ROWS):
-                        checkpoints.read_state(batch, state)
-                        if state.has(name):
-                            break
+                    _read_action(file, name, state)
     return state
+
+
+def _read_action(file: pq.ParquetFile, name: str, state: State) -> None:
+    """All rows of an action that is no file; the only one, where there is one."""
+    if not state.has(name):
+        for group in _groups_with(file, name):
+            for batch in file.iter_batches(batch_size=STATE_ROWS, row_groups=[group], columns=[name]):
+                checkpoints.read_state(batch, state)
+                if state.has(name):
+                    return
 
 
 def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar], wanted: _Wanted) -> _Rows:
@@ -148,29 +155,23 @@ def _open(storage: Storage, path: str, size: int) -> Iterator[pq.ParquetFile]:
         yield file
 
 
-def _groups_with(file: pq.ParquetFile, name: str) -> list[int]:
-    """Row groups that have a row of an action, as far as statistics tell: a checkpoint has few rows that are not files."""
-    if name not in file.schema_arrow.names:
-        return []
-    metadata = file.metadata
-    leaves = [leaf for leaf in range(metadata.num_columns) if metadata.schema.column(leaf).path.startswith(f"{name}.")]
-    return [
-        group
-        for group in range(metadata.num_row_groups)
-        if not all(_only_nulls(metadata.row_group(group).column(leaf)) for leaf in leaves)
-    ]
+def _groups_with(file: pq.ParquetFile, name: str) -> Iterator[int]:
+    """Row groups that have a row of an action: a checkpoint has few rows that are not files.
+
+    Found by reading a column that every such row has. Statistics would say it too, but pyarrow's way to them ends the process where they
+    are damaged (seen in 26.0).
+    """
+    key = checkpoints.key(file.schema_arrow, name)
+    if key is not None:
+        for group in range(file.num_row_groups):
+            found = file.iter_batches(batch_size=STATE_ROWS, row_groups=[group], columns=[key])
+            if any(batch.column(0).field(0).null_count < len(batch) for batch in found):
+                yield group
 
 
-def _only_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
-    statistics = chunk.statistics
-    return statistics is not None and statistics.has_null_count and statistics.null_count == chunk.num_values
-
-
-def _batches(
-    file: pq.ParquetFile, columns: list[str], groups: list[int] | None = None, rows: int = BATCH_ROWS
-) -> Iterator[pa.RecordBatch]:
-    if columns and groups != []:
-        yield from file.iter_batches(batch_size=rows, columns=columns, row_groups=groups)
+def _batches(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    if columns:
+        yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns)
 
 
 @contextlib.contextmanager
@@ -183,5 +184,6 @@ def _damage(path: str) -> Iterator[None]:
         raise LogError("a file of the checkpoint is missing", path=path, hint=hint) from None
     except CdfdError as error:
         raise error.within(path=path) from None
-    except (pa.ArrowException, OSError) as error:
+    # UnicodeDecodeError: names of columns are not text.
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise LogError(f"the checkpoint cannot be read: {error}", path=path, hint=hint) from error
