@@ -178,7 +178,7 @@ def _rows(batch: pa.RecordBatch, names: Iterable[str]) -> Iterator[tuple[str, di
             column = batch.column(name)
             if column.null_count < len(column):
                 # A handful of rows in a checkpoint of any size; transactions and domains are few by nature.
-                for fields in _typed(column.drop_null(), name).to_pylist():
+                for fields in _typed(column, name).drop_null().to_pylist():
                     # Some writers write a struct of nulls where there is no action.
                     if any(value is not None for value in fields.values()):
                         yield name, fields
@@ -210,7 +210,8 @@ def _files(batch: pa.RecordBatch, action: str) -> pa.RecordBatch:
     column = batch.column(action)
     if column.type.get_field_index("path") < 0:
         raise LogError(f"a checkpoint without {action}.path")
-    chosen = _typed(column.filter(pc.is_valid(pc.struct_field(column, "path"))), action)
+    typed = _typed(column, action)
+    chosen = typed.filter(pc.is_valid(pc.struct_field(typed, "path")))
     path, values, size, time, data_change, stats, vector = chosen.flatten()
     _refuse_negative(f"{action}.size", size)
     columns = [
