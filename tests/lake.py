@@ -144,6 +144,10 @@ class Lake(MemoryStorage):
         self._note("stat", path)
         return await super().stat(path)
 
+    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+        self._note("open", path)
+        return super().open_columns(path, size)
+
     def bytes_of(self, path: str) -> bytes:
         return self._objects[path].data
 

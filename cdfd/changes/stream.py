@@ -122,7 +122,7 @@ class PlanStream:
         self._header, self._timestamp = header, timestamp
         change = None
         if previous is not None and previous.schema != header.schema:
-            change = compare(previous.schema, header.schema)
+            change = compare(previous.schema, header.schema) or None
         return Version(made, header.metadata.id, change)
 
 

@@ -1,0 +1,139 @@
+"""Planning ahead: bursts of what is ready, in order."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from lake import run
+
+from cdfd.changes.ahead import bursts
+from cdfd.errors import LogError
+
+
+class Source:
+    """Numbers instead of versions; what the planning of one does is up to the test."""
+
+    def __init__(self, count: int, error: Exception | None = None) -> None:
+        self.count = count
+        self.error = error
+        self.planned = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def versions(self) -> AsyncIterator[int]:
+        for number in range(self.count):
+            await asyncio.sleep(0)
+            await self.gate.wait()
+            self.planned += 1
+            yield number
+        if self.error is not None:
+            raise self.error
+
+
+async def settled() -> None:
+    for _ in range(500):
+        await asyncio.sleep(0)
+
+
+def test_in_order_and_all_of_them() -> None:
+    async def scenario() -> None:
+        source = Source(1000)
+        found = []
+        async for burst in bursts(source.versions(), ahead=7):
+            assert 0 < len(burst) <= 7 + 1
+            found += burst
+            if len(found) % 3 == 0:
+                await asyncio.sleep(0)
+        assert found == list(range(1000))
+
+    run(scenario())
+
+
+def test_one_at_the_tip_and_more_while_the_consumer_is_busy() -> None:
+    async def scenario() -> None:
+        source = Source(100)
+        source.gate.clear()
+        async with contextlib.aclosing(bursts(source.versions(), ahead=10)) as ready:
+            for number in range(3):
+                asyncio.get_running_loop().call_soon(source.gate.set)
+                assert await anext(ready) == [number]
+                source.gate.clear()
+            source.gate.set()
+            await settled()
+            assert len(await anext(ready)) > 5
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 64])
+def test_it_never_plans_further_ahead(ahead: int) -> None:
+    async def scenario() -> None:
+        source = Source(1000)
+        delivered = 0
+        async for burst in bursts(source.versions(), ahead=ahead):
+            await settled()
+            # Those that wait, and the one that waits for room.
+            assert source.planned <= delivered + len(burst) + ahead + 1
+            delivered += len(burst)
+        assert delivered == 1000
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("error", [LogError("broken"), ZeroDivisionError("a mistake of ours")], ids=repr)
+@pytest.mark.parametrize("count", [0, 1, 5, 200])
+def test_an_error_comes_after_all_that_was_before_it(error: Exception, count: int) -> None:
+    """Whatever it is: an error that planning keeps to itself would leave the consumer waiting for ever."""
+    found: list[int] = []
+
+    async def consume() -> None:
+        async for burst in bursts(Source(count, error).versions(), ahead=10):
+            found.extend(burst)
+
+    with pytest.raises(type(error), match=str(error.args[0])):
+        run(consume())
+    assert found == list(range(count))
+
+
+def test_closing_ends_the_planning() -> None:
+    async def scenario() -> None:
+        source = Source(1000)
+        async with contextlib.aclosing(bursts(source.versions(), ahead=10)) as ready:
+            await anext(ready)
+            await settled()
+        planned = source.planned
+        await settled()
+        assert source.planned == planned
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(scenario())
+
+
+def test_an_error_that_was_still_to_come_does_not_hide_that_of_the_consumer() -> None:
+    async def consume(source: Source) -> None:
+        async with contextlib.aclosing(bursts(source.versions())) as ready:
+            await anext(ready)
+            await settled()
+            raise KeyError("the consumer's")
+
+    async def scenario() -> None:
+        with pytest.raises(KeyError, match="the consumer's"):
+            await consume(Source(3, LogError("broken")))
+
+    run(scenario())
+
+
+def test_a_consumer_that_is_cancelled_while_it_waits() -> None:
+    async def scenario() -> None:
+        source = Source(3)
+        source.gate.clear()
+        async with contextlib.aclosing(bursts(source.versions())) as ready:
+            waiting = asyncio.ensure_future(anext(ready))
+            await settled()
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        assert waiting.cancelled()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(scenario())
