@@ -82,7 +82,6 @@ class TestRemovesWithoutPartitionValues:
                     lake.calls.clear()
             # The checkpoint: for protocol and metadata, then for its files, and never again.
             assert (opened[0], opened[1] > 1, opened[2:]) == (1, True, [0, 0, 0, 0])
-            ]  # the checkpoint: for protocol and metadata, for its files, and never again
             assert found == [
                 [("insert", "c", {"v": "wed"})],
                 [("delete", "b", {"v": "tue"})],
