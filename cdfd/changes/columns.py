@@ -15,13 +15,15 @@ COMMIT_VERSION: Final = "_commit_version"
 COMMIT_TIMESTAMP: Final = "_commit_timestamp"
 CHANGE_ORDINAL: Final = "_change_ordinal"
 
+_TIMESTAMP = pa.timestamp("ms", "UTC")
+
 CHANGE_TYPES = pa.array(["insert", "update_preimage", "update_postimage", "delete"])
 """All that a row can be (specification, "Change Data Files"). Every batch has this dictionary, so batches concatenate without recoding."""
 
 CHANGE_COLUMNS = (
     pa.field(CHANGE_TYPE, pa.dictionary(pa.int8(), pa.string()), nullable=False),
     pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
-    pa.field(COMMIT_TIMESTAMP, pa.timestamp("ms", "UTC"), nullable=False),
+    pa.field(COMMIT_TIMESTAMP, _TIMESTAMP, nullable=False),
     pa.field(CHANGE_ORDINAL, pa.int64(), nullable=False),
 )
 
@@ -44,31 +46,41 @@ def types_from_file(column: pa.Array) -> pa.DictionaryArray:
         DataError: a value that is none of the four.
     """
     if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    codes = pc.index_in(column.cast(pa.string()), value_set=CHANGE_TYPES)
+        known = pc.index_in(column.dictionary.cast(pa.string()), value_set=CHANGE_TYPES)
+        codes = pc.take(known, column.indices)
+    else:
+        codes = pc.index_in(column.cast(pa.string()), value_set=CHANGE_TYPES)
     if codes.null_count:
         wrong = column.filter(pc.is_null(codes))[0].as_py()
         raise DataError(f"_change_type is {wrong!r}, which is none of {', '.join(CHANGE_TYPES.to_pylist())}")
     return pa.DictionaryArray.from_arrays(codes.cast(pa.int8()), CHANGE_TYPES)
 
 
-def complete(batch: pa.RecordBatch, version: int, timestamp_ms: int, first_ordinal: int) -> pa.RecordBatch:
-    """A batch of table columns and `_change_type` with the other three appended.
+class VersionColumns:
+    """Completes the batches of one version.
+
+    What is the same in all its rows is made once, as long as the longest batch so far, and sliced: no copy per batch.
 
     Args:
-        batch: rows of one version, in order.
         version: of the table.
-        timestamp_ms: of the version, in ms since the epoch.
-        first_ordinal: position in the version of the batch's first row.
+        timestamp_ms: when it was committed, in ms since the epoch.
     """
-    count = batch.num_rows
-    arrays = [
-        *batch.columns,
-        pa.array(np.full(count, version, np.int64)),
-        pa.array(np.full(count, timestamp_ms, np.int64)).view(COMMIT_TIMESTAMP_TYPE),
-        pa.array(np.arange(first_ordinal, first_ordinal + count, dtype=np.int64)),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*batch.schema, *CHANGE_COLUMNS[1:]]))
 
+    def __init__(self, version: int, timestamp_ms: int) -> None:
+        self._version = version
+        self._timestamp_ms = timestamp_ms
+        self._versions = pa.array([], pa.int64())
+        self._timestamps = pa.array([], _TIMESTAMP)
+        self._schema: tuple[pa.Schema, pa.Schema] | None = None
 
-COMMIT_TIMESTAMP_TYPE = pa.timestamp("ms", "UTC")
+    def complete(self, batch: pa.RecordBatch, first_ordinal: int) -> pa.RecordBatch:
+        """A batch of table columns and `_change_type`, with the other three appended; its first row has that ordinal."""
+        count = batch.num_rows
+        if len(self._versions) < count:
+            self._versions = pa.array(np.full(count, self._version, np.int64))
+            self._timestamps = pa.array(np.full(count, self._timestamp_ms, np.int64)).view(_TIMESTAMP)
+        if self._schema is None or self._schema[0] != batch.schema:
+            self._schema = batch.schema, pa.schema([*batch.schema, *CHANGE_COLUMNS[1:]])
+        ordinals = pa.array(np.arange(first_ordinal, first_ordinal + count, dtype=np.int64))
+        columns = [*batch.columns, self._versions.slice(0, count), self._timestamps.slice(0, count), ordinals]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema[1])

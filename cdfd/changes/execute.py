@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 
 import pyarrow as pa
 
-from cdfd.changes.columns import complete
+from cdfd.changes.columns import VersionColumns
 from cdfd.changes.lanes import in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
@@ -67,7 +67,7 @@ class Execution:
     Attributes:
         files: where the table's files are.
         select: from a version's schema, the columns to read.
-        workers: threads that decode; as many as the process may use cores where None.
+        workers: cores to keep busy; as many as the process may use where None.
         batch_rows: rows of a batch, at most; smaller ones need less memory on their way, larger ones less time.
         on_missing: what to do where a file is gone.
     """
@@ -80,8 +80,13 @@ class Execution:
 
     @property
     def threads(self) -> int:
-        """Threads that decode."""
+        """Cores to keep busy."""
         return len(os.sched_getaffinity(0)) if self.workers is None else self.workers
+
+    @property
+    def _lanes(self) -> int:
+        """Files to read at a time. Files differ in size and rows have to wait for their turn, so one for each core is too few."""
+        return 1 if self.threads == 1 else self.threads + 1
 
     def batches(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Iterator[ChangeBatch]:
         """The change rows of `plans`.
@@ -94,24 +99,24 @@ class Execution:
             CdfdError: as `read` says; it names table, version and file.
         """
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
-        for found in in_order(
-            self._tasks(plans, 0 if start is None else start.part, self.threads), workers=self.threads
-        ):
+        tasks = self._tasks(plans, 0 if start is None else start.part)
+        columns: VersionColumns | None = None
+        for found in in_order(tasks, workers=self._lanes):
             plan = found.plan
+            if columns is None or plan.version != version:
+                columns = VersionColumns(plan.version, plan.timestamp_ms)
             if plan.version != version:
                 version, ordinal = plan.version, 0
-            yield replace(found, rows=complete(found.rows, plan.version, plan.timestamp_ms, ordinal))
+            yield replace(found, rows=columns.complete(found.rows, ordinal))
             ordinal += found.rows.num_rows
 
-    def _tasks(
-        self, plans: Iterable[ChangePlan], first_part: int, workers: int
-    ) -> Iterator[Callable[[], Iterator[ChangeBatch]]]:
+    def _tasks(self, plans: Iterable[ChangePlan], first_part: int) -> Iterator[Callable[[], Iterator[ChangeBatch]]]:
         for plan in plans:
             scans = plan.scans[first_part:]
             first_part = 0
             for scan in scans:
                 # With one file to read, the columns are what can be decoded side by side.
-                yield partial(self._scan, plan, scan, len(scans) < workers)
+                yield partial(self._scan, plan, scan, len(scans) < self.threads)
 
     def _scan(self, plan: ChangePlan, scan: FileScan, use_threads: bool) -> Iterator[ChangeBatch]:
         try:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain, islice
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 from weakref import WeakSet
 
 A = TypeVar("A")
@@ -63,7 +63,7 @@ class _Road(Generic[B]):
     interpreter goes, all the same, because Arrow's code in them must not outlive it.
     """
 
-    open: WeakSet[_Road[Any]] = WeakSet()
+    open: ClassVar[WeakSet[_Road[Any]]] = WeakSet()
 
     def __init__(self, workers: int, depth: int) -> None:
         self.lanes: deque[_Lane[B]] = deque()
@@ -99,7 +99,7 @@ def _close_all() -> None:
         road.close()
 
 
-def in_order(tasks: Iterable[Task[B]], *, workers: int, depth: int = 1) -> Iterator[B]:
+def in_order(tasks: Iterable[Task[B]], *, workers: int, depth: int = 8) -> Iterator[B]:
     """The results of all tasks, those of the first task first, while `workers` tasks run at a time.
 
     At most `workers * (depth + 1)` results wait. The first error ends it, after all results that come before it. Closing the iterator

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, constant_type, types_from_file
+from cdfd.changes.parquet import opened
 from cdfd.changes.plan import FileScan
 from cdfd.changes.projection import Projection
 from cdfd.delta import deletion_vector, paths, values
@@ -28,8 +29,6 @@ BATCH_BYTES = 8 << 20
 """Uncompressed bytes that a batch should have; rows of any width cost about the same memory."""
 BATCH_ROWS = 65_536
 """Rows of a batch, at most: enough that what a batch costs by itself does not count."""
-STREAM_BYTES = 1 << 20
-"""Bytes of a column chunk to hold compressed while it is decoded."""
 
 MISSING = "VACUUM may have removed it; read on from a newer version or a snapshot, or see `on_missing_file`"
 
@@ -115,7 +114,7 @@ def read(
     with (
         _named(scan.path),
         files.open(scan.path, scan.size or None) as source,
-        pq.ParquetFile(source, buffer_size=STREAM_BYTES, pre_buffer=False, coerce_int96_timestamp_unit="us") as file,
+        opened(source) as file,
     ):
         yield from _Reader.prepare(file, schema, scan, files).batches(batch_rows, use_threads)
 

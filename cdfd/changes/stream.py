@@ -18,6 +18,11 @@ from cdfd.errors import CdfdError, GapError, LogError, NotFoundError
 from cdfd.tail.log import DeltaLog, LogEntry
 from cdfd.tail.tailer import Tailer
 
+LOOK_BACK = 64
+"""Versions before the first one whose times are looked at, at most."""
+SKEW_MS = 10_000
+"""By how much writers' clocks may differ, in ms, for times to be the same wherever reading begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class Version:
@@ -71,7 +76,7 @@ class PlanStream:
             segment = await self.log.segment(state.version)
             assert segment.checkpoint is not None
             return segment.checkpoint.files[0].modified_ms
-        return commit_timestamp(entry.commit, state.header, entry.modified_ms, None)
+        return commit_timestamp(entry.commit, state.header, entry.modified_ms, await self._time_before(state.version))
 
     async def versions(self, tailer: Tailer, start: int, until: int | None = None) -> AsyncIterator[Version]:
         """Plans of the versions from `start` on, as they come.
@@ -82,7 +87,7 @@ class PlanStream:
         if start > 0 and (self._header is None or self._header.version != start - 1):
             async with _same_table(tailer):
                 self._header = await self._header_before(start)
-            self._timestamp = await self._time_of(start - 1)
+            self._timestamp = await self._time_before(start)
         if self._header is not None:
             tailer.check_id(self._header.metadata.id, start)
         async for entry in tailer.entries(start, until):
@@ -98,12 +103,22 @@ class PlanStream:
             # The oldest entry of a cleaned log has nothing before it but may have a checkpoint at its own version.
             return replace(await self.log.header(start), version=start - 1)
 
-    async def _time_of(self, version: int) -> int | None:
-        """Modification time of a version's entry, for the next one's timestamp not to be before it; None where it is gone."""
-        try:
-            return (await self.log.stat(version)).modified_ms
-        except NotFoundError:
-            return None
+    async def _time_before(self, version: int) -> int | None:
+        """The time of the version before, which is not after that of `version`; None where its entry is gone.
+
+        Times that do not increase (a store may count in seconds, writers' clocks may differ) are made to, from one version to the next. So
+        that a version has the same time wherever reading begins, this looks at those shortly before it, too.
+        """
+        times: list[int] = []
+        for back, earlier in enumerate(range(version - 1, max(version - 1 - LOOK_BACK, -1), -1)):
+            try:
+                modified_ms = (await self.log.stat(earlier)).modified_ms
+            except NotFoundError:
+                break
+            times.append(modified_ms + back)
+            if modified_ms < times[0] - SKEW_MS:
+                break
+        return max(times, default=None)
 
     async def _plan(self, entry: LogEntry) -> Version:
         commit, previous = entry.commit, self._header
