@@ -217,15 +217,48 @@ class TestTimestamps:
 
         run(scenario())
 
-    def test_also_after_a_snapshot(self) -> None:
+    def test_they_are_the_same_wherever_reading_begins(self) -> None:
+        """Some stores count in seconds, and writers' clocks differ."""
+
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake, other = Lake(clock), Lake(clock)
+            modified = [5, 5, 5, 7, 6, 6, 8, 8, 8, 100, 99]
+            await table(other, len(modified), clock)
+            for version, seconds in enumerate(modified):
+                behind = ManualClock(clock.now_ms() + 1000 * seconds)
+                single = Lake(behind)
+                await single.put(entry_path(version), other.bytes_of(entry_path(version)))
+                lake.copy_from(single)
+            last = len(modified) - 1
+            times = {version.plan.version: version.plan.timestamp_ms for version in await planned(lake, clock, 0, last)}
+            assert sorted(times.values()) == list(times.values())
+            assert len(set(times.values())) == len(times)
+            for start in range(1, last + 1):
+                assert (await planned(lake, clock, start, start))[0].plan.timestamp_ms == times[start]
+                stream, reader = PlanStream(DeltaLog(lake)), tailer(lake, clock)
+                assert (await stream.snapshot(start, reader)).plan.timestamp_ms == times[start]
+                following = [version async for version in stream.versions(reader, start + 1, last)]
+                assert [version.plan.timestamp_ms for version in following] == [
+                    times[n] for n in range(start + 1, last + 1)
+                ]
+
+        run(scenario())
+
+    def test_few_entries_are_looked_at(self) -> None:
         async def scenario() -> None:
             clock = manual_clock()
             lake = Lake(clock)
-            await table(lake, 4, clock)
-            stream, reader = PlanStream(DeltaLog(lake)), tailer(lake, clock)
-            first = await stream.snapshot(2, reader)
-            following = [version async for version in stream.versions(reader, 3, 3)]
-            assert following[0].plan.timestamp_ms == first.plan.timestamp_ms + 1
+            writer = await table(lake, 200, clock)
+            for version in range(200, 210):
+                clock.advance(60)
+                await writer.insert(rows(version))
+            lake.calls.clear()
+            await planned(lake, clock, 209, 209)
+            assert [method for method, _ in lake.calls].count("stat") < 5
+            lake.calls.clear()
+            await planned(lake, clock, 190, 190)
+            assert [method for method, _ in lake.calls].count("stat") < 70
 
         run(scenario())
 
