@@ -1,0 +1,714 @@
+"""The feed: where it starts, what it delivers, how it ends, and that what it delivers does not depend on how often it was ended."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from lake import BEGINNING, SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
+
+from cdfd.changes.execute import Execution
+from cdfd.changes.position import Position
+from cdfd.changes.read import TableFiles
+from cdfd.daemon.feed import Feed, Policies
+from cdfd.demo.writer import TableWriter
+from cdfd.encoding.json import JsonEncoder
+from cdfd.errors import (
+    CdfdError,
+    DataError,
+    GapError,
+    MissingFileError,
+    SchemaChangedError,
+    SinkError,
+    TableChangedError,
+)
+from cdfd.sinks.base import Delivery, Sink
+from cdfd.sinks.files import FilesSink
+from cdfd.sinks.formats import JsonLines
+from cdfd.sinks.memory import Delivered, MemorySink
+from cdfd.storage.local import LocalStorage
+from cdfd.table import Table
+from cdfd.tail.clock import ManualClock
+from cdfd.tail.log import DeltaLog
+
+Row = dict[str, Any]
+Hook = Callable[[str, Any], None]
+
+
+class Crash(Exception):
+    """Something that is no error of ours: as good as a kill."""
+
+
+class Hooked:
+    """A sink that tells a hook of everything before it happens, and of commits afterwards too. The hook may raise."""
+
+    def __init__(self, sink: Sink, hook: Hook) -> None:
+        self.sink = sink
+        self.hook = hook
+
+    async def last_position(self) -> Position | None:
+        return await self.sink.last_position()
+
+    async def begin(self, position: Position) -> Delivery:
+        self.hook("begin", position)
+        return _HookedDelivery(await self.sink.begin(position), self.hook)
+
+    async def close(self) -> None:
+        await self.sink.close()
+
+
+class _HookedDelivery:
+    def __init__(self, delivery: Delivery, hook: Hook) -> None:
+        self.delivery = delivery
+        self.hook = hook
+
+    async def write(self, batch: pa.RecordBatch) -> None:
+        self.hook("write", batch)
+        await self.delivery.write(batch)
+
+    async def commit(self, following: Position) -> None:
+        self.hook("commit", following)
+        await self.delivery.commit(following)
+        self.hook("committed", following)
+
+    async def abort(self) -> None:
+        self.hook("abort", None)
+        await self.delivery.abort()
+
+
+class MemoryPlace:
+    """Where sinks of one feed come and go."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.delivered: list[Delivered] = []
+
+    async def open(self) -> Sink:
+        return MemorySink(self.delivered)
+
+    def rows(self) -> list[Row]:
+        return [row for delivery in self.delivered for batch in delivery.batches for row in batch.to_pylist()]
+
+
+class FilesPlace:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def open(self) -> Sink:
+        lines = JsonLines(lambda batch: JsonEncoder(batch.schema).lines(batch))
+        return await FilesSink.open(self.folder, lines, fsync=False)
+
+    def rows(self) -> list[Row]:
+        files = sorted(self.folder.glob("*.jsonl"))
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+Place = MemoryPlace | FilesPlace
+
+
+@pytest.fixture(params=[MemoryPlace, FilesPlace], ids=lambda place: place.__name__)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return request.param(tmp_path / "out")
+
+
+async def feed(
+    lake: Lake, place: Place, clock: ManualClock, until: int | None = None, hook: Hook = lambda *_: None, **options: Any
+) -> None:
+    """Run a feed into `place` until version `until` is delivered, or something else ends it."""
+    part_bytes = options.pop("part_bytes", 1 << 30)
+    on_missing = options.pop("on_missing", None)
+    stop = options.pop("stop", asyncio.Event())
+
+    def watched(event: str, about: Any) -> None:
+        hook(event, about)
+        if event == "committed" and until is not None and about.version > until:
+            stop.set()
+
+    opened = Table(DeltaLog(lake), TableFiles(lake, LocalStorage))
+    execution = Execution(opened.files, workers=2, **({} if on_missing is None else {"on_missing": on_missing}))
+    sink = await place.open()
+    try:
+        with opened.tailer(clock) as tailer:
+            await Feed(opened, Hooked(sink, watched), execution, tailer, Policies(**options), stop, part_bytes).run()
+    finally:
+        await sink.close()
+
+
+def ids(place: Place) -> list[tuple[str, int, int]]:
+    return [(row["_change_type"], row["_commit_version"], row["id"]) for row in place.rows()]
+
+
+async def position(place: Place) -> Position | None:
+    sink = await place.open()
+    try:
+        return await sink.last_position()
+    finally:
+        await sink.close()
+
+
+class TestStarts:
+    @pytest.mark.parametrize(
+        ("start", "first", "expected"),
+        [
+            ("snapshot", Position("T", 3, 0, "snapshot"), [("insert", 3, 1), ("insert", 3, 2), ("insert", 3, 3)]),
+            ("earliest", Position("T", 0), [("insert", 1, 1), ("insert", 2, 2), ("insert", 3, 3)]),
+            ("latest", Position("T", 4), []),
+            (2, Position("T", 2), [("insert", 2, 2), ("insert", 3, 3)]),
+            (
+                datetime.fromtimestamp(BEGINNING / 1000, UTC) + timedelta(seconds=2.5),
+                Position("T", 3),
+                [("insert", 3, 3)],
+            ),
+        ],
+    )
+    def test_it_is_durable_before_the_first_row_and_stays(
+        self, place: Place, start: Any, first: Position, expected: list[tuple[str, int, int]]
+    ) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 1, clock)
+            for version in range(1, 4):
+                clock.advance(1)
+                await writer.insert(rows(version))
+
+            def die(event: str, about: Any) -> None:
+                if event == "committed":
+                    raise Crash
+
+            with pytest.raises(Crash):
+                await feed(lake, place, clock, start=start, hook=die)
+            assert await position(place) == first
+            assert place.rows() == []
+            await writer.insert(rows(4))
+            # The snapshot is of then, whatever came since; and nothing of the start's meaning is asked again.
+            await feed(lake, place, clock, 4, start="latest")
+            assert sorted(ids(place), key=lambda row: row[1:]) == [*expected, ("insert", 4, 4)]
+            assert await position(place) == Position("T", 5)
+
+        run(scenario())
+
+    def test_a_table_that_is_not_there_yet(self, place: Place) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            feeding = asyncio.create_task(feed(lake, place, clock, 1, start="latest"))
+            await clock.asleep()
+            await table(lake, 2, clock)
+            clock.advance(5)
+            await feeding
+            assert ids(place) == [("insert", 1, 1)]
+
+        run(scenario())
+
+    def test_a_stop_ends_the_waiting(self, place: Place) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            stop = asyncio.Event()
+            feeding = asyncio.create_task(feed(Lake(clock), place, clock, stop=stop))
+            await clock.asleep()
+            stop.set()
+            await feeding
+            assert await position(place) is None
+
+        run(scenario())
+
+    def test_versions_without_changes_move_the_position(self, place: Place) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 3, clock)
+            await writer.optimize()
+            await writer.optimize()
+            await feed(lake, place, clock, 4, start="earliest")
+            assert ids(place) == [("insert", 1, 1), ("insert", 2, 2)]
+            assert await position(place) == Position("T", 5)
+
+        run(scenario())
+
+    def test_versions_that_come_while_it_waits(self, place: Place) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 1, clock)
+            feeding = asyncio.create_task(feed(lake, place, clock, 5, start="earliest"))
+            for version in range(1, 6):
+                await clock.asleep()
+                await writer.insert(rows(version))
+                clock.advance(5)
+            await feeding
+            assert ids(place) == [("insert", version, version) for version in range(1, 6)]
+
+        run(scenario())
+
+
+class TestParts:
+    def test_one_delivery_for_each_part(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake, whole, parted = Lake(clock), MemoryPlace(), MemoryPlace()
+            writer = await table(lake, 4, clock)
+            await writer.update(pc.field("id") > 0, {"v": pc.scalar("b")})
+            for place, part_bytes in ((whole, 1 << 30), (parted, 1)):
+                await feed(lake, place, clock, 4, start="snapshot", part_bytes=part_bytes)
+            assert parted.rows() == whole.rows()
+            assert len(parted.rows()) == 3
+            assert [delivery.following for delivery in parted.delivered] == [
+                Position("T", 4, 0, "snapshot"),
+                Position("T", 4, 1, "snapshot", 1),
+                Position("T", 4, 2, "snapshot", 2),
+                Position("T", 5),
+            ]
+            assert [delivery.following for delivery in whole.delivered] == [
+                Position("T", 4, 0, "snapshot"),
+                Position("T", 5),
+            ]
+
+        run(scenario())
+
+    def test_a_stop_comes_between_two_of_them(self, place: Place) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake, other = Lake(clock), MemoryPlace()
+            await table(lake, 5, clock)
+            await feed(lake, other, clock, 4, start="snapshot")
+            stops = 0
+            for _ in range(10):
+                stop = asyncio.Event()
+
+                def stop_soon(event: str, about: Any, stop: asyncio.Event = stop) -> None:
+                    if event == "write":
+                        stop.set()
+
+                await feed(lake, place, clock, stop=stop, hook=stop_soon, part_bytes=1)
+                stops += 1
+                if await position(place) == Position("T", 5):
+                    break
+            assert stops == 4
+            assert [row["id"] for row in place.rows()] == [row["id"] for row in other.rows()]
+            assert [row["_change_ordinal"] for row in place.rows()] == [0, 1, 2, 3]
+
+        run(scenario())
+
+    def test_a_position_that_the_version_does_not_have(self, place: Place) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 3, clock)
+            sink = await place.open()
+            delivery = await sink.begin(Position("T", 2))
+            await delivery.write(pa.record_batch({"id": [7]}) if isinstance(place, MemoryPlace) else _row())
+            await delivery.commit(Position("T", 2, 3, ordinal=1))
+            await sink.close()
+            with pytest.raises(SinkError, match=r"3 files of this version are delivered, but it has 1.*version 2"):
+                await feed(lake, place, clock, 2)
+
+        run(scenario())
+
+
+def _row() -> pa.RecordBatch:
+    return pa.record_batch({"id": [7], "_change_type": pa.array(["insert"]).dictionary_encode()})
+
+
+class TestMissingFiles:
+    """VACUUM was faster."""
+
+    @staticmethod
+    async def vacuumed(lake: Lake, clock: ManualClock, versions: int = 5) -> TableWriter:
+        """Version 2 inserts a row whose file is gone since a version after it removed it."""
+        writer = await table(lake, 3, clock)
+        await writer.delete(pc.field("id") == 99)
+        gone = list(writer._files.values())[1].path
+        await writer.commit("DELETE", [writer._remove(writer._files[gone])])
+        for version in range(5, versions):
+            await writer.insert(rows(version))
+        lake.forget(gone)
+        return writer
+
+    def test_fail(self, place: Place) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await self.vacuumed(lake, clock)
+            with pytest.raises(MissingFileError, match=r"memory://orders, version 2, file part-"):
+                await feed(lake, place, clock, start="earliest")
+            assert ids(place) == [("insert", 1, 1)]
+            assert await position(place) == Position("T", 2)
+
+        run(scenario())
+
+    def test_skip(self, place: Place) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await self.vacuumed(lake, clock, 7)
+            left_out: list[MissingFileError] = []
+            await feed(lake, place, clock, 6, start="earliest", on_missing_file="skip", on_missing=left_out.append)
+            assert ids(place) == [("insert", 1, 1), ("insert", 5, 5), ("insert", 6, 6)]
+            assert [error.version for error in left_out] == [2, 4]
+
+        run(scenario())
+
+    def test_resnapshot(self, place: Place, caplog: pytest.LogCaptureFixture) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await self.vacuumed(lake, clock, 7)
+            await feed(lake, place, clock, 6, start="earliest", on_missing_file="resnapshot")
+            assert ids(place)[0] == ("insert", 1, 1)
+            assert sorted(ids(place)[1:]) == [("insert", 6, 1), ("insert", 6, 5), ("insert", 6, 6)]
+            await writer.insert(rows(7))
+            await feed(lake, place, clock, 7, on_missing_file="resnapshot")
+            assert ids(place)[-1] == ("insert", 7, 7)
+
+        with caplog.at_level(logging.WARNING, "cdfd"):
+            run(scenario())
+        assert ["starting again from a snapshot" in record.message for record in caplog.records] == [True]
+
+    def test_resnapshot_of_the_version_whose_changes_are_gone(self, place: Place) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await self.vacuumed(lake, clock)
+            await feed(lake, place, clock, 4, start=4, on_missing_file="resnapshot")
+            assert ids(place) == [("insert", 4, 1)]
+            assert await position(place) == Position("T", 5)
+
+        run(scenario())
+
+    def test_a_resnapshot_that_would_not_help(self, place: Place) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 4, clock)
+            lake.forget(list(writer._files)[1])
+            for _ in range(2):
+                with pytest.raises(MissingFileError, match="version 3"):
+                    await feed(lake, place, clock, start="snapshot", on_missing_file="resnapshot")
+            assert place.rows() == []
+            # Once there is something newer there is hope again.
+            gone = list(writer._files.values())[1]
+            await writer.commit("DELETE", [writer._remove(gone)])
+            await feed(lake, place, clock, 4, on_missing_file="resnapshot")
+            assert sorted(ids(place)) == [("insert", 4, 1), ("insert", 4, 3)]
+
+        run(scenario())
+
+    def test_a_version_that_is_delivered_by_half_when_its_files_go(self, place: Place) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 1, clock)
+            await writer.commit("WRITE", [await writer._add(rows(n)) for n in (1, 2, 3)])
+            lake.forget(sorted(writer._files)[1])
+            options: dict[str, Any] = {"part_bytes": 1, "on_missing_file": "resnapshot"}
+            for _ in range(2):
+                with pytest.raises(MissingFileError, match="version 1"):
+                    await feed(lake, place, clock, start="earliest", **options)
+            gone = writer._files[sorted(writer._files)[1]]
+            await writer.commit("DELETE", [writer._remove(gone)])
+            await feed(lake, place, clock, 2, **options)
+            found = ids(place)
+            assert len(found) == 3
+            assert sorted(row for row in found if row[1] == 2) == sorted(
+                ("insert", 2, n) for n in (1, 2, 3) if n != gone.rows["id"][0].as_py()
+            )
+
+        run(scenario())
+
+
+class TestSchemaChanges:
+    @staticmethod
+    async def renamed(lake: Lake, clock: ManualClock) -> TableWriter:
+        """Version 2 adds a column, version 4 replaces another."""
+        writer = await table(lake, 2, clock)
+        await writer.add_column(pa.field("extra", pa.int32()))
+        await writer.insert(pa.table({"id": [3], "v": ["a"], "extra": pa.array([3], pa.int32())}))
+        writer.schema = pa.schema([("id", pa.int64()), ("w", pa.string()), ("extra", pa.int32())])
+        await writer.commit("REPLACE COLUMNS", [writer._metadata()])
+        await writer.insert(pa.table({"id": [5], "w": ["b"], "extra": pa.array([5], pa.int32())}))
+        return writer
+
+    def test_stop_comes_before_the_version_and_again_after_a_restart(self, place: Place) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await self.renamed(lake, clock)
+            for _ in range(3):
+                with pytest.raises(SchemaChangedError, match=r"added w; dropped v.*version 4") as caught:
+                    await feed(lake, place, clock, start="earliest", on_schema_change="stop")
+                assert "on_schema_change: continue" in str(caught.value.hint)
+                assert ids(place) == [("insert", 1, 1), ("insert", 3, 3)]
+                assert await position(place) == Position("T", 4)
+            await feed(lake, place, clock, 5, on_schema_change="continue")
+            assert ids(place)[2:] == [("insert", 5, 5)]
+
+        run(scenario())
+
+    def test_continue_says_what_it_goes_on_over(self, place: Place, caplog: pytest.LogCaptureFixture) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await self.renamed(lake, clock)
+            await feed(lake, place, clock, 5, start="earliest")
+            assert [set(row) - {"id"} for row in place.rows()][2] >= {"w", "extra"}
+
+        with caplog.at_level(logging.INFO, "cdfd"):
+            run(scenario())
+        told = [record.message for record in caplog.records if "schema" in record.message]
+        assert told == ["schema change: added extra", "schema change: added w; dropped v"]
+
+
+class TestOtherTables:
+    @pytest.mark.parametrize("versions", [0, 1, 2, 3, 9])
+    @pytest.mark.parametrize("stopped_at", ["snapshot", "stream"])
+    def test_a_table_that_is_created_anew_while_nobody_looks(
+        self, place: Place, versions: int, stopped_at: str
+    ) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 4, clock, "old")
+
+            def die(event: str, about: Any) -> None:
+                if event == "committed" and (about.part == 1 or about.phase == "stream"):
+                    raise Crash
+
+            part_bytes = 1 if stopped_at == "snapshot" else 1 << 30
+            with pytest.raises(Crash):
+                await feed(lake, place, clock, hook=die, part_bytes=part_bytes)
+            before = place.rows()
+            lake.forget("")
+            if versions:
+                await table(lake, versions, clock, "new")
+            told = "its id was old and is new" if versions else "the table old was deleted"
+            with pytest.raises(TableChangedError, match=told):
+                await feed(lake, place, clock, part_bytes=part_bytes)
+            assert place.rows() == before
+
+        run(scenario())
+
+    def test_log_clean_up_that_overtook_the_feed(self, place: Place) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 3, clock)
+            await feed(lake, place, clock, 2, start="earliest")
+            for version in range(3, 8):
+                await writer.insert(rows(version))
+            await checkpoint(lake, 6)
+            lake.forget(*map(entry_path, range(6)))
+            with pytest.raises(GapError, match=r"version 2 is no longer|versions? 3"):
+                await feed(lake, place, clock)
+            assert await position(place) == Position("T", 3)
+
+        run(scenario())
+
+
+class TestErrors:
+    def test_nothing_of_a_version_counts_that_cannot_be_read_to_its_end(self, place: Place) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 2, clock)
+            await writer.commit("WRITE", [await writer._add(rows(n)) for n in (1, 2, 3)])
+            damaged = sorted(writer._files)[-1]
+            whole = lake.bytes_of(damaged)
+            await lake.put(damaged, whole[:-20])
+            events: list[str] = []
+            with pytest.raises(DataError, match=rf"memory://orders, version 2, file {damaged}"):
+                await feed(lake, place, clock, start=2, hook=lambda event, _: events.append(event))
+            assert events[-1] == "abort"
+            assert place.rows() == []
+            await lake.put(damaged, whole)
+            await feed(lake, place, clock, 2)
+            assert [row["_change_ordinal"] for row in place.rows()] == [0, 1, 2]
+
+        run(scenario())
+
+    @pytest.mark.parametrize("when", ["write", "commit"])
+    def test_what_the_sink_refuses(self, place: Place, when: str) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 3, clock)
+            events: list[str] = []
+
+            def refuse(event: str, about: Any) -> None:
+                events.append(event)
+                if event == when and "write" in events:
+                    raise SinkError("the disk is full")
+
+            with pytest.raises(SinkError, match="the disk is full"):
+                await feed(lake, place, clock, start=1, hook=refuse)
+            assert events[-1] == "abort"
+            assert place.rows() == []
+            await feed(lake, place, clock, 2)
+            assert ids(place) == [("insert", 1, 1), ("insert", 2, 2)]
+
+        run(scenario())
+
+    def test_what_is_delivered_before_a_broken_entry_counts(self, place: Place) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 4, clock)
+            await lake.put(entry_path(4), b"{broken")
+            clock.advance(60)
+            with pytest.raises(CdfdError, match="version 4"):
+                await feed(lake, place, clock, start="earliest")
+            assert ids(place) == [("insert", version, version) for version in (1, 2, 3)]
+
+        run(scenario())
+
+    def test_a_cancelled_feed_leaves_nothing_behind(self, place: Place) -> None:
+        """As after a signal, when a delivery takes too long: also while a thread reads."""
+
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 6, clock)
+            reading = asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            def tell(method: str, path: str) -> None:
+                if method == "open" and path.endswith(".parquet"):
+                    loop.call_soon_threadsafe(reading.set)
+
+            lake.before = tell
+            feeding = asyncio.create_task(feed(lake, place, clock, start="snapshot"))
+            await reading.wait()
+            feeding.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await feeding
+            assert place.rows() == []
+            assert asyncio.all_tasks() == {asyncio.current_task()}
+            await feed(lake, place, clock, 5)
+            assert sorted(row["id"] for row in place.rows()) == [1, 2, 3, 4, 5]
+
+        run(scenario())
+
+
+# A history: what the writer does, one version after the other.
+OPERATIONS = st.one_of(
+    st.tuples(st.just("insert"), st.integers(1, 5)),
+    st.tuples(st.just("files"), st.integers(2, 4)),
+    st.tuples(st.just("update"), st.integers(0, 3)),
+    st.tuples(st.just("merge"), st.integers(1, 4)),
+    st.tuples(st.just("delete"), st.integers(0, 3)),
+    st.tuples(st.just("optimize"), st.just(0)),
+    st.tuples(st.just("add_column"), st.just(0)),
+)
+HISTORIES = st.lists(OPERATIONS, min_size=1, max_size=6)
+
+
+async def write(lake: Lake, clock: ManualClock, history: list[tuple[str, int]]) -> TableWriter:
+    writer = TableWriter(lake, SCHEMA, clock=clock, table_id="T")
+    await writer.create()
+    new = 0
+    for operation, number in history:
+        chosen = pc.bit_wise_and(pc.field("id"), 3) == number
+        held = set(writer.rows()["id"].to_pylist())
+        if operation == "insert":
+            await writer.insert(rows(*range(new, new + number)))
+            new += number
+        elif operation == "files":
+            await writer.commit("WRITE", [await writer._add(rows(new + n)) for n in range(number)])
+            new += number
+        elif operation == "update" and any(each % 4 == number for each in held):
+            await writer.update(chosen, {"v": pc.scalar(f"u{writer.version}")})
+        elif operation == "merge":
+            await writer.merge(rows(*range(new - 1, new - 1 + number), v=f"m{writer.version}"), "id")
+            new += number - 1
+        elif operation == "delete" and any(each % 4 == number for each in held):
+            await writer.delete(chosen)
+        elif operation == "optimize":
+            await writer.optimize()
+        elif operation == "add_column":
+            await writer.add_column(pa.field(f"c{len(writer.schema)}", pa.int32()))
+    return writer
+
+
+def crash_at(step: int) -> tuple[Hook, list[str]]:
+    events: list[str] = []
+
+    def hook(event: str, about: Any) -> None:
+        if event != "abort":
+            events.append(event)
+            if len(events) == step:
+                raise Crash
+
+    return hook, events
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    history=HISTORIES,
+    start=st.sampled_from(["snapshot", "earliest", 1]),
+    part_bytes=st.sampled_from([1, 1500, 1 << 30]),
+)
+def test_a_crash_at_any_step_changes_nothing(history: list[tuple[str, int]], start: Any, part_bytes: int) -> None:
+    """The sink fails before, in or after any call; the concatenation is that of a feed that nothing happened to."""
+
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake, undisturbed = Lake(clock), MemoryPlace()
+        writer = await write(lake, clock, history)
+        run_to_end = partial(feed, lake, clock=clock, until=writer.version, start=start, part_bytes=part_bytes)
+        if writer.version == 0 and start == 1:
+            return
+        await run_to_end(undisturbed)
+        step, crashed = 0, True
+        while crashed:
+            step += 1
+            place = MemoryPlace()
+            hook, events = crash_at(step)
+            try:
+                await run_to_end(place, hook=hook)
+                crashed = False
+            except Crash:
+                if (await position(place)) != Position("T", writer.version + 1):
+                    await run_to_end(place)
+            assert place.rows() == undisturbed.rows(), f"crash at step {step}, {events[-1]}"
+        assert step > len(undisturbed.delivered)
+
+    run(scenario())
+
+
+@settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+@given(history=HISTORIES, start=st.sampled_from(["snapshot", "earliest"]))
+def test_crashes_in_a_row_into_files(
+    history: list[tuple[str, int]], start: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each run comes one step further than the one before it, in the same folder."""
+
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = await write(lake, clock, history)
+        whole, place = (FilesPlace(tmp_path_factory.mktemp("out")) for _ in range(2))
+        run_to_end = partial(feed, lake, clock=clock, until=writer.version, start=start, part_bytes=1)
+        await run_to_end(whole)
+        for step in range(1, 200):
+            try:
+                await run_to_end(place, hook=crash_at(step)[0])
+                break
+            except Crash:
+                if (await position(place)) == Position("T", writer.version + 1):
+                    break
+        assert place.rows() == whole.rows()
+        assert [file.name for file in sorted(place.folder.glob("*.jsonl"))] == [
+            file.name for file in sorted(whole.folder.glob("*.jsonl"))
+        ]
+
+    run(scenario())
