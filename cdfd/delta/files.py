@@ -139,10 +139,11 @@ class FileList(Generic[T]):
             return tuple(_distinct(self._pending))
         rest = [pack(self._pending)] if self._pending else []
         table = pa.Table.from_batches([*self._packed, *rest], schema=FILES)
+        # Counting takes a fraction of what grouping does, and repetitions are rare.
+        if pc.count_distinct(table.column("path")).as_py() == len(table):
+            return PackedFiles(self._kind, table)
         counts = table.group_by("path").aggregate([([], "count_all")])
         repeated = counts.filter(pc.greater(counts.column("count_all"), 1)).column("path")
-        if not len(repeated):
-            return PackedFiles(self._kind, table)
         several = pc.is_in(table.column("path"), value_set=repeated.combine_chunks())
         distinct = pack(_distinct(PackedFiles[T](self._kind, table.filter(several))))
         return PackedFiles(
