@@ -1,27 +1,19 @@
-"""The feed: where it starts, what it delivers, how it ends, and that what it delivers does not depend on how often it was ended."""
+"""The feed: where it starts, what it delivers, and how it ends."""
 
 import asyncio
-import json
 import logging
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from lake import BEGINNING, SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
+from feeding import Crash, FilesPlace, MemoryPlace, Place, feed, ids, position
+from lake import BEGINNING, Lake, checkpoint, entry_path, manual_clock, rows, run, table
 
-from cdfd.changes.execute import Execution
 from cdfd.changes.position import Position
-from cdfd.changes.read import TableFiles
-from cdfd.daemon.feed import Feed, Policies
 from cdfd.demo.writer import TableWriter
-from cdfd.encoding.json import JsonEncoder
 from cdfd.errors import (
     CdfdError,
     DataError,
@@ -31,127 +23,12 @@ from cdfd.errors import (
     SinkError,
     TableChangedError,
 )
-from cdfd.sinks.base import Delivery, Sink
-from cdfd.sinks.files import FilesSink
-from cdfd.sinks.formats import JsonLines
-from cdfd.sinks.memory import Delivered, MemorySink
-from cdfd.storage.local import LocalStorage
-from cdfd.table import Table
 from cdfd.tail.clock import ManualClock
-from cdfd.tail.log import DeltaLog
-
-Row = dict[str, Any]
-Hook = Callable[[str, Any], None]
-
-
-class Crash(Exception):
-    """Something that is no error of ours: as good as a kill."""
-
-
-class Hooked:
-    """A sink that tells a hook of everything before it happens, and of commits afterwards too. The hook may raise."""
-
-    def __init__(self, sink: Sink, hook: Hook) -> None:
-        self.sink = sink
-        self.hook = hook
-
-    async def last_position(self) -> Position | None:
-        return await self.sink.last_position()
-
-    async def begin(self, position: Position) -> Delivery:
-        self.hook("begin", position)
-        return _HookedDelivery(await self.sink.begin(position), self.hook)
-
-    async def close(self) -> None:
-        await self.sink.close()
-
-
-class _HookedDelivery:
-    def __init__(self, delivery: Delivery, hook: Hook) -> None:
-        self.delivery = delivery
-        self.hook = hook
-
-    async def write(self, batch: pa.RecordBatch) -> None:
-        self.hook("write", batch)
-        await self.delivery.write(batch)
-
-    async def commit(self, following: Position) -> None:
-        self.hook("commit", following)
-        await self.delivery.commit(following)
-        self.hook("committed", following)
-
-    async def abort(self) -> None:
-        self.hook("abort", None)
-        await self.delivery.abort()
-
-
-class MemoryPlace:
-    """Where sinks of one feed come and go."""
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self.delivered: list[Delivered] = []
-
-    async def open(self) -> Sink:
-        return MemorySink(self.delivered)
-
-    def rows(self) -> list[Row]:
-        return [row for delivery in self.delivered for batch in delivery.batches for row in batch.to_pylist()]
-
-
-class FilesPlace:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    async def open(self) -> Sink:
-        lines = JsonLines(lambda batch: JsonEncoder(batch.schema).lines(batch))
-        return await FilesSink.open(self.folder, lines, fsync=False)
-
-    def rows(self) -> list[Row]:
-        files = sorted(self.folder.glob("*.jsonl"))
-        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
-
-
-Place = MemoryPlace | FilesPlace
 
 
 @pytest.fixture(params=[MemoryPlace, FilesPlace], ids=lambda place: place.__name__)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return request.param(tmp_path / "out")
-
-
-async def feed(
-    lake: Lake, place: Place, clock: ManualClock, until: int | None = None, hook: Hook = lambda *_: None, **options: Any
-) -> None:
-    """Run a feed into `place` until version `until` is delivered, or something else ends it."""
-    part_bytes = options.pop("part_bytes", 1 << 30)
-    on_missing = options.pop("on_missing", None)
-    stop = options.pop("stop", asyncio.Event())
-
-    def watched(event: str, about: Any) -> None:
-        hook(event, about)
-        if event == "committed" and until is not None and about.version > until:
-            stop.set()
-
-    opened = Table(DeltaLog(lake), TableFiles(lake, LocalStorage))
-    execution = Execution(opened.files, workers=2, **({} if on_missing is None else {"on_missing": on_missing}))
-    sink = await place.open()
-    try:
-        with opened.tailer(clock) as tailer:
-            await Feed(opened, Hooked(sink, watched), execution, tailer, Policies(**options), stop, part_bytes).run()
-    finally:
-        await sink.close()
-
-
-def ids(place: Place) -> list[tuple[str, int, int]]:
-    return [(row["_change_type"], row["_commit_version"], row["id"]) for row in place.rows()]
-
-
-async def position(place: Place) -> Position | None:
-    sink = await place.open()
-    try:
-        return await sink.last_position()
-    finally:
-        await sink.close()
 
 
 class TestStarts:
@@ -595,120 +472,3 @@ class TestErrors:
             assert sorted(row["id"] for row in place.rows()) == [1, 2, 3, 4, 5]
 
         run(scenario())
-
-
-# A history: what the writer does, one version after the other.
-OPERATIONS = st.one_of(
-    st.tuples(st.just("insert"), st.integers(1, 5)),
-    st.tuples(st.just("files"), st.integers(2, 4)),
-    st.tuples(st.just("update"), st.integers(0, 3)),
-    st.tuples(st.just("merge"), st.integers(1, 4)),
-    st.tuples(st.just("delete"), st.integers(0, 3)),
-    st.tuples(st.just("optimize"), st.just(0)),
-    st.tuples(st.just("add_column"), st.just(0)),
-)
-HISTORIES = st.lists(OPERATIONS, min_size=1, max_size=6)
-
-
-async def write(lake: Lake, clock: ManualClock, history: list[tuple[str, int]]) -> TableWriter:
-    writer = TableWriter(lake, SCHEMA, clock=clock, table_id="T")
-    await writer.create()
-    new = 0
-    for operation, number in history:
-        chosen = pc.bit_wise_and(pc.field("id"), 3) == number
-        held = set(writer.rows()["id"].to_pylist())
-        if operation == "insert":
-            await writer.insert(rows(*range(new, new + number)))
-            new += number
-        elif operation == "files":
-            await writer.commit("WRITE", [await writer._add(rows(new + n)) for n in range(number)])
-            new += number
-        elif operation == "update" and any(each % 4 == number for each in held):
-            await writer.update(chosen, {"v": pc.scalar(f"u{writer.version}")})
-        elif operation == "merge":
-            await writer.merge(rows(*range(new - 1, new - 1 + number), v=f"m{writer.version}"), "id")
-            new += number - 1
-        elif operation == "delete" and any(each % 4 == number for each in held):
-            await writer.delete(chosen)
-        elif operation == "optimize":
-            await writer.optimize()
-        elif operation == "add_column":
-            await writer.add_column(pa.field(f"c{len(writer.schema)}", pa.int32()))
-    return writer
-
-
-def crash_at(step: int) -> tuple[Hook, list[str]]:
-    events: list[str] = []
-
-    def hook(event: str, about: Any) -> None:
-        if event != "abort":
-            events.append(event)
-            if len(events) == step:
-                raise Crash
-
-    return hook, events
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    history=HISTORIES,
-    start=st.sampled_from(["snapshot", "earliest", 1]),
-    part_bytes=st.sampled_from([1, 1500, 1 << 30]),
-)
-def test_a_crash_at_any_step_changes_nothing(history: list[tuple[str, int]], start: Any, part_bytes: int) -> None:
-    """The sink fails before, in or after any call; the concatenation is that of a feed that nothing happened to."""
-
-    async def scenario() -> None:
-        clock = manual_clock()
-        lake, undisturbed = Lake(clock), MemoryPlace()
-        writer = await write(lake, clock, history)
-        run_to_end = partial(feed, lake, clock=clock, until=writer.version, start=start, part_bytes=part_bytes)
-        if writer.version == 0 and start == 1:
-            return
-        await run_to_end(undisturbed)
-        step, crashed = 0, True
-        while crashed:
-            step += 1
-            place = MemoryPlace()
-            hook, events = crash_at(step)
-            try:
-                await run_to_end(place, hook=hook)
-                crashed = False
-            except Crash:
-                if (await position(place)) != Position("T", writer.version + 1):
-                    await run_to_end(place)
-            assert place.rows() == undisturbed.rows(), f"crash at step {step}, {events[-1]}"
-        assert step > len(undisturbed.delivered)
-
-    run(scenario())
-
-
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
-@given(history=HISTORIES, start=st.sampled_from(["snapshot", "earliest"]))
-def test_crashes_in_a_row_into_files(
-    history: list[tuple[str, int]], start: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Each run comes one step further than the one before it, in the same folder."""
-
-    async def scenario() -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
-        writer = await write(lake, clock, history)
-        whole, place = (FilesPlace(tmp_path_factory.mktemp("out")) for _ in range(2))
-        run_to_end = partial(feed, lake, clock=clock, until=writer.version, start=start, part_bytes=1)
-        await run_to_end(whole)
-        for step in range(1, 200):
-            try:
-                await run_to_end(place, hook=crash_at(step)[0])
-                break
-            except Crash:
-                if (await position(place)) == Position("T", writer.version + 1):
-                    break
-        assert place.rows() == whole.rows()
-        assert [file.name for file in sorted(place.folder.glob("*.jsonl"))] == [
-            file.name for file in sorted(whole.folder.glob("*.jsonl"))
-        ]
-
-    run(scenario())

@@ -1,0 +1,134 @@
+"""Running a feed in tests: into memory or files, with a hook at everything that the sink is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from lake import Lake
+
+from cdfd.changes.execute import Execution
+from cdfd.changes.position import Position
+from cdfd.changes.read import TableFiles
+from cdfd.daemon.feed import Feed, Policies
+from cdfd.encoding.json import JsonEncoder
+from cdfd.sinks.base import Delivery, Sink
+from cdfd.sinks.files import FilesSink
+from cdfd.sinks.formats import JsonLines
+from cdfd.sinks.memory import Delivered, MemorySink
+from cdfd.storage.local import LocalStorage
+from cdfd.table import Table
+from cdfd.tail.clock import ManualClock
+from cdfd.tail.log import DeltaLog
+
+Row = dict[str, Any]
+Hook = Callable[[str, Any], None]
+
+
+class Crash(Exception):
+    """Something that is no error of ours: as good as a kill."""
+
+
+class Hooked:
+    """A sink that tells a hook of everything before it happens, and of commits afterwards too. The hook may raise."""
+
+    def __init__(self, sink: Sink, hook: Hook) -> None:
+        self.sink = sink
+        self.hook = hook
+
+    async def last_position(self) -> Position | None:
+        return await self.sink.last_position()
+
+    async def begin(self, position: Position) -> Delivery:
+        self.hook("begin", position)
+        return _HookedDelivery(await self.sink.begin(position), self.hook)
+
+    async def close(self) -> None:
+        await self.sink.close()
+
+
+class _HookedDelivery:
+    def __init__(self, delivery: Delivery, hook: Hook) -> None:
+        self.delivery = delivery
+        self.hook = hook
+
+    async def write(self, batch: pa.RecordBatch) -> None:
+        self.hook("write", batch)
+        await self.delivery.write(batch)
+
+    async def commit(self, following: Position) -> None:
+        self.hook("commit", following)
+        await self.delivery.commit(following)
+        self.hook("committed", following)
+
+    async def abort(self) -> None:
+        self.hook("abort", None)
+        await self.delivery.abort()
+
+
+class MemoryPlace:
+    """Where sinks of one feed come and go."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.delivered: list[Delivered] = []
+
+    async def open(self) -> Sink:
+        return MemorySink(self.delivered)
+
+    def rows(self) -> list[Row]:
+        return [row for delivery in self.delivered for batch in delivery.batches for row in batch.to_pylist()]
+
+
+class FilesPlace:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def open(self) -> Sink:
+        lines = JsonLines(lambda batch: JsonEncoder(batch.schema).lines(batch))
+        return await FilesSink.open(self.folder, lines, fsync=False)
+
+    def rows(self) -> list[Row]:
+        files = sorted(self.folder.glob("*.jsonl"))
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+Place = MemoryPlace | FilesPlace
+
+
+async def feed(
+    lake: Lake, place: Place, clock: ManualClock, until: int | None = None, hook: Hook = lambda *_: None, **options: Any
+) -> None:
+    """Run a feed into `place` until version `until` is delivered, or something else ends it."""
+    part_bytes = options.pop("part_bytes", 1 << 30)
+    on_missing = options.pop("on_missing", None)
+    stop = options.pop("stop", asyncio.Event())
+
+    def watched(event: str, about: Any) -> None:
+        hook(event, about)
+        if event == "committed" and until is not None and about.version > until:
+            stop.set()
+
+    opened = Table(DeltaLog(lake), TableFiles(lake, LocalStorage))
+    execution = Execution(opened.files, workers=2, **({} if on_missing is None else {"on_missing": on_missing}))
+    sink = await place.open()
+    try:
+        with opened.tailer(clock) as tailer:
+            await Feed(opened, Hooked(sink, watched), execution, tailer, Policies(**options), stop, part_bytes).run()
+    finally:
+        await sink.close()
+
+
+def ids(place: Place) -> list[tuple[str, int, int]]:
+    return [(row["_change_type"], row["_commit_version"], row["id"]) for row in place.rows()]
+
+
+async def position(place: Place) -> Position | None:
+    sink = await place.open()
+    try:
+        return await sink.last_position()
+    finally:
+        await sink.close()
