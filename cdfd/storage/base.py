@@ -1,4 +1,4 @@
-"""The storage port: what cdfd asks of a file system or an object store. Six methods; nothing of Delta.
+"""The storage port: what cdfd asks of a file system or an object store. Seven methods; nothing of Delta.
 
 Paths are relative to the store's root, with `/` between segments and no leading slash; what they may contain is
 whatever the store can name (spaces, `%`, `=`), never URI-encoded. A path that would leave the root (`..`), that is
@@ -28,7 +28,7 @@ class Stat:
 class Storage(Protocol):
     """A flat name space of immutable-once-written objects.
 
-    Every method raises `NotFoundError` where a named object does not exist, and `StorageError` (with `retriable` set
+    Every method but `delete` raises `NotFoundError` where a named object does not exist, and `StorageError` (with `retriable` set
     where it is) for anything else the store says. Folders are no objects: naming one is naming nothing. Methods may be
     called concurrently. A call that is cancelled may still take effect: a write's outcome is then unknown.
     """
@@ -62,6 +62,12 @@ class Storage(Protocol):
 
     async def stat(self, path: str) -> Stat:
         """Size and modification time."""
+
+    async def delete(self, path: str) -> None:
+        """Remove an object. What is not there, or is a folder, is left as it is without a word.
+
+        Readers see all of it or nothing. When it returns, this process no longer sees the object; a power failure may bring it back.
+        """
 
     def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access for a columnar reader, usable from any one thread at a time; the caller closes it.

@@ -75,6 +75,10 @@ class LocalStorage:
         """Write a file under a temporary name and rename it to `path`; see the port."""
         await asyncio.to_thread(self._write, replace, path, data)
 
+    async def delete(self, path: str) -> None:
+        """Remove a file; of a symbolic link the link, not what it leads to. See the port."""
+        await asyncio.to_thread(self._delete, path)
+
     async def stat(self, path: str) -> Stat:
         """Size and modification time of a file; see the port."""
         return await asyncio.to_thread(self._stat, path)
@@ -143,6 +147,16 @@ class LocalStorage:
             found = os.stat(self._resolve(path))
             _require_file(found, path)
             return _as_stat(path, found)
+
+    def _delete(self, path: str) -> None:
+        name = self._resolve(path)
+        try:
+            if os.path.islink(name) or not os.path.isdir(name):
+                os.unlink(name)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise _storage_error("delete", path, error) from error
 
     def _write(self, write: Callable[..., None], path: str, data: bytes) -> None:
         name = self._resolve(path)

@@ -66,6 +66,11 @@ class MemoryStorage:
         check_path(path)
         self._objects[path] = _Object(bytes(data), self._now_ms())
 
+    async def delete(self, path: str) -> None:
+        """Remove an object; see the port."""
+        check_path(path)
+        self._objects.pop(path, None)
+
     async def stat(self, path: str) -> Stat:
         """Size and modification time of an object; see the port."""
         return self._stat(path)

@@ -60,6 +60,15 @@ async def read_header(storage: Storage, checkpoint: Checkpoint) -> State:
     return await asyncio.to_thread(_read_state, storage, checkpoint, checkpoints.HEADER)
 
 
+async def read_state(storage: Storage, checkpoint: Checkpoint) -> State:
+    """All that is not a file: protocol, metadata, transactions, domains.
+
+    Raises:
+        LogError: a file is missing, truncated, corrupt, or no checkpoint.
+    """
+    return await asyncio.to_thread(_read_state, storage, checkpoint, checkpoints.STATE)
+
+
 async def read_snapshot(
     storage: Storage, checkpoint: Checkpoint, *, with_stats: bool, with_tombstones: bool
 ) -> Snapshot:
@@ -69,7 +78,7 @@ async def read_snapshot(
         LogError: a file is missing, truncated, corrupt, or no checkpoint.
         UnsupportedError: its protocol asks for what cdfd does not implement.
     """
-    state = await asyncio.to_thread(_read_state, storage, checkpoint, checkpoints.STATE)
+    state = await read_state(storage, checkpoint)
     header = PartialHeader(checkpoint.version, state.protocol, state.metadata).finish()
     wanted = _Wanted(
         partitioned=bool(header.metadata.partition_columns),

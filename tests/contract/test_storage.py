@@ -207,6 +207,42 @@ class TestWriting:
         asyncio.run(scenario())
 
 
+class TestDeleting:
+    def test_what_is_deleted_is_gone(self, store: Storage) -> None:
+        async def scenario() -> None:
+            for name in ("log/0", "log/1", "log/2"):
+                await store.put(name, b"x")
+            await store.delete("log/1")
+            assert await paths(store, "log/") == ["log/0", "log/2"]
+            with pytest.raises(NotFoundError):
+                await store.read("log/1")
+            with pytest.raises(NotFoundError):
+                await store.stat("log/1")
+            await store.put_if_absent("log/1", b"anew")
+            assert await store.read("log/1") == b"anew"
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize("path", ["none", "none/below", "object/below", "folder", "folder/none"])
+    def test_nothing_to_delete(self, store: Storage, path: str) -> None:
+        async def scenario() -> None:
+            await store.put("object", b"x")
+            await store.put("folder/object", b"x")
+            await store.delete(path)
+            assert await store.read("object") == b"x"
+            assert await store.read("folder/object") == b"x"
+
+        asyncio.run(scenario())
+
+    def test_several_may_delete_the_same(self, store: Storage) -> None:
+        async def scenario() -> None:
+            await store.put("x", b"x")
+            await asyncio.gather(*(store.delete("x") for _ in range(10)))
+            assert await paths(store, "") == []
+
+        asyncio.run(scenario())
+
+
 class TestListing:
     def test_direct_children_in_order(self, store: Storage) -> None:
         names = ["log/10", "log/9", "log/a.json", "log/B", "log/deeper/x", "log/_last", "other", "log2", "log/.hidden"]
@@ -312,6 +348,8 @@ class TestNames:
                 await store.put(path, b"x")
             with pytest.raises(PathError):
                 await store.put_if_absent(path, b"x")
+            with pytest.raises(PathError):
+                await store.delete(path)
             with pytest.raises(PathError) as caught:
                 store.open_columns(path)
             str(caught.value).encode()  # what is wrong with the path must not break the message

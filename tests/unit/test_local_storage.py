@@ -187,3 +187,29 @@ def test_what_the_system_says_is_explained(number: int, retriable: bool, hint: s
 def test_an_error_without_a_number_is_explained() -> None:
     told = explain(OSError("odd"))
     assert (told.reason, told.hint, told.retriable) == ("odd", None, False)
+
+
+def test_a_link_is_deleted_not_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/file").write_bytes(b"kept")
+    (tmp_path / "to-file").symlink_to(tmp_path / "folder/file")
+    (tmp_path / "to-folder").symlink_to(tmp_path / "folder")
+
+    async def scenario() -> None:
+        store = LocalStorage(tmp_path)
+        await store.delete("to-file")
+        await store.delete("to-folder")
+
+    asyncio.run(scenario())
+    assert names(tmp_path) == ["folder"]
+    assert (tmp_path / "folder/file").read_bytes() == b"kept"
+
+
+def test_a_deletion_that_is_forbidden(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_bytes(b"")
+    tmp_path.chmod(0o555)
+    with unprivileged(), pytest.raises(StorageError, match="cannot delete: Permission denied") as caught:
+        asyncio.run(LocalStorage(tmp_path).delete("kept"))
+    tmp_path.chmod(0o755)
+    assert "user cdfd runs as" in (caught.value.hint or "")
+    assert names(tmp_path) == ["kept"]
