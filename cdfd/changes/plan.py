@@ -124,19 +124,26 @@ def plan(
             version=commit.version,
             hint="Set delta.enableChangeDataFeed=true on it, or use `changes: auto` to derive changes from its files",
         )
-    scans: list[FileScan]
-    origin: Origin
+    scans: Sequence[FileScan] = ()
+    origin: Origin = "files"
     if _from_cdc(commit, changes):
-        scans = [FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs]
+        scans = _ordered(FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs)
         origin = "cdc"
-    else:
-        scans = [] if _changed_nothing(commit) else list(_from_files(commit, header, previous or header, before))
-        origin = "files" if scans else "none"
-    return ChangePlan(commit.version, timestamp_ms, header.schema, _ordered(scans), origin)
+    elif not _changed_nothing(commit):
+        scans = _many_inserts(commit) or _ordered(_from_files(commit, header, previous or header, before))
+    return ChangePlan(commit.version, timestamp_ms, header.schema, scans, origin if scans else "none")
 
 
 def _from_cdc(commit: Commit, changes: Changes) -> bool:
     return bool(commit.cdcs) and changes != "files"
+
+
+def _many_inserts(commit: Commit) -> LiveScans | None:
+    """The scans of a commit of many files that only adds, None of any other."""
+    if not isinstance(commit.adds, PackedFiles) or any(remove.data_change for remove in commit.removes):
+        return None
+    added = commit.adds.changing()
+    return LiveScans(added.by_path()) if added.distinct() else None
 
 
 def plan_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:
@@ -152,7 +159,7 @@ def plan_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:
 
 
 class LiveScans(Sequence[FileScan]):
-    """The scans of a first snapshot, made from the packed files as they are asked for: a million of them are no million objects."""
+    """Files whose rows are all inserts, as of a first snapshot. A scan is made when it is asked for: a million are no million objects."""
 
     __slots__ = ("files",)
 

@@ -98,6 +98,14 @@ class PackedFiles(Sequence[T]):
         """The same files in ascending order of path (UTF-8 bytes)."""
         return PackedFiles(self.kind, self.table.take(pc.sort_indices(self.table, [("path", "ascending")])))
 
+    def distinct(self) -> bool:
+        """Whether no path is there twice."""
+        return bool(pc.count_distinct(self.paths).as_py() == len(self))
+
+    def changing(self) -> PackedFiles[T]:
+        """Those whose `dataChange` is true."""
+        return PackedFiles(self.kind, self.table.filter(self.table.column("data_change")))
+
     def total_size(self) -> int:
         """Sum of the files' sizes in bytes, as far as the log says them."""
         return int(pc.sum(self.table.column("size")).as_py() or 0)
@@ -140,8 +148,8 @@ class FileList(Generic[T]):
         rest = [pack(self._pending)] if self._pending else []
         table = pa.Table.from_batches([*self._packed, *rest], schema=FILES)
         # Counting takes a fraction of what grouping does, and repetitions are rare.
-        if pc.count_distinct(table.column("path")).as_py() == len(table):
-            return PackedFiles(self._kind, table)
+        if (files := PackedFiles(self._kind, table)).distinct():
+            return files
         counts = table.group_by("path").aggregate([([], "count_all")])
         repeated = counts.filter(pc.greater(counts.column("count_all"), 1)).column("path")
         several = pc.is_in(table.column("path"), value_set=repeated.combine_chunks())
