@@ -103,6 +103,10 @@ def _floored(array: pa.Array[Any]) -> pa.Array[Any]:
     return pa.array(np.floor_divide(ticks.fill_null(0).to_numpy(), 1000), mask=nulls)
 
 
+_INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+"""Decimal digits of the widest integer of so many bits; Arrow's cast asks for as many."""
+
+
 def _to_decimal(source: Any, kind: Decimal) -> Convert | None:
     target = arrow_type(kind)
     if pa.types.is_decimal(source):
@@ -111,8 +115,7 @@ def _to_decimal(source: Any, kind: Decimal) -> Convert | None:
         readable = source.scale == kind.scale or (source.scale < kind.scale and room)
         return _cast_to(target) if readable else None
     if pa.types.is_integer(source):
-        digits = 20 if source.bit_width == 64 else 10
-        return _cast_to(target) if kind.precision - kind.scale >= digits else None
+        return _cast_to(target) if kind.precision - kind.scale >= _INTEGER_DIGITS[source.bit_width] else None
     if pa.types.is_fixed_size_binary(source) and 1 <= source.byte_width <= _MAX_DECIMAL_BYTES:
         return lambda array: _unscaled(array, source.byte_width, kind.scale).cast(target)
     return None

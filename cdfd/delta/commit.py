@@ -71,7 +71,7 @@ def parse(version: int, data: bytes | Iterable[bytes], *, with_stats: bool = Fal
         LogError: a line that is no JSON object, an action whose required fields are missing or of the wrong type, or two actions that
             contradict each other.
     """
-    reader = _Reader(version, with_stats)
+    reader = Reader(version, with_stats)
     for number, line in enumerate(lines(data), 1):
         reader.take(number, line)
     return reader.commit()
@@ -95,7 +95,7 @@ def lines(data: bytes | Iterable[bytes]) -> Iterator[bytes]:
     yield b"".join(pending)
 
 
-class _Reader:
+class Reader:
     """Collects the actions of one entry and refuses contradictions (specification, "Requirements for Writers")."""
 
     def __init__(self, version: int, with_stats: bool) -> None:
@@ -113,15 +113,16 @@ class _Reader:
             "add": lambda fields: self.adds.append(add(fields, self.with_stats)),
             "remove": lambda fields: self.removes.append(remove(fields)),
             "cdc": lambda fields: self.cdcs.append(cdc(fields)),
-            "metaData": lambda fields: self._once("metaData", metadata(fields)),
-            "protocol": lambda fields: self._once("protocol", protocol(fields)),
+            "metaData": lambda fields: self.once("metaData", metadata(fields)),
+            "protocol": lambda fields: self.once("protocol", protocol(fields)),
             "commitInfo": self._commit_info,
-            "txn": lambda fields: self._txn(txn(fields)),
+            "txn": lambda fields: self.add_txn(txn(fields)),
             "sidecar": lambda fields: self.sidecars.append(sidecar(fields)),
-            "domainMetadata": lambda fields: self._domain(domain_metadata(fields)),
+            "domainMetadata": lambda fields: self.add_domain(domain_metadata(fields)),
         }
 
     def take(self, number: int, line: bytes) -> None:
+        """One line, whose number in the entry is `number`."""
         self.size += len(line) + 1
         if not line or line.isspace():
             return
@@ -144,6 +145,7 @@ class _Reader:
                 raise error.within(version=self.version) from None
 
     def commit(self) -> Commit:
+        """All actions taken."""
         try:
             adds, removes, cdcs = self.adds.freeze(), self.removes.freeze(), self.cdcs.freeze()
         except CdfdError as error:
@@ -162,7 +164,8 @@ class _Reader:
             size=self.size - 1,  # `take` counts a line break after each line, and the last one has none
         )
 
-    def _once(self, name: str, value: Metadata | Protocol) -> None:
+    def once(self, name: str, value: Metadata | Protocol) -> None:
+        """An action that there can be one of."""
         if self.single.setdefault(name, value) != value:
             raise LogError(f"a second {name} action in one version contradicts the first")
 
@@ -170,11 +173,13 @@ class _Reader:
         # Free form by specification, so nothing about it is an error; the first one counts, as for in-commit timestamps.
         self.single.setdefault("commitInfo", commit_info(fields))
 
-    def _txn(self, value: Txn) -> None:
+    def add_txn(self, value: Txn) -> None:
+        """An application's progress."""
         if self.txns.setdefault(value.app_id, value) != value:
             raise LogError(f"two txn actions for appId {value.app_id!r} in one version")
 
-    def _domain(self, value: DomainMetadata) -> None:
+    def add_domain(self, value: DomainMetadata) -> None:
+        """A domain's metadata."""
         if self.domains.setdefault(value.domain, value) != value:
             raise LogError(f"two domainMetadata actions for {value.domain!r} in one version")
 

@@ -17,6 +17,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from cdfd.delta import commit as commits
+from cdfd.delta import compaction as compactions
 from cdfd.delta import header as headers
 from cdfd.delta import last_checkpoint, paths, snapshot
 from cdfd.delta.commit import Commit
@@ -232,7 +233,7 @@ class DeltaLog:
             if state is not None and at in steps:
                 compaction = steps[at]
                 with self._named(compaction.end, compaction.file.path):
-                    parse = partial(commits.parse, compaction.end, with_stats=with_stats)
+                    parse = partial(compactions.parse, compaction.end, with_stats=with_stats)
                     merged = await self._parsed(compaction.file.path, parse)
                     state = state.apply_compacted(merged, compaction.start)
                 at = compaction.end + 1
