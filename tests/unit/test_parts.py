@@ -1,0 +1,56 @@
+"""A version in several deliveries: whole scans, and the same cut after every restart."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdfd.changes.parts import parts
+from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
+from cdfd.delta.actions import Add
+from cdfd.delta.files import PackedFiles, pack
+from cdfd.delta.schema import StructType, TableSchema
+
+SCHEMA = TableSchema(StructType(()))
+
+
+def plan(*sizes: int) -> ChangePlan:
+    return ChangePlan(1, 1, SCHEMA, tuple(FileScan("a", "insert", {}, size) for size in sizes), "files")
+
+
+def cut(sizes: list[int], limit: int, first: int = 0) -> list[tuple[int, int]]:
+    return list(parts(plan(*sizes), first, limit))
+
+
+def test_examples() -> None:
+    assert cut([1, 2, 3], 10) == [(0, 3)]
+    assert cut([5, 5, 5], 10) == [(0, 2), (2, 3)]
+    assert cut([50, 1, 50], 10) == [(0, 1), (1, 2), (2, 3)], "a scan is never cut"
+    assert cut([1, 50], 10) == [(0, 1), (1, 2)]
+    assert cut([0, 0, 0], 0) == [(0, 3)]
+
+
+def test_a_version_without_scans_is_delivered_too() -> None:
+    assert cut([], 10) == [(0, 0)]
+
+
+def test_a_version_of_which_all_is_delivered() -> None:
+    assert cut([1, 2], 10, first=2) == [(2, 2)]
+
+
+def test_of_a_first_snapshot() -> None:
+    adds = pack([Add(name, {}, 6, 1, True) for name in "abc"])
+    scans = LiveScans(PackedFiles(Add, pa.Table.from_batches([adds])))
+    assert list(parts(ChangePlan(1, 1, SCHEMA, scans, "snapshot"), 1, 10)) == [(1, 2), (2, 3)]
+
+
+@given(st.lists(st.integers(0, 20), max_size=30), st.integers(0, 40))
+def test_all_of_it_once_within_the_limit_and_the_same_after_a_restart(sizes: list[int], limit: int) -> None:
+    ranges = cut(sizes, limit)
+    assert [index for start, end in ranges for index in range(start, end)] == list(range(len(sizes)))
+    for start, end in ranges:
+        assert end - start <= 1 or sum(sizes[start:end]) <= limit
+        assert cut(sizes, limit, start) == ranges[ranges.index((start, end)) :]
+    for (start, end), (_, then) in zip(ranges, ranges[1:], strict=False):
+        assert sum(sizes[start : end + 1]) > limit, (start, end, then, "as few deliveries as there can be")
