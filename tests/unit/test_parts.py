@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,5 +54,5 @@ def test_all_of_it_once_within_the_limit_and_the_same_after_a_restart(sizes: lis
     for start, end in ranges:
         assert end - start <= 1 or sum(sizes[start:end]) <= limit
         assert cut(sizes, limit, start) == ranges[ranges.index((start, end)) :]
-    for (start, end), (_, then) in zip(ranges, ranges[1:], strict=False):
+    for (start, end), (_, then) in itertools.pairwise(ranges):
         assert sum(sizes[start : end + 1]) > limit, (start, end, then, "as few deliveries as there can be")
