@@ -170,13 +170,17 @@ class _Loop:
         async def awaited() -> T:
             return await work
 
-        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result()
+        future = asyncio.run_coroutine_threadsafe(awaited(), self._loop)
+        try:
+            return future.result()
+        finally:
+            # Where Ctrl-C ended the waiting, the work is to end too.
+            future.cancel()
 
     def close(self) -> None:
-        """Stop the thread."""
-        if self._loop.is_closed():
-            return
+        """Stop the thread, and those that it had work for."""
         self.run(self._loop.shutdown_asyncgens())
+        self.run(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
