@@ -12,9 +12,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import chain, islice
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 from weakref import WeakSet
+
+from cdfd.errors import CdfdError
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -99,13 +102,25 @@ def _close_all() -> None:
         road.close()
 
 
+def _with_error(tasks: Iterable[Callable[[], A]]) -> Iterator[Callable[[], A]]:
+    """The tasks; an error that ends them is one more task, so that it is raised where it belongs: after the results of those before it."""
+    try:
+        yield from tasks
+    except CdfdError as error:
+        yield partial(_raise, error)
+
+
+def _raise(error: CdfdError) -> NoReturn:
+    raise error
+
+
 def in_order(tasks: Iterable[Task[B]], *, workers: int, depth: int = 8) -> Iterator[B]:
     """The results of all tasks, those of the first task first, while `workers` tasks run at a time.
 
     At most `workers * (depth + 1)` results wait. The first error ends it, after all results that come before it. Closing the iterator
     stops the tasks that run. A single task runs in the calling thread: nothing could overlap.
     """
-    source = iter(tasks)
+    source = _with_error(tasks)
     head = list(islice(source, 2))
     if len(head) < 2 or workers < 2:
         for task in chain(head, source):
@@ -129,15 +144,26 @@ def in_order(tasks: Iterable[Task[B]], *, workers: int, depth: int = 8) -> Itera
 
 
 def mapped(function: Callable[[A], B], items: Iterable[A], *, workers: int, ahead: int = 1) -> Iterator[B]:
-    """`function` of each item, in order, `workers` at a time and at most `workers + ahead` done or under way."""
-    if workers < 2:
-        yield from map(function, items)
-        return
+    """`function` of each item, in order, `workers` at a time and at most `workers + ahead` done or under way.
+
+    The first error ends it, after all results that come before it.
+    """
+    with contextlib.ExitStack() as closing:
+        # A generator over threads of its own must not outlive this one.
+        if (close := getattr(items, "close", None)) is not None:
+            closing.callback(close)
+        if workers < 2:
+            yield from map(function, items)
+        else:
+            yield from _mapped_in_threads(function, items, workers, ahead)
+
+
+def _mapped_in_threads(function: Callable[[A], B], items: Iterable[A], workers: int, ahead: int) -> Iterator[B]:
     waiting: deque[Future[B]] = deque()
     with ThreadPoolExecutor(workers, thread_name_prefix="cdfd-encode") as pool:
         try:
-            for item in items:
-                waiting.append(pool.submit(function, item))
+            for task in _with_error(partial(function, item) for item in items):
+                waiting.append(pool.submit(task))
                 while len(waiting) >= workers + ahead or (waiting and waiting[0].done()):
                     yield waiting.popleft().result()
             while waiting:
@@ -145,7 +171,3 @@ def mapped(function: Callable[[A], B], items: Iterable[A], *, workers: int, ahea
         finally:
             for future in waiting:
                 future.cancel()
-            # A generator over threads of its own must not outlive this one.
-            close = getattr(items, "close", None)
-            if close is not None:
-                cast(Callable[[], None], close)()

@@ -1,0 +1,239 @@
+"""Results come in order, not too many wait, errors come where they belong, and no thread outlives its reader."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from cdfd.changes.lanes import in_order, mapped
+from cdfd.errors import DataError, LogError
+
+Task = Callable[[], Iterator[int]]
+PATIENCE = 30.0
+"""Seconds after which a test that waits has failed; none takes them."""
+
+
+def counting(start: int, count: int) -> Task:
+    return lambda: iter(range(start, start + count))
+
+
+def failing(start: int, count: int, error: Exception | None = None) -> Task:
+    def run() -> Iterator[int]:
+        yield from range(start, start + count)
+        raise error or DataError(f"after {count}")
+
+    return run
+
+
+class Results(list[int]):
+    def take(self, results: Iterator[int]) -> None:
+        """Keeps what comes before an error."""
+        for result in results:
+            self.append(result)
+
+
+def ours() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("cdfd-")]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    assert ours() == []
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+class TestInOrder:
+    @pytest.mark.parametrize("tasks", [0, 1, 2, 3, 20])
+    def test_order(self, workers: int, tasks: int) -> None:
+        work = [counting(number * 100, number % 4) for number in range(tasks)]
+        expected = [number * 100 + at for number in range(tasks) for at in range(number % 4)]
+        assert list(in_order(work, workers=workers)) == expected
+
+    def test_however_late_the_first_is(self, workers: int) -> None:
+        """The first task waits until the second has begun, where two run at a time."""
+        begun = threading.Event()
+
+        def first() -> Iterator[int]:
+            if workers > 1:
+                assert begun.wait(PATIENCE)
+            yield 1
+
+        def second() -> Iterator[int]:
+            begun.set()
+            yield 2
+
+        assert list(in_order([first, second, counting(3, 2)], workers=workers)) == [1, 2, 3, 4]
+
+    @pytest.mark.parametrize("at", [0, 1, 5, 9])
+    def test_an_error_comes_after_all_results_before_it(self, workers: int, at: int) -> None:
+        work = [counting(number * 10, 2) for number in range(10)]
+        work[at] = failing(at * 10, 1)
+        found = Results()
+        with pytest.raises(DataError, match="after 1"):
+            found.take(in_order(work, workers=workers))
+        assert found == [number * 10 + step for number in range(at) for step in range(2)] + [at * 10]
+
+    @pytest.mark.parametrize("at", [0, 1, 2, 6])
+    def test_so_does_the_error_that_ends_the_tasks(self, workers: int, at: int) -> None:
+        """What was planned before a version that cannot be is read and handed on."""
+
+        def work() -> Iterator[Task]:
+            yield from (counting(number * 10, 2) for number in range(at))
+            raise LogError("no more plans")
+
+        found = Results()
+        with pytest.raises(LogError, match="no more plans"):
+            found.take(in_order(work(), workers=workers))
+        assert found == [number * 10 + step for number in range(at) for step in range(2)]
+
+    def test_errors_that_are_not_ours_are_not_swallowed(self, workers: int) -> None:
+        with pytest.raises(ZeroDivisionError):
+            list(in_order([counting(0, 1), failing(1, 1, ZeroDivisionError()), counting(2, 1)], workers=workers))
+
+    @pytest.mark.parametrize("taken", [0, 1, 3])
+    def test_closing_early_ends_everything(self, workers: int, taken: int) -> None:
+        closed = []
+
+        def endless() -> Iterator[int]:
+            try:
+                while True:
+                    yield 1
+            finally:
+                closed.append(True)
+
+        started = []
+
+        def work() -> Iterator[Task]:
+            while True:
+                started.append(True)
+                yield endless
+
+        results = in_order(work(), workers=workers)
+        for _ in range(taken):
+            assert next(results) == 1
+        results.close()
+        assert len(closed) <= len(started) <= max(workers, 2)
+        if taken:
+            assert closed
+
+    def test_tasks_are_not_asked_for_before_they_can_run(self, workers: int) -> None:
+        asked = []
+
+        def work() -> Iterator[Task]:
+            for number in range(100):
+                asked.append(number)
+                yield counting(number, 1)
+
+        results = in_order(work(), workers=workers)
+        assert next(results) == 0
+        assert len(asked) <= workers + 1
+        results.close()
+
+
+class TestBound:
+    def test_of_what_waits(self) -> None:
+        """Every task may put `depth` results aside and hold one in hand, and then it waits."""
+        made = [0, 0, 0]
+        full = threading.Event()
+
+        def producing(number: int) -> Task:
+            def run() -> Iterator[int]:
+                for _ in range(50):
+                    made[number] += 1
+                    if made[1] == made[2] == 4:
+                        full.set()
+                    yield number
+
+            return run
+
+        results = in_order([producing(number) for number in range(3)], workers=3, depth=3)
+        assert next(results) == 0
+        assert full.wait(PATIENCE)
+        assert made[1:] == [4, 4]
+        assert made[0] <= 6
+        assert list(results) == [0] * 49 + [1] * 50 + [2] * 50
+
+    def test_workers_at_a_time(self) -> None:
+        running: list[int] = []
+        most = 0
+        lock = threading.Lock()
+
+        def task() -> Iterator[int]:
+            nonlocal most
+            with lock:
+                running.append(1)
+                most = max(most, len(running))
+            yield from range(3)
+            with lock:
+                running.pop()
+
+        assert len(list(in_order([task] * 30, workers=3))) == 90
+        assert most <= 3
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+class TestMapped:
+    def test_order(self, workers: int) -> None:
+        assert list(mapped(lambda n: n * n, range(100), workers=workers)) == [n * n for n in range(100)]
+
+    def test_nothing(self, workers: int) -> None:
+        assert list(mapped(lambda n: n, [], workers=workers)) == []
+
+    def test_an_error_comes_after_all_results_before_it(self, workers: int) -> None:
+        def function(n: int) -> int:
+            if n == 5:
+                raise DataError("five")
+            return n
+
+        found = Results()
+        with pytest.raises(DataError, match="five"):
+            found.take(mapped(function, range(100), workers=workers))
+        assert found == [0, 1, 2, 3, 4]
+
+    @pytest.mark.parametrize("count", [0, 1, 7])
+    def test_so_does_the_error_that_ends_the_items(self, workers: int, count: int) -> None:
+        def items() -> Iterator[int]:
+            yield from range(count)
+            raise LogError("no more")
+
+        found = Results()
+        with pytest.raises(LogError, match="no more"):
+            found.take(mapped(lambda n: n, items(), workers=workers))
+        assert found == list(range(count))
+
+    def test_items_are_taken_as_results_are(self, workers: int) -> None:
+        taken = []
+
+        def items() -> Iterator[int]:
+            for number in range(100):
+                taken.append(number)
+                yield number
+
+        results = mapped(lambda n: n, items(), workers=workers, ahead=2)
+        assert next(results) == 0
+        assert len(taken) <= workers + 2
+        results.close()
+
+    def test_closing_closes_the_items(self, workers: int) -> None:
+        """They may come from threads of their own."""
+        items = in_order([counting(0, 50), counting(50, 50)], workers=2)
+        results = mapped(lambda n: n, items, workers=workers)
+        assert next(results) == 0
+        results.close()
+        del results
+        assert next(items, None) is None
+
+
+def test_an_iterator_that_nobody_finishes_does_not_keep_the_process() -> None:
+    program = (
+        "from cdfd.changes.lanes import in_order\n"
+        "results = in_order([lambda: iter(range(10**9))] * 3, workers=2)\n"
+        "print(next(results), flush=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"0\n", b"")
