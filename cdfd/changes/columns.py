@@ -39,21 +39,42 @@ def constant_type(change_type: str, count: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(np.full(count, code, np.int8)), CHANGE_TYPES)
 
 
-def types_from_file(column: pa.Array) -> pa.DictionaryArray:
-    """The `_change_type` column of a change data file.
+_SPELLINGS = pa.concat_arrays([CHANGE_TYPES, pa.array(["update_pre", "update_post"])])
+_MEANINGS = pa.array([0, 1, 2, 3, 1, 2], pa.int8())
+"""What early writers called the images of an update, and which of `CHANGE_TYPES` each spelling stands for."""
+
+
+def types_as_written(column: pa.Array) -> pa.DictionaryArray:
+    """The `_change_type` column of a change data file, early spellings and all: readers of the table see them too.
 
     Raises:
-        DataError: a value that is none of the four.
+        DataError: a value that is no change type.
     """
+    codes = _codes(column)
+    early = pc.any(pc.greater_equal(codes, len(CHANGE_TYPES))).as_py()
+    return pa.DictionaryArray.from_arrays(codes, _SPELLINGS if early else CHANGE_TYPES)
+
+
+def types_from_file(column: pa.Array) -> pa.DictionaryArray:
+    """A column of change types as ones of `CHANGE_TYPES`.
+
+    Raises:
+        DataError: a value that is no change type.
+    """
+    return pa.DictionaryArray.from_arrays(pc.take(_MEANINGS, _codes(column)), CHANGE_TYPES)
+
+
+def _codes(column: pa.Array) -> pa.Int8Array:
+    """Positions in `_SPELLINGS`."""
     if pa.types.is_dictionary(column.type):
-        known = pc.index_in(column.dictionary.cast(pa.string()), value_set=CHANGE_TYPES)
+        known = pc.index_in(column.dictionary.cast(pa.string()), value_set=_SPELLINGS)
         codes = pc.take(known, column.indices)
     else:
-        codes = pc.index_in(column.cast(pa.string()), value_set=CHANGE_TYPES)
+        codes = pc.index_in(column.cast(pa.string()), value_set=_SPELLINGS)
     if codes.null_count:
         wrong = column.filter(pc.is_null(codes))[0].as_py()
         raise DataError(f"_change_type is {wrong!r}, which is none of {', '.join(CHANGE_TYPES.to_pylist())}")
-    return pa.DictionaryArray.from_arrays(codes.cast(pa.int8()), CHANGE_TYPES)
+    return codes.cast(pa.int8())
 
 
 class VersionColumns:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, constant_type, types_from_file
+from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, constant_type, types_as_written
 from cdfd.changes.parquet import opened
 from cdfd.changes.plan import FileScan
 from cdfd.changes.projection import Projection
@@ -195,7 +195,7 @@ class _Reader:
 
     def _logical(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.change_type is None:
-            types = types_from_file(batch.column(CHANGE_TYPE))
+            types = types_as_written(batch.column(CHANGE_TYPE))
         else:
             types = constant_type(self.change_type, batch.num_rows)
         columns = self.projection.apply(batch, self.partition_values)

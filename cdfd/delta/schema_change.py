@@ -191,7 +191,7 @@ def widens(old: DataType, new: DataType) -> bool:
         case Decimal(), Decimal():
             return new.scale >= old.scale and new.precision - new.scale >= old.precision - old.scale
         case Primitive(small), Decimal(precision, scale) if small in _WHOLE_NUMBERS:
-            return precision - scale >= max(10, _WHOLE_NUMBERS[small])
+            return precision - scale >= _WHOLE_NUMBERS[small]
         case Primitive(small), Primitive(large):
             if small in _WHOLE_NUMBERS and large in _WHOLE_NUMBERS:
                 return _WHOLE_NUMBERS[small] <= _WHOLE_NUMBERS[large]

@@ -1,0 +1,42 @@
+"""The change columns."""
+
+import pyarrow as pa
+import pytest
+
+from cdfd.changes.columns import CHANGE_TYPES, VersionColumns, constant_type, types_as_written, types_from_file
+from cdfd.errors import DataError
+
+STANDARD = ["insert", "update_preimage", "update_postimage", "delete"]
+
+
+@pytest.mark.parametrize("encode", [lambda a: a, lambda a: a.dictionary_encode(), lambda a: a.cast(pa.large_string())])
+def test_types_are_read_however_the_file_spells_strings(encode) -> None:  # type: ignore[no-untyped-def]
+    found = types_from_file(encode(pa.array(STANDARD[::-1])))
+    assert found.to_pylist() == STANDARD[::-1]
+    assert found.dictionary.equals(CHANGE_TYPES)
+
+
+def test_early_spellings_are_passed_on_and_understood() -> None:
+    early = pa.array(["update_pre", "update_post", "delete"])
+    assert types_as_written(early).to_pylist() == ["update_pre", "update_post", "delete"]
+    assert types_from_file(types_as_written(early)).to_pylist() == ["update_preimage", "update_postimage", "delete"]
+    assert types_as_written(pa.array(STANDARD)).dictionary.equals(CHANGE_TYPES)
+
+
+@pytest.mark.parametrize("wrong", ["upsert", "", None, "Insert"])
+def test_anything_else_is_an_error(wrong: str | None) -> None:
+    with pytest.raises(DataError, match="_change_type"):
+        types_as_written(pa.array(["insert", wrong]))
+
+
+def test_batches_of_a_version_are_completed_in_order() -> None:
+    columns = VersionColumns(7, 1_000)
+    for start, count in ((0, 3), (3, 1), (4, 5)):
+        batch = pa.record_batch(
+            {"x": pa.array(range(count)), "_change_type": constant_type("insert", count)},
+        )
+        done = columns.complete(batch, start)
+        assert done.column("_change_ordinal").to_pylist() == list(range(start, start + count))
+        assert set(done.column("_commit_version").to_pylist()) == {7}
+        assert done.column("_commit_timestamp").cast(pa.int64()).to_pylist() == [1_000] * count
+        done.validate(full=True)
