@@ -11,9 +11,8 @@ import contextlib
 import logging
 import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -28,6 +27,7 @@ from cdfd.changes.plan import ChangePlan
 from cdfd.encoding.debezium import DebeziumEncoder
 from cdfd.encoding.json import JsonEncoder
 from cdfd.errors import StorageError
+from cdfd.report import Report, watched
 from cdfd.table import Table, versions
 from cdfd.tail.start import awaited_start, parsed, start_version, until_version
 from cdfd.tail.tailer import Tailer
@@ -36,8 +36,6 @@ logger = logging.getLogger("cdfd.tail")
 
 BATCH_ROWS = 16_384
 """Rows to encode at once: encoding takes several times a batch's own memory."""
-REPORT_SECONDS = 10.0
-"""How often long work says how far it has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,8 @@ def run(request: Request) -> None:
 
 
 async def _run(request: Request, out: BinaryIO) -> None:
-    writer = Writer(request.uri, request.format, out)
+    terminal = watched() or (request.output is not None and sys.stderr.isatty())
+    writer = Writer(request.uri, request.format, out, terminal=terminal)
     work = asyncio.current_task()
     assert work is not None
     terminated = asyncio.Event()
@@ -80,6 +79,7 @@ async def _run(request: Request, out: BinaryIO) -> None:
     loop.add_signal_handler(signal.SIGTERM, terminate)
     try:
         await _write(request, writer)
+        writer.close()
     except asyncio.CancelledError:
         # The thread that writes cannot be cancelled; asyncio waits for it.
         writer.stop()
@@ -116,16 +116,22 @@ async def _range(table: Table, tailer: Tailer, request: Request) -> tuple[int, i
 class Writer:
     """Encodes and writes the change rows of plans, in order. Used from one thread at a time."""
 
-    def __init__(self, table: str, format: Literal["flat", "debezium"], out: BinaryIO) -> None:
+    def __init__(
+        self, table: str, format: Literal["flat", "debezium"], out: BinaryIO, *, terminal: bool = False
+    ) -> None:
         self._out = out
         self._debezium = DebeziumEncoder(table) if format == "debezium" else None
         self._flat: JsonEncoder | None = None
-        self._report = Report()
+        self._report = Report(logger, "written", table, terminal=terminal)
         self._stopped = False
 
     def stop(self) -> None:
         """End the `write` that runs in another thread, before its next batch."""
         self._stopped = True
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self._report.close()
 
     def write(self, execution: Execution, plans: Sequence[ChangePlan]) -> None:
         """All rows of `plans`. When it returns they are out of this process's hands."""
@@ -147,24 +153,6 @@ class Writer:
         if encoder is None or encoder.schema != found.rows.schema:
             self._flat = encoder = JsonEncoder(found.rows.schema)
         return found, encoder.lines(found.rows)
-
-
-@dataclass(slots=True)
-class Report:
-    """Says now and then how far long work has come."""
-
-    rows: int = 0
-    due: float = field(default_factory=lambda: time.monotonic() + REPORT_SECONDS)
-
-    def count(self, version: int, rows: int) -> None:
-        """Note rows of a version."""
-        self.rows += rows
-        now = time.monotonic()
-        if now >= self.due:
-            self.due = now + REPORT_SECONDS
-            logger.info(
-                "at version %d, %d rows written", version, self.rows, extra={"version": version, "rows": self.rows}
-            )
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from cdfd.config.settings import Settings
 from cdfd.daemon.feed import Feed, Policies
 from cdfd.encoding.json import JsonEncoder
 from cdfd.errors import MissingFileError, SinkError, UnsupportedError
+from cdfd.report import watched
 from cdfd.sinks.base import Sink
 from cdfd.sinks.files import FilesSink
 from cdfd.sinks.formats import JsonLines, Parquet, RowsFormat
@@ -43,7 +44,8 @@ async def feed(config: Settings, table: settings.Table, stop: asyncio.Event) -> 
     with opened.tailer(interval=config.poll.interval, max_interval=config.poll.max_interval) as tailer:
         sink = await open_sink(config, table)
         try:
-            yield Feed(opened, sink, execution, tailer, policies, stop)
+            terminal = watched() and len(config.tables) == 1
+            yield Feed(opened, sink, execution, tailer, policies, stop, terminal=terminal)
         finally:
             await sink.close()
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from cdfd.changes.ahead import bursts
@@ -19,6 +19,7 @@ from cdfd.changes.parts import parts
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.errors import MissingFileError, SchemaChangedError, SinkError
+from cdfd.report import Report
 from cdfd.sinks.base import Sink
 from cdfd.table import Table
 from cdfd.tail.start import Start, awaited_start
@@ -61,6 +62,7 @@ class Feed:
         policies: see there.
         stop: set it to end after the delivery under way.
         part_bytes: bytes of files from which a version is delivered in parts. Another value after a restart is no harm: parts are file scans.
+        terminal: whether to show on a terminal how far long work has come, instead of logging it.
     """
 
     table: Table
@@ -70,6 +72,12 @@ class Feed:
     policies: Policies
     stop: asyncio.Event
     part_bytes: int = PART_BYTES
+    terminal: bool = False
+    _report: Report = field(init=False)
+
+    def __post_init__(self) -> None:
+        clock = self.tailer.clock
+        self._report = Report(logger, "delivered", self.table.uri, terminal=self.terminal, clock=clock)
 
     async def run(self) -> None:
         """Deliver until stopped.
@@ -169,6 +177,7 @@ class Feed:
                     async for found in batches:
                         await delivery.write(found.rows)
                         ordinal += found.rows.num_rows
+                        self._report.count(plan.version, found.rows.num_rows)
                 position = following if end == len(plan.scans) else position.at_part(end, ordinal)
                 await delivery.commit(position)
             except BaseException:

@@ -15,7 +15,7 @@ from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.commit import Commit
 from cdfd.delta.protocol import check_readable
 from cdfd.delta.schema import TableSchema
-from cdfd.errors import CdfdError, LogError
+from cdfd.errors import CdfdError, LogError, UnsupportedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,11 @@ class Header:
 
 def _header(version: int, protocol: Protocol, metadata: Metadata) -> Header:
     check_readable(protocol)
+    if metadata.format.provider.lower() != "parquet":
+        raise UnsupportedError(
+            f"the data files are in the format {metadata.format.provider!r:.80}",
+            hint="cdfd reads Parquet, as all Delta writers of today write",
+        )
     return Header(version, protocol, metadata, TableSchema.of(metadata))
 
 
