@@ -45,7 +45,7 @@ class DeliveryFolder:
         make_folder(self.path, sync=sync)
         self._lock: int | None = self._acquire()
         try:
-            self._start, self._delivered = self._read_position()
+            self._start, self._delivered = _read_position(self.path)
             self._recover()
         except BaseException:
             self.close()
@@ -114,49 +114,72 @@ class DeliveryFolder:
         replace(os.path.join(self.path, _POSITION), json.dumps(told).encode() + b"\n", sync=self.sync)
         self._start, self._delivered = position, delivered
 
-    def _read_position(self) -> tuple[Position | None, bool]:
-        path = os.path.join(self.path, _POSITION)
-        try:
-            with open(path, "rb") as file:
-                data = file.read()
-        except FileNotFoundError:
-            return None, False
-        try:
-            return _parse_position(json.loads(data))
-        except (ValueError, RecursionError) as error:
-            raise SinkError(
-                f"the position of the sink cannot be read: {error}",
-                path=path,
-                hint="Restore the file, or deliver into an empty folder",
-            ) from error
-
     def _recover(self) -> None:
         """Move the position over deliveries that were committed after it was written; remove what was not."""
         names = os.listdir(self.path)
         for name in names:
             if is_temporary(name):
                 os.unlink(os.path.join(self.path, name))
-        start = self._start
-        table_id = "" if start is None else start.table_id
-        found = [delivery for name in names if (delivery := parse_delivery_name(name, table_id)) is not None]
-        if start is None:
-            if found:
-                raise SinkError(
-                    f"there are deliveries in the folder but no {_POSITION}",
-                    path=self.path,
-                    hint="Restore the file, or deliver into an empty folder",
-                )
-            return
-        for delivery in _beyond(found, start):
-            if not delivery.begins_at(start):
-                raise SinkError(
-                    f"the next delivery would begin at {start}, but there is one of a later version already",
-                    path=os.path.join(self.path, delivery.name),
-                    hint=f"Restore what is missing or the right {_POSITION}, or deliver into an empty folder",
-                )
-            start = delivery.following
-        if start != self._start:
+        start = _moved_on(self.path, names, self._start)
+        if start is not None and start != self._start:
             self._write_position(start, delivered=True)
+
+
+def peek(path: str) -> Position | None:
+    """What is to be delivered next into a folder, None where nothing ever was. Changes nothing, so another process may be delivering.
+
+    Raises:
+        OSError: the folder cannot be read; one that does not exist is as good as empty.
+        SinkError: what is in it does not fit together.
+    """
+    try:
+        names = os.listdir(path)
+    except FileNotFoundError:
+        return None
+    # The position after the names: a delivery that ends in between is in neither or in the position, and never only half told.
+    start, was_delivered = _read_position(path)
+    following = _moved_on(path, names, start)
+    return following if was_delivered or following != start else None
+
+
+def _read_position(path: str) -> tuple[Position | None, bool]:
+    path = os.path.join(path, _POSITION)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return None, False
+    try:
+        return _parse_position(json.loads(data))
+    except (ValueError, RecursionError) as error:
+        raise SinkError(
+            f"the position of the sink cannot be read: {error}",
+            path=path,
+            hint="Restore the file, or deliver into an empty folder",
+        ) from error
+
+
+def _moved_on(path: str, names: list[str], start: Position | None) -> Position | None:
+    """The position `start` moved over the deliveries that were committed after it was written."""
+    table_id = "" if start is None else start.table_id
+    found = [delivery for name in names if (delivery := parse_delivery_name(name, table_id)) is not None]
+    if start is None:
+        if found:
+            raise SinkError(
+                f"there are deliveries in the folder but no {_POSITION}",
+                path=path,
+                hint="Restore the file, or deliver into an empty folder",
+            )
+        return None
+    for delivery in _beyond(found, start):
+        if not delivery.begins_at(start):
+            raise SinkError(
+                f"the next delivery would begin at {start}, but there is one of a later version already",
+                path=os.path.join(path, delivery.name),
+                hint=f"Restore what is missing or the right {_POSITION}, or deliver into an empty folder",
+            )
+        start = delivery.following
+    return start
 
 
 def _beyond(deliveries: list[DeliveryName], start: Position) -> list[DeliveryName]:
