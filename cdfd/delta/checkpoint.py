@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.delta import commit as commits
-from cdfd.delta import paths
+from cdfd.delta import action_fields, paths
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import DELETION_VECTOR, FILES, TEXT, pack
@@ -127,17 +126,17 @@ def read_state(batch: pa.RecordBatch, state: State) -> None:
     for name, fields in _rows(batch, STATE):
         match name:
             case "protocol":
-                state.protocol = state.protocol or commits.protocol(fields)
+                state.protocol = state.protocol or action_fields.protocol(fields)
             case "metaData":
-                state.metadata = state.metadata or commits.metadata(_maps(fields))
+                state.metadata = state.metadata or action_fields.metadata(_maps(fields))
             case "txn":
-                txn = commits.txn(fields)
+                txn = action_fields.txn(fields)
                 state.txns[txn.app_id] = txn
             case "domainMetadata":
-                domain = commits.domain_metadata(fields)
+                domain = action_fields.domain_metadata(fields)
                 state.domains[domain.domain] = domain
             case "sidecar":
-                state.sidecars.append(commits.sidecar(fields))
+                state.sidecars.append(action_fields.sidecar(fields))
 
 
 def adds(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
+from cdfd.delta import action_fields
 from cdfd.delta import commit as commits
 from cdfd.delta.actions import Add, DomainMetadata, FileKey, Metadata, Protocol, Remove, Txn
 from cdfd.delta.commit import Commit
@@ -36,8 +37,8 @@ class _Reader(commits.Reader):
         self.seen: set[FileKey] = set()
         self.takers = {
             **self.takers,
-            "add": lambda fields: self._first(self.adds, commits.add(fields, self.with_stats)),
-            "remove": lambda fields: self._first(self.removes, commits.remove(fields)),
+            "add": lambda fields: self._first(self.adds, action_fields.add(fields, self.with_stats)),
+            "remove": lambda fields: self._first(self.removes, action_fields.remove(fields)),
             "cdc": lambda fields: None,
         }
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import orjson
 
+from cdfd.delta import action_fields
 from cdfd.delta import commit as commits
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.commit import Commit
@@ -112,7 +113,9 @@ def from_checksum(version: int, data: bytes) -> PartialHeader:
             isinstance(fields.get(name), dict) for name in ("protocol", "metadata")
         ):
             return PartialHeader(version)
-        return PartialHeader(version, commits.protocol(fields["protocol"]), commits.metadata(fields["metadata"]))
+        return PartialHeader(
+            version, action_fields.protocol(fields["protocol"]), action_fields.metadata(fields["metadata"])
+        )
     except (orjson.JSONDecodeError, LogError):
         return PartialHeader(version)
 

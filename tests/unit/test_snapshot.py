@@ -19,8 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cdfd.delta import action_fields, paths, snapshot
 from cdfd.delta import commit as commits
-from cdfd.delta import paths, snapshot
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol, Remove, Txn
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import FILES, pack
@@ -225,7 +225,7 @@ class History:
 def _key(action: Fields) -> Any:
     (kind, fields), *_ = action.items()
     if kind in ("add", "remove"):
-        parsed = commits.add(fields)
+        parsed = action_fields.add(fields)
         return parsed.key
     return kind, fields.get("appId"), fields.get("domain")
 
