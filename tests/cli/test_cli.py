@@ -1,0 +1,221 @@
+"""The command line as its users have it: output, exit codes, and how it ends."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import ALL, WITHIN, Ended, brief, cdfd, one_line, started
+from lake import entry_path, rows, run
+
+from cdfd.delta.commit import serialize
+from cdfd.demo.writer import TableWriter
+
+
+def config(folder: Path, uri: str, **more: object) -> Path:
+    path = folder / "cdfd.yaml"
+    settings = {
+        "pipeline": "p",
+        "tables": [{"uri": uri, **more}],
+        "sink": {"kind": "files", "path": str(folder / "out")},
+    }
+    path.write_text(json.dumps(settings))  # JSON is YAML
+    return path
+
+
+class TestRun:
+    def test_delivers_until_it_is_told_to_stop_and_goes_on_from_there(
+        self, writer: TableWriter, tmp_path: Path
+    ) -> None:
+        path = config(tmp_path, writer.storage.uri, start="earliest")
+        out = tmp_path / "out" / "orders"
+        for number, (code, how) in enumerate([(0, signal.SIGTERM), (130, signal.SIGINT), (0, signal.SIGTERM)]):
+            with started("run", "-c", path) as daemon:
+                daemon.log_line("starting at version 0" if number == 0 else f"resuming at version {5 + number}")
+                if number:
+                    run(writer.insert(rows(10 + number)))
+                wait_for(out / f"{5 + number:020d}.jsonl")
+                ended = daemon.end(how)
+            assert (ended.code, ended.out) == (code, "")
+            assert "stopped" in ended.err
+        files = sorted(out.glob("*.jsonl"))
+        assert [int(file.stem) for file in files] == [1, 2, 3, 4, 5, 6, 7]
+        found = "".join(file.read_text() for file in files)
+        assert brief(Ended(0, found, "")) == [*ALL, (6, "insert", 11), (7, "insert", 12)]
+
+    def test_a_second_one_is_fenced_off(self, writer: TableWriter, tmp_path: Path) -> None:
+        path = config(tmp_path, writer.storage.uri)
+        with started("run", "-c", path) as daemon:
+            daemon.log_line("completed")
+            second = cdfd("run", "-c", path)
+            assert second.code == 3
+            error = second.err.splitlines()[-1]
+            assert error.startswith("cdfd: another daemon delivers into this folder (file ")
+            assert "Stop it" in error
+            # The first one does not mind.
+            run(writer.insert(rows(9)))
+            wait_for(tmp_path / "out" / "orders" / f"{6:020d}.jsonl")
+            assert daemon.end(signal.SIGTERM).code == 0
+
+    def test_waiting_for_a_table(self, tmp_path: Path) -> None:
+        with started("run", "-c", config(tmp_path, str(tmp_path / "orders"))) as daemon:
+            daemon.log_line("waiting for the table to appear")
+            assert daemon.end(signal.SIGTERM).code == 0
+
+    def test_an_error_ends_it(self, writer: TableWriter, tmp_path: Path) -> None:
+        gone = next(path for path in Path(writer.storage.uri).glob("part-*") if path.name not in writer._files)
+        gone.unlink()
+        for _ in range(2):
+            ended = cdfd("run", "-c", config(tmp_path, writer.storage.uri, start="earliest"))
+            assert ended.code == 1
+            error = ended.err.splitlines()[-1]
+            assert f"(table {writer.storage.uri}, version 1, file {gone.name})" in error
+            assert "Traceback" not in ended.err
+        for line in ended.err.splitlines()[:-1]:
+            assert {"ts", "level", "logger", "message"} <= set(json.loads(line))
+
+    def test_what_is_wrong_with_a_configuration(self, tmp_path: Path) -> None:
+        path = tmp_path / "cdfd.yaml"
+        path.write_text("pipeline: P\ntables: [{url: /x, start: never}]\nsink: {kind: files}\n")
+        for command in ("run", "check"):
+            ended = cdfd(command, "-c", path)
+            assert (ended.code, ended.out) == (2, "")
+            assert "Traceback" not in ended.err
+            for place in ("pipeline", "tables[0].url", "tables[0].start", "sink.path"):
+                assert place in ended.err
+        assert "nowhere.yaml" in one_line(cdfd("run", "-c", tmp_path / "nowhere.yaml"), 2)
+
+
+class TestCheck:
+    def test_all_well(self, orders: str, tmp_path: Path) -> None:
+        ended = cdfd("check", "-c", config(tmp_path, orders, columns=["id"]))
+        assert (ended.code, ended.err) == (0, "")
+        assert [re.split(r"\s{2,}", line) for line in ended.lines()] == [
+            ["table", "version", "files", "changes", "topic", "state"],
+            ["orders", "5", "3", "cdc files", "orders", "ok, the folder will be created"],
+        ]
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize(
+        ("settings", "told"),
+        [({"columns": ["nope"]}, "there is no column 'nope'"), ({"key": ["key"]}, "there is no column 'key'")],
+    )
+    def test_what_does_not_fit(self, orders: str, tmp_path: Path, settings: dict[str, object], told: str) -> None:
+        ended = cdfd("check", "-c", config(tmp_path, orders, **settings))
+        assert (ended.code, ended.err) == (1, "")
+        assert told in ended.lines()[1]
+
+    def test_no_table_and_no_folder(self, tmp_path: Path) -> None:
+        ended = cdfd("check", "-c", config(tmp_path, str(tmp_path / "nowhere")))
+        assert ended.code == 1
+        assert "not a Delta table" in ended.lines()[1]
+
+    def test_a_file_where_the_folder_is_to_be(self, orders: str, tmp_path: Path) -> None:
+        (tmp_path / "out").write_text("")
+        ended = cdfd("check", "-c", config(tmp_path, orders))
+        assert ended.code == 1
+        assert "there is something else where the folder is to be" in ended.lines()[1]
+
+
+class TestInspect:
+    def test_for_people(self, orders: str) -> None:
+        ended = cdfd("inspect", orders)
+        assert (ended.code, ended.err) == (0, "")
+        told = {line[:16].strip(): line[16:] for line in ended.lines() if line[:16].strip()}
+        assert told["version"] == "5 (log entries 0 to 5)"
+        assert told["features"] == "deletionVectors, changeDataFeed"
+        assert told["schema"] == "id: int64"
+        assert told["live files"].startswith("3 of ")
+
+    def test_for_programs(self, orders: str) -> None:
+        ended = cdfd("inspect", orders, "--json")
+        assert (ended.code, ended.err) == (0, "")
+        facts = json.loads(ended.out)
+        assert (facts["version"], facts["id"], facts["live_files"], facts["stopped_by"]) == (5, "T", 3, None)
+        assert facts["schema"][1] == {"name": "v", "type": "string", "nullable": True}
+
+    def test_an_older_version(self, orders: str) -> None:
+        facts = json.loads(cdfd("inspect", orders, "--json", "--version", "2").out)
+        assert (facts["version"], facts["live_files"]) == (2, 2)
+        assert "version 6 is not in the log" in one_line(cdfd("inspect", orders, "--version", "6"), 1)
+
+    def test_a_table_that_cannot_be_read(self, writer: TableWriter) -> None:
+        features = {
+            "readerFeatures": ["deletionVectors", "teleport"],
+            "writerFeatures": ["deletionVectors", "teleport"],
+        }
+        entry = serialize([("protocol", {"minReaderVersion": 3, "minWriterVersion": 7, **features})])
+        run(writer.storage.put(entry_path(6), entry))
+        ended = cdfd("inspect", writer.storage.uri)
+        assert ended.code == 0
+        assert "teleport (NOT SUPPORTED)" in ended.out
+        assert re.search(r"^cannot be read  .*teleport", ended.out, re.MULTILINE)
+        facts = json.loads(cdfd("inspect", writer.storage.uri, "--json").out)
+        assert "teleport" in facts["stopped_by"]
+        refused = [feature["name"] for feature in facts["features"] if feature["status"] == "refused"]
+        assert refused == ["teleport"]
+
+    def test_no_table(self, tmp_path: Path) -> None:
+        for place in (tmp_path, tmp_path / "nowhere"):
+            assert f"not a Delta table: it has no log (table {place})" in one_line(cdfd("inspect", place), 1)
+
+
+class TestAround:
+    def test_version(self) -> None:
+        ended = cdfd("version")
+        assert (ended.code, ended.err) == (0, "")
+        assert re.match(r"cdfd \d+\.\d+\.\d+\npython 3\.\d+\.\d+ pyarrow ", ended.out)
+
+    def test_help_does_not_wait_for_arrow(self) -> None:
+        for arguments in (["--help"], ["tail", "--help"]):
+            command = [sys.executable, "-X", "importtime", "-m", "cdfd", *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN)
+            assert done.returncode == 0
+            assert "Usage: " in done.stdout
+            assert "pyarrow" not in done.stderr
+
+    def test_every_command_is_in_the_help(self) -> None:
+        told = cdfd("--help").out
+        for command in ("demo", "tail", "run", "check", "inspect", "version"):
+            assert re.search(rf"^  {command} ", told, re.MULTILINE)
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["nope"],
+            ["tail"],
+            ["run"],
+            ["tail", "x", "--nope"],
+            ["tail", "x", "--format", "xml"],
+            ["inspect", "x", "--version", "-1"],
+        ],
+    )
+    def test_wrong_usage(self, arguments: list[str]) -> None:
+        ended = cdfd(*arguments)
+        assert (ended.code, ended.out) == (2, "")
+        assert "Traceback" not in ended.err
+
+    @pytest.mark.parametrize(
+        ("arguments", "code"), [(["inspect", "/nowhere"], 1), (["tail", "/nowhere", "--from", "soon"], 2)]
+    )
+    def test_debug_shows_where_and_keeps_the_exit_code(self, arguments: list[str], code: int) -> None:
+        ended = cdfd("--debug", *arguments)
+        assert ended.code == code
+        assert "Traceback (most recent call last)" in ended.err
+
+    def test_log_format(self, tmp_path: Path) -> None:
+        with started("--log-format", "text", "tail", tmp_path / "never") as tail:
+            assert re.match(r"\S+Z INFO cdfd.tail: waiting for the table to appear table=", tail.log_line("waiting"))
+        assert "unknown log level" in one_line(cdfd("--log-level", "loud", "version"), 2)
+
+
+def wait_for(path: Path) -> None:
+    """Return once there is a file, by polling: nothing tells another process of it."""
+    deadline = time.monotonic() + WITHIN
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.005)
