@@ -17,7 +17,7 @@ from cdfd.changes.execute import Execution, everything, in_thread, named
 from cdfd.changes.plan import ChangePlan, Changes
 from cdfd.errors import ConfigError
 from cdfd.table import Table
-from cdfd.tail.start import Start, awaited_start, start_version, until_version
+from cdfd.tail.start import Start, awaited_start, check_range, start_version, until_version
 
 T = TypeVar("T")
 StorageOptions = Mapping[str, object]
@@ -144,8 +144,7 @@ async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, in
     newest = await table.log.latest_version()
     if last > newest:
         raise ConfigError(f"there is no version {last}; the newest is {newest}", table=table.uri)
-    if first > last + 1:
-        raise ConfigError(f"the range from version {first} to {last} goes backwards", table=table.uri)
+    check_range(first, last, table.uri)
     return first, last
 
 

@@ -29,7 +29,7 @@ from cdfd.encoding.json import JsonEncoder
 from cdfd.errors import StorageError
 from cdfd.report import Report, watched
 from cdfd.table import Table, versions
-from cdfd.tail.start import awaited_start, parsed, start_version, until_version
+from cdfd.tail.start import awaited_start, check_range, parsed, start_version, until_version
 from cdfd.tail.tailer import Tailer
 
 logger = logging.getLogger("cdfd.tail")
@@ -110,6 +110,8 @@ async def _range(table: Table, tailer: Tailer, request: Request) -> tuple[int, i
         first = await start_version(table.log, request.start)
     if request.snapshot and parsed(request.start) == "latest":
         first = await table.log.latest_version()
+    if last is not None:
+        check_range(first, last, table.uri)
     return first, last
 
 

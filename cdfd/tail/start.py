@@ -150,6 +150,20 @@ async def _first_in_commit(log: DeltaLog, oldest: int, newest: int) -> int | Non
     return max(oldest, int(enabled))
 
 
+def check_range(first: int, last: int, table: str) -> None:
+    """Refuse a range that goes backwards; one that is empty (from the version after the newest one on) is none.
+
+    Raises:
+        ConfigError: naming both ends.
+    """
+    if first > last + 1:
+        raise ConfigError(
+            f"the range from version {first} to {last} goes backwards",
+            table=table,
+            hint=f"The newest is {last} or later",
+        )
+
+
 async def _bisect(log: DeltaLog, wanted_ms: int, low: int, high: int) -> int:
     """The first version in `[low, high)` not before a moment, else `high`. In-commit timestamps only ever increase."""
     while low < high:
