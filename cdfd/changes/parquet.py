@@ -6,14 +6,18 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 STREAM_BYTES = 1 << 20
 """Bytes of a column chunk to hold compressed while it is decoded."""
 WORTH_A_LOOK = 50_000
 """Rows from which it pays to look for columns whose values repeat."""
-REPEATS = 2
-"""Bytes per value up to which a column of strings is one of few different ones: their indices, and next to no strings."""
+LOOK = 4_096
+"""Rows to look at."""
+FEW = 256
+"""Different strings in them, at most, of a column that repeats."""
 
 
 @contextlib.contextmanager
@@ -25,7 +29,7 @@ def opened(source: Any) -> Iterator[pq.ParquetFile]:
     """
     options = {"buffer_size": STREAM_BYTES, "pre_buffer": False, "coerce_int96_timestamp_unit": "us"}
     with pq.ParquetFile(source, **options) as file:
-        repeating = _repeating(file.metadata) if file.metadata.num_rows >= WORTH_A_LOOK else []
+        repeating = _repeating(file) if file.metadata.num_rows >= WORTH_A_LOOK else []
         if not repeating:
             yield file
             return
@@ -33,20 +37,19 @@ def opened(source: Any) -> Iterator[pq.ParquetFile]:
             yield again
 
 
-def _repeating(metadata: pq.FileMetaData) -> list[str]:
-    columns = [metadata.schema.column(place) for place in range(metadata.num_columns)]
-    return [
-        column.path
-        for place, column in enumerate(columns)
-        if column.physical_type == "BYTE_ARRAY"
-        and column.max_repetition_level == 0
-        and column.path == column.name
-        and column.logical_type.type == "STRING"
-        and _bytes(metadata, place) < REPEATS * metadata.num_rows
+def _repeating(file: pq.ParquetFile) -> list[str]:
+    """Top-level columns of strings whose first values repeat.
+
+    The footer says how well a whole column could be encoded, but pyarrow's way to what it says of a column ends the process where that is
+    damaged (seen in 26.0).
+    """
+    names = file.schema_arrow.names
+    strings = [
+        field.name
+        for field in file.schema_arrow
+        if pa.types.is_string(field.type) and "." not in field.name and names.count(field.name) == 1
     ]
-
-
-def _bytes(metadata: pq.FileMetaData, place: int) -> int:
-    return sum(
-        metadata.row_group(group).column(place).total_uncompressed_size for group in range(metadata.num_row_groups)
-    )
+    first = next(file.iter_batches(batch_size=LOOK, columns=strings), None) if strings else None
+    if first is None:
+        return []
+    return [name for name in strings if pc.count_distinct(first.column(name)).as_py() <= FEW]
