@@ -30,6 +30,7 @@ BATCH_BYTES = 8 << 20
 BATCH_ROWS = 65_536
 """Rows of a batch, at most: enough that what a batch costs by itself does not count."""
 
+DAMAGED = "It is truncated or damaged"
 MISSING = "VACUUM may have removed it; read on from a newer version or a snapshot, or see `on_missing_file`"
 
 
@@ -136,6 +137,7 @@ class _Reader:
         physical = file.schema_arrow
         if scan.change_type is None and CHANGE_TYPE not in physical.names:
             raise DataError("a change data file without a _change_type column")
+        _check_groups(file.metadata)
         only, without = files.rows(scan.only), files.rows(scan.without)
         for rows in (only, without):
             _check_rows(rows, file.metadata.num_rows)
@@ -202,6 +204,15 @@ class _Reader:
         return pa.RecordBatch.from_arrays([*columns, types], schema=self.schema)
 
 
+def _check_groups(metadata: pq.FileMetaData) -> None:
+    """A row's number in the file, which deletion vectors go by, is counted over row groups: those must add up."""
+    counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
+        raise DataError(
+            f"the file says that it has {metadata.num_rows} rows and {sum(counts)} in its row groups", hint=DAMAGED
+        )
+
+
 def _check_rows(rows: RowSet | None, count: int) -> None:
     last = None if rows is None else rows.max()
     if last is not None and last >= count:
@@ -217,4 +228,4 @@ def _named(path: str) -> Iterator[None]:
         raise error.within(path=path) from None
     # UnicodeDecodeError: names of columns are not text.
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the file cannot be read: {error}", path=path, hint="It is truncated or damaged") from error
+        raise DataError(f"the file cannot be read: {error}", path=path, hint=DAMAGED) from error
