@@ -1,0 +1,217 @@
+"""A ledger's own table: an ordinary Delta table of reader version 1 and writer version 2 without a row. Pure.
+
+Every Delta reader can open it. Positions are its transaction identifiers; which table a position is of stands beside them in the table's
+properties, because a `txn` has no place for it and only `txn` and `metaData` survive in checkpoints:
+
+    txn       {"appId": "cdfd/shop/orders", "version": 12, "lastUpdated": ...}
+    metaData  {"configuration": {"cdfd.ledger": "1", "cdfd.table.shop/orders": "<metaData.id of orders>"}, ...}
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdfd.delta import schema as schemas
+from cdfd.delta.actions import Metadata, Protocol
+from cdfd.delta.last_checkpoint import LastCheckpoint
+from cdfd.delta.snapshot import Snapshot
+from cdfd.errors import ConfigError, UnsupportedError
+from cdfd.progress.ledger import PREFIX, LedgerEntry
+from cdfd.progress.txn_state import Action, TxnState, txn
+
+FORGOTTEN = -1
+"""The version of a position that counts no more: there is no way to remove a `txn`."""
+
+_FORMAT = "1"
+_MARK = "cdfd.ledger"
+_TABLE = "cdfd.table."
+_PROTOCOL = Protocol(1, 2)
+_COLUMN = pa.schema([("unused", pa.string())])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """What is to be known of one appId. Of two that are equal each is its own.
+
+    Attributes:
+        version: the last one delivered; `FORGOTTEN` where that counts no more.
+        table_id: of the table it is a version of.
+    """
+
+    app_id: str
+    version: int
+    table_id: str | None
+
+
+def creation(table_id: str, now_ms: int) -> list[Action]:
+    """The actions of version 0, but for `commitInfo`."""
+    metadata = Metadata(
+        id=table_id,
+        schema_string=schemas.serialize(schemas.from_arrow(_COLUMN)),
+        partition_columns=(),
+        configuration={_MARK: _FORMAT},
+        name="cdfd ledger",
+        description="How far cdfd has delivered: the transaction identifiers of this table. It has no rows.",
+        created_time=now_ms,
+    )
+    return [("protocol", _protocol_fields(_PROTOCOL)), ("metaData", _metadata_fields(metadata))]
+
+
+def check(metadata: Metadata) -> None:
+    """Refuse a table that is no ledger: it may belong to somebody, and ledgers are cleaned up after.
+
+    Raises:
+        ConfigError: it is another table.
+        UnsupportedError: it is the ledger of a later version of cdfd.
+    """
+    form = metadata.configuration.get(_MARK)
+    if form is None:
+        raise ConfigError(
+            "there is a Delta table at the ledger's place that is no ledger",
+            hint="Set `progress.ledger` to a place of its own, or to `source` to keep progress in each table itself",
+        )
+    if form != _FORMAT:
+        raise UnsupportedError(f"the ledger has format {form!r}, not {_FORMAT!r}", hint="A newer cdfd may read it")
+
+
+def entry_of(state: TxnState, app_id: str) -> LedgerEntry | None:
+    """What the ledger knows of an appId."""
+    found = state.txns.get(app_id)
+    if found is None or found.version < 0:
+        return None
+    return LedgerEntry(app_id, found.version, state.metadata.configuration.get(_key(app_id)), found.last_updated)
+
+
+def proposal(state: TxnState, changes: Iterable[Change], now_ms: int) -> list[Action]:
+    """The actions that make `changes` known; the later of two of one appId counts. None of them where all is known."""
+    configuration = dict(state.metadata.configuration)
+    actions = []
+    for change in {change.app_id: change for change in changes}.values():
+        known = state.txns.get(change.app_id)
+        if (FORGOTTEN if known is None else known.version) != change.version:
+            actions.append(txn(change.app_id, change.version, now_ms))
+        if change.table_id is None:
+            configuration.pop(_key(change.app_id), None)
+        else:
+            configuration[_key(change.app_id)] = change.table_id
+    if configuration != state.metadata.configuration:
+        actions.append(("metaData", _metadata_fields(state.metadata) | {"configuration": configuration}))
+    return actions
+
+
+def is_plain(state: Snapshot) -> bool:
+    """Whether the table is still as we make it, so that `checkpoint` holds all of it."""
+    files = len(state.live()) + len(state.tombstones())
+    return state.protocol == _PROTOCOL and not files and not state.domains
+
+
+def checkpoint(state: Snapshot) -> tuple[bytes, LastCheckpoint]:
+    """A classic checkpoint in Spark's layout, and the hint at it. For tables that are plain."""
+    rows: list[dict[str, Any]] = [
+        {"protocol": _protocol_fields(state.protocol)},
+        {"metaData": _as_pairs(_metadata_fields(state.metadata))},
+    ]
+    for known in sorted(state.txns.values(), key=lambda known: known.app_id):
+        fields = {"appId": known.app_id, "version": known.version, "lastUpdated": known.last_updated}
+        rows.append({"txn": fields})
+    buffer = io.BytesIO()
+    # Without Arrow's own copy of the schema, which readers other than Arrow have no use for.
+    pq.write_table(pa.Table.from_pylist(rows, schema=_LAYOUT), buffer, store_schema=False)
+    hint = LastCheckpoint(state.version, len(rows), size_in_bytes=buffer.tell(), num_of_add_files=0)
+    return buffer.getvalue(), hint
+
+
+def _key(app_id: str) -> str:
+    return _TABLE + app_id.removeprefix(PREFIX)
+
+
+def _protocol_fields(protocol: Protocol) -> dict[str, Any]:
+    return {"minReaderVersion": protocol.min_reader_version, "minWriterVersion": protocol.min_writer_version}
+
+
+def _metadata_fields(metadata: Metadata) -> dict[str, Any]:
+    fields = {
+        "id": metadata.id,
+        "name": metadata.name,
+        "description": metadata.description,
+        "format": {"provider": metadata.format.provider, "options": dict(metadata.format.options)},
+        "schemaString": metadata.schema_string,
+        "partitionColumns": list(metadata.partition_columns),
+        "configuration": dict(metadata.configuration),
+        "createdTime": metadata.created_time,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _as_pairs(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Maps as Arrow takes them."""
+    form = fields["format"]
+    return {
+        **fields,
+        "format": {**form, "options": list(form["options"].items())},
+        "configuration": list(fields["configuration"].items()),
+    }
+
+
+# --- the columns of a checkpoint, as Spark has them ---------------------------------------------------------------
+
+_PAIRS = pa.map_(pa.string(), pa.string())
+_STRINGS = pa.list_(pa.string())
+_VECTOR: Sequence[tuple[str, pa.DataType]] = [
+    ("storageType", pa.string()),
+    ("pathOrInlineDv", pa.string()),
+    ("offset", pa.int32()),
+    ("sizeInBytes", pa.int32()),
+    ("cardinality", pa.int64()),
+    ("maxRowIndex", pa.int64()),
+]
+_ROW_IDS: Sequence[tuple[str, pa.DataType]] = [("baseRowId", pa.int64()), ("defaultRowCommitVersion", pa.int64())]
+_COLUMNS: Mapping[str, Sequence[tuple[str, pa.DataType]]] = {
+    "txn": [("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())],
+    "add": [
+        ("path", pa.string()),
+        ("partitionValues", _PAIRS),
+        ("size", pa.int64()),
+        ("modificationTime", pa.int64()),
+        ("dataChange", pa.bool_()),
+        ("tags", _PAIRS),
+        ("deletionVector", pa.struct(_VECTOR)),
+        *_ROW_IDS,
+        ("clusteringProvider", pa.string()),
+        ("stats", pa.string()),
+    ],
+    "remove": [
+        ("path", pa.string()),
+        ("deletionTimestamp", pa.int64()),
+        ("dataChange", pa.bool_()),
+        ("extendedFileMetadata", pa.bool_()),
+        ("partitionValues", _PAIRS),
+        ("size", pa.int64()),
+        ("deletionVector", pa.struct(_VECTOR)),
+        *_ROW_IDS,
+    ],
+    "metaData": [
+        ("id", pa.string()),
+        ("name", pa.string()),
+        ("description", pa.string()),
+        ("format", pa.struct([("provider", pa.string()), ("options", _PAIRS)])),
+        ("schemaString", pa.string()),
+        ("partitionColumns", _STRINGS),
+        ("configuration", _PAIRS),
+        ("createdTime", pa.int64()),
+    ],
+    "protocol": [
+        ("minReaderVersion", pa.int32()),
+        ("minWriterVersion", pa.int32()),
+        ("readerFeatures", _STRINGS),
+        ("writerFeatures", _STRINGS),
+    ],
+    "domainMetadata": [("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())],
+}
+_LAYOUT = pa.schema([(name, pa.struct(fields)) for name, fields in _COLUMNS.items()])

@@ -1,0 +1,123 @@
+"""What a commit of nothing but `txn` builds on: protocol, metadata and transaction identifiers of a log. Pure.
+
+Source: specification, "Transaction Identifiers", "Action Reconciliation" and, as deployed writers have it, "In-Commit Timestamps".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import immutables
+
+from cdfd import __version__
+from cdfd.delta.actions import Metadata, Protocol, Txn
+from cdfd.delta.checkpoint import State
+from cdfd.delta.commit import Commit
+from cdfd.delta.protocol import IN_COMMIT_TIMESTAMP, in_commit_timestamps_enabled, writer_features
+from cdfd.errors import LogError
+from cdfd.progress.ledger import PREFIX
+
+Action = tuple[str, Mapping[str, Any]]
+"""(name, fields), as `cdfd.delta.commit.serialize` takes it."""
+
+ENGINE = f"cdfd/{__version__}"
+OPERATION = "RECORD PROGRESS"
+
+
+@dataclass(frozen=True, slots=True)
+class TxnState:
+    """A log at a version, without its files.
+
+    Attributes:
+        version, protocol, metadata: of the table.
+        txns: the latest of each appId in log order, which need not be the highest.
+        in_commit_timestamp: of `version`, where its log entry has one.
+    """
+
+    version: int
+    protocol: Protocol
+    metadata: Metadata
+    txns: immutables.Map[str, Txn]
+    in_commit_timestamp: int | None = None
+
+    def apply(self, commit: Commit) -> TxnState:
+        """The state after the next commit."""
+        return replace(
+            self,
+            version=commit.version,
+            protocol=commit.protocol or self.protocol,
+            metadata=commit.metadata or self.metadata,
+            txns=self.txns.update({txn.app_id: txn for txn in commit.txns}),
+            in_commit_timestamp=None if commit.info is None else commit.info.in_commit_timestamp,
+        )
+
+
+def from_checkpoint(version: int, state: State) -> TxnState:
+    """The state that a checkpoint of `version` holds.
+
+    Raises:
+        LogError: it has no protocol or no metadata.
+    """
+    if state.protocol is None or state.metadata is None:
+        raise LogError("the checkpoint has no protocol or no metaData", version=version)
+    return TxnState(version, state.protocol, state.metadata, immutables.Map(state.txns))
+
+
+def first(commit: Commit) -> TxnState:
+    """The state after version 0.
+
+    Raises:
+        LogError: it has no protocol or no metadata.
+    """
+    state = State(protocol=commit.protocol, metadata=commit.metadata)
+    return from_checkpoint(commit.version, state).apply(commit)
+
+
+def commit_info(operation: str, now_ms: int, before: TxnState | None = None) -> Action:
+    """The `commitInfo` of the version after `before`; it must be the first action.
+
+    With in-commit timestamps enabled it has one: now, or a millisecond after the version before where that is later.
+
+    Raises:
+        LogError: they are enabled, and the version before has none.
+    """
+    fields: dict[str, Any] = {
+        "timestamp": now_ms,
+        "operation": operation,
+        "operationParameters": {},
+        "isBlindAppend": True,
+        "engineInfo": ENGINE,
+    }
+    if before is not None and _has_in_commit_timestamps(before):
+        if before.in_commit_timestamp is None:
+            raise LogError(
+                "in-commit timestamps are enabled, but the newest commit has none, so that the next one cannot be told",
+                version=before.version,
+                hint="Keep progress in a ledger of its own: set `progress.ledger` to a folder or bucket prefix",
+            )
+        fields = {"inCommitTimestamp": max(now_ms, before.in_commit_timestamp + 1), **fields}
+    return "commitInfo", fields
+
+
+def txn(app_id: str, version: int, now_ms: int) -> Action:
+    """A `txn` action."""
+    return "txn", {"appId": app_id, "version": version, "lastUpdated": now_ms}
+
+
+def is_ours(commit: Commit) -> bool:
+    """Whether a version holds nothing but progress of some cdfd: it must not be answered with progress, or it never ends.
+
+    By its appIds alone: what copies a table may drop `commitInfo`, and taking another's empty version for ours does no harm.
+    """
+    others: Sequence[object] = (
+        *(commit.adds, commit.removes, commit.cdcs, commit.domains, commit.sidecars),
+        *(commit.metadata, commit.protocol),
+    )
+    return bool(commit.txns) and not any(others) and all(txn.app_id.startswith(PREFIX) for txn in commit.txns)
+
+
+def _has_in_commit_timestamps(state: TxnState) -> bool:
+    features = {IN_COMMIT_TIMESTAMP, f"{IN_COMMIT_TIMESTAMP}-preview"}
+    return in_commit_timestamps_enabled(state.metadata) and bool(features & writer_features(state.protocol))

@@ -1,0 +1,191 @@
+"""What every `Ledger` does, whatever is behind it.
+
+To add an implementation, add a function to `LEDGERS`: given an empty folder for its use, it returns what opens the ledger, as often as one
+likes, for a table whose id is `TABLE`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from lake import run, table
+
+from cdfd.errors import StorageError
+from cdfd.progress.ledger import Ledger, LedgerEntry, NoLedger, app_id
+from cdfd.progress.source_ledger import SourceLedger
+from cdfd.progress.table_ledger import TableLedger
+from cdfd.storage.base import Storage
+from cdfd.storage.local import LocalStorage
+from cdfd.storage.memory import MemoryStorage
+from cdfd.tail.clock import SystemClock
+
+TABLE = "table-1"
+ORDERS, ITEMS = app_id("shop", "orders"), app_id("shop", "items")
+FIRST = 1000  # versions of the source table that do not exist: whether they are somebody's cannot be looked up
+Open = Callable[[], Ledger]
+
+
+def _table(storage: Storage) -> Open:
+    return lambda: TableLedger(storage, SystemClock())
+
+
+def _source(storage: Storage) -> Open:
+    run(table(storage, 3, SystemClock(), table_id=TABLE))
+    return lambda: SourceLedger(storage, SystemClock())
+
+
+def table_in_memory(folder: Path) -> Open:
+    return _table(MemoryStorage())
+
+
+def table_local(folder: Path) -> Open:
+    return _table(LocalStorage(folder / "ledger", sync=False))
+
+
+def source_in_memory(folder: Path) -> Open:
+    return _source(MemoryStorage())
+
+
+def source_local(folder: Path) -> Open:
+    return _source(LocalStorage(folder / "orders", sync=False))
+
+
+LEDGERS: list[Callable[[Path], Open]] = [table_in_memory, table_local, source_in_memory, source_local]
+
+
+@pytest.fixture(params=LEDGERS, ids=lambda ledger: ledger.__name__)
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    found: Open = request.param(tmp_path)
+    return found
+
+
+def told(entry: LedgerEntry | None) -> tuple[int, str | None] | None:
+    return None if entry is None else (entry.version, entry.table_id)
+
+
+def test_nothing_is_known_at_first(opened: Open) -> None:
+    async def scenario() -> None:
+        ledger = opened()
+        assert await ledger.position(ORDERS) is None
+        await ledger.forget(ORDERS)
+        assert await ledger.position(ORDERS) is None
+        assert ledger.uri
+        await ledger.close()
+
+    run(scenario())
+
+
+def test_what_is_recorded_is_known_to_all(opened: Open) -> None:
+    async def scenario() -> None:
+        ledger = opened()
+        now = SystemClock().now_ms()
+        await ledger.record(ORDERS, FIRST, TABLE)
+        for each in (ledger, opened()):
+            found = await each.position(ORDERS)
+            assert found is not None
+            assert (found.app_id, found.version, found.table_id) == (ORDERS, FIRST, TABLE)
+            assert found.last_updated is not None
+            assert now <= found.last_updated <= SystemClock().now_ms()
+            assert await each.position(ITEMS) is None
+
+    run(scenario())
+
+
+def test_the_last_counts_be_it_lower(opened: Open) -> None:
+    async def scenario() -> None:
+        ledger = opened()
+        for version in (FIRST, FIRST + 7, FIRST + 7, FIRST + 3, 0, FIRST + 9):
+            await ledger.record(ORDERS, version, TABLE)
+            assert told(await ledger.position(ORDERS)) == (version, TABLE)
+            assert told(await opened().position(ORDERS)) == (version, TABLE)
+
+    run(scenario())
+
+
+def test_forgotten_is_forgotten(opened: Open) -> None:
+    async def scenario() -> None:
+        ledger = opened()
+        await ledger.record(ORDERS, FIRST, TABLE)
+        await ledger.record(ITEMS, FIRST + 1, TABLE)
+        await ledger.forget(ORDERS)
+        await ledger.forget(ORDERS)
+        assert await ledger.position(ORDERS) is None
+        assert await opened().position(ORDERS) is None
+        assert told(await opened().position(ITEMS)) == (FIRST + 1, TABLE)
+        await ledger.record(ORDERS, 0, TABLE)
+        assert told(await opened().position(ORDERS)) == (0, TABLE)
+
+    run(scenario())
+
+
+def test_many_writers_take_turns(opened: Open) -> None:
+    async def write(ledger: Ledger, number: int) -> None:
+        for version in range(FIRST, FIRST + 8):
+            await ledger.record(app_id("shop", f"t{number}"), version, TABLE)
+
+    async def scenario() -> None:
+        shared = opened()
+        # Some in one process, some in others.
+        await asyncio.gather(*(write(shared if number % 2 else opened(), number) for number in range(6)))
+        for number in range(6):
+            assert told(await opened().position(app_id("shop", f"t{number}"))) == (FIRST + 7, TABLE)
+
+    run(scenario())
+
+
+def test_a_writer_that_slept_through_a_clean_up(opened: Open) -> None:
+    async def scenario() -> None:
+        sleeper, writer = opened(), opened()
+        await sleeper.record(ORDERS, FIRST, TABLE)
+        for version in range(FIRST, FIRST + 45):
+            await writer.record(ITEMS, version, TABLE)
+        await sleeper.record(ORDERS, FIRST + 1, TABLE)
+        for each in (sleeper, writer, opened()):
+            assert told(await each.position(ORDERS)) == (FIRST + 1, TABLE)
+            assert told(await each.position(ITEMS)) == (FIRST + 44, TABLE)
+
+    run(scenario())
+
+
+def test_a_record_that_is_cancelled(opened: Open) -> None:
+    async def scenario() -> None:
+        ledger = opened()
+        for version in range(FIRST, FIRST + 30):
+            recording = asyncio.create_task(ledger.record(ORDERS, version, TABLE))
+            for _ in range(version - FIRST):
+                await asyncio.sleep(0)
+            recording.cancel()
+            await asyncio.gather(recording, return_exceptions=True)
+        await ledger.record(ORDERS, FIRST + 99, TABLE)
+        assert told(await opened().position(ORDERS)) == (FIRST + 99, TABLE)
+
+    run(scenario())
+
+
+def test_a_closed_ledger_records_nothing(opened: Open) -> None:
+    async def scenario() -> None:
+        ledger = opened()
+        recording = asyncio.create_task(ledger.record(ORDERS, FIRST, TABLE))
+        await asyncio.sleep(0)
+        await ledger.close()
+        await recording
+        await ledger.close()
+        for call in (ledger.record(ORDERS, FIRST + 1, TABLE), ledger.forget(ORDERS)):
+            with pytest.raises(StorageError, match="closed"):
+                await call
+        assert told(await opened().position(ORDERS)) == (FIRST, TABLE)
+
+    run(scenario())
+
+
+def test_no_ledger_knows_nothing() -> None:
+    async def scenario() -> None:
+        ledger: Ledger = NoLedger()
+        await ledger.record(ORDERS, 1, TABLE)
+        assert await ledger.position(ORDERS) is None
+        await ledger.forget(ORDERS)
+        await ledger.close()
+        assert ledger.uri == "none"
+
+    run(scenario())

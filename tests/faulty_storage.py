@@ -1,0 +1,90 @@
+"""A store that does what a test tells it to before or after any step: fail, die, or let somebody else act."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pyarrow as pa
+
+from cdfd.storage.base import Stat, Storage
+
+Hook = Callable[[str, str], Awaitable[None]]
+
+
+class Died(Exception):
+    """The process is gone: nothing of ours catches this."""
+
+
+async def nothing(method: str, path: str) -> None:
+    """Let the step happen."""
+
+
+class FaultyStorage:
+    """The `Storage` port over another one, with hooks.
+
+    Attributes:
+        before, after: awaited around each step with the method and the path; what they raise is what the step raises.
+        steps: (method, path) of each step begun.
+    """
+
+    def __init__(self, inner: Storage, before: Hook = nothing, after: Hook = nothing) -> None:
+        self.inner = inner
+        self.before = before
+        self.after = after
+        self.steps: list[tuple[str, str]] = []
+
+    @property
+    def uri(self) -> str:
+        return self.inner.uri
+
+    async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        await self._begin("read", path)
+        data = await self.inner.read(path, start, length)
+        await self.after("read", path)
+        return data
+
+    async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
+        await self._begin("list", prefix)
+        async for stat in self.inner.list(prefix, start_after):
+            yield stat
+        await self.after("list", prefix)
+
+    async def put_if_absent(self, path: str, data: bytes) -> None:
+        await self._begin("put_if_absent", path)
+        await self.inner.put_if_absent(path, data)
+        await self.after("put_if_absent", path)
+
+    async def put(self, path: str, data: bytes) -> None:
+        await self._begin("put", path)
+        await self.inner.put(path, data)
+        await self.after("put", path)
+
+    async def stat(self, path: str) -> Stat:
+        await self._begin("stat", path)
+        found = await self.inner.stat(path)
+        await self.after("stat", path)
+        return found
+
+    async def delete(self, path: str) -> None:
+        await self._begin("delete", path)
+        await self.inner.delete(path)
+        await self.after("delete", path)
+
+    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+        return self.inner.open_columns(path, size)
+
+    async def _begin(self, method: str, path: str) -> None:
+        self.steps.append((method, path))
+        await self.before(method, path)
+
+
+def at_step(number: int, error: Exception) -> Hook:
+    """Raise at the step of that number, from 0, once."""
+    left = [number]
+
+    async def hook(method: str, path: str) -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            raise error
+
+    return hook
