@@ -53,7 +53,7 @@ def timestamps(array: pa.Array) -> Column:
     time in seconds or milliseconds is beyond what microseconds can tell.
     """
     nulls, zone = nulls_of(array), array.type.tz is not None
-    times = without_gaps(_microseconds(array), nulls)
+    times = without_gaps(microseconds(array), nulls)
     if times.min() == times.max():
         times = times[:1]
     days, rest = np.divmod(times, _DAY)
@@ -73,7 +73,7 @@ def times_of_day(array: pa.Array) -> Column:
     return Column(pool_of(array.cast(pa.large_string())), (np.arange(len(array)),), nulls_of(array), _QUOTE, _QUOTE)
 
 
-def _microseconds(array: pa.Array) -> Integers:
+def microseconds(array: pa.Array) -> Integers:
     """A timestamp array as microseconds since 1970."""
     if array.type.unit == "us":
         return raw_values(array, np.int64)

@@ -118,7 +118,7 @@ def _lists(array: pa.Array, rules: Rules) -> Column:
 
 def _maps(array: pa.Array, rules: Rules) -> Column:
     named = _is_name(array.type.key_type)
-    key_lists, item_lists = _with_items(array, array.keys), _with_items(array, array.items)
+    key_lists, item_lists = with_items(array, array.keys), with_items(array, array.items)
     keys = column(pc.list_flatten(key_lists), replace(rules, keys=named))
     items = pc.list_flatten(item_lists)
     cells = [keys, column(items, rules)]
@@ -129,7 +129,7 @@ def _maps(array: pa.Array, rules: Rules) -> Column:
     return _sequences(join([b"", b":", b","], cells, len(items)), key_lists, b"{", b"}")
 
 
-def _with_items(array: pa.MapArray, items: pa.Array) -> pa.ListArray:
+def with_items(array: pa.MapArray, items: pa.Array) -> pa.ListArray:
     """The map's keys or values, as lists. Arrow's cast and view of maps as lists lose items of the null type."""
     buffers = array.buffers()[:2]
     return pa.Array.from_buffers(pa.list_(items.type), len(array), buffers, array.null_count, array.offset, [items])

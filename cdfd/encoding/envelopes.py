@@ -1,0 +1,64 @@
+"""Records with an event of Debezium each.
+
+As Debezium's connectors do where a primary key changes, the update becomes a delete (`d`) of the old key and an insert
+(`c`) of the new one, with the headers `__debezium.newkey` and `__debezium.oldkey`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from cdfd.encoding.debezium import DebeziumEncoder, Events
+from cdfd.encoding.images import DELETE, PRE_IMAGE, KeyedBatches, KeyedRows
+from cdfd.encoding.keys import Rows
+from cdfd.encoding.records import Layout, Origin, Records, with_tombstones
+
+_PREFIX: Final = "__debezium"
+
+
+class EnvelopeRecords:
+    """A record for each event.
+
+    Args:
+        origin: of the rows.
+        keys: makes keys of rows; None for none, and then there are no tombstones either.
+        tombstones: whether the event of a delete is followed by a record without a value.
+    """
+
+    def __init__(self, origin: Origin, keys: Rows | None = None, *, tombstones: bool = False) -> None:
+        self._encoder = DebeziumEncoder(origin.table, name=origin.pipeline)
+        self._batches = KeyedBatches(keys)
+        self._tombstones = tombstones
+
+    def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:
+        """As `RecordEncoder.encode`."""
+        return [records for rows in self._batches.rows(batch) for records in self._records(rows, snapshot)]
+
+    def flush(self) -> list[Records]:
+        """As `RecordEncoder.flush`."""
+        found = [records for rows in self._batches.flush() for records in self._records(rows, snapshot=False)]
+        rest = self._encoder.flush()
+        # With a key nothing is left here: `_records` asks for it.
+        return [*found, Records(None, rest.values)] if len(rest.values) else found
+
+    def _records(self, rows: KeyedRows, snapshot: bool) -> list[Records]:
+        lots = [self._encoder.events(rows.batch, snapshot=snapshot)]
+        if rows.keys is None:
+            return [Records(None, events.values) for events in lots if len(events.values)]
+        if rows.codes[-1] == PRE_IMAGE:
+            # Rows with keys end so only where nothing follows that would go with it.
+            lots.append(self._encoder.flush())
+        return [self._keyed(rows, rows.keys, events) for events in lots if len(events.values)]
+
+    def _keyed(self, rows: KeyedRows, keys: pa.Array, events: Events) -> Records:
+        # A pre-image that was held back is the last row, which -1 stands for.
+        places = events.rows % len(rows.codes)
+        taken = pa.array(places)
+        headers = tuple((name, column.take(taken)) for name, column in rows.key_headers(_PREFIX))
+        found = Records(keys.take(taken), events.values, header_columns=headers)
+        if not self._tombstones:
+            return found
+        return with_tombstones(found, Layout.of(np.isin(rows.codes[places], (DELETE, PRE_IMAGE))))

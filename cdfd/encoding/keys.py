@@ -1,0 +1,82 @@
+"""Which columns make the key of a record."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from cdfd.changes.columns import CHANGE_COLUMNS
+from cdfd.delta.datatypes import by_name
+from cdfd.encoding.json import JsonEncoder
+from cdfd.errors import ConfigError, SchemaChangedError
+
+Rows = Callable[[pa.RecordBatch], pa.Array]
+"""Encodes rows, or some columns of them, of any schema that comes: `large_binary`, none null."""
+
+Choice = Callable[[pa.Schema], Sequence[int]]
+"""From a schema, the positions of the columns to encode."""
+
+
+def every_column(schema: pa.Schema) -> Sequence[int]:
+    """All of them, for values."""
+    return range(len(schema))
+
+
+class KeyColumns:
+    """Finds the key's columns in the schema of each version; case does not count, as elsewhere in Delta.
+
+    Args:
+        names: the configured key, not empty.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = tuple(names)
+        self._found_before = False
+
+    def __call__(self, schema: pa.Schema) -> Sequence[int]:
+        """Their positions, in the order of the key.
+
+        Raises:
+            ConfigError: the table has no such column.
+            SchemaChangedError: it has had it in an earlier batch.
+        """
+        table = schema.names[: -len(CHANGE_COLUMNS)]
+        known = {name: position for position, name in enumerate(table)}
+        positions = []
+        for name in self._names:
+            found = by_name(known, name)
+            if not found:
+                raise self._missing(name, table)
+            positions.append(found[0])
+        self._found_before = True
+        return positions
+
+    def _missing(self, name: str, table: Sequence[str]) -> ConfigError | SchemaChangedError:
+        if self._found_before:
+            return SchemaChangedError(
+                f"the key column {name!r:.200} was renamed or dropped, and rows without it have no key",
+                hint="Everything before it is delivered; change `key`, and give the table a new topic",
+            )
+        near = difflib.get_close_matches(name, table, n=1)
+        known = f"Did you mean {near[0]!r:.200}?" if near else f"It has {', '.join(table[:50])}"
+        return ConfigError(f"the table has no column {name!r:.200}, which is in its `key`", hint=known)
+
+
+class JsonRows:
+    """Rows as JSON objects.
+
+    Args:
+        choose: which columns.
+    """
+
+    def __init__(self, choose: Choice = every_column) -> None:
+        self._choose = choose
+        self._encoder: JsonEncoder | None = None
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.Array:
+        """One object per row. Raises what `JsonEncoder` and the choice of columns do."""
+        if self._encoder is None or self._encoder.schema != batch.schema:
+            self._encoder = JsonEncoder(batch.schema, columns=self._choose(batch.schema))
+        return self._encoder.rows(batch)

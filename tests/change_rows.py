@@ -1,0 +1,68 @@
+"""Change rows for tests of what becomes of them, and records as plain values."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES
+from cdfd.encoding.records import Records
+
+KINDS: list[str] = CHANGE_TYPES.to_pylist()
+SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string()), *CHANGE_COLUMNS])
+TIME = 1_767_225_600_123
+TIME_TEXTS = {version: f"2026-01-01T00:00:00.{123 + version}000Z" for version in range(100)}
+
+
+class Row(NamedTuple):
+    """A change of a row that has an id and a note."""
+
+    kind: str
+    version: int
+    id: int | None
+    note: str | None = None
+
+
+def change_rows(rows: list[Row], first: int = 0) -> pa.RecordBatch:
+    """Rows of `SCHEMA`, their ordinals counted from `first` on."""
+    columns = [
+        pa.array([row.id for row in rows], pa.int64()),
+        pa.array([row.note for row in rows], pa.string()),
+        pa.DictionaryArray.from_arrays(pa.array([KINDS.index(row.kind) for row in rows], pa.int8()), CHANGE_TYPES),
+        pa.array([row.version for row in rows], pa.int64()),
+        pa.array([TIME + row.version for row in rows], pa.timestamp("ms", "UTC")),
+        pa.array(range(first, first + len(rows)), pa.int64()),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+class Record(NamedTuple):
+    """One record."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: dict[str, bytes]
+
+
+def flattened(lots: list[Records]) -> list[Record]:
+    """Records one by one. Fails where an array is of the wrong type or length."""
+    found = []
+    for records in lots:
+        values = plain(records.values, len(records))
+        keys = [None] * len(records) if records.keys is None else plain(records.keys, len(records))
+        columns = [(name, plain(column, len(records))) for name, column in records.header_columns]
+        assert records.keys is None or None not in keys
+        for number, (key, value) in enumerate(zip(keys, values, strict=True)):
+            own = {name: column[number] for name, column in columns if column[number] is not None}
+            found.append(Record(key, value, dict(records.headers) | own))
+    return found
+
+
+def plain(array: pa.Array, length: int) -> list[Any]:
+    """Values of a sound `large_binary` array."""
+    array.validate(full=True)
+    assert array.type == pa.large_binary()
+    assert len(array) == length
+    values: list[Any] = array.to_pylist()
+    return values

@@ -1,0 +1,151 @@
+"""A schema registry on a local port that keeps the rules of Confluent's: ids, subjects, versions, BACKWARD compatibility."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote
+
+import fastavro
+
+PROMOTIONS = {
+    "int": {"long", "float", "double"},
+    "long": {"float", "double"},
+    "float": {"double"},
+    "string": {"bytes"},
+    "bytes": {"string"},
+}
+
+
+def readable(reader: Any, writer: Any) -> bool:
+    """Whether what was written with one schema can be read with the other (Avro, "Schema Resolution")."""
+    if isinstance(writer, list):
+        return all(readable(reader, branch) for branch in writer)
+    if isinstance(reader, list):
+        return any(readable(branch, writer) for branch in reader)
+    to, was = (each["type"] if isinstance(each, dict) else each for each in (reader, writer))
+    if to != was:
+        return to in PROMOTIONS.get(was, ())
+    if to == "record":
+        known = {each["name"]: each["type"] for each in writer["fields"]}
+        return reader["name"].split(".")[-1] == writer["name"].split(".")[-1] and all(
+            readable(each["type"], known[each["name"]]) if each["name"] in known else "default" in each
+            for each in reader["fields"]
+        )
+    if to == "array":
+        return readable(reader["items"], writer["items"])
+    return to != "map" or readable(reader["values"], writer["values"])
+
+
+@dataclass
+class Registry:
+    """What it has been told, and how it is to behave.
+
+    Attributes:
+        schemas: by id, counted from 1.
+        subjects: ids of the versions of each subject.
+        authorization: the header that requests need.
+        failures: answers to give first, instead of doing anything: a status, or None to hang up.
+        requests: method and path of each request that came.
+    """
+
+    url: str = ""
+    schemas: dict[int, str] = field(default_factory=dict)
+    subjects: dict[str, list[int]] = field(default_factory=dict)
+    authorization: str | None = None
+    failures: list[int | None] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def require(self, username: str, password: str) -> None:
+        self.authorization = "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
+
+    def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
+        parts = [unquote(part) for part in path.split("/")[1:]]
+        match method, parts:
+            case "GET", ["schemas", "types"]:
+                return 200, ["JSON", "PROTOBUF", "AVRO"]
+            case "GET", ["schemas", "ids", number] if int(number) in self.schemas:
+                return 200, {"schema": self.schemas[int(number)]}
+            case "POST", ["subjects", subject, "versions"]:
+                return self._register(subject, body["schema"])
+        return 404, {"error_code": 40401, "message": "HTTP 404 Not Found"}
+
+    def _register(self, subject: str, schema: str) -> tuple[int, Any]:
+        try:
+            fastavro.parse_schema(json.loads(schema))
+        except (ValueError, fastavro.schema.SchemaParseException) as error:
+            return 422, {"error_code": 42201, "message": f"Invalid schema: {error}"}
+        versions = self.subjects.get(subject, [])
+        known = next((number for number, text in self.schemas.items() if text == schema), None)
+        if known in versions:
+            return 200, {"id": known}
+        if versions and not readable(json.loads(schema), json.loads(self.schemas[versions[-1]])):
+            message = "Schema being registered is incompatible with an earlier schema for subject"
+            return 409, {"error_code": 409, "message": f'{message} "{subject}"'}
+        number = known or len(self.schemas) + 1
+        self.schemas[number] = schema
+        self.subjects.setdefault(subject, []).append(number)
+        return 200, {"id": number}
+
+
+@contextmanager
+def serving(path: str = "") -> Iterator[Registry]:
+    """A registry behind `path` on a free port."""
+    registry = Registry()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.respond()
+
+        def do_POST(self) -> None:
+            self.respond()
+
+        def respond(self) -> None:
+            data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            registry.requests.append(f"{self.command} {self.path}")
+            failure = registry.failures.pop(0) if registry.failures else 200
+            if failure is None:
+                self.close_connection = True
+                return
+            if failure != 200:
+                self.send(failure, {"error_code": failure * 100 + 1, "message": "as told"})
+            elif registry.authorization not in (None, self.headers["Authorization"]):
+                self.send(401, {"error_code": 401, "message": "HTTP 401 Unauthorized"})
+            elif not self.path.startswith(path + "/"):
+                self.send(404, "<html>nothing here</html>")
+            else:
+                body = json.loads(data) if data else None
+                self.send(*registry.answer(self.command, self.path.removeprefix(path), body))
+
+        def send(self, status: int, answer: Any) -> None:
+            data = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            if status in (301, 307):
+                self.send_header("Location", "/elsewhere")
+            if status == 429:
+                self.send_header("Retry-After", "3600")
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: Any) -> None:
+            """Silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        registry.url = f"http://127.0.0.1:{server.server_address[1]}{path}"
+        try:
+            yield registry
+        finally:
+            server.shutdown()
+            thread.join(10)

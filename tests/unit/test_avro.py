@@ -1,0 +1,415 @@
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import re
+import struct
+from decimal import Decimal, localcontext
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import types
+
+from cdfd.changes.columns import CHANGE_COLUMNS, constant_type
+from cdfd.encoding.avro import AvroEncoder, AvroRows
+from cdfd.encoding.avro_bytes import varints
+from cdfd.encoding.keys import KeyColumns
+from cdfd.errors import DataError, UnsupportedError
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+
+
+def read(encoder: AvroEncoder, batch: pa.RecordBatch) -> list[Any]:
+    """What fastavro finds in the rows, each of which it has to read to its end."""
+    schema = fastavro.parse_schema(json.loads(encoder.avro_schema))
+    values = encoder.rows(batch)
+    values.validate(full=True)
+    assert len(values) == batch.num_rows
+    found = []
+    for value in values.to_pylist():
+        stream = io.BytesIO(value)
+        found.append(fastavro.schemaless_reader(stream, schema))
+        assert stream.tell() == len(value)
+    return found
+
+
+def encoder_of(batch: pa.RecordBatch) -> AvroEncoder:
+    return AvroEncoder(batch.schema, "Value", "shop.orders")
+
+
+def column(array: pa.Array) -> list[Any]:
+    """The values of one column, there and back."""
+    batch = pa.record_batch([array], names=["v"])
+    return [row["v"] for row in read(encoder_of(batch), batch)]
+
+
+# The oracle: what fastavro has for a value of Python's, as Arrow gives it
+
+
+def expected(value: Any, kind: pa.DataType) -> Any:
+    if types.is_dictionary(kind):
+        return expected(value, kind.value_type)
+    if value is None:
+        return None
+    if types.is_floating(kind):
+        return struct.pack("<d", value)
+    if types.is_struct(kind):
+        return {field.name: expected(value[field.name], field.type) for field in kind}
+    if types.is_map(kind):
+        pairs = [(expected(key, kind.key_type), expected(item, kind.item_type)) for key, item in value]
+        if any(is_text(kind.key_type) for is_text in (types.is_string, types.is_large_string)):
+            return dict(pairs)
+        return [{"key": key, "value": item} for key, item in pairs]
+    if types.is_nested(kind):
+        return [expected(item, kind.value_type) for item in value]
+    return value
+
+
+def comparable(value: Any) -> Any:
+    """Floats as their bytes, so that NaN equals NaN and 0 is not -0."""
+    if isinstance(value, float):
+        return struct.pack("<d", value)
+    if isinstance(value, dict):
+        return {key: comparable(item) for key, item in value.items()}
+    return [comparable(item) for item in value] if isinstance(value, list) else value
+
+
+def integers(bits: int) -> st.SearchStrategy[int]:
+    return st.one_of(st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1), st.integers(-70, 70))
+
+
+def decimals(kind: pa.DataType) -> st.SearchStrategy[Decimal]:
+    def scaled(number: int) -> Decimal:
+        with localcontext(prec=100):
+            return Decimal(number).scaleb(-kind.scale)
+
+    limit = 10**kind.precision - 1
+    return st.one_of(st.integers(-limit, limit), st.integers(-min(limit, 300), min(limit, 300))).map(scaled)
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=80)
+NAIVE = st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31))  # noqa: DTZ001 - Arrow's type without zone
+SCALARS: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    **{getattr(pa, f"int{bits}")(): integers(bits) for bits in (8, 16, 32, 64)},
+    **{getattr(pa, f"uint{bits}")(): st.integers(0, 2**bits - 1) for bits in (8, 16, 32)},
+    pa.float64(): st.floats(),
+    pa.float32(): st.floats(width=32),
+    pa.bool_(): st.booleans(),
+    pa.date32(): st.dates(),
+    pa.date64(): st.dates(),
+    pa.timestamp("us"): NAIVE,
+    pa.timestamp("us", "UTC"): NAIVE.map(lambda moment: moment.replace(tzinfo=dt.UTC)),
+    pa.timestamp("s"): NAIVE.map(lambda moment: moment.replace(microsecond=0)),
+    **{
+        kind: decimals(kind)
+        for kind in (
+            *(pa.decimal128(*sizes) for sizes in ((1, 0), (9, 2), (18, 18), (19, 4), (38, 0), (38, 38))),
+            *(pa.decimal256(60, 3), pa.decimal32(7, 2), pa.decimal64(18, 3)),
+        )
+    },
+    **dict.fromkeys((pa.string(), pa.large_string(), pa.string_view()), TEXT),
+    **{kind: st.binary(max_size=80) for kind in (pa.binary(), pa.large_binary(), pa.binary_view())},
+    pa.binary(5): st.binary(min_size=5, max_size=5),
+    pa.null(): st.none(),
+}
+DICTIONARIES = {pa.string(), pa.large_binary(), pa.int32(), pa.float64(), pa.decimal128(9, 2), pa.timestamp("us")}
+NAMES = st.lists(st.from_regex("[A-Za-z_][A-Za-z0-9_]{0,9}", fullmatch=True), max_size=3, unique=True)
+MAP_KEYS = st.sampled_from([pa.string(), pa.int64(), pa.date32(), pa.binary(), pa.decimal128(9, 2)])
+
+
+def nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+    return st.one_of(
+        st.tuples(st.sampled_from([pa.list_, pa.large_list, pa.list_view]), inner).map(lambda pair: pair[0](pair[1])),
+        st.tuples(inner, st.integers(0, 3)).map(lambda pair: pa.list_(pair[0], pair[1])),
+        st.tuples(NAMES, st.lists(inner, min_size=3, max_size=3)).map(
+            lambda pair: pa.struct([pa.field(name, kind) for name, kind in zip(pair[0], pair[1], strict=False)])
+        ),
+        st.tuples(MAP_KEYS, inner).map(lambda pair: pa.map_(*pair)),
+    )
+
+
+KINDS = st.recursive(st.sampled_from(sorted(SCALARS, key=str)), nested, max_leaves=4)
+
+
+def values(kind: pa.DataType, *, nulls: bool = True) -> st.SearchStrategy[Any]:
+    if kind in SCALARS:
+        found = SCALARS[kind]
+    elif types.is_struct(kind):
+        found = st.fixed_dictionaries({field.name: values(field.type) for field in kind})
+    elif types.is_map(kind):
+        pairs = st.tuples(values(kind.key_type, nulls=False), values(kind.item_type))
+        found = st.lists(pairs, max_size=3, unique_by=lambda pair: pair[0])
+    elif types.is_fixed_size_list(kind):
+        found = st.lists(values(kind.value_type), min_size=kind.list_size, max_size=kind.list_size)
+    else:
+        found = st.lists(values(kind.value_type), max_size=4)
+    return st.one_of(found, st.none()) if nulls else found
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> pa.Array:
+    kind = draw(KINDS)
+    listed = draw(st.lists(values(kind, nulls=draw(st.booleans())), max_size=12))
+    array = pa.array(listed * draw(st.sampled_from([1, 1, 1, 30])), kind)
+    if draw(st.booleans()) and kind in DICTIONARIES:
+        array = array.dictionary_encode()
+    start = draw(st.integers(0, len(array)))
+    return array.slice(start, draw(st.integers(0, len(array) - start)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(arrays(), min_size=1, max_size=3))
+def test_fastavro_reads_every_row(columns: list[pa.Array]) -> None:
+    count = min(len(column) for column in columns)
+    names = [f"c{number}" for number in range(len(columns))]
+    batch = pa.record_batch([column.slice(0, count) for column in columns], names=names)
+    found = read(encoder_of(batch), batch)
+    listed = {name: batch.column(name).to_pylist() for name in names}
+    assert [comparable(row) for row in found] == [
+        {name: expected(listed[name][row], batch.schema.field(name).type) for name in names} for row in range(count)
+    ]
+
+
+@settings(deadline=None)
+@given(st.data(), st.sampled_from([pa.int64(), pa.string(), pa.list_(pa.int32()), pa.map_(pa.string(), pa.date32())]))
+def test_bytes_are_those_that_fastavro_writes(data: st.DataObject, kind: pa.DataType) -> None:
+    batch = pa.record_batch({"v": pa.array(data.draw(st.lists(values(kind), min_size=1)), kind)})
+    encoder = encoder_of(batch)
+    schema = fastavro.parse_schema(json.loads(encoder.avro_schema))
+    for value, row in zip(encoder.rows(batch).to_pylist(), batch.to_pylist(), strict=True):
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, schema, {"v": expected(row["v"], kind)})
+        assert value == out.getvalue()
+
+
+@given(st.lists(integers(64), min_size=1, max_size=50), st.sampled_from([np.int64, np.int32]))
+def test_varints(numbers: list[int], dtype: type) -> None:
+    array = np.array(numbers, np.int64).astype(dtype)
+    cells = varints(array)
+    lines = np.broadcast_to(cells.data, (len(array), cells.data.shape[1]))
+    counts = np.broadcast_to(True if cells.counts is None else cells.counts, lines.shape)
+    for number, line, there in zip(array.tolist(), lines, counts, strict=True):
+        left, text = (number << 1) ^ (number >> 63), bytearray()
+        while left > 0x7F:
+            text.append(left & 0x7F | 0x80)
+            left >>= 7
+        assert line[there].tobytes() == bytes([*text, left])
+
+
+@given(st.lists(st.integers(-(10**38) + 1, 10**38 - 1), min_size=1))
+def test_decimals_have_as_few_bytes_as_java_gives_them(numbers: list[int]) -> None:
+    with localcontext(prec=60):
+        array = pa.array([Decimal(number) for number in numbers], pa.decimal128(38, 0))
+    batch = pa.record_batch([array], names=["v"])
+    for number, value in zip(numbers, encoder_of(batch).rows(batch).to_pylist(), strict=True):
+        # `BigInteger.toByteArray`: the sign needs a bit of its own.
+        bits = (number if number >= 0 else ~number).bit_length() + 1
+        text = number.to_bytes(-(-bits // 8), "big", signed=True)
+        assert value == b"\x02" + bytes([2 * len(text)]) + text
+
+
+def test_many_rows_are_as_few() -> None:
+    numbers = [None if n % 7 == 0 else n for n in range(40_000)]
+    batch = pa.record_batch({"n": pa.array(numbers), "t": pa.array([None if n is None else str(n) for n in numbers])})
+    assert read(encoder_of(batch), batch.slice(3)) == batch.slice(3).to_pylist()
+
+
+def test_wide_tables() -> None:
+    batch = pa.record_batch({f"c{number}": pa.array(range(500)) for number in range(1000)})
+    assert read(encoder_of(batch), batch.slice(200, 3)) == batch.slice(200, 3).to_pylist()
+
+
+def test_run_end_encoded_columns() -> None:
+    array = pa.RunEndEncodedArray.from_arrays([2, 5, 6], pa.array(["a", None, "c"]))
+    assert column(array) == ["a", "a", None, None, None, "c"]
+    assert column(array.slice(1, 3)) == ["a", None, None]
+
+
+def test_json_is_text() -> None:
+    documents = pa.ExtensionArray.from_storage(pa.json_(pa.string()), pa.array(['{"a":1}', None, "[]"]))
+    assert column(documents) == ['{"a":1}', None, "[]"]
+    assert column(pa.ListArray.from_arrays([0, 2, 3], documents)) == [['{"a":1}', None], ["[]"]]
+
+
+def test_dictionaries_with_nulls_of_both_kinds() -> None:
+    array = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 0] * 3), pa.array(["a", None]))
+    assert column(array) == ["a", None, None, "a"] * 3
+    long = pa.DictionaryArray.from_arrays(pa.array([1, None, 0]), pa.array(["x" * 100, "y"]))
+    assert column(long) == ["y", None, "x" * 100]
+
+
+def test_what_lies_beneath_a_null_is_not_told() -> None:
+    texts = pa.Array.from_buffers(pa.string(), 3, pa.array(["a", "secret", "c"]).buffers())
+    masked = pa.StructArray.from_arrays([texts], ["s"], mask=pa.array([False, True, False]))
+    validity = pa.py_buffer(b"\x05")
+    beneath = pa.Array.from_buffers(pa.string(), 3, [validity, *texts.buffers()[1:]])
+    assert column(masked) == [{"s": "a"}, None, {"s": "c"}]
+    assert column(beneath) == ["a", None, "c"]
+
+
+def test_times_beyond_what_a_datetime_holds() -> None:
+    array = pa.array([2**63 - 1, -(2**63)], pa.timestamp("us", "UTC"))
+    batch = pa.record_batch([array], names=["v"])
+    assert [value[1:] for value in encoder_of(batch).rows(batch).to_pylist()] == [
+        b"\xfe" + b"\xff" * 8 + b"\x01",
+        b"\xff" * 9 + b"\x01",
+    ]
+    assert column(pa.array([1_999, -1], pa.timestamp("ns", "UTC"))) == [
+        EPOCH + dt.timedelta(microseconds=1),
+        EPOCH - dt.timedelta(microseconds=1),
+    ]
+    with pytest.raises(DataError, match="column v: a time is out of range"):
+        column(pa.array([2**62], pa.timestamp("s")))
+
+
+# Errors
+
+
+def test_invalid_utf8_is_an_error_that_names_the_column() -> None:
+    broken = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 3], np.int32)), pa.py_buffer(b"a\xff\xfe")]
+    )
+    with pytest.raises(DataError, match="column v: a string is not valid UTF-8"):
+        column(broken)
+    assert column(broken.slice(0, 1)) == ["a"]
+
+
+@pytest.mark.parametrize("kind", [pa.uint64(), pa.time64("us"), pa.duration("s"), pa.decimal128(5, -2)])
+def test_types_that_avro_does_not_have(kind: pa.DataType) -> None:
+    for outer in (kind, pa.list_(kind), pa.struct([("x", kind)]), pa.map_(pa.int32(), kind)):
+        with pytest.raises(UnsupportedError, match=r"column v: values of the type .* have no Avro form"):
+            AvroEncoder(pa.schema([("v", outer)]), "Value", "shop")
+
+
+def test_a_null_in_a_change_column() -> None:
+    columns = [constant_type("insert", 1), pa.array([None], pa.int64()), pa.array([0], pa.timestamp("ms", "UTC"))]
+    batch = pa.record_batch([*columns, pa.array([0])], names=[field.name for field in CHANGE_COLUMNS])
+    with pytest.raises(DataError, match="column _commit_version: there is a null"):
+        encoder_of(batch).rows(batch)
+
+
+def test_a_batch_of_another_schema() -> None:
+    encoder = AvroEncoder(pa.schema([("a", pa.int32())]), "Value", "shop")
+    with pytest.raises(DataError, match="came where"):
+        encoder.rows(pa.record_batch({"b": pa.array([1], pa.int32())}))
+
+
+# Schemas
+
+
+def test_a_schema() -> None:
+    address = pa.struct([("city", pa.string()), ("at", pa.struct([("lat", pa.float64())]))])
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            ("amount", pa.decimal128(10, 2)),
+            ("day", pa.date32()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("read", pa.timestamp("us")),
+            ("address", address),
+            ("lines", pa.list_(pa.struct([("sku", pa.string())]))),
+            ("counts", pa.map_(pa.string(), pa.int32())),
+            ("by_day", pa.map_(pa.date32(), pa.int16())),
+            *CHANGE_COLUMNS,
+        ]
+    )
+    date = {"type": "int", "logicalType": "date"}
+    moment = {"type": "long", "logicalType": "timestamp-micros"}
+    where = record("Value_address_at", lat=["null", "double"])
+    types_of = {
+        "id": ["null", "long"],
+        "amount": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}],
+        "day": ["null", date],
+        "at": ["null", moment],
+        "read": ["null", {"type": "long", "logicalType": "local-timestamp-micros"}],
+        "address": ["null", record("Value_address", city=["null", "string"], at=["null", where])],
+        "lines": ["null", {"type": "array", "items": ["null", record("Value_lines_element", sku=["null", "string"])]}],
+        "counts": ["null", {"type": "map", "values": ["null", "int"]}],
+        "by_day": [
+            "null",
+            {"type": "array", "items": record("Value_by_day_entry", key=date, value=["null", "int"])},
+        ],
+        "_change_type": "string",
+        "_commit_version": "long",
+        "_commit_timestamp": moment,
+        "_change_ordinal": "long",
+    }
+    encoder = AvroEncoder(schema, "Value", "shop.order-lines")
+    assert json.loads(encoder.avro_schema) == record("Value", **types_of) | {"namespace": "shop.order_lines"}
+    assert AvroEncoder(schema, "Value", "shop.order-lines").avro_schema == encoder.avro_schema
+
+
+def record(name: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "type": "record",
+        "name": name,
+        "fields": [
+            {"name": field, "type": kind, **({"default": None} if isinstance(kind, list) else {})}
+            for field, kind in fields.items()
+        ],
+    }
+
+
+def test_names_that_avro_does_not_allow() -> None:
+    inner = pa.struct([("x y", pa.int32())])
+    names = ["größe", "gr__e", "2x", "", "a b", "a-b", "ok", "a_b"]
+    batch = pa.record_batch([pa.array([{"x y": number}], inner) for number in range(len(names))], names=names)
+    encoder = AvroEncoder(batch.schema, "Value", "1.shop.a-b")
+    document = json.loads(encoder.avro_schema)
+    fields = document["fields"]
+    assert document["namespace"] == "_1.shop.a_b"
+    assert [field["name"] for field in fields] == ["gr__e", "gr__e_2", "_2x", "_", "a_b", "a_b_2", "ok", "a_b_3"]
+    assert [field.get("doc", field["name"]) for field in fields] == names
+    (row,) = read(encoder, batch)
+    assert list(row.values()) == [{"x_y": number} for number in range(len(names))]
+
+
+@given(st.lists(st.text(max_size=5), min_size=1, max_size=6))
+def test_any_names_make_a_schema(names: list[str]) -> None:
+    schema = pa.schema([(name, pa.struct([(name, pa.struct([("x", pa.int32())]))])) for name in names])
+    document = json.loads(AvroEncoder(schema, "Value", names[0]).avro_schema)
+    fastavro.parse_schema(document)
+    assert all(re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", field["name"]) for field in document["fields"])
+
+
+def test_old_and_new_schemas_read_each_other() -> None:
+    old = pa.record_batch({"id": pa.array([1, 2], pa.int32()), "gone": pa.array(["a", None])})
+    new = pa.record_batch({"id": pa.array([3], pa.int64()), "more": pa.array([[1.5, None]])})
+    documents = [fastavro.parse_schema(json.loads(encoder_of(batch).avro_schema)) for batch in (old, new)]
+    (first, _), (second,) = (encoder_of(batch).rows(batch).to_pylist() for batch in (old, new))
+    assert fastavro.schemaless_reader(io.BytesIO(first), *documents) == {"id": 1, "more": None}
+    narrowed = encoder_of(new.set_column(0, "id", pa.array([3], pa.int32())))
+    writer = fastavro.parse_schema(json.loads(narrowed.avro_schema))
+    assert fastavro.schemaless_reader(io.BytesIO(second), writer, documents[0]) == {"id": 3, "gone": None}
+
+
+# Framing
+
+
+def test_values_and_keys_are_framed_with_the_ids_of_their_schemas() -> None:
+    known: dict[str, str] = {}
+
+    def register(subject: str, schema: str) -> int:
+        known[subject] = schema
+        return 7 if subject == "shop-key" else 0x01020304
+
+    batch = pa.record_batch(
+        [pa.array([5]), pa.array(["a"]), constant_type("insert", 1), *(pa.array([0]) for _ in range(3))],
+        schema=pa.schema([("id", pa.int64()), ("note", pa.string()), *CHANGE_COLUMNS[:1], *_longs(CHANGE_COLUMNS[1:])]),
+    )
+    value = AvroRows(register, "shop", "value")(batch)
+    key = AvroRows(register, "shop", "key", KeyColumns(["note"]))(batch)
+    assert value.to_pylist() == [b"\0\1\2\3\4\2\x0a\2\2a\x0cinsert\0\0\0"]
+    assert key.to_pylist() == [b"\0\0\0\0\7\2\2a"]
+    assert [field["name"] for field in json.loads(known["shop-key"])["fields"]] == ["note"]
+    assert json.loads(known["shop-key"])["name"] == "Key"
+
+
+def _longs(fields: Any) -> list[pa.Field]:
+    return [pa.field(field.name, pa.int64(), nullable=False) for field in fields]
