@@ -1,0 +1,306 @@
+"""Kafka's record batches (format 2), built by kernels from Arrow arrays of keys and values.
+
+A batch is a header and its records, one after the other, compressed together. A record is put together from pieces:
+
+    length | attributes, timestamp delta | offset delta | key length | key | value length | value | headers
+    varint   00 00                         varint         varint             varint
+
+All lengths are computed at once. Their texts, keys, values and headers form one pool, and one `take` copies them in order: the data
+buffer of what it returns is the records, ready to be compressed. No record is ever an object.
+
+Who sends a batch is written into its header when it is sent (`RecordBatch.stamp`), where the checksum is computed too.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import repeat
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+
+from cdfd.encoding.numbers import dense
+from cdfd.encoding.pieces import Booleans, Index, Integers, nulls_of, parts, pool, pool_from_parts, pool_of
+from cdfd.encoding.records import Records
+from cdfd.sinks.kafka import varints
+from cdfd.sinks.kafka.compression import CODES, Compression, compress
+
+# Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and last timestamp, producer id, epoch, sequence, count.
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH_FROM = struct.calcsize(">qi")
+_CRC_AT = struct.calcsize(">qiib")
+_ATTRIBUTES_AT = _CRC_AT + 4
+_PRODUCER_AT = struct.calcsize(">qiibIhiqq")
+_TRANSACTIONAL = 0x10
+_MAGIC = 2
+_NONE = -1
+
+# The most that a record has besides key, value and headers: its length, attributes, timestamp and offset delta, lengths of key and value.
+_RECORD_EXTRA = 5 + 2 + 5 + 5 + 5
+# Lengths in the format are of 31 bits.
+_LENGTH_LIMIT = (1 << 31) - 1 - 1024
+# What is put together in one go: enough for the kernels, little enough for the processor's cache.
+_GROUP_BYTES = 4 * 1024 * 1024
+_EMPTY = pool(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How records become batches.
+
+    Attributes:
+        compression: of the records of a batch.
+        limit: bytes of the largest batch that the topic takes (`max.message.bytes`), header included.
+        target: bytes of records, before compression, after which the next batch begins.
+    """
+
+    compression: Compression = "lz4"
+    limit: int = 1_048_588
+    target: int = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Oversized:
+    """A record that is larger than the topic's limit even alone and compressed. It is in no batch.
+
+    Attributes:
+        index: which of the records that were given.
+        size: bytes of its batch.
+    """
+
+    index: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordBatch:
+    """A batch as it goes over the wire.
+
+    Attributes:
+        data: all bytes; not to be sent before `stamp`.
+        count: number of records.
+    """
+
+    data: bytearray
+    count: int
+
+    def stamp(self, producer_id: int, epoch: int, sequence: int, *, transactional: bool) -> None:
+        """Write down who sends it, and compute the checksum. May be repeated."""
+        (attributes,) = struct.unpack_from(">h", self.data, _ATTRIBUTES_AT)
+        attributes = attributes & ~_TRANSACTIONAL | (_TRANSACTIONAL if transactional else 0)
+        struct.pack_into(">h", self.data, _ATTRIBUTES_AT, attributes)
+        struct.pack_into(">qhi", self.data, _PRODUCER_AT, producer_id, epoch, sequence)
+        with memoryview(self.data) as view:
+            struct.pack_into(">I", self.data, _CRC_AT, crc32c(view[_ATTRIBUTES_AT:]))
+
+
+def by_partition(records: Records, partitions: npt.NDArray[np.int32]) -> Iterator[tuple[int, Records]]:
+    """The records of each partition that has any, in the order in which they were given."""
+    if not len(records):
+        return
+    counts = np.bincount(partitions)
+    if counts.max() == len(records):
+        yield int(partitions[0]), records
+        return
+    # Of 16 bits the sort is by digits, and several times faster.
+    narrow = partitions.astype(np.uint16) if len(counts) <= 1 << 16 else partitions
+    ordered = _taken(records, pa.array(np.argsort(narrow, kind="stable")))
+    ends = np.cumsum(counts)
+    for partition in np.flatnonzero(counts):
+        yield int(partition), sliced(ordered, int(ends[partition] - counts[partition]), int(counts[partition]))
+
+
+def sliced(records: Records, start: int, count: int) -> Records:
+    """`count` of the records, from `start` on; nothing is copied."""
+    return replace(
+        records,
+        keys=None if records.keys is None else records.keys.slice(start, count),
+        values=records.values.slice(start, count),
+        header_columns=tuple((name, column.slice(start, count)) for name, column in records.header_columns),
+    )
+
+
+def rows(records: Records) -> Iterator[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]]:
+    """Key, value and headers of each record as objects, for clients that take nothing else."""
+    keys = repeat(None) if records.keys is None else records.keys.to_pylist()
+    columns = [(name, column.to_pylist()) for name, column in records.header_columns]
+    for number, (key, value) in enumerate(zip(keys, records.values.to_pylist(), strict=False)):
+        own = [(name, column[number]) for name, column in columns if column[number] is not None]
+        yield key, value, [*records.headers, *own]
+
+
+def _taken(records: Records, rows: pa.Array) -> Records:
+    return replace(
+        records,
+        keys=None if records.keys is None else records.keys.take(rows),
+        values=records.values.take(rows),
+        header_columns=tuple((name, column.take(rows)) for name, column in records.header_columns),
+    )
+
+
+def record_batches(records: Records, timestamp: int, batching: Batching) -> Iterator[RecordBatch | Oversized]:
+    """The records of one partition as batches within the limit, in order; what fits into none is told in its place.
+
+    Compression never makes a batch larger: where it would, the batch is sent without. So records that are within the limit before it are
+    within the limit after it. A record that is not is tried alone.
+
+    Args:
+        records: of one partition.
+        timestamp: of all of them, milliseconds since 1970.
+        batching: compression and limits.
+    """
+    if not len(records):
+        return
+    bounds = _bounds(records)
+    cuts = _cuts(bounds, min(batching.target, batching.limit - _HEADER.size))
+    first = 0
+    while first < len(cuts) - 1:
+        last = max(int(np.searchsorted(bounds[cuts], bounds[cuts[first]] + _GROUP_BYTES, "right")) - 1, first + 1)
+        yield from _group(records, bounds, cuts[first : last + 1], timestamp, batching)
+        first = last
+
+
+def _bounds(records: Records) -> Integers:
+    """How many bytes the first i records take at most, for i from 0 to all of them."""
+    most = np.full(len(records), _RECORD_EXTRA + len(_headers(records.headers)) + 5, np.int64)
+    for array in (records.keys, records.values):
+        if array is not None:
+            most += np.diff(parts(pool_of(array))[0])
+    for name, column in records.header_columns:
+        most += np.diff(parts(pool_of(column))[0]) + len(_header_name(name)) + 5
+    return np.concatenate(([0], np.cumsum(most)))
+
+
+def _cuts(bounds: Integers, room: int) -> list[int]:
+    """Where batches begin, and where the last one ends: as many records each as there is room for, at least one."""
+    cuts = [0]
+    while cuts[-1] < len(bounds) - 1:
+        fitting = int(np.searchsorted(bounds, bounds[cuts[-1]] + room, "right")) - 1
+        cuts.append(max(fitting, cuts[-1] + 1))
+    return cuts
+
+
+def _group(
+    records: Records, bounds: Integers, cuts: list[int], timestamp: int, batching: Batching
+) -> Iterator[RecordBatch | Oversized]:
+    """Batches whose records are put together in one go."""
+    start, end = cuts[0], cuts[-1]
+    if int(bounds[end] - bounds[start]) > _LENGTH_LIMIT:
+        # More than the format can say: a single record, as groups are small.
+        yield Oversized(start, int(bounds[end] - bounds[start]))
+        return
+    counts = np.diff(cuts)
+    deltas = np.arange(end - start) - np.repeat(cuts[:-1], counts) + start
+    offsets, data = parts(_encoded(sliced(records, start, end - start), deltas))
+    for cut, count in zip(cuts[:-1], counts.tolist(), strict=True):
+        section = data[offsets[cut - start] : offsets[cut - start + count]].data
+        batch = _batch(section, count, timestamp, batching.compression)
+        yield batch if len(batch.data) <= batching.limit else Oversized(cut, len(batch.data))
+
+
+def _batch(section: memoryview, count: int, timestamp: int, compression: Compression) -> RecordBatch:
+    packed = memoryview(compress(compression, section))
+    if len(packed) >= len(section):
+        packed, compression = section, "none"
+    length = _HEADER.size + len(packed) - _LENGTH_FROM
+    sender = (_NONE, _NONE, _NONE)
+    attributes = CODES[compression]
+    header = _HEADER.pack(0, length, _NONE, _MAGIC, 0, attributes, count - 1, timestamp, timestamp, *sender, count)
+    return RecordBatch(bytearray().join((header, packed)), count)
+
+
+def _encoded(records: Records, deltas: Integers) -> pa.Array:
+    """The records as bytes, `large_binary`."""
+    pieces = _Pieces()
+    pieces.add(pool(b""), 0)  # stands for the length, which is known when all the rest is
+    pieces.number(deltas, before=b"\x00\x00")
+    pieces.field(records.keys, len(records))
+    pieces.field(records.values, len(records))
+    if records.header_columns:
+        _add_headers(pieces, records)
+    else:
+        pieces.add(pool(_headers(records.headers)), 0)
+    return pieces.joined_after_length(len(records))
+
+
+def _add_headers(pieces: _Pieces, records: Records) -> None:
+    """Headers where some records have more than others."""
+    counts = np.full(len(records), len(records.headers), np.int64)
+    for _, column in records.header_columns:
+        counts += column.is_valid().to_numpy(zero_copy_only=False)
+    pieces.number(counts)
+    pieces.add(pool(_headers(records.headers, counted=False)), 0)
+    for name, column in records.header_columns:
+        absent = nulls_of(column)
+        pieces.add(pool(_header_name(name)), 0, absent)
+        pieces.field(column, len(records), absent)
+
+
+def _headers(headers: tuple[tuple[str, bytes], ...], *, counted: bool = True) -> bytes:
+    """Headers that all records have."""
+    count = varints.varint(len(headers)) if counted else b""
+    return count + b"".join(_header_name(name) + varints.varint(len(value)) + value for name, value in headers)
+
+
+def _header_name(name: str) -> bytes:
+    encoded = name.encode()
+    return varints.varint(len(encoded)) + encoded
+
+
+class _Pieces:
+    """What records are put together from, in order; each with its size in every record.
+
+    Piece 0 is the length of the others.
+    """
+
+    def __init__(self) -> None:
+        self._pools = [_EMPTY]
+        self._index: list[Index] = []
+        self._size: Integers | int = 0
+        self._base = 1
+
+    def add(self, texts: pa.Array, index: Index, absent: Booleans | None = None) -> None:
+        """The text at `index` in each record, or nothing where `absent` says so."""
+        lengths = np.diff(parts(texts)[0])
+        size = lengths[index]
+        placed = index + self._base
+        if absent is not None:
+            size, placed = np.where(absent, 0, size), np.where(absent, 0, placed)
+        self._size = self._size + size
+        self._index.append(placed)
+        self._pools.append(texts)
+        self._base += len(texts)
+
+    def number(self, values: Integers, before: bytes = b"", absent: Booleans | None = None) -> None:
+        """A varint in each record. Where only few different ones are possible, each is made once."""
+        found = dense(values)
+        different, index = found if found is not None else (values, np.arange(len(values)))
+        self.add(varints.texts(different, before), index, absent)
+
+    def field(self, array: pa.Array | None, rows: int, absent: Booleans | None = None) -> None:
+        """Length and bytes in each record: -1 and none for null, nothing at all where `absent` says so."""
+        if array is None:
+            self.add(pool(varints.varint(_NONE)), 0)
+            return
+        texts, nulls = pool_of(array), nulls_of(array)
+        lengths = np.diff(parts(texts)[0])
+        self.number(lengths if nulls is None else np.where(nulls, _NONE, lengths), absent=absent)
+        self.add(texts, np.arange(rows), nulls)
+
+    def joined_after_length(self, rows: int) -> pa.Array:
+        """One text per record: the length of all pieces but the first in place of the first, then the others."""
+        size = self._size if isinstance(self._size, np.ndarray) else np.full(rows, self._size)
+        lengths = _Pieces()
+        lengths.number(size)
+        index = [lengths._index[0] + self._base - 1, *self._index[1:]]
+        whole = pa.concat_arrays([*self._pools, lengths._pools[1]])
+        matrix = np.empty((rows, len(index)), np.int32)
+        for place, piece in enumerate(index):
+            matrix[:, place] = piece
+        taken = whole.take(pa.array(matrix.reshape(-1)))
+        offsets, _ = parts(taken)
+        return pool_from_parts(offsets[:: len(index)], taken.buffers()[2])

@@ -1,0 +1,249 @@
+"""Record batches, read back with kafka-python's own parser."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatch
+from kafka.record.memory_records import MemoryRecords
+from kafka.record.util import encode_varint
+
+from cdfd.encoding.records import Records
+from cdfd.sinks.kafka import varints
+from cdfd.sinks.kafka.batches import Batching, Oversized, RecordBatch, by_partition, record_batches
+from cdfd.sinks.kafka.compression import CODES, Compression, compress
+
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
+# kafka-python unpacks these with libraries that cdfd has no need of; Arrow does it here.
+CODECS = {2: "snappy", 4: "zstd"}
+
+Headers = tuple[tuple[str, bytes], ...]
+Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]
+
+
+def binary(values: Sequence[bytes | None]) -> pa.Array:
+    return pa.array(values, pa.large_binary())
+
+
+def records_of(
+    values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None, headers: Headers = (), **columns: Any
+) -> Records:
+    more = tuple((name, binary(column)) for name, column in columns.items())
+    return Records(None if keys is None else binary(keys), binary(values), headers, more)
+
+
+def rows_of(records: Records) -> list[Row]:
+    keys = [None] * len(records) if records.keys is None else records.keys.to_pylist()
+    columns = [(name, column.to_pylist()) for name, column in records.header_columns]
+    return [
+        (key, value, [*records.headers, *((name, column[row]) for name, column in columns if column[row] is not None)])
+        for row, (key, value) in enumerate(zip(keys, records.values.to_pylist(), strict=True))
+    ]
+
+
+def unpacked(batch: DefaultRecordBatch, data: bytes) -> DefaultRecordBatch:
+    """The batch without its compression, where kafka-python would need a library for that."""
+    codec = CODECS.get(batch.compression_type)
+    if codec is None:
+        return batch
+    section = data[DefaultRecordBatch.HEADER_STRUCT.size :]
+    plain = without_frames(section) if codec == "snappy" else pa.input_stream(pa.py_buffer(section), codec).read()
+    header = bytearray(data[: DefaultRecordBatch.HEADER_STRUCT.size])
+    struct.pack_into(">h", header, DefaultRecordBatch.ATTRIBUTES_OFFSET, batch.attributes & ~7)
+    return DefaultRecordBatch(bytes(header) + plain)
+
+
+def without_frames(section: bytes) -> bytes:
+    """Snappy as the Java library frames it."""
+    assert section[:16] == b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+    plain, at = b"", 16
+    while at < len(section):
+        (size,) = struct.unpack_from(">i", section, at)
+        block = section[at + 4 : at + 4 + size]
+        length, shift = 0, 0
+        for byte in block[:5]:
+            length |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                break
+        plain += pa.Codec("snappy").decompress(block, decompressed_size=length, asbytes=True)
+        at += 4 + size
+    return plain
+
+
+def parsed(batch: RecordBatch) -> tuple[DefaultRecordBatch, list[Any]]:
+    data = bytes(batch.data)
+    (only,) = list(MemoryRecords(data))
+    assert only.validate_crc()
+    return only, list(unpacked(only, data))
+
+
+def read_back(items: Sequence[RecordBatch | Oversized], timestamp: int) -> list[Row]:
+    rows: list[Row] = []
+    for item in items:
+        assert isinstance(item, RecordBatch)
+        item.stamp(7, 3, 11, transactional=True)
+        header, found = parsed(item)
+        assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, 11)
+        assert header.is_transactional
+        assert not header.is_control_batch
+        assert (header.base_offset, header.leader_epoch, header.magic) == (0, -1, 2)
+        assert header.last_offset_delta + 1 == header.records_count == item.count == len(found)
+        assert header.first_timestamp == header.max_timestamp == timestamp
+        assert header.timestamp_type == 0
+        assert [record.offset for record in found] == list(range(item.count))
+        assert {record.timestamp for record in found} == {timestamp}
+        rows += [(record.key, record.value, record.headers) for record in found]
+    return rows
+
+
+@st.composite
+def some_records(draw: st.DrawFn) -> Records:
+    count = draw(st.integers(1, 40))
+    cell = st.one_of(st.none(), st.binary(max_size=3), st.binary(min_size=60, max_size=70), st.binary(max_size=400))
+    column = st.lists(cell, min_size=count, max_size=count)
+    header = st.tuples(st.text(max_size=5), st.binary(max_size=70))
+    records = Records(
+        draw(st.one_of(st.none(), column.map(binary))),
+        binary(draw(column)),
+        tuple(draw(st.lists(header, max_size=3))),
+        tuple(draw(st.lists(st.tuples(st.text(max_size=3), column.map(binary)), max_size=2))),
+    )
+    # Encoders hand on slices too.
+    return sliced_out(records, draw(st.integers(0, count - 1)))
+
+
+def sliced_out(records: Records, start: int) -> Records:
+    return Records(
+        None if records.keys is None else records.keys.slice(start),
+        records.values.slice(start),
+        records.headers,
+        tuple((name, column.slice(start)) for name, column in records.header_columns),
+    )
+
+
+@given(some_records(), st.sampled_from(COMPRESSIONS), st.integers(1, 2000), st.integers(0, 1 << 45))
+@settings(deadline=None)
+def test_read_back(records: Records, compression: Compression, target: int, timestamp: int) -> None:
+    items = list(record_batches(records, timestamp, Batching(compression, target=target)))
+    assert read_back(items, timestamp) == rows_of(records)
+
+
+@given(some_records(), st.sampled_from(COMPRESSIONS), st.integers(70, 600))
+@settings(deadline=None)
+def test_no_batch_is_over_the_limit_and_nothing_is_lost(records: Records, how: Compression, limit: int) -> None:
+    items = list(record_batches(records, 5, Batching(how, limit)))
+    left_out = {item.index for item in items if isinstance(item, Oversized)}
+    batches = [item for item in items if isinstance(item, RecordBatch)]
+    assert all(len(batch.data) <= limit for batch in batches)
+    assert all(item.size > limit for item in items if isinstance(item, Oversized))
+    assert read_back(batches, 5) == [row for number, row in enumerate(rows_of(records)) if number not in left_out]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_many_groups_of_many_batches(compression: Compression) -> None:
+    values = [b"%d:" % number + b"v" * (number % 600) for number in range(40_000)]
+    records = records_of(values, [b"k%d" % (number % 97) for number in range(40_000)], (("h", b"x"),))
+    items = list(record_batches(records, 1, Batching(compression, target=100_000)))
+    assert len(items) > 100
+    assert read_back(items, 1) == rows_of(records)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("size", [0, 63, 64, 8191, 8192, 1 << 20, 5 << 20])
+def test_values_of_any_size(compression: Compression, size: int) -> None:
+    records = records_of([b"a", b"x" * size, None, b""], [b"", b"k" * (size // 2), b"k", b"l"])
+    items = list(record_batches(records, 1, Batching(compression, limit=16 << 20)))
+    assert read_back(items, 1) == rows_of(records)
+
+
+@pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_record_over_the_limit_that_compression_brings_under_it(compression: Compression) -> None:
+    records = records_of([b"a", b"x" * 3_000_000, b"b"], [b"1", b"2", b"3"])
+    items = list(record_batches(records, 1, Batching(compression)))
+    assert [item.count for item in items if isinstance(item, RecordBatch)] == [1, 1, 1]
+    assert read_back(items, 1) == rows_of(records)
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_record_that_nothing_brings_under_the_limit(compression: Compression) -> None:
+    noise = np.random.default_rng(1).bytes(1_100_000)
+    items = list(record_batches(records_of([b"a", b"b", noise, b"c"]), 1, Batching(compression)))
+    assert [item.index if isinstance(item, Oversized) else None for item in items] == [None, 2, None]
+    kept = [item for item in items if isinstance(item, RecordBatch)]
+    assert [row[1] for row in read_back(kept, 1)] == [b"a", b"b", b"c"]
+
+
+def test_the_limit_is_exact() -> None:
+    records = records_of([b"x" * 1000])
+    (batch,) = record_batches(records, 1, Batching("none"))
+    assert isinstance(batch, RecordBatch)
+    size = len(batch.data)
+    assert [type(item) for item in record_batches(records, 1, Batching("none", size))] == [RecordBatch]
+    assert list(record_batches(records, 1, Batching("none", size - 1))) == [Oversized(0, size)]
+
+
+def test_what_does_not_compress_is_sent_as_it_is() -> None:
+    (batch,) = record_batches(records_of([np.random.default_rng(2).bytes(1000)]), 1, Batching("zstd"))
+    assert isinstance(batch, RecordBatch)
+    batch.stamp(1, 1, 1, transactional=False)
+    assert parsed(batch)[0].compression_type == 0
+
+
+def test_lz4_blocks_do_not_refer_to_each_other() -> None:
+    frame = compress("lz4", memoryview(b"some text, again and again. " * 10_000))
+    assert frame[4] & 0x20, "the flag of independent blocks"
+
+
+def test_codes_are_those_of_the_format() -> None:
+    for compression, code in CODES.items():
+        (batch,) = record_batches(records_of([b"x" * 1000]), 1, Batching(compression))
+        assert isinstance(batch, RecordBatch)
+        batch.stamp(1, 1, 1, transactional=False)
+        assert parsed(batch)[0].compression_type == code
+
+
+def test_stamped_again_for_another_producer() -> None:
+    (batch,) = record_batches(records_of([b"v"], [b"k"]), 9, Batching())
+    assert isinstance(batch, RecordBatch)
+    for sender in ((1, 2, 3, True), (4, 5, 6, False)):
+        batch.stamp(*sender[:3], transactional=sender[3])
+        header, (record,) = parsed(batch)
+        found = (header.producer_id, header.producer_epoch, header.base_sequence, header.is_transactional)
+        assert found == sender
+        assert (record.key, record.value) == (b"k", b"v")
+
+
+def test_nothing_makes_no_batch() -> None:
+    assert list(record_batches(records_of([], []), 1, Batching())) == []
+    assert list(by_partition(records_of([], []), np.zeros(0, np.int32))) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.binary(max_size=3)), max_size=60), st.booleans())
+def test_partitions_keep_the_order(rows: list[tuple[int, bytes]], keyed: bool) -> None:
+    values = [b"%d" % number for number in range(len(rows))]
+    keys = [key for _, key in rows]
+    records = records_of(values, keys if keyed else None, (("c", b"d"),), h=[key or None for key in keys])
+    found = dict(by_partition(records, np.array([partition for partition, _ in rows], np.int32)))
+    expected = rows_of(records)
+    assert sorted(found) == sorted({partition for partition, _ in rows})
+    for partition, part in found.items():
+        assert rows_of(part) == [row for row, (wanted, _) in zip(expected, rows, strict=True) if wanted == partition]
+
+
+@given(st.lists(st.integers(-(1 << 31), (1 << 31) - 1), min_size=1), st.binary(max_size=2))
+def test_varints(values: list[int], before: bytes) -> None:
+    expected = []
+    for value in values:
+        encoded = bytearray()
+        encode_varint(value, encoded.append)
+        expected.append(bytes(encoded))
+    assert varints.texts(np.array(values), before).to_pylist() == [before + one for one in expected]
+    assert varints.sizes(np.array(values)).tolist() == [len(one) for one in expected]

@@ -1,0 +1,60 @@
+"""Keys go where Java's client and kafka-python put them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.partitioner import murmur2
+
+from cdfd.sinks.kafka.murmur2 import hashes, partitions
+
+# From UtilsTest.testMurmur2 of Apache Kafka.
+JAVA = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"a-little-bit-longer-string": -1486304829,
+    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    b"abc": 479470107,
+}
+
+
+def expected(key: bytes, count: int) -> int:
+    return (murmur2(key) & 0x7FFFFFFF) % count
+
+
+def test_hashes_of_javas_own_tests() -> None:
+    assert hashes(pa.array(JAVA, pa.large_binary())).view(np.int32).tolist() == list(JAVA.values())
+
+
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=40), st.binary(max_size=300))), st.integers(1, 1000))
+def test_equal_to_kafka_python(keys: list[bytes | None], count: int) -> None:
+    found = partitions(pa.array(keys, pa.large_binary()), count, unkeyed=count - 1)
+    assert found.dtype == np.int32
+    assert found.tolist() == [count - 1 if key is None else expected(key, count) for key in keys]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(), pa.string_view()])
+def test_any_width_and_slices(kind: pa.DataType) -> None:
+    keys = [f"key {'x' * (n % 7)}{n}" for n in range(50)]
+    found = partitions(pa.array(keys, kind).slice(7, 20), 12)
+    assert found.tolist() == [expected(key.encode(), 12) for key in keys[7:27]]
+
+
+def test_lengths_of_every_remainder_side_by_side() -> None:
+    keys = [bytes(range(256))[:length] for length in range(40)] * 3
+    assert partitions(pa.array(keys, pa.large_binary()), 7).tolist() == [expected(key, 7) for key in keys]
+
+
+def test_one_long_key_among_short_ones() -> None:
+    keys = [b"a", b"x" * 9_999, b"", b"bc"]
+    assert partitions(pa.array(keys, pa.large_binary()), 5).tolist() == [expected(key, 5) for key in keys]
+
+
+@pytest.mark.parametrize("keys", [[], [None, None], [b""]])
+def test_next_to_nothing(keys: list[bytes | None]) -> None:
+    wanted = [3 if key is None else expected(key, 4) for key in keys]
+    assert partitions(pa.array(keys, pa.large_binary()), 4, unkeyed=3).tolist() == wanted
