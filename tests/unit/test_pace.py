@@ -1,0 +1,70 @@
+"""When the ledger is told."""
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdfd.progress.pace import Pace
+
+
+def test_nothing_delivered_is_nothing_due() -> None:
+    pace = Pace(10)
+    assert (pace.due(0), pace.wait(0), pace.pending) == (None, None, None)
+
+
+def test_the_first_is_due_at_once_the_next_later() -> None:
+    pace = Pace(10).delivered(7)
+    assert (pace.due(100), pace.wait(100)) == (7, 0)
+    pace = pace.tried(100).recorded(7).delivered(8).delivered(9)
+    assert (pace.due(100), pace.wait(100)) == (None, 10)
+    assert (pace.due(109.9), pace.due(110), pace.wait(111)) == (None, 9, 0)
+    assert pace.pending == 9  # what a clean stop records
+    assert pace.tried(110).recorded(9).pending is None
+
+
+def test_what_comes_while_another_is_recorded_is_not_lost() -> None:
+    pace = Pace(10).delivered(7).tried(0).delivered(8).recorded(7)
+    assert (pace.pending, pace.due(5), pace.due(10)) == (8, None, 8)
+
+
+def test_what_fails_is_tried_again_later() -> None:
+    pace = Pace(10).delivered(7).tried(0)
+    assert (pace.due(9), pace.due(10), pace.pending) == (None, 7, 7)
+
+
+def test_own_versions_are_not_due_for_their_own_sake() -> None:
+    pace = Pace(10).delivered(7, ours=True)
+    assert (pace.due(0), pace.pending, pace.wait(0)) == (None, None, None)
+    # With one of somebody else, the newest is recorded.
+    pace = pace.delivered(8).delivered(9, ours=True)
+    assert pace.due(0) == 9
+    assert pace.tried(0).recorded(9).delivered(10, ours=True).pending is None
+
+
+def test_without_an_interval_every_version_is_due() -> None:
+    pace = Pace(0).delivered(1).tried(5).recorded(1).delivered(2)
+    assert pace.due(5) == 2
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.booleans(), st.booleans()), max_size=60), st.floats(0.1, 20))
+def test_never_more_often_and_never_out_of_order(events: list[tuple[float, bool, bool]], seconds: float) -> None:
+    pace, now = Pace(seconds), 0.0
+    attempts: list[float] = []
+    recorded: list[int] = []
+    newest = -1
+    for version, (passed, ours, fails) in enumerate(events):
+        now += passed
+        pace = pace.delivered(version, ours=ours)
+        newest = newest if ours and pace.pending is None else version
+        due = pace.due(now)
+        assert (due is not None) == (pace.wait(now) == 0)
+        if due is not None:
+            attempts.append(now)
+            pace = pace.tried(now)
+            if not fails:
+                recorded.append(due)
+                pace = pace.recorded(due)
+    assert all(later - earlier >= seconds * 0.999 for earlier, later in itertools.pairwise(attempts))
+    assert recorded == sorted(set(recorded))
+    assert (pace.pending if pace.pending is not None else recorded[-1] if recorded else -1) == newest
