@@ -138,7 +138,7 @@ class Writer:
     def write(self, execution: Execution, plans: Sequence[ChangePlan]) -> None:
         """All rows of `plans`. When it returns they are out of this process's hands."""
         # Debezium's events may hold two rows of different batches: those are encoded one after the other.
-        workers = execution.threads if self._debezium is None else 1
+        workers = execution.threads_for(plans) if self._debezium is None else 1
         for found, lines in mapped(self._encoded, execution.batches(plans), workers=workers):
             if self._stopped:
                 return

@@ -30,6 +30,9 @@ OnMissing = Callable[[MissingFileError], None]
 Select = Callable[[TableSchema], TableSchema]
 """From the schema of a version, the columns of it that are wanted."""
 
+LITTLE_BYTES = 256 << 10
+"""Bytes of files that are worked through before a thread has even started."""
+
 
 def everything(schema: TableSchema) -> TableSchema:
     """All columns."""
@@ -83,6 +86,10 @@ class Execution:
         """Cores to keep busy."""
         return len(os.sched_getaffinity(0)) if self.workers is None else self.workers
 
+    def threads_for(self, plans: Sequence[ChangePlan]) -> int:
+        """Cores to keep busy with what is done to the rows of `plans`: at the tip of a table they are few, and a thread costs more."""
+        return 1 if len(plans) == 1 and len(plans[0].scans) <= 4 and _is_little(plans[0].size) else self.threads
+
     @property
     def _lanes(self) -> int:
         """Files to read at a time. Files differ in size and rows have to wait for their turn, so one for each core is too few."""
@@ -116,7 +123,7 @@ class Execution:
             first_part = 0
             for scan in scans:
                 # With one file to read, the columns are what can be decoded side by side.
-                yield partial(self._scan, plan, scan, len(scans) < self.threads)
+                yield partial(self._scan, plan, scan, len(scans) < self.threads and not _is_little(scan.size))
 
     def _scan(self, plan: ChangePlan, scan: FileScan, use_threads: bool) -> Iterator[ChangeBatch]:
         try:
@@ -127,6 +134,11 @@ class Execution:
             self.on_missing(error.within(table=self.files.storage.uri, version=plan.version))
         except CdfdError as error:
             raise error.within(table=self.files.storage.uri, version=plan.version, path=scan.path) from None
+
+
+def _is_little(size: int) -> bool:
+    # 0 is a size that the log does not say.
+    return 0 < size <= LITTLE_BYTES
 
 
 async def in_thread(items: Iterator[T]) -> AsyncGenerator[T, None]:
