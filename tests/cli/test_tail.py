@@ -142,7 +142,7 @@ class TestTail:
             (["--until", "-1"], 2, "'-1' is neither a version, nor a timestamp"),
             (["--columns", "id,nope"], 2, "there is no column 'nope'"),
             (["--columns", ""], 2, "there is no column ''"),
-            (["--from", "9"], 1, "version 8 is not in the log; the newest is 5"),
+            (["--from", "9"], 2, "the range from version 9 to 5 goes backwards"),
             (["-o", "/nowhere/at/all"], 1, "cannot write: No such file or directory (file /nowhere/at/all)"),
             (["--from", "0", "-o", "/dev/full"], 1, "cannot write: No space left on device (file /dev/full)"),
         ],
