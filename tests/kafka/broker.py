@@ -1,0 +1,240 @@
+"""A real Kafka broker on this machine: a node of its own, in a folder of its own, that leaves nothing behind.
+
+    with Broker() as broker:
+        KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
+
+`python -m tests.kafka.broker` runs one in the foreground. It needs Java 17 and, the first time, Maven and the network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+
+from tests.kafka import guard
+from tests.kafka.installation import QUICK, as_text, installed, node_properties
+from tests.kafka.node import BrokerError, Node, free_ports, let_go
+
+if TYPE_CHECKING:
+    from tests.kafka.certificates import Certificates
+
+Protocol = Literal["SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+
+_GUARD_SECONDS = 20
+
+_DEFAULTS = {
+    "auto.create.topics.enable": "false",
+    # One node has everything.
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # The first transaction and the first group create these topics, and wait for it: 50 partitions take a second.
+    "offsets.topic.num.partitions": "2",
+    "transaction.state.log.num.partitions": "4",
+    "group.initial.rebalance.delay.ms": "0",
+    # After `kill` the node's former self has to be given up before it may start again: by default 9 seconds.
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "400",
+}
+
+
+class Broker:
+    """A cluster of one node. As a context manager it runs from beginning to end; else `start` it, and `close` it at last.
+
+    Whoever comes by `bootstrap_servers`, in the clear, may do everything, with an authorizer too.
+
+    Args:
+        protocols: further listeners; `address` tells where they are. SASL takes PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512; see `users`.
+            SSL alone asks for a client's certificate, SASL_SSL does not.
+        users: names and passwords, for PLAIN; for SCRAM create them, as an administrator does.
+        certificates: for the listeners with TLS.
+        authorizer: with one, nobody else may do anything that no ACL allows. Users are `User:name`, and `User:CN=name` by certificate.
+        properties: more of the node's, as in `server.properties`.
+        port: of `bootstrap_servers`; a free one where None.
+        jvm: what the JVM is told besides its memory.
+    """
+
+    def __init__(
+        self,
+        *,
+        protocols: Sequence[Protocol] = (),
+        users: Mapping[str, str] | None = None,
+        certificates: Certificates | None = None,
+        authorizer: bool = False,
+        properties: Mapping[str, str] | None = None,
+        port: int | None = None,
+        jvm: Sequence[str] = QUICK,
+    ) -> None:
+        installation = installed()
+        main_port, controller_port, *others = free_ports(2 + len(protocols))
+        self._ports = {"PLAINTEXT": port or main_port, **dict(zip(protocols, others, strict=True))}
+        self._closed = False
+        self.folder = Path(tempfile.mkdtemp(prefix="cdfd-kafka-"))
+        self._users = (self.folder / "users").open("w")
+        fcntl.flock(self._users, fcntl.LOCK_SH)
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, str(self.folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        shutil.copytree(installation.formatted, self.folder / "data")
+        settings = node_properties(self.folder / "data", self._ports["PLAINTEXT"], controller_port) | _DEFAULTS
+        settings |= _listeners(self._ports, controller_port)
+        settings |= _sasl(users or {}) if any(protocol.startswith("SASL") for protocol in protocols) else {}
+        settings |= _tls(certificates) if certificates is not None else {}
+        settings |= _AUTHORIZER if authorizer else {}
+        (self.folder / "server.properties").write_text(as_text(settings | dict(properties or {})))
+        command = installation.command("kafka.Kafka", "server.properties", jvm=jvm)
+        self._node = Node(self.folder, command)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients find it."""
+        return self.address("PLAINTEXT")
+
+    def address(self, protocol: Protocol | Literal["PLAINTEXT"]) -> str:
+        """Where clients find it that speak `protocol`."""
+        return f"127.0.0.1:{self._ports[protocol]}"
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process."""
+        return self._node.running
+
+    @property
+    def pid(self) -> int:
+        """Of the node's process."""
+        return self._node.pid
+
+    def log(self) -> str:
+        """What the node wrote, warnings and errors."""
+        return self._node.log()
+
+    def start(self) -> None:
+        """Return when it is ready for clients; with what it had when it was stopped or killed. `BrokerError` where it is never ready."""
+        self._node.start()
+
+    def stop(self) -> None:
+        """End it in good order. It may be started again."""
+        self._node.stop()
+
+    def kill(self) -> None:
+        """End it as a crash does. It may be started again."""
+        self._node.kill()
+
+    def restart(self) -> None:
+        """Start it again, at the same address, with what it has; stop it before if it runs."""
+        if self.running:
+            self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Let it hang: connections stay open, and nothing is answered."""
+        self._node.pause()
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+        self._node.resume()
+
+    def close(self) -> None:
+        """End it and remove all that it had."""
+        if self._closed:
+            return
+        self._closed = True
+        self._node.kill()
+        self._users.close()
+        self._guard.wait(_GUARD_SECONDS)
+
+    def leave(self) -> None:
+        """Let it run for as long as another process holds a lock on its `users`; see `shared`."""
+        self._closed = True
+        self._node.leave()
+        let_go(self._guard)
+        self._users.close()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+
+
+def _listeners(ports: Mapping[str, int], controller_port: int) -> dict[str, str]:
+    addresses = [f"{protocol}://127.0.0.1:{port}" for protocol, port in ports.items()]
+    protocols = [f"{protocol}:{protocol}" for protocol in ports]
+    return {
+        "listeners": ",".join([*addresses, f"CONTROLLER://127.0.0.1:{controller_port}"]),
+        "advertised.listeners": ",".join(addresses),
+        "listener.security.protocol.map": ",".join([*protocols, "CONTROLLER:PLAINTEXT"]),
+    }
+
+
+def _sasl(users: Mapping[str, str]) -> dict[str, str]:
+    plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+    known = "".join(f' user_{name}="{password}"' for name, password in users.items())
+    settings = {"sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"}
+    for listener in ("sasl_plaintext", "sasl_ssl"):
+        place = f"listener.name.{listener}"
+        settings[f"{place}.plain.sasl.jaas.config"] = f"{plain}{known};"
+        settings[f"{place}.scram-sha-256.sasl.jaas.config"] = f"{scram};"
+        settings[f"{place}.scram-sha-512.sasl.jaas.config"] = f"{scram};"
+    return settings
+
+
+def _tls(certificates: Certificates) -> dict[str, str]:
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(certificates.server),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificates.ca),
+        "listener.name.ssl.ssl.client.auth": "required",
+    }
+
+
+def main() -> None:
+    """Run one in the foreground until it is interrupted."""
+    parser = argparse.ArgumentParser(prog="tests.kafka.broker", description="A Kafka broker until Ctrl-C.")
+    parser.add_argument("--port", type=int, default=9092, help="of the listener (default 9092)")
+    port = parser.parse_args().port
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with Broker(port=port, properties={"auto.create.topics.enable": "true"}, jvm=()) as broker:
+            print(f"bootstrap_servers: {broker.bootstrap_servers}\nCtrl-C ends it and removes its topics", flush=True)
+            while broker.running:
+                time.sleep(0.2)
+            sys.exit(f"the broker has ended. Its last words:\n{broker.log()[-4000:]}")
+    except BrokerError as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""A real broker for whatever asks for one, and topics nobody else has.
+
+`broker` is shared by all tests of a run, in all its processes. Tests that stop, kill or set up a broker in their own way start their own:
+`with Broker(...) as broker`, after `needs_broker`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient
+
+from tests.kafka.installation import missing
+from tests.kafka.reading import Record, read_topic
+from tests.kafka.shared import SharedBroker, shared_broker
+
+
+@pytest.fixture(scope="session")
+def needs_broker() -> None:
+    """Skip where no broker can be started; fail there in continuous integration."""
+    if (reason := missing()) is None:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def broker(needs_broker: None, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[SharedBroker]:
+    """A broker of this run's. Take a topic of your own."""
+    own = tmp_path_factory.getbasetemp()
+    with shared_broker(own if worker_id == "master" else own.parent) as shared:
+        yield shared
+
+
+@pytest.fixture(scope="session")
+def admin(broker: SharedBroker) -> Iterator[KafkaAdminClient]:
+    """Everything that can be done to `broker`'s topics."""
+    with KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers) as client:
+        yield client
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name for topics and pipelines that begins with the test's, and that no other test has."""
+    readable = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
+    return f"{readable}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def topic(name: str) -> str:
+    """The name of a topic that no other test has. There is none of this name yet; see `create`."""
+    return name
+
+
+@pytest.fixture
+def create(admin: KafkaAdminClient) -> Callable[..., str]:
+    """`create(topic, partitions=1, **config)`: make a topic and wait for it; underscores in names of settings become dots."""
+
+    def made(topic: str, partitions: int = 1, **config: str) -> str:
+        configs = {key.replace("_", "."): value for key, value in config.items()}
+        wanted = {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": configs}}
+        admin.create_topics(wanted, wait_for_metadata=True)
+        return topic
+
+    return made
+
+
+@pytest.fixture
+def read(broker: SharedBroker) -> Callable[..., list[Record]]:
+    """`read(topic, at_least=0, timeout=20, committed=True)`: all its records, by partition and offset; see `read_topic`."""
+
+    def records(topic: str, **options: Any) -> list[Record]:
+        return read_topic(broker.bootstrap_servers, topic, **options)
+
+    return records

@@ -1,0 +1,148 @@
+"""A broker's process: started and ended, on purpose or by `kill -9`."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+READY = "Kafka Server started"
+# The process writes down who it is before it becomes the broker, so that whoever removes the folder also finds the process; see guard.py.
+_LAUNCH = 'echo $$ > pid && exec "$@"'
+
+
+class BrokerError(Exception):
+    """There is no broker, and why."""
+
+
+# Below those that systems give to clients. A client that keeps connecting to a port of theirs on its own machine, while the broker is away,
+# in the end connects to itself.
+_PORTS = range(20_000, 32_000)
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports of 127.0.0.1 that nobody listens at, just now."""
+    found: list[int] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise BrokerError("there are no free ports")
+
+
+class Node:
+    """A process that runs in a folder and writes `broker.log` there.
+
+    Args:
+        folder: an existing one, its own.
+        command: what it runs.
+        timeout: seconds to start in, and seconds to end in.
+    """
+
+    def __init__(self, folder: Path, command: Sequence[str], *, timeout: float = 60.0) -> None:
+        self.folder = folder
+        self._command = command
+        self._timeout = timeout
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._living().pid
+
+    def log(self) -> str:
+        """All that it wrote since it was first started."""
+        path = self.folder / "broker.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def start(self) -> None:
+        """Return when it is ready for clients. `BrokerError` with what it wrote where it ends instead, or takes too long."""
+        if self.running:
+            raise BrokerError("the broker runs already")
+        before = len(self.log())
+        with (self.folder / "broker.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _LAUNCH, "sh", *self._command],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + self._timeout
+        while READY not in self.log()[before:]:
+            ended, late = not self.running, time.monotonic() > deadline
+            if ended or late:
+                self.kill()
+                what = "ended while it started" if ended else f"was not ready within {self._timeout:g} seconds"
+                raise BrokerError(f"the broker {what}. Its last words:\n{self.log()[before:][-4000:]}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """End it in good order."""
+        process = self._living()
+        process.terminate()
+        try:
+            process.wait(self._timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerError(f"the broker did not end within {self._timeout:g} seconds") from None
+        self._forget()
+
+    def kill(self) -> None:
+        """End it without warning, as a crash does. Nothing where it has ended already."""
+        if self._process is not None:
+            self._signal(signal.SIGKILL)
+            self._process.wait(self._timeout)
+            self._forget()
+
+    def pause(self) -> None:
+        """Let it hang: its connections stay open, and nothing is answered."""
+        self._living()
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._living()
+        self._signal(signal.SIGCONT)
+
+    def leave(self) -> None:
+        """Let it run on without us."""
+        if self._process is not None:
+            let_go(self._process)
+            self._process = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, number)
+
+    def _living(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            raise BrokerError(f"the broker does not run. Its last words:\n{self.log()[-4000:]}")
+        return self._process
+
+    def _forget(self) -> None:
+        self._process = None
+        (self.folder / "pid").unlink(missing_ok=True)
+
+
+def let_go(process: subprocess.Popen[bytes]) -> None:
+    """Python warns of a process that is forgotten while it runs. This one is meant to outlive us."""
+    process.returncode = 0

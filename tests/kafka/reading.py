@@ -1,0 +1,74 @@
+"""Reading whole topics, as a careful consumer sees them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+from kafka import KafkaConsumer, TopicPartition
+
+
+class Record(NamedTuple):
+    """One record of a topic."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+def read_topic(
+    bootstrap_servers: str,
+    topic: str,
+    *,
+    at_least: int = 0,
+    timeout: float = 20.0,
+    committed: bool = True,
+    **options: Any,
+) -> list[Record]:
+    """All records of a topic up to its end, by partition and offset.
+
+    The end is where a `read_committed` reader may go when it is asked for: before the first transaction that is open. With `committed`
+    unset, all that is there, aborted transactions too.
+
+    Args:
+        bootstrap_servers: where the broker is.
+        topic: an existing one.
+        at_least: wait for so many records.
+        timeout: seconds for all of it.
+        committed: leave out what is not committed.
+        options: more for the consumer, such as credentials.
+
+    Raises:
+        TimeoutError: the end, or so many records, was not reached in time.
+    """
+    deadline = time.monotonic() + timeout
+    with_level = {"isolation_level": "read_committed" if committed else "read_uncommitted"} | options
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers, enable_auto_commit=False, **with_level)
+    try:
+        partitions = _partitions(consumer, topic, deadline)
+        consumer.assign(partitions)
+        consumer.seek_to_beginning()
+        found: list[Record] = []
+        while len(found) < at_least or not _at_end(consumer, partitions):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(found)} records of {topic} within {timeout:g} seconds, and not at its end")
+            for records in consumer.poll(timeout_ms=100).values():
+                found += [Record(r.partition, r.offset, r.key, r.value, tuple(r.headers)) for r in records]
+        return sorted(found, key=lambda record: (record.partition, record.offset))
+    finally:
+        consumer.close()
+
+
+def _partitions(consumer: KafkaConsumer, topic: str, deadline: float) -> list[TopicPartition]:
+    while not (numbers := consumer.partitions_for_topic(topic)):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"there is no topic {topic}")
+        time.sleep(0.05)
+    return [TopicPartition(topic, number) for number in sorted(numbers)]
+
+
+def _at_end(consumer: KafkaConsumer, partitions: list[TopicPartition]) -> bool:
+    ends = consumer.end_offsets(partitions)
+    return all(consumer.position(place) >= ends[place] for place in partitions)
