@@ -23,7 +23,7 @@ def run(path: Path) -> tuple[str, int]:
     """
     config = load(path)
     rows = asyncio.run(_check(config))
-    return _aligned([COLUMNS, *(row for row, _ in rows)]), 0 if all(usable for _, usable in rows) else 1
+    return aligned([COLUMNS, *(row for row, _ in rows)]), 0 if all(usable for _, usable in rows) else 1
 
 
 async def _check(config: Settings) -> list[tuple[tuple[str, ...], bool]]:
@@ -46,7 +46,8 @@ async def _check_table(config: Settings, table: settings.Table) -> tuple[tuple[s
     return (table.name, str(state.version), f"{len(state.live()):,}", changes, table.topic, note), True
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as lines of columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines = (
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows

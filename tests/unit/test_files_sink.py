@@ -18,6 +18,7 @@ import sink_crashes
 
 from cdfd.changes.position import Position
 from cdfd.errors import DataError, FencedError, SinkError
+from cdfd.sinks.delivery_folder import peek
 from cdfd.sinks.files import FilesSink
 from cdfd.sinks.formats import JsonLines, Parquet, RowsFormat
 
@@ -339,3 +340,40 @@ class TestParquet:
         with pytest.raises(SinkError, match="the rows"):
             asyncio.run(deliver(tmp_path, Parquet(), 0, batch))
         assert names(tmp_path) == [".lock"]
+
+
+def test_a_look_changes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    assert peek(str(folder)) is None
+    asyncio.run(deliver(folder, LINES, 0, rows(1)))
+    asyncio.run(deliver(folder, LINES, 1, rows(2)))
+    # As a crash between the two steps of a commit leaves it.
+    (folder / "_position.json").write_text(
+        json.dumps(json.loads((folder / "_position.json").read_text()) | {"version": 1, "delivered": False})
+    )
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert peek(str(folder)) == at(2)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert asyncio.run(position(folder)) == at(2)
+
+
+def test_a_look_at_what_has_only_begun(tmp_path: Path) -> None:
+    (tmp_path / "_position.json").write_text(
+        json.dumps(
+            {
+                "format": 1,
+                "table_id": "T",
+                "version": 0,
+                "part": 0,
+                "phase": "stream",
+                "ordinal": 0,
+                "delivered": False,
+            }
+        )
+    )
+    assert peek(str(tmp_path)) is None
+    assert asyncio.run(position(tmp_path)) is None
+    (tmp_path / "_position.json").unlink()
+    (tmp_path / "00000000000000000000.jsonl").write_bytes(b"1\n")
+    with pytest.raises(SinkError, match=r"no _position.json"):
+        peek(str(tmp_path))

@@ -76,7 +76,7 @@ class TestVersions:
 
         run(scenario())
 
-    def test_positions_survive_checkpoints(self) -> None:
+    def test_a_checkpoint_of_the_newest_version(self) -> None:
         async def scenario() -> None:
             lake = Lake(manual_clock())
             await table(lake, 3, manual_clock())

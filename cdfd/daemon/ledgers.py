@@ -1,0 +1,36 @@
+"""Which ledger each table of a configuration has."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from cdfd.config import settings
+from cdfd.config.settings import Settings
+from cdfd.progress.ledger import Ledger, NoLedger
+from cdfd.progress.source_ledger import SourceLedger
+from cdfd.progress.table_ledger import TableLedger
+from cdfd.storage.location import open_storage
+from cdfd.tail.clock import Clock, SystemClock
+
+
+@asynccontextmanager
+async def ledgers(config: Settings, clock: Clock | None = None) -> AsyncIterator[Callable[[settings.Table], Ledger]]:
+    """What gives a table its ledger: one for all of them, or in `source` each its own. Touches nothing yet; closes them at the end.
+
+    Raises:
+        ConfigError, UnsupportedError: a place that cannot be opened.
+    """
+    time = clock or SystemClock()
+    place = config.progress.ledger
+    async with AsyncExitStack() as opened:
+
+        def keep(ledger: Ledger) -> Ledger:
+            opened.push_async_callback(ledger.close)
+            return ledger
+
+        if place.kind == "source":
+            yield lambda table: keep(SourceLedger(open_storage(table.uri), time))
+            return
+        shared = keep(TableLedger(open_storage(place.uri), time) if place.kind == "table" else NoLedger())
+        yield lambda table: shared
