@@ -289,5 +289,9 @@ _ORDER = {None: 0, "delete": 1, "insert": 2}
 
 
 def _ordered(scans: Iterable[FileScan]) -> tuple[FileScan, ...]:
-    """By path; of one path, deletes before inserts. Rows of a file stay in the order of the file."""
-    return tuple(sorted(scans, key=lambda scan: (scan.path, _ORDER[scan.change_type])))
+    """Deletes, then inserts, each by path; rows of a file stay in the order of the file.
+
+    By path alone, a row that a writer moved to another file while it changed it could be inserted before it is deleted, and whoever keeps
+    the last change of each key would lose it.
+    """
+    return tuple(sorted(scans, key=lambda scan: (_ORDER[scan.change_type], scan.path)))
