@@ -84,7 +84,7 @@ class Execution:
     @property
     def threads(self) -> int:
         """Cores to keep busy."""
-        return len(os.sched_getaffinity(0)) if self.workers is None else self.workers
+        return _cores() if self.workers is None else self.workers
 
     def threads_for(self, plans: Sequence[ChangePlan]) -> int:
         """Cores to keep busy with what is done to the rows of `plans`: at the tip of a table they are few, and a thread costs more."""
@@ -134,6 +134,11 @@ class Execution:
             self.on_missing(error.within(table=self.files.storage.uri, version=plan.version))
         except CdfdError as error:
             raise error.within(table=self.files.storage.uri, version=plan.version, path=scan.path) from None
+
+
+def _cores() -> int:
+    # Linux tells which cores a container may use, other systems only how many there are.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _is_little(size: int) -> bool:
