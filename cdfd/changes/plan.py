@@ -67,7 +67,7 @@ class ChangePlan:
         version: of the table.
         timestamp_ms: when it was committed, in ms since the Unix epoch.
         schema: the schema in force at this version.
-        scans: in the order in which their rows are delivered: by path.
+        scans: in the order in which their rows are delivered: deletes before inserts, each by path.
         origin: where the rows come from.
     """
 
