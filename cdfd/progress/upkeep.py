@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 from cdfd.delta import last_checkpoint, paths
 from cdfd.errors import LogError, NotFoundError, StorageError
@@ -32,6 +33,9 @@ async def maintain(log: DeltaLog, version: int) -> None:
     try:
         await _maintain(log, version)
     except (StorageError, LogError) as error:
+        with suppress(StorageError):
+            if await _hinted(log) > version:
+                return  # somebody has written a newer one and cleaned up while this was at it
         logger.warning(
             "the ledger's log could not be shortened: %s", error, extra={"table": log.storage.uri, "version": version}
         )

@@ -289,6 +289,25 @@ class TestUpkeep:
 
         run(scenario())
 
+    def test_one_that_is_overtaken_leaves_it_to_the_others(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def scenario() -> None:
+            storage = FaultyStorage(MemoryStorage())
+            slow, other = opened(storage), opened(storage.inner)
+            await record(slow, range(9))
+
+            async def overtake(method: str, path: str) -> None:
+                if method == "read" and path == entry_path(0):
+                    await record(other, range(30), ITEMS)
+
+            storage.before = overtake
+            await slow.record(ORDERS, 9, "T")
+            assert await version_of(storage.inner) == 9
+            assert await version_of(storage.inner, ITEMS) == 29
+
+        with caplog.at_level(logging.WARNING, "cdfd.progress"):
+            run(scenario())
+        assert caplog.text == ""
+
     def test_a_checkpoint_that_fails_is_no_failure(self, caplog: pytest.LogCaptureFixture) -> None:
         async def fail(method: str, path: str) -> None:
             if method == "put":
