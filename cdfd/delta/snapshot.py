@@ -111,8 +111,11 @@ class Snapshot:
         return self._with(self.header.apply(commit), commit)
 
     def _with(self, header: Header, commit: Commit) -> Snapshot:
-        overlay = self.overlay
-        if commit.adds or commit.removes:
+        base, overlay = self.base, self.overlay
+        if isinstance(commit.adds, PackedFiles) and not commit.removes and self._empty:
+            # A table's first files, by the million where it was converted: packed as they are, they are the base.
+            base = Base(commit.adds.table)
+        elif commit.adds or commit.removes:
             changed = overlay.mutate()
             for action in commit.removes:
                 changed[action.key] = action
@@ -121,7 +124,12 @@ class Snapshot:
                 changed[added.key] = added
             overlay = changed.finish()
         txns = self.txns.update({txn.app_id: txn for txn in commit.txns}) if commit.txns else self.txns
-        return replace(self, header=header, overlay=overlay, txns=txns, domains=_domains(self.domains, commit.domains))
+        domains = _domains(self.domains, commit.domains)
+        return replace(self, header=header, base=base, overlay=overlay, txns=txns, domains=domains)
+
+    @property
+    def _empty(self) -> bool:
+        return not self.overlay and not len(self.base.adds) and not len(self.base.tombstones)
 
     def live(self) -> PackedFiles[Add]:
         """The files that make up the table, in no particular order."""

@@ -23,7 +23,7 @@ from cdfd.delta import action_fields, paths, snapshot
 from cdfd.delta import commit as commits
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol, Remove, Txn
 from cdfd.delta.commit import Commit
-from cdfd.delta.files import FILES, pack
+from cdfd.delta.files import FILES, PACK, pack
 from cdfd.delta.header import PartialHeader
 from cdfd.delta.snapshot import Base, Snapshot, first, interval_ms, replay, retention_ms
 from cdfd.errors import LogError, UnsupportedError
@@ -425,6 +425,36 @@ class TestReconciliation:
 
 
 WEEK = 7 * 24 * 3_600_000
+
+
+class TestManyFiles:
+    """A table's first files, where they are many, become the base as they are packed."""
+
+    HEAD = (
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": {"id": "t", "schemaString": '{"type":"struct","fields":[]}', "partitionColumns": []}},
+    )
+
+    def start(self) -> Snapshot:
+        adds = [
+            {"add": {"path": f"f{n}", "partitionValues": {}, "size": n, "dataChange": True}} for n in range(PACK + 10)
+        ]
+        return first(commits.parse(0, entry([*self.HEAD, *adds])))
+
+    def test_they_are_the_base(self) -> None:
+        state = self.start()
+        assert not state.overlay
+        assert len(state.live()) == PACK + 10
+
+    def test_what_follows_is_reconciled_with_them(self) -> None:
+        state = self.start()
+        later = state.apply(Commit(1, adds=(add("f1", size=99), add("new")), removes=(remove("f2"),)))
+        live = {each.path: each.size for each in later.live()}
+        assert len(live) == PACK + 10
+        assert live["f1"] == 99
+        assert "f2" not in live
+        assert len(state.live()) == PACK + 10
+        assert [each.path for each in later.tombstones()] == ["f2"]
 
 
 class TestTombstones:
