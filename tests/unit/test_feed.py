@@ -396,8 +396,9 @@ class TestErrors:
             clock = manual_clock()
             lake = Lake(clock)
             writer = await table(lake, 2, clock)
-            await writer.commit("WRITE", [await writer._add(rows(n)) for n in (1, 2, 3)])
-            damaged = sorted(writer._files)[-1]
+            adds = [await writer._add(rows(n)) for n in (1, 2, 3)]
+            await writer.commit("WRITE", adds)
+            damaged = max(str(fields["path"]) for _, fields in adds)
             whole = lake.bytes_of(damaged)
             await lake.put(damaged, whole[:-20])
             events: list[str] = []
