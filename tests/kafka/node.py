@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -14,6 +15,18 @@ from pathlib import Path
 READY = "Kafka Server started"
 # The process writes down who it is before it becomes the broker, so that whoever removes the folder also finds the process; see guard.py.
 _LAUNCH = 'echo $$ > pid && exec "$@"'
+
+
+_STOP_SECONDS = 5.0
+
+
+def _stopped(pid: int) -> bool:
+    """Whether all threads of a process are stopped (state T)."""
+    states = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            states.append((task / "stat").read_text().rpartition(")")[2].split()[0])
+    return set(states) == {"T"}
 
 
 class BrokerError(Exception):
@@ -114,8 +127,14 @@ class Node:
 
     def pause(self) -> None:
         """Let it hang: its connections stay open, and nothing is answered."""
-        self._living()
+        pid = self._living().pid
         self._signal(signal.SIGSTOP)
+        # The signal is on its way: a thread that runs stops when it gets there, and until then it may still answer.
+        deadline = time.monotonic() + _STOP_SECONDS
+        while not _stopped(pid):
+            if time.monotonic() > deadline:
+                raise BrokerError(f"the broker did not stop within {_STOP_SECONDS} s")
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """Let it go on."""
