@@ -180,6 +180,43 @@ def check(config: CONFIG) -> None:
     raise typer.Exit(code)
 
 
+progress = typer.Typer(
+    help="Positions per table: sink, ledger, table, lag.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(progress, name="progress")
+NAME = Annotated[str, typer.Argument(metavar="NAME", help="Name of a table of the configuration.")]
+
+
+@progress.command()
+def show(config: CONFIG) -> None:
+    """Show where sink, ledger and table stand."""
+    from cdfd.daemon import progress_command
+
+    report, code = progress_command.show(config)
+    _print(report)
+    raise typer.Exit(code)
+
+
+@progress.command("set")
+def set_(
+    config: CONFIG,
+    table: NAME,
+    version: Annotated[int, typer.Argument(min=0, help="The last version that counts as delivered.")],
+) -> None:
+    """Make sink and ledger say that a version and all before it are delivered."""
+    from cdfd.daemon import progress_command
+
+    _print(progress_command.set_position(config, table, version))
+
+
+@progress.command()
+def reset(config: CONFIG, table: NAME) -> None:
+    """Forget a table's position."""
+    from cdfd.daemon import progress_command
+
+    _print(progress_command.reset(config, table))
+
+
 @app.command()
 def inspect(
     table: TABLE,

@@ -219,3 +219,24 @@ def wait_for(path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} did not appear"
         time.sleep(0.005)
+
+
+class TestProgress:
+    def test_where_a_table_stands(self, writer: TableWriter, tmp_path: Path) -> None:
+        path = config(tmp_path, writer.storage.uri, start="earliest")
+        fresh = cdfd("progress", "show", "-c", path)
+        assert fresh.code == 0
+        assert fresh.out.splitlines()[1].split()[:2] == ["orders", "-"]
+        with started("run", "-c", path) as daemon:
+            wait_for(tmp_path / "out" / "orders" / f"{5:020d}.jsonl")
+            assert daemon.end(signal.SIGTERM).code == 0
+        delivered = cdfd("progress", "show", "-c", path)
+        assert delivered.out.splitlines()[1].split()[:5] == ["orders", "5", "-", "5", "0"]
+        back = cdfd("progress", "set", "-c", path, "orders", "2")
+        assert back.code == 1
+        assert "cannot go back" in back.err
+
+    def test_a_table_that_is_not_configured(self, writer: TableWriter, tmp_path: Path) -> None:
+        ended = cdfd("progress", "reset", "-c", config(tmp_path, writer.storage.uri), "customers")
+        assert ended.code == 2
+        assert "customers" in ended.err
