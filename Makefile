@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MARK := .venv/.installed
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench kafka clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
@@ -30,5 +30,8 @@ test: lint  ## All tests
 bench: $(MARK)  ## Benchmarks, with peers in the same run; updates bench/README.md
 	$(BIN)/python -m bench.run
 
+kafka: $(MARK)  ## A real Kafka broker in the foreground, for trying things out (needs Java and Maven)
+	$(BIN)/python -m tests.kafka.broker
+
 clean:  ## Remove what was made
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/data
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/data
