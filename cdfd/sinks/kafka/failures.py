@@ -1,0 +1,68 @@
+"""What Kafka answers, in our words. Codes are those of the protocol, which all clients share."""
+
+from __future__ import annotations
+
+from kafka.errors import KafkaError, RetriableError
+
+from cdfd.errors import FencedError, SinkError
+
+_INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED = 47, 90
+_FENCED = frozenset({_INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED})
+
+# The broker and this producer do not agree on what was sent; a new producer begins anew.
+_RETRIABLE_WITH_ANOTHER = frozenset(
+    {
+        45,  # OUT_OF_ORDER_SEQUENCE_NUMBER
+        46,  # DUPLICATE_SEQUENCE_NUMBER
+        48,  # INVALID_TXN_STATE
+        49,  # INVALID_PRODUCER_ID_MAPPING
+        51,  # CONCURRENT_TRANSACTIONS
+        59,  # UNKNOWN_PRODUCER_ID
+        120,  # TRANSACTION_ABORTABLE
+    }
+)
+_TOO_LARGE = "Is the topic's max.message.bytes lower than when the daemon started? Restart it, or raise the topic's."
+_ACCESS = "Give the daemon's user access."
+_HINTS = {
+    3: "Does the topic exist, and has it that many partitions?",
+    10: _TOO_LARGE,
+    17: "Kafka's topic names have letters, digits, '.', '_' and '-', 249 at most.",
+    18: _TOO_LARGE,
+    29: _ACCESS + " It needs Write and Describe on the topic.",
+    31: _ACCESS + " It needs IdempotentWrite on the cluster.",
+    32: "The commit's timestamp is further off than the topic's message.timestamp.after.max.ms or .before.max.ms allow.",
+    50: "The broker's transaction.max.timeout.ms is lower.",
+    53: _ACCESS + " It needs Write and Describe on the transactional id.",
+    58: "Are sink.security.username and password right?",
+    87: "A compacted topic takes no records without a key.",
+}
+
+
+def failure(doing: str, reason: str, *, code: int | None, retriable: bool) -> SinkError:
+    """An error that says what was tried, what the answer was, and what to do.
+
+    Args:
+        doing: what was tried, as in "cannot ...".
+        reason: what the client says.
+        code: of the protocol, where there is one.
+        retriable: whether the client takes it for something that passes.
+    """
+    if code in _FENCED:
+        return fenced(reason)
+    retriable = retriable or code in _RETRIABLE_WITH_ANOTHER
+    return SinkError(f"cannot {doing}: {reason}", hint=None if code is None else _HINTS.get(code), retriable=retriable)
+
+
+def fenced(reason: str) -> FencedError:
+    """Another producer has our transactional id, or the broker gave up our transaction: the two cannot be told apart."""
+    return FencedError(
+        f"another daemon has taken over this table of the pipeline: {reason}",
+        hint="Two daemons with one pipeline name? Or was the daemon held up for longer than a transaction may take?",
+    )
+
+
+def translated(error: Exception, doing: str) -> SinkError:
+    """An error of kafka-python in our words."""
+    code = getattr(error, "errno", None)
+    reason = str(error) if isinstance(error, KafkaError) else repr(error)
+    return failure(doing, reason, code=code, retriable=isinstance(error, RetriableError))
