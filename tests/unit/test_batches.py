@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from typing import Any, get_args
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from kafka.record.memory_records import MemoryRecords
 from kafka.record.util import encode_varint
 
 from cdfd.encoding.records import Records
-from cdfd.sinks.kafka import varints
+from cdfd.sinks.kafka import batches, varints
 from cdfd.sinks.kafka.batches import Batching, Oversized, RecordBatch, by_partition, record_batches
 from cdfd.sinks.kafka.compression import CODES, Compression, compress
 
@@ -129,22 +130,29 @@ def sliced_out(records: Records, start: int) -> Records:
     )
 
 
-@given(some_records(), st.sampled_from(COMPRESSIONS), st.integers(1, 2000), st.integers(0, 1 << 45))
+FEW = st.sampled_from([0, 1000])
+
+
+@given(some_records(), st.sampled_from(COMPRESSIONS), st.integers(1, 2000), st.integers(0, 1 << 45), FEW)
 @settings(deadline=None)
-def test_read_back(records: Records, compression: Compression, target: int, timestamp: int) -> None:
-    items = list(record_batches(records, timestamp, Batching(compression, target=target)))
+def test_read_back(records: Records, compression: Compression, target: int, timestamp: int, few: int) -> None:
+    with mock.patch.object(batches, "_FEW", few):
+        items = list(record_batches(records, timestamp, Batching(compression, target=target)))
     assert read_back(items, timestamp) == rows_of(records)
 
 
-@given(some_records(), st.sampled_from(COMPRESSIONS), st.integers(70, 600))
+@given(some_records(), st.sampled_from(COMPRESSIONS), st.integers(70, 600), FEW)
 @settings(deadline=None)
-def test_no_batch_is_over_the_limit_and_nothing_is_lost(records: Records, how: Compression, limit: int) -> None:
-    items = list(record_batches(records, 5, Batching(how, limit)))
+def test_no_batch_is_over_the_limit_and_nothing_is_lost(
+    records: Records, how: Compression, limit: int, few: int
+) -> None:
+    with mock.patch.object(batches, "_FEW", few):
+        items = list(record_batches(records, 5, Batching(how, limit)))
     left_out = {item.index for item in items if isinstance(item, Oversized)}
-    batches = [item for item in items if isinstance(item, RecordBatch)]
-    assert all(len(batch.data) <= limit for batch in batches)
+    made = [item for item in items if isinstance(item, RecordBatch)]
+    assert all(len(batch.data) <= limit for batch in made)
     assert all(item.size > limit for item in items if isinstance(item, Oversized))
-    assert read_back(batches, 5) == [row for number, row in enumerate(rows_of(records)) if number not in left_out]
+    assert read_back(made, 5) == [row for number, row in enumerate(rows_of(records)) if number not in left_out]
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -158,7 +166,9 @@ def test_many_groups_of_many_batches(compression: Compression) -> None:
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("size", [0, 63, 64, 8191, 8192, 1 << 20, 5 << 20])
-def test_values_of_any_size(compression: Compression, size: int) -> None:
+@pytest.mark.parametrize("few", [0, 1000])
+def test_values_of_any_size(compression: Compression, size: int, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "_FEW", few)
     records = records_of([b"a", b"x" * size, None, b""], [b"", b"k" * (size // 2), b"k", b"l"])
     items = list(record_batches(records, 1, Batching(compression, limit=16 << 20)))
     assert read_back(items, 1) == rows_of(records)
@@ -173,7 +183,11 @@ def test_a_record_over_the_limit_that_compression_brings_under_it(compression: C
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_a_record_that_nothing_brings_under_the_limit(compression: Compression) -> None:
+@pytest.mark.parametrize("few", [0, 1000])
+def test_a_record_that_nothing_brings_under_the_limit(
+    compression: Compression, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "_FEW", few)
     noise = np.random.default_rng(1).bytes(1_100_000)
     items = list(record_batches(records_of([b"a", b"b", noise, b"c"]), 1, Batching(compression)))
     assert [item.index if isinstance(item, Oversized) else None for item in items] == [None, 2, None]
@@ -246,4 +260,5 @@ def test_varints(values: list[int], before: bytes) -> None:
         encode_varint(value, encoded.append)
         expected.append(bytes(encoded))
     assert varints.texts(np.array(values), before).to_pylist() == [before + one for one in expected]
+    assert [before + varints.varint(value) for value in values] == [before + one for one in expected]
     assert varints.sizes(np.array(values)).tolist() == [len(one) for one in expected]

@@ -14,7 +14,7 @@ Who sends a batch is written into its header when it is sent (`RecordBatch.stamp
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 
@@ -38,9 +38,12 @@ _PRODUCER_AT = struct.calcsize(">qiibIhiqq")
 _TRANSACTIONAL = 0x10
 _MAGIC = 2
 _NONE = -1
+_NOBODY = (_NONE, _NONE, _NONE)
 
 # The most that a record has besides key, value and headers: its length, attributes, timestamp and offset delta, lengths of key and value.
 _RECORD_EXTRA = 5 + 2 + 5 + 5 + 5
+# So few records that kernels do not pay.
+_FEW = 100
 # Lengths in the format are of 31 bits.
 _LENGTH_LIMIT = (1 << 31) - 1 - 1024
 # What is put together in one go: enough for the kernels, little enough for the processor's cache.
@@ -153,7 +156,8 @@ def record_batches(records: Records, timestamp: int, batching: Batching) -> Iter
         timestamp: of all of them, milliseconds since 1970.
         batching: compression and limits.
     """
-    if not len(records):
+    if len(records) <= _FEW:
+        yield from _few(records, timestamp, batching)
         return
     bounds = _bounds(records)
     cuts = _cuts(bounds, min(batching.target, batching.limit - _HEADER.size))
@@ -189,27 +193,50 @@ def _group(
 ) -> Iterator[RecordBatch | Oversized]:
     """Batches whose records are put together in one go."""
     start, end = cuts[0], cuts[-1]
-    if int(bounds[end] - bounds[start]) > _LENGTH_LIMIT:
-        # More than the format can say: a single record, as groups are small.
-        yield Oversized(start, int(bounds[end] - bounds[start]))
-        return
     counts = np.diff(cuts)
     deltas = np.arange(end - start) - np.repeat(cuts[:-1], counts) + start
     offsets, data = parts(_encoded(sliced(records, start, end - start), deltas))
     for cut, count in zip(cuts[:-1], counts.tolist(), strict=True):
         section = data[offsets[cut - start] : offsets[cut - start + count]].data
-        batch = _batch(section, count, timestamp, batching.compression)
-        yield batch if len(batch.data) <= batching.limit else Oversized(cut, len(batch.data))
+        yield _batch(section, cut, count, timestamp, batching)
 
 
-def _batch(section: memoryview, count: int, timestamp: int, compression: Compression) -> RecordBatch:
-    packed = memoryview(compress(compression, section))
+def _few(records: Records, timestamp: int, batching: Batching) -> Iterator[RecordBatch | Oversized]:
+    """The same for a handful of records, which are put together sooner than all the kernels are called."""
+    room = min(batching.target, batching.limit - _HEADER.size)
+    section, first = bytearray(), 0
+    for number, row in enumerate(rows(records)):
+        record = _record(*row, number - first)
+        if section and len(section) + len(record) > room:
+            yield _batch(memoryview(section), first, number - first, timestamp, batching)
+            section, first, record = bytearray(), number, _record(*row, 0)
+        section += record
+    if section:
+        yield _batch(memoryview(section), first, len(records) - first, timestamp, batching)
+
+
+def _record(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]], delta: int) -> bytes:
+    rest = b"\x00\x00" + b"".join((varints.varint(delta), _field(key), _field(value), _headers(headers)))
+    return varints.varint(len(rest)) + rest
+
+
+def _field(text: bytes | None) -> bytes:
+    return varints.varint(_NONE) if text is None else varints.varint(len(text)) + text
+
+
+def _batch(section: memoryview, first: int, count: int, timestamp: int, batching: Batching) -> RecordBatch | Oversized:
+    """A batch of these records, of which the first has number `first`; or that it, all alone, is too large."""
+    if len(section) > _LENGTH_LIMIT:
+        return Oversized(first, len(section))
+    compression, packed = batching.compression, memoryview(compress(batching.compression, section))
     if len(packed) >= len(section):
-        packed, compression = section, "none"
-    length = _HEADER.size + len(packed) - _LENGTH_FROM
-    sender = (_NONE, _NONE, _NONE)
-    attributes = CODES[compression]
-    header = _HEADER.pack(0, length, _NONE, _MAGIC, 0, attributes, count - 1, timestamp, timestamp, *sender, count)
+        compression, packed = "none", section
+    size = _HEADER.size + len(packed)
+    if size > batching.limit:
+        return Oversized(first, size)
+    header = _HEADER.pack(
+        0, size - _LENGTH_FROM, _NONE, _MAGIC, 0, CODES[compression], count - 1, timestamp, timestamp, *_NOBODY, count
+    )
     return RecordBatch(bytearray().join((header, packed)), count)
 
 
@@ -240,7 +267,7 @@ def _add_headers(pieces: _Pieces, records: Records) -> None:
         pieces.field(column, len(records), absent)
 
 
-def _headers(headers: tuple[tuple[str, bytes], ...], *, counted: bool = True) -> bytes:
+def _headers(headers: Sequence[tuple[str, bytes]], *, counted: bool = True) -> bytes:
     """Headers that all records have."""
     count = varints.varint(len(headers)) if counted else b""
     return count + b"".join(_header_name(name) + varints.varint(len(value)) + value for name, value in headers)

@@ -14,6 +14,8 @@ from cdfd.encoding.pieces import Integers, pool_from_parts
 # What 1, 2, 3 and 4 bytes hold.
 _LIMITS = (1 << 7, 1 << 14, 1 << 21, 1 << 28)
 
+_BYTES = [bytes([value]) for value in range(1 << 7)]
+
 
 def sizes(values: Integers) -> Integers:
     """How many bytes each of the values takes; they are within 32 bits."""
@@ -22,8 +24,15 @@ def sizes(values: Integers) -> Integers:
 
 def varint(value: int) -> bytes:
     """One of them."""
-    array = texts(np.array([value]))
-    return bytes(array[0].as_py())
+    unsigned = value << 1 ^ value >> 63
+    if unsigned < 0x80:
+        return _BYTES[unsigned]
+    encoded = bytearray()
+    while unsigned >= 0x80:
+        encoded.append(unsigned & 0x7F | 0x80)
+        unsigned >>= 7
+    encoded.append(unsigned)
+    return bytes(encoded)
 
 
 def texts(values: Integers, before: bytes = b"") -> pa.Array:

@@ -16,7 +16,7 @@ from typing import Any
 
 import kafka
 from kafka import KafkaProducer, TopicPartition
-from kafka.errors import BrokerResponseError, IllegalStateError, KafkaTimeoutError
+from kafka.errors import BrokerResponseError, IllegalStateError, InvalidProducerEpochError, KafkaTimeoutError
 from kafka.producer.producer_batch import ProducerBatch
 from kafka.producer.record_accumulator import RecordAccumulator
 from kafka.producer.sender import Sender
@@ -115,6 +115,9 @@ class WholeBatches:
         error = answer if isinstance(answer, Exception) else _error_of(answer[2], batch.count)
         doing = f"deliver to partition {place.partition} of topic {place.topic}"
         self._in_flight.settle(len(batch.data), None if error is None else translated(error, doing))
+        if isinstance(error, InvalidProducerEpochError) and self._manager.is_transactional():
+            # The client would now ask for an epoch of its own, and brokers before 2.7 let it: that would fence the producer which fenced us.
+            self._sender.force_close()
 
     def end(self, timeout: float, *, commit: bool) -> None:
         """End the transaction. The public methods would wait for ever."""
