@@ -25,7 +25,7 @@ from cdfd.changes.execute import ChangeBatch, Execution, everything, named
 from cdfd.changes.lanes import mapped
 from cdfd.changes.plan import ChangePlan
 from cdfd.encoding.debezium import DebeziumEncoder
-from cdfd.encoding.json import JsonEncoder
+from cdfd.encoding.json import LineEncoder
 from cdfd.errors import StorageError
 from cdfd.report import Report, watched
 from cdfd.table import Table, versions
@@ -123,7 +123,7 @@ class Writer:
     ) -> None:
         self._out = out
         self._debezium = DebeziumEncoder(table) if format == "debezium" else None
-        self._flat: JsonEncoder | None = None
+        self._flat = LineEncoder()
         self._report = Report(logger, "written", table, terminal=terminal)
         self._stopped = False
 
@@ -151,10 +151,7 @@ class Writer:
     def _encoded(self, found: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer]:
         if self._debezium is not None:
             return found, self._debezium.lines(found.rows, snapshot=found.plan.origin == "snapshot")
-        encoder = self._flat
-        if encoder is None or encoder.schema != found.rows.schema:
-            self._flat = encoder = JsonEncoder(found.rows.schema)
-        return found, encoder.lines(found.rows)
+        return found, self._flat(found.rows)
 
 
 @contextlib.contextmanager

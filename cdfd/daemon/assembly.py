@@ -15,7 +15,7 @@ from cdfd.config import settings
 from cdfd.config.settings import FilesSink as FilesSettings
 from cdfd.config.settings import Settings
 from cdfd.daemon.feed import Feed, Policies
-from cdfd.encoding.json import JsonEncoder
+from cdfd.encoding.json import LineEncoder
 from cdfd.errors import MissingFileError, SinkError, UnsupportedError
 from cdfd.report import watched
 from cdfd.sinks.base import Sink
@@ -106,7 +106,7 @@ def _no_such_sink(config: Settings) -> UnsupportedError:
 def _rows_format(sink: FilesSettings) -> RowsFormat:
     if sink.format == "parquet":
         return Parquet()
-    return JsonLines(lambda batch: JsonEncoder(batch.schema).lines(batch))
+    return JsonLines(LineEncoder())
 
 
 def _on_missing(table: settings.Table) -> OnMissing:

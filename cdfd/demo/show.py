@@ -21,7 +21,7 @@ from cdfd.changes.execute import Execution
 from cdfd.changes.position import Position
 from cdfd.daemon.feed import Feed, Policies
 from cdfd.demo.writer import TableWriter
-from cdfd.encoding.json import JsonEncoder
+from cdfd.encoding.json import LineEncoder, lines
 from cdfd.errors import SinkError
 from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.files import FilesSink
@@ -63,7 +63,7 @@ async def _show(place: Path) -> None:
     await writer.create()
     say(f"A Delta table at {table.uri}, a daemon that delivers its changes to {place / 'changes'}\n")
     stop = asyncio.Event()
-    files = await FilesSink.open(place / "changes", JsonLines(lambda batch: JsonEncoder(batch.schema).lines(batch)))
+    files = await FilesSink.open(place / "changes", JsonLines(LineEncoder()))
     sink = ShowingSink(files)
     with table.tailer() as tailer:
         feed = Feed(table, sink, Execution(table.files), tailer, Policies(start="earliest"), stop)
@@ -174,7 +174,7 @@ class ShowingSink:
         self._delivered[version] = self._clock.monotonic()
         self._measure(version)
         for batch in batches:
-            sys.stdout.write(bytes(JsonEncoder(batch.schema).lines(batch.slice(0, SHOWN))).decode())
+            sys.stdout.write(bytes(lines(batch.slice(0, SHOWN))).decode())
             if batch.num_rows > SHOWN:
                 say(f"... and {batch.num_rows - SHOWN} more")
         self.batches += batches

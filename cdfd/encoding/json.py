@@ -87,6 +87,20 @@ class JsonEncoder:
             raise DataError(f"column {self._schema_names[position]}: {error.what}", hint=error.hint) from error
 
 
+class LineEncoder:
+    """`JsonEncoder.lines` of batches whose schema changes now and then: prepared once per schema. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._encoder: JsonEncoder | None = None
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.Buffer:
+        """The rows as JSON lines. Raises as `JsonEncoder` and its `lines` do."""
+        encoder = self._encoder
+        if encoder is None or encoder.schema != batch.schema:
+            self._encoder = encoder = JsonEncoder(batch.schema)
+        return encoder.lines(batch)
+
+
 def text_of(texts: pa.Array) -> pa.Buffer:
     """The texts one after the other: the buffer they lie in, no copy."""
     offsets, _ = parts(texts)
