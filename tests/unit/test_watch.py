@@ -62,6 +62,17 @@ async def asleep(watch: Watch, clock: ManualClock) -> asyncio.Task[None]:
     return waiting
 
 
+async def settled(watch: Watch, clock: ManualClock, sleepers: int = 1) -> asyncio.Task[None]:
+    """As `asleep`, once late news of a folder's earlier lives (they come from another thread) has ended its waits."""
+    while True:
+        waiting = asyncio.create_task(watch.wait(LONG))
+        sleeping = asyncio.create_task(clock.asleep(sleepers))
+        await asyncio.wait({waiting, sleeping}, return_when=asyncio.FIRST_COMPLETED)
+        sleeping.cancel()
+        if not waiting.done():
+            return waiting
+
+
 class TestBackoff:
     def test_doubles_up_to_the_most_and_falls_back_at_once(self) -> None:
         backoff = Backoff(1.0, 5.0)
@@ -301,7 +312,7 @@ class TestLateAndLostFolders:
                 watch.close()
             last = DirectoryWatch(str(log), arrivals, clock, concerns="0.json".__eq__)
             await established(last, log)
-            waiting = await asleep(last, clock)
+            waiting = await settled(last, clock)
             rename(log / "0.json")
             await waiting
 
@@ -319,8 +330,7 @@ class TestLateAndLostFolders:
             log.mkdir(parents=True)
             for watch in those:
                 await watch.wait(LONG)
-            waiting = [asyncio.create_task(watch.wait(LONG)) for watch in those]
-            await clock.asleep(watches)
+            waiting = [await settled(watch, clock, sleepers) for sleepers, watch in enumerate(those, start=1)]
             rename(log / "0.json")
             await asyncio.gather(*waiting)
 
