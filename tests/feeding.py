@@ -14,6 +14,7 @@ from lake import Lake
 from cdfd.changes.execute import Execution
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
+from cdfd.changes.stream import Version
 from cdfd.daemon.feed import Feed, Policies
 from cdfd.encoding.json import JsonEncoder
 from cdfd.sinks.base import Delivery, Sink
@@ -55,6 +56,10 @@ class _HookedDelivery:
     def __init__(self, delivery: Delivery, hook: Hook) -> None:
         self.delivery = delivery
         self.hook = hook
+
+    async def start_version(self, version: Version) -> None:
+        self.hook("version", version)
+        await self.delivery.start_version(version)
 
     async def write(self, batch: pa.RecordBatch) -> None:
         self.hook("write", batch)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE
 from cdfd.changes.execute import Execution
 from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
 from cdfd.daemon.feed import Feed, Policies
 from cdfd.demo.writer import TableWriter
 from cdfd.encoding.json import LineEncoder, lines
@@ -192,6 +193,9 @@ class _Showing:
     sink: ShowingSink
     inner: Delivery
     batches: list[pa.RecordBatch] = field(default_factory=list)
+
+    async def start_version(self, version: Version) -> None:
+        await self.inner.start_version(version)
 
     async def write(self, batch: pa.RecordBatch) -> None:
         self.batches.append(batch)

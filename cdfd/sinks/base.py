@@ -10,10 +10,14 @@ from typing import Protocol
 import pyarrow as pa
 
 from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
 
 
 class Delivery(Protocol):
     """Rows on their way. Nothing of it counts until `commit` has returned."""
+
+    async def start_version(self, version: Version) -> None:
+        """What is written from here on belongs to this version, or to a part of it. Called for versions without rows, too."""
 
     async def write(self, batch: pa.RecordBatch) -> None:
         """Take one batch of change rows. Returns when the sink is ready for more: this is where back-pressure acts."""

@@ -13,6 +13,7 @@ from typing import Literal, Self
 import pyarrow as pa
 
 from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
 from cdfd.errors import SinkError
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.delivery_folder import DeliveryFolder
@@ -94,6 +95,9 @@ class FileDelivery:
         self._position = position
         self._spool: _Spool | None = None
         self._state: Literal["open", "failed", "ended"] = "open"
+
+    async def start_version(self, version: Version) -> None:
+        """Rows say themselves which version they are of."""
 
     async def write(self, batch: pa.RecordBatch) -> None:
         """Append a batch to the temporary file. Returns when it is written (not synced)."""

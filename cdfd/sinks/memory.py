@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
 from cdfd.errors import SinkError
 from cdfd.sinks.cursor import Cursor
 
@@ -59,6 +60,9 @@ class MemoryDelivery:
         self._position = position
         self._batches: list[pa.RecordBatch] = []
         self._ended = False
+
+    async def start_version(self, version: Version) -> None:
+        """Rows say themselves which version they are of."""
 
     async def write(self, batch: pa.RecordBatch) -> None:
         """Keep a batch."""
