@@ -63,6 +63,8 @@ class Broker:
         authorizer: with one, nobody else may do anything that no ACL allows. Users are `User:name`, and `User:CN=name` by certificate.
         properties: more of the node's, as in `server.properties`.
         port: of `bootstrap_servers`; a free one where None.
+        behind: the port of a proxy. There is one more listener then, in the clear, for the proxy to connect to: `address("BEHIND")`. Clients
+            that come through it are told that the broker is at the proxy's port.
         jvm: what the JVM is told besides its memory.
     """
 
@@ -75,11 +77,13 @@ class Broker:
         authorizer: bool = False,
         properties: Mapping[str, str] | None = None,
         port: int | None = None,
+        behind: int | None = None,
         jvm: Sequence[str] = QUICK,
     ) -> None:
         installation = installed()
-        main_port, controller_port, *others = free_ports(2 + len(protocols))
-        self._ports = {"PLAINTEXT": port or main_port, **dict(zip(protocols, others, strict=True))}
+        names = [*protocols, *(["BEHIND"] if behind is not None else [])]
+        main_port, controller_port, *others = free_ports(2 + len(names))
+        self._ports = {"PLAINTEXT": port or main_port, **dict(zip(names, others, strict=True))}
         self._closed = False
         self.folder = Path(tempfile.mkdtemp(prefix="cdfd-kafka-"))
         self._users = (self.folder / "users").open("w")
@@ -92,7 +96,7 @@ class Broker:
         )
         shutil.copytree(installation.formatted, self.folder / "data")
         settings = node_properties(self.folder / "data", self._ports["PLAINTEXT"], controller_port) | _DEFAULTS
-        settings |= _listeners(self._ports, controller_port)
+        settings |= _listeners(self._ports, controller_port, behind)
         settings |= _sasl(users or {}) if any(protocol.startswith("SASL") for protocol in protocols) else {}
         settings |= _tls(certificates) if certificates is not None else {}
         settings |= _AUTHORIZER if authorizer else {}
@@ -105,7 +109,7 @@ class Broker:
         """Where clients find it."""
         return self.address("PLAINTEXT")
 
-    def address(self, protocol: Protocol | Literal["PLAINTEXT"]) -> str:
+    def address(self, protocol: Protocol | Literal["PLAINTEXT", "BEHIND"]) -> str:
         """Where clients find it that speak `protocol`."""
         return f"127.0.0.1:{self._ports[protocol]}"
 
@@ -185,12 +189,13 @@ _AUTHORIZER = {
 }
 
 
-def _listeners(ports: Mapping[str, int], controller_port: int) -> dict[str, str]:
-    addresses = [f"{protocol}://127.0.0.1:{port}" for protocol, port in ports.items()]
-    protocols = [f"{protocol}:{protocol}" for protocol in ports]
+def _listeners(ports: Mapping[str, int], controller_port: int, behind: int | None) -> dict[str, str]:
+    addresses = [f"{name}://127.0.0.1:{port}" for name, port in ports.items()]
+    told = ports | ({"BEHIND": behind} if behind is not None else {})
+    protocols = [f"{name}:{'PLAINTEXT' if name == 'BEHIND' else name}" for name in ports]
     return {
         "listeners": ",".join([*addresses, f"CONTROLLER://127.0.0.1:{controller_port}"]),
-        "advertised.listeners": ",".join(addresses),
+        "advertised.listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in told.items()),
         "listener.security.protocol.map": ",".join([*protocols, "CONTROLLER:PLAINTEXT"]),
     }
 
