@@ -15,6 +15,7 @@ from cdfd.changes.execute import Execution
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
 from cdfd.changes.stream import Version
+from cdfd.daemon.delivering import Limits
 from cdfd.daemon.feed import Feed, Policies
 from cdfd.encoding.json import JsonEncoder
 from cdfd.sinks.base import Delivery, Sink
@@ -108,7 +109,7 @@ async def feed(
     lake: Lake, place: Place, clock: ManualClock, until: int | None = None, hook: Hook = lambda *_: None, **options: Any
 ) -> None:
     """Run a feed into `place` until version `until` is delivered, or something else ends it."""
-    part_bytes = options.pop("part_bytes", 1 << 30)
+    limits = Limits(options.pop("part_bytes", 1 << 30), max_bytes=options.pop("max_bytes", 0))
     on_missing = options.pop("on_missing", None)
     stop = options.pop("stop", asyncio.Event())
 
@@ -122,7 +123,7 @@ async def feed(
     sink = await place.open()
     try:
         with opened.tailer(clock) as tailer:
-            await Feed(opened, Hooked(sink, watched), execution, tailer, Policies(**options), stop, part_bytes).run()
+            await Feed(opened, Hooked(sink, watched), execution, tailer, Policies(**options), stop, limits).run()
     finally:
         await sink.close()
 

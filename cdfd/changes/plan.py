@@ -80,6 +80,8 @@ class ChangePlan:
     @property
     def size(self) -> int:
         """Bytes of all files to read."""
+        if isinstance(self.scans, LiveScans):
+            return self.scans.files.total_size()
         return sum(scan.size for scan in self.scans)
 
 

@@ -32,11 +32,13 @@ class Version:
         plan: what it changes.
         table_id: `metaData.id` in force.
         schema_change: how the schema differs from the version before; None where it does not, or there is none.
+        only_txns: the appIds of a version that holds nothing but transaction identifiers; none of any other.
     """
 
     plan: ChangePlan
     table_id: str
     schema_change: SchemaChange | None = None
+    only_txns: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -138,7 +140,7 @@ class PlanStream:
         change = None
         if previous is not None and previous.schema != header.schema:
             change = compare(previous.schema, header.schema) or None
-        return Version(made, header.metadata.id, change)
+        return Version(made, header.metadata.id, change, commit.only_txns)
 
 
 @asynccontextmanager

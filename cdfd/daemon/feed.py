@@ -9,16 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import AsyncGenerator, Awaitable
+from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from cdfd.changes.ahead import bursts
-from cdfd.changes.execute import Execution, in_thread
-from cdfd.changes.parts import parts
+from cdfd.changes.execute import Execution
 from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
-from cdfd.errors import MissingFileError, SchemaChangedError, SinkError
+from cdfd.changes.stream import PlanStream, Version
+from cdfd.daemon.delivering import Deliverer, Limits
+from cdfd.daemon.monitor import Monitor, Silence
+from cdfd.daemon.recording import Recorder
+from cdfd.daemon.turns import Turns
+from cdfd.errors import LogError, MissingFileError, SchemaChangedError
+from cdfd.progress.recovery import Places, decide, delivered
+from cdfd.progress.txn_state import is_ours
 from cdfd.report import Report
 from cdfd.sinks.base import Sink
 from cdfd.table import Table
@@ -29,8 +35,8 @@ logger = logging.getLogger("cdfd.feed")
 
 T = TypeVar("T")
 
-PART_BYTES = 256 << 20
-"""Bytes of files from which a version is delivered in parts, where nothing else is said."""
+LOOK_SECONDS = 10.0
+"""How often a loop that is behind finds out how far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +48,16 @@ class Policies:
         changes: where change rows may come from.
         on_missing_file: a data file is gone: end, leave its rows out, or deliver the live rows of the newest version instead.
         on_schema_change: a column is renamed, dropped or retyped: go on, or end before that version.
+        recover_from_ledger: where the sink has no position and the ledger has one, go on there, instead of ending with an error.
+        ledger_counts: the sink keeps no position, the ledger's is the one that counts.
     """
 
     start: Start = "snapshot"
     changes: Literal["auto", "cdf", "files"] = "auto"
     on_missing_file: Literal["fail", "skip", "resnapshot"] = "fail"
     on_schema_change: Literal["continue", "stop"] = "continue"
+    recover_from_ledger: bool = False
+    ledger_counts: bool = False
 
 
 @dataclass(slots=True)
@@ -61,7 +71,11 @@ class Feed:
         tailer: what waits for the next version.
         policies: see there.
         stop: set it to end after the delivery under way.
-        part_bytes: bytes of files from which a version is delivered in parts. Another value after a restart is no harm: parts are file scans.
+        limits: of a delivery.
+        recorder: tells the ledger; None where there is none.
+        monitor: is told of everything.
+        turns: of large deliveries, shared by the tables of a daemon.
+        sink_name: what the sink is called in messages.
         terminal: whether to show on a terminal how far long work has come, instead of logging it.
     """
 
@@ -71,13 +85,29 @@ class Feed:
     tailer: Tailer
     policies: Policies
     stop: asyncio.Event
-    part_bytes: int = PART_BYTES
+    limits: Limits = field(default_factory=Limits)
+    recorder: Recorder | None = None
+    monitor: Monitor = field(default_factory=Silence)
+    turns: Turns = field(default_factory=lambda: Turns(1))
+    sink_name: str = "the sink"
     terminal: bool = False
-    _report: Report = field(init=False)
+    _deliverer: Deliverer = field(init=False)
+    _looked: float = field(init=False, default=-math.inf)
 
     def __post_init__(self) -> None:
         clock = self.tailer.clock
-        self._report = Report(logger, "delivered", self.table.uri, terminal=self.terminal, clock=clock)
+        report = Report(logger, "delivered", self.table.uri, terminal=self.terminal, clock=clock)
+        self._deliverer = Deliverer(
+            self.table.uri,
+            self.sink,
+            self.execution,
+            self.limits,
+            self.stop,
+            self.monitor,
+            report,
+            self.turns,
+            clock,
+        )
 
     async def run(self) -> None:
         """Deliver until stopped.
@@ -85,14 +115,23 @@ class Feed:
         Raises:
             CdfdError: what went wrong; nothing of the delivery under way counts.
         """
-        position = await self.sink.last_position()
+        if self.recorder is None:
+            await self._run()
+            return
+        recording = asyncio.create_task(self.recorder.run())
+        try:
+            await self._run()
+        finally:
+            recording.cancel()
+            await asyncio.gather(recording, return_exceptions=True)
+        await self.recorder.finish()
+
+    async def _run(self) -> None:
+        position = await self._start()
         if position is None:
-            position = await self._unless_stopped(self._first_position())
-            if position is None:
-                return
-        else:
-            self._log("resuming at version %d", position.version, position)
+            return
         self.tailer.table_id = position.table_id
+        self.monitor.started(position)
         while not self.stop.is_set():
             try:
                 await self._run_from(position)
@@ -102,6 +141,32 @@ class Feed:
                 position = await self._restart(error)
             else:
                 return
+
+    async def _start(self) -> Position | None:
+        """Where to go on or to begin; None where told to stop before that was known."""
+        known = await self.sink.last_position()
+        entry = None if self.recorder is None else await self.recorder.position()
+        if known is None and entry is None:
+            return await self._unless_stopped(self._first_position())
+        if self.recorder is None:
+            assert known is not None
+            self._log("resuming at version %d", known.version, known)
+            return known
+        if known is None:
+            await self.tailer.wait_for_table()
+        # A known position's table is looked at as soon as its log is read.
+        table_id = known.table_id if known is not None else (await self.table.log.header()).metadata.id
+        recover = self.policies.recover_from_ledger or self.policies.ledger_counts
+        start = decide(known, entry, table_id, recover, Places(self.sink_name, f"the ledger {self.recorder.uri}"))
+        assert start.position is not None
+        level = logging.WARNING if start.warning else logging.INFO
+        extra = {"table": self.table.uri, "version": start.position.version, "part": start.position.part}
+        logger.log(level, "%s", start.reason, extra=extra)
+        if known is None:
+            await self._move(start.position, start.position)
+        if start.record is not None:
+            self._note_delivered(start.record, start.position.table_id)
+        return start.position
 
     async def _first_position(self) -> Position:
         """Where to begin, made durable at once: a daemon that dies before its first row begins there again."""
@@ -115,6 +180,11 @@ class Feed:
             header = await log.header()
             position = Position(header.metadata.id, version)
         await self._move(position, position)
+        before = delivered(position)
+        if self.policies.ledger_counts and before is not None:
+            self._note_delivered(before, position.table_id)
+            assert self.recorder is not None
+            await self.recorder.record_now()
         self._log("starting at version %d", position.version, position)
         return position
 
@@ -138,51 +208,70 @@ class Feed:
     async def _run_from(self, position: Position) -> None:
         stream = self.table.stream(self.policies.changes)
         if position.phase == "snapshot":
-            self._log("snapshot of version %d started", position.version, position)
-            following = Position(position.table_id, position.version + 1)
-            await self._deliver(await stream.snapshot(position.version, self.tailer), position, following)
-            if self.stop.is_set():
+            following = await self._snapshot(stream, position)
+            if following is None:
                 return
-            self._log("snapshot of version %d completed", position.version, position)
             position = following
         versions = stream.versions(self.tailer, position.version)
         async with contextlib.aclosing(bursts(versions)) as ready:
-            while (burst := await self._unless_stopped(anext(ready))) is not None:
-                for version in burst:
+            while (burst := await self._next(ready)) is not None:
+                while burst:
                     if self.stop.is_set():
                         return
-                    self._note_schema(version)
-                    following = Position(version.table_id, version.plan.version + 1)
-                    await self._deliver(version, position, following)
-                    position = following
+                    self._note_schema(burst[0])
+                    whole = await self._deliverer.deliver(burst, position)
+                    if not whole:
+                        return
+                    position = self._delivered(burst[:whole])
+                    burst = burst[whole:]
 
-    async def _deliver(self, version: Version, position: Position, following: Position) -> None:
-        """Deliver a version from `position` on, in parts where it is large. A stop comes into force between two parts."""
-        plan, first = version.plan, position.part
-        if first > len(plan.scans):
-            raise SinkError(
-                f"{first} files of this version are delivered, but it has {len(plan.scans)} to read",
-                table=self.table.uri,
-                version=plan.version,
-                hint="Put `changes` back to what it was, or deliver into an empty sink",
-            )
-        for start, end in parts(plan, first, self.part_bytes):
-            if self.stop.is_set() and start > first:
-                return
-            delivery = await self.sink.begin(position)
-            ordinal = position.ordinal
-            some = replace(plan, scans=plan.scans[:end])
-            try:
-                async with contextlib.aclosing(in_thread(self.execution.batches([some], position))) as batches:
-                    async for found in batches:
-                        await delivery.write(found.rows)
-                        ordinal += found.rows.num_rows
-                        self._report.count(plan.version, found.rows.num_rows)
-                position = following if end == len(plan.scans) else position.at_part(end, ordinal)
-                await delivery.commit(position)
-            except BaseException:
-                await delivery.abort()
-                raise
+    async def _snapshot(self, stream: PlanStream, position: Position) -> Position | None:
+        """Deliver the live rows at `position`; the position after them, or None where a stop came before their end."""
+        self._log("snapshot of version %d started", position.version, position)
+        version = await stream.snapshot(position.version, self.tailer)
+        self.monitor.saw(position.version)
+        if not await self._deliverer.deliver([version], position):
+            return None
+        self._log("snapshot of version %d completed", position.version, position)
+        return None if self.stop.is_set() else self._delivered([version])
+
+    def _delivered(self, versions: list[Version]) -> Position:
+        """What follows from `versions` being delivered whole."""
+        last = versions[-1]
+        if self.recorder is not None:
+            ours = all(is_ours(version.only_txns) for version in versions)
+            self._note_delivered(last.plan.version, last.table_id, ours=ours)
+        return Position(last.table_id, last.plan.version + 1)
+
+    def _note_delivered(self, version: int, table_id: str, *, ours: bool = False) -> None:
+        if self.recorder is not None:
+            self.recorder.delivered(version, table_id, ours=ours)
+
+    async def _next(self, ready: AsyncGenerator[list[Version], None]) -> list[Version] | None:
+        """The next versions, None where told to stop before there are any."""
+        if not self.tailer.idle.is_set() and self.tailer.clock.monotonic() - self._looked > LOOK_SECONDS:
+            await self._look()
+        following = asyncio.ensure_future(anext(ready))
+        idle = asyncio.ensure_future(self.tailer.idle.wait())
+        try:
+            await asyncio.wait((following, idle), return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                self.monitor.waiting()
+            found = await self._unless_stopped(following)
+        finally:
+            for future in (following, idle):
+                future.cancel()
+            await asyncio.gather(following, idle, return_exceptions=True)
+        if found is not None:
+            self.monitor.saw(found[-1].plan.version)
+        return found
+
+    async def _look(self) -> None:
+        """Find out how far the table has come."""
+        self._looked = self.tailer.clock.monotonic()
+        # What is wrong with the log, its reader tells in better words.
+        with contextlib.suppress(LogError):
+            self.monitor.saw(await self.table.log.latest_version())
 
     def _note_schema(self, version: Version) -> None:
         change = version.schema_change

@@ -54,6 +54,12 @@ class Commit:
     sidecars: tuple[Sidecar, ...] = ()
     size: int = 0
 
+    @property
+    def only_txns(self) -> tuple[str, ...]:
+        """The appIds of a version that holds nothing but transaction identifiers (and `commitInfo`); none of any other."""
+        others = (self.adds, self.removes, self.cdcs, self.domains, self.sidecars, self.metadata, self.protocol)
+        return () if any(others) else tuple(txn.app_id for txn in self.txns)
+
 
 def parse(version: int, data: bytes | Iterable[bytes], *, with_stats: bool = False) -> Commit:
     """Parse a log entry.

@@ -74,7 +74,7 @@ def decide(
             "or `cdfd progress reset` to begin anew",
         )
     position = Position(table_id, entry.version + 1)
-    return Start(position, None, f"going on at version {position.version}, where {places.ledger} ends")
+    return Start(position, None, f"resuming at version {position.version}, where {places.ledger} ends")
 
 
 def delivered(position: Position) -> int | None:
@@ -87,7 +87,7 @@ def delivered(position: Position) -> int | None:
 
 def _from_sink(sink: Position, entry: LedgerEntry | None, places: Places) -> Start:
     whole = delivered(sink)
-    going_on = f"going on at version {sink.version}, where {places.sink} stands"
+    going_on = f"resuming at version {sink.version}, where {places.sink} stands"
     if whole is None:
         return Start(sink, None, going_on)
     if entry is None:

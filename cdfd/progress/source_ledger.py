@@ -121,7 +121,7 @@ class SourceLedger:
         except NotFoundError:
             return False
         with named(self.uri):
-            return len(data) <= _OURS_BYTES and is_ours(commits.parse(version, data))
+            return len(data) <= _OURS_BYTES and is_ours(commits.parse(version, data).only_txns)
 
     def _require_open(self) -> None:
         if self._closed:

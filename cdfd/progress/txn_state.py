@@ -106,16 +106,13 @@ def txn(app_id: str, version: int, now_ms: int) -> Action:
     return "txn", {"appId": app_id, "version": version, "lastUpdated": now_ms}
 
 
-def is_ours(commit: Commit) -> bool:
-    """Whether a version holds nothing but progress of some cdfd: it must not be answered with progress, or it never ends.
+def is_ours(only_txns: Sequence[str]) -> bool:
+    """Whether a version, of which `Commit.only_txns` is this, holds nothing but progress of some cdfd.
 
-    By its appIds alone: what copies a table may drop `commitInfo`, and taking another's empty version for ours does no harm.
+    It must not be answered with progress, or it never ends. By its appIds alone: what copies a table may drop `commitInfo`, and taking
+    another's empty version for ours does no harm.
     """
-    others: Sequence[object] = (
-        *(commit.adds, commit.removes, commit.cdcs, commit.domains, commit.sidecars),
-        *(commit.metadata, commit.protocol),
-    )
-    return bool(commit.txns) and not any(others) and all(txn.app_id.startswith(PREFIX) for txn in commit.txns)
+    return bool(only_txns) and all(app_id.startswith(PREFIX) for app_id in only_txns)
 
 
 def _has_in_commit_timestamps(state: TxnState) -> bool:

@@ -7,10 +7,11 @@ nothing came.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
 from cdfd.tail.clock import Clock
@@ -45,6 +46,7 @@ class Tailer:
         clock: time.
         backoff: the poll interval's bounds.
         table_id: `metaData.id`, where known: a log that begins anew with another is refused.
+        idle: set while there is nothing to read.
     """
 
     log: DeltaLog
@@ -52,6 +54,7 @@ class Tailer:
     clock: Clock
     backoff: Backoff
     table_id: str | None = None
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
     _last: _Seen | None = None
     _explained: float = -math.inf
     _verified: float = -math.inf
@@ -96,10 +99,12 @@ class Tailer:
                     await self._verify(version)
                 self.backoff = self.backoff.reset()
                 self._last = _Seen(version, entry.commit.size, entry.modified_ms)
+                self.idle.clear()
                 return entry
             missed = True
             if self._long_since(self._explained):
                 await self._explain_absence(version)
+            self.idle.set()
             await self._wait()
 
     async def _wait(self) -> None:

@@ -185,7 +185,7 @@ class TestItsOwn:
         ],
     )
     def test_how_it_is_told(self, found: Sequence[Action], ours: bool) -> None:
-        assert is_ours(parse(7, serialize(found))) is ours
+        assert is_ours(parse(7, serialize(found)).only_txns) is ours
 
     def test_every_version_that_is_written_is_told(self) -> None:
         async def scenario() -> None:
@@ -194,7 +194,7 @@ class TestItsOwn:
             ledger = opened(lake)
             await ledger.record(ORDERS, 2, "T")
             await ledger.forget(ORDERS)
-            flags = [is_ours(parse(version, lake.bytes_of(entry_path(version)))) for version in range(5)]
+            flags = [is_ours(parse(version, lake.bytes_of(entry_path(version))).only_txns) for version in range(5)]
             assert flags == [False, False, False, True, True]
             assert await known(lake) is None
 
