@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 
@@ -61,15 +61,25 @@ class Table:
 
     @contextmanager
     def tailer(
-        self, clock: Clock | None = None, interval: float = POLL_SECONDS, max_interval: float = MAX_POLL_SECONDS
+        self,
+        clock: Clock | None = None,
+        interval: float = POLL_SECONDS,
+        max_interval: float = MAX_POLL_SECONDS,
+        arrivals: Arrivals | None = None,
     ) -> Iterator[Tailer]:
-        """A tailer over its log, woken by the file system where the table is local; `interval` in seconds."""
+        """A tailer over its log, woken by the file system where the table is local.
+
+        Args:
+            clock: time.
+            interval, max_interval: seconds from one poll to the next.
+            arrivals: what watches folders, where tables share it.
+        """
         time = clock or SystemClock()
-        with Arrivals() as arrivals:
+        with Arrivals() if arrivals is None else nullcontext(arrivals) as shared:
             watch: Watch
             storage = self.log.storage
             if isinstance(storage, LocalStorage):
-                watch = DirectoryWatch(os.path.join(storage.root, "_delta_log"), arrivals, time)
+                watch = DirectoryWatch(os.path.join(storage.root, "_delta_log"), shared, time)
             else:
                 watch = PollWatch(time)
             try:

@@ -103,6 +103,8 @@ class Topics(Section):
     partitions: Count = 4
     replication_factor: Annotated[int, BeforeValidator(values.whole), Field(ge=1, le=32767)] = 1
     config: Mapping[str, str] = {}
+    schemas: Flag = True
+    transactions: Flag = False
 
 
 class Security(Section):
@@ -156,6 +158,9 @@ class KafkaSink(Section):
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     tombstones: Literal["auto", "always", "never"] = "auto"
     oversized: Literal["fail", "skip", "dlq"] = "fail"
+    longs: Literal["number", "string"] = "number"
+    producer: Literal["kafka-python", "librdkafka"] = "kafka-python"
+    transaction_timeout: Annotated[float, BeforeValidator(values.seconds), Field(ge=10, le=900)] = 300.0
     topics: Topics = Topics()
     security: Security = Security()
     schema_registry: SchemaRegistry | None = None
@@ -189,6 +194,7 @@ class Progress(Section):
     """Where positions are kept besides the sink."""
 
     ledger: Annotated[Ledger, PlainValidator(Ledger.parse), AS_TEXT] = Ledger("table", "/var/lib/cdfd/ledger")
+    interval: Seconds = 10.0
 
 
 class Poll(Section):

@@ -1,7 +1,8 @@
 """Records with an event of Debezium each.
 
 As Debezium's connectors do where a primary key changes, the update becomes a delete (`d`) of the old key and an insert
-(`c`) of the new one, with the headers `__debezium.newkey` and `__debezium.oldkey`.
+(`c`) of the new one, with the headers `__debezium.newkey` and `__debezium.oldkey`. Images of one key that a writer put
+apart are one update again where they meet in a batch; else they are a `d` and, later, a `u` without `before`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ class EnvelopeRecords:
         origin: of the rows.
         keys: makes keys of rows; None for none, and then there are no tombstones either.
         tombstones: whether the event of a delete is followed by a record without a value.
+        longs_as_strings: integers of 64 bits in quotes, in the rows.
     """
 
-    def __init__(self, origin: Origin, keys: Rows | None = None, *, tombstones: bool = False) -> None:
-        self._encoder = DebeziumEncoder(origin.table, name=origin.pipeline)
-        self._batches = KeyedBatches(keys)
+    def __init__(
+        self, origin: Origin, keys: Rows | None = None, *, tombstones: bool = False, longs_as_strings: bool = False
+    ) -> None:
+        self._encoder = DebeziumEncoder(origin.table, name=origin.pipeline, longs_as_strings=longs_as_strings)
+        self._batches = KeyedBatches(keys, reunite=True)
         self._tombstones = tombstones
 
     def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:

@@ -23,6 +23,7 @@ def record_encoder(
     *,
     key: Sequence[str] = (),
     tombstones: bool = False,
+    longs_as_strings: bool = False,
     register: Register | None = None,
     partitioner: Partitioner | None = None,
     record_bytes: int = RECORD_BYTES,
@@ -34,6 +35,7 @@ def record_encoder(
         origin: the table.
         key: columns of the key; none, and records have no key.
         tombstones: whether deletes are followed by tombstones; only where there is a key.
+        longs_as_strings: integers of 64 bits in quotes, where records are JSON.
         register: of a schema registry; needed with `avro`.
         partitioner: the partition of each key, over the topic's partitions; needed with `arrow` and a key.
         record_bytes: with `arrow`, length of a record at most, but a row may be longer.
@@ -47,9 +49,9 @@ def record_encoder(
             raise ConfigError("the format avro needs a schema registry", hint="Set `sink.schema_registry.url`")
         keys = AvroRows(register, origin.topic, "key", columns) if columns else None
         return RowRecords(AvroRows(register, origin.topic, "value"), keys, tombstones=tombstones)
-    json_keys = JsonRows(columns) if columns else None
+    json_keys = JsonRows(columns, longs_as_strings=longs_as_strings) if columns else None
     if kind == "debezium":
-        return EnvelopeRecords(origin, json_keys, tombstones=tombstones)
+        return EnvelopeRecords(origin, json_keys, tombstones=tombstones, longs_as_strings=longs_as_strings)
     if kind == "arrow":
         if json_keys is not None and partitioner is None:
             raise ConfigError(
@@ -58,4 +60,6 @@ def record_encoder(
             )
         return ArrowRecords(json_keys, partitioner, record_bytes=record_bytes)
     attributes = CloudEventAttributes(origin) if kind == "cloudevents" else None
-    return RowRecords(JsonRows(), json_keys, tombstones=tombstones, attributes=attributes)
+    return RowRecords(
+        JsonRows(longs_as_strings=longs_as_strings), json_keys, tombstones=tombstones, attributes=attributes
+    )

@@ -69,14 +69,18 @@ class JsonRows:
 
     Args:
         choose: which columns.
+        longs_as_strings: integers of 64 bits in quotes.
     """
 
-    def __init__(self, choose: Choice = every_column) -> None:
+    def __init__(self, choose: Choice = every_column, *, longs_as_strings: bool = False) -> None:
         self._choose = choose
+        self._longs_as_strings = longs_as_strings
         self._encoder: JsonEncoder | None = None
 
     def __call__(self, batch: pa.RecordBatch) -> pa.Array:
         """One object per row. Raises what `JsonEncoder` and the choice of columns do."""
         if self._encoder is None or self._encoder.schema != batch.schema:
-            self._encoder = JsonEncoder(batch.schema, columns=self._choose(batch.schema))
+            self._encoder = JsonEncoder(
+                batch.schema, columns=self._choose(batch.schema), longs_as_strings=self._longs_as_strings
+            )
         return self._encoder.rows(batch)

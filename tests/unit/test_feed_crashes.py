@@ -71,16 +71,19 @@ def crash_at(step: int) -> tuple[Hook, list[str]]:
 @given(
     history=HISTORIES,
     start=st.sampled_from(["snapshot", "earliest", 1]),
-    part_bytes=st.sampled_from([1, 1500, 1 << 30]),
+    limits=st.sampled_from([(1, 0), (1500, 0), (1500, 5000), (1 << 30, 0), (1 << 30, 4000), (1 << 30, 1 << 30)]),
 )
-def test_a_crash_at_any_step_changes_nothing(history: list[tuple[str, int]], start: Any, part_bytes: int) -> None:
+def test_a_crash_at_any_step_changes_nothing(
+    history: list[tuple[str, int]], start: Any, limits: tuple[int, int]
+) -> None:
     """The sink fails before, in or after any call; the concatenation is that of a feed that nothing happened to."""
 
     async def scenario() -> None:
         clock = manual_clock()
         lake, undisturbed = Lake(clock), MemoryPlace()
         writer = await write(lake, clock, history)
-        run_to_end = partial(feed, lake, clock=clock, until=writer.version, start=start, part_bytes=part_bytes)
+        sizes = dict(zip(("part_bytes", "max_bytes"), limits, strict=True))
+        run_to_end = partial(feed, lake, clock=clock, until=writer.version, start=start, **sizes)
         if writer.version == 0 and start == 1:
             return
         await run_to_end(undisturbed)
