@@ -23,7 +23,7 @@ from cdfd.sinks.kafka.compression import Compression
 from cdfd.sinks.kafka.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.murmur2 import partitions
-from cdfd.sinks.kafka.producer import Producer, ProducerSettings
+from cdfd.sinks.kafka.producer import Producer, ProducerSettings, send_record
 from tests.kafka.broker import Broker
 
 ROWS = 65_536
@@ -125,7 +125,7 @@ def latencies(producer: Producer, topic: str) -> list[float]:
         time.sleep(PAUSE)
         start = time.perf_counter()
         producer.begin()
-        producer.send_record(topic, 0, b"key", b"v" * 300)
+        send_record(producer, topic, 0, b"key", b"v" * 300)
         producer.commit()
         found.append((time.perf_counter() - start) * 1000)
     return found

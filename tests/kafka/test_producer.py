@@ -28,7 +28,7 @@ from cdfd.sinks.kafka.batches import Batching
 from cdfd.sinks.kafka.compression import Compression
 from cdfd.sinks.kafka.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.librdkafka import LibrdkafkaProducer
-from cdfd.sinks.kafka.producer import Producer, ProducerSettings
+from cdfd.sinks.kafka.producer import Producer, ProducerSettings, send_record
 from tests.kafka.broker import Broker
 from tests.kafka.reading import Record, read_topic
 from tests.kafka.shared import SharedBroker
@@ -135,7 +135,7 @@ def test_records_arrive_as_they_were(start: Open, create: Any, read: Any, broker
     headers = (("name", b"value"), ("empty", b""), ("Zoë", bytes(range(256))))
     producer.send(topic, 2, of(b"v", b"x" * 9000, b"", None, keys=keys, headers=headers), 1_234_567)
     producer.send(topic, 1, of(b"no key"), 1)
-    producer.send_record(topic, 0, b"one", b"record", (("h", b"1"),))
+    send_record(producer, topic, 0, b"one", b"record", (("h", b"1"),))
     producer.commit()
     expected = [
         Record(0, 0, b"one", b"record", (("h", b"1"),)),
@@ -311,7 +311,7 @@ def test_one_oversized_record_is_an_error(start: Open, create: Any, topic: str) 
     producer = start(batching=Batching(limit=10_000))
     producer.begin()
     with pytest.raises(SinkError, match="too large"):
-        producer.send_record(topic, 0, b"k", os.urandom(20_000))
+        send_record(producer, topic, 0, b"k", os.urandom(20_000))
 
 
 def test_more_than_may_be_in_flight(start: Open, create: Any, read: Any, topic: str) -> None:
@@ -337,7 +337,7 @@ def test_without_transactions(start: Open, create: Any, read: Any, topic: str) -
     producer.send(topic, 0, of(b"c"), 1)
     producer.abort()
     producer.begin()
-    producer.send_record(topic, 0, None, b"d")
+    send_record(producer, topic, 0, None, b"d")
     producer.commit()
     assert values_of(read(topic, at_least=4)) == [b"a", b"b", b"c", b"d"]
 

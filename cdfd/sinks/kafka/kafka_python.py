@@ -13,12 +13,10 @@ What is known of its ways (3.0.12) and done about them here:
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-import pyarrow as pa
 from kafka import KafkaProducer, TopicPartition
 from kafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
 from kafka.errors import KafkaError, KafkaTimeoutError
@@ -105,19 +103,6 @@ class KafkaPythonProducer:
             if partition not in self._client.partitions_for(topic):
                 raise SinkError(f"topic {topic} has no partition {partition}")
             return self._way.send(TopicPartition(topic, partition), records, timestamp)
-
-    def send_record(
-        self,
-        topic: str,
-        partition: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: tuple[tuple[str, bytes], ...] = (),
-    ) -> None:
-        """See the port."""
-        records = Records(pa.array([key], pa.large_binary()), pa.array([value], pa.large_binary()), headers)
-        for oversized in self.send(topic, partition, records, time.time_ns() // 1_000_000):
-            raise SinkError(f"a record of {oversized.size} bytes is too large for topic {topic}")
 
     def flush(self) -> None:
         """See the port."""

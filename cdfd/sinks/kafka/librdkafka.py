@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Client
 
@@ -154,19 +153,6 @@ class LibrdkafkaProducer:
     def _raise_undelivered(self) -> None:
         if self._undelivered is not None:
             raise self._undelivered
-
-    def send_record(
-        self,
-        topic: str,
-        partition: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: tuple[tuple[str, bytes], ...] = (),
-    ) -> None:
-        """See the port."""
-        records = Records(pa.array([key], pa.large_binary()), pa.array([value], pa.large_binary()), headers)
-        for oversized in self.send(topic, partition, records, time.time_ns() // 1_000_000):
-            raise SinkError(f"a record of {oversized.size} bytes is too large for topic {topic}")
 
     def flush(self) -> None:
         """See the port."""

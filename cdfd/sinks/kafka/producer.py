@@ -13,11 +13,15 @@ A producer that raised is done for: what the broker has, and which sequence numb
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from cdfd.encoding.records import Records
+from cdfd.errors import SinkError
 from cdfd.sinks.kafka.batches import Batching, Oversized
 
 
@@ -73,16 +77,6 @@ class Producer(Protocol):
             Those that are too large for the topic. They were left out, the others were not.
         """
 
-    def send_record(
-        self,
-        topic: str,
-        partition: int,
-        key: bytes | None,
-        value: bytes | None,
-        headers: tuple[tuple[str, bytes], ...] = (),
-    ) -> None:
-        """Hand over one record, with the time of now. One that is too large is a `SinkError`."""
-
     def flush(self) -> None:
         """Return when all that was sent is acknowledged. Raises as soon as any part of it is known to have failed."""
 
@@ -97,3 +91,23 @@ class Producer(Protocol):
 
     def close(self) -> None:
         """Abort what is open and let go of connections and threads. Does not raise; may be repeated."""
+
+
+def send_record(
+    producer: Producer,
+    topic: str,
+    partition: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: tuple[tuple[str, bytes], ...] = (),
+) -> None:
+    """Hand over one record, with the time of now.
+
+    Raises:
+        SinkError: as `Producer.send`, or the record is too large.
+    """
+    records = Records(pa.array([key], pa.large_binary()), pa.array([value], pa.large_binary()), headers)
+    for oversized in producer.send(topic, partition, records, time.time_ns() // 1_000_000):
+        raise SinkError(
+            f"a record of {oversized.size} bytes is too large for topic {topic}", hint="Raise its max.message.bytes"
+        )

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from kafka import KafkaAdminClient
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka import KafkaAdminClient, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError, RetriableError, TransactionalIdNotFoundError, for_code
 
 from cdfd.config import settings
@@ -206,6 +206,23 @@ class TopicAdmin:
                 _verify(topic, found[topic.name])
         self._create([topic for topic in topics if topic.name not in found], only_validate=True)
         return found
+
+    def bounds(self, topic: str, partition: int, *, committed: bool) -> tuple[int, int]:
+        """The first offset of a partition and the one after the last.
+
+        Args:
+            topic: an existing one.
+            partition: of it.
+            committed: only up to the first transaction that is open.
+        """
+        place = TopicPartition(topic, partition)
+        level = "read_committed" if committed else "read_uncommitted"
+        with _translated(f"look at the ends of topic {topic}"):
+            first, last = (
+                self._client.list_partition_offsets({place: spec}, level)[place].offset
+                for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+            )
+        return first, last
 
     def check_transactions(self, transactional_id: str) -> None:
         """Whether we may use transactions of that id, as far as this can be seen without using them.

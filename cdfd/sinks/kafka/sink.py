@@ -1,0 +1,155 @@
+"""Change rows into Kafka topics, exactly once: each delivery is a transaction that carries the position with the rows."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+
+from cdfd.changes.position import Position
+from cdfd.sinks.cursor import Cursor
+from cdfd.sinks.kafka import progress_records
+from cdfd.sinks.kafka.batches import Batching
+from cdfd.sinks.kafka.delivery import KafkaDelivery, Works
+from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts
+from cdfd.sinks.kafka.gathering import PARCEL_BYTES
+from cdfd.sinks.kafka.outgoing import Encoding, Sending, Stage
+from cdfd.sinks.kafka.producer import Producer
+from cdfd.sinks.kafka.progress_records import Progress
+from cdfd.sinks.kafka.topics import PROGRESS_PARTITION, Found, TopicAdmin, tombstones
+from cdfd.sinks.kafka.worker import Worker, finished
+
+MARGIN = 30.0
+"""Seconds that a broker may take to end a transaction whose time is up."""
+# A row in a small batch must not become a record that is too large: then it could not be told which version it is of.
+_GROWTH = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Connected:
+    """What opening a sink comes to."""
+
+    producer: Producer
+    facts: TopicFacts
+    progress: Progress | None
+
+
+class KafkaSink:
+    """The `Sink` port over topics of a Kafka cluster; open it with `KafkaSink.open`.
+
+    With `at_least_once` it knows no position when it is opened, and what is aborted may have arrived.
+    """
+
+    def __init__(self, works: Works) -> None:
+        self._works = works
+        self._delivery: KafkaDelivery | None = None
+        self._closing: Future[None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        destination: Destination,
+        make_producer: MakeProducer,
+        make_encoder: MakeEncoder,
+        stage: Stage = lambda name, seconds: None,
+    ) -> Self:
+        """Take over a table's delivery: fence whoever delivers it, wait for what was left open, and find out where it stands.
+
+        Args:
+            destination: where to.
+            make_producer: the client.
+            make_encoder: the format; see `encoders`.
+            stage: is told what `encode` and `send` took, from other threads.
+
+        Raises:
+            SinkError: the cluster cannot be reached, topics are not as they have to be, or the position cannot be read.
+            FencedError: somebody else took over meanwhile.
+        """
+        sender = Worker(f"cdfd-send-{destination.table}")
+        connecting = sender.submit(partial(_connect, destination, make_producer))
+        try:
+            connected = await finished(connecting)
+        except BaseException:
+            sender.submit(partial(_let_go, connecting))
+            sender.close()
+            raise
+        facts, progress = connected.facts, connected.progress
+        works = Works(
+            destination,
+            Encoding(make_encoder, destination, facts, stage),
+            Sending(connected.producer, destination, facts, stage),
+            Worker(f"cdfd-encode-{destination.table}"),
+            sender,
+            Cursor(None if progress is None else progress.position),
+            progress,
+            min(PARCEL_BYTES, facts.limit // _GROWTH),
+            2 * destination.closing_timeout,
+        )
+        return cls(works)
+
+    @property
+    def oversized(self) -> int:
+        """Records that were too large and not delivered."""
+        return self._works.sending.oversized.count
+
+    async def last_position(self) -> Position | None:
+        """What is to be delivered next; see the port."""
+        return self._works.cursor.position
+
+    async def begin(self, position: Position) -> KafkaDelivery:
+        """Start a delivery; see the port. Nothing is sent until there are rows."""
+        self._works.cursor.begin(position)
+        self._delivery = KafkaDelivery(self._works, position)
+        return self._delivery
+
+    async def close(self) -> None:
+        """Abort the delivery under way, if any, and let go of the cluster; later, where it does not answer."""
+        works = self._works
+        if self._delivery is not None:
+            await self._delivery.abort()
+        works.cursor.close()
+        if self._closing is None:
+            self._closing = works.sender.submit(works.sending.close)
+            works.encoder.close()
+            works.sender.close()
+        await works.ended(self._closing)
+
+
+def _connect(destination: Destination, make_producer: MakeProducer) -> _Connected:
+    """Topics, then the producer, which ends what was left open; only then is the newest position the one that counts."""
+    with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
+        found = admin.ensure(destination.needed())
+        facts = _facts(destination, found[destination.topic])
+        settings = destination.producer_settings(Batching(destination.compression, facts.limit))
+        producer = make_producer(settings)
+        try:
+            producer.init_transactions()
+            progress = _progress(destination, admin) if destination.exactly_once else None
+        except BaseException:
+            producer.close()
+            raise
+    return _Connected(producer, facts, progress)
+
+
+def _let_go(connecting: Future[_Connected]) -> None:
+    """Nobody waits for it any more."""
+    if connecting.exception() is None:
+        connecting.result().producer.close()
+
+
+def _facts(destination: Destination, found: Found) -> TopicFacts:
+    limit = found.max_message_bytes or Batching().limit
+    return TopicFacts(found.partitions, destination.keyed and tombstones(destination.tombstones, found), limit)
+
+
+def _progress(destination: Destination, admin: TopicAdmin) -> Progress | None:
+    topic = destination.progress.name
+    return progress_records.newest(
+        destination.connection,
+        topic,
+        progress_records.key_of(destination.pipeline, destination.table),
+        admin.bounds(topic, PROGRESS_PARTITION, committed=False),
+        destination.transaction_timeout + MARGIN,
+        destination.timeout,
+    )
