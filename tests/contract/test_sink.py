@@ -6,25 +6,35 @@ To add an implementation, add a subclass of `Place` to `PLACES`: somewhere to de
 import asyncio
 import itertools
 import json
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cdfd.changes.columns import VersionColumns, constant_type
 from cdfd.changes.position import Position
+from cdfd.config.settings import Topics
 from cdfd.errors import SinkError
 from cdfd.sinks.base import Sink
 from cdfd.sinks.files import FilesSink
 from cdfd.sinks.formats import JsonLines, Parquet
+from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
+from cdfd.sinks.kafka.kafka_python import KafkaPythonProducer
+from cdfd.sinks.kafka.librdkafka import LibrdkafkaProducer
+from cdfd.sinks.kafka.sink import KafkaSink
 from cdfd.sinks.memory import Delivered, MemorySink
+from tests.kafka.reading import read_topic
+from tests.kafka.shared import SharedBroker
 
 
 def lines(batch: pa.RecordBatch) -> bytes:
-    return b"".join(json.dumps(row).encode() + b"\n" for row in batch.to_pylist())
+    return b"".join(json.dumps(row, default=str).encode() + b"\n" for row in batch.to_pylist())
 
 
 class Place(ABC):
@@ -69,12 +79,44 @@ class ParquetPlace(Place):
         return [n for file in files for n in pq.ParquetFile(file).read().column("n").to_pylist()]
 
 
-PLACES = [MemoryPlace, JsonLinesPlace, ParquetPlace]
+class KafkaPlace(Place):
+    """A topic of one partition, of whose records the test sees what a reader of committed ones does."""
+
+    make_producer: ClassVar[MakeProducer]
+    broker: SharedBroker
+
+    def __init__(self, folder: Path) -> None:
+        self.pipeline = f"contract-{uuid.uuid4().hex[:8]}"
+
+    async def open(self) -> Sink:
+        connection = {"bootstrap_servers": [self.broker.bootstrap_servers]}
+        destination = Destination(
+            connection, self.pipeline, "orders", f"{self.pipeline}.orders", True, Topics(partitions=1)
+        )
+        return await KafkaSink.open(destination, type(self).make_producer, encoders("flat", ["n"]))
+
+    def delivered(self) -> list[int]:
+        records = read_topic(self.broker.bootstrap_servers, f"{self.pipeline}.orders")
+        return [json.loads(record.value or b"")["n"] for record in records]
+
+
+class KafkaPythonPlace(KafkaPlace):
+    make_producer = KafkaPythonProducer
+
+
+class LibrdkafkaPlace(KafkaPlace):
+    make_producer = LibrdkafkaProducer
+
+
+PLACES = [MemoryPlace, JsonLinesPlace, ParquetPlace, KafkaPythonPlace, LibrdkafkaPlace]
 
 
 @pytest.fixture(params=PLACES, ids=lambda place: place.__name__)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return request.param(tmp_path)
+    place: Place = request.param(tmp_path)
+    if isinstance(place, KafkaPlace):
+        place.broker = request.getfixturevalue("broker")
+    return place
 
 
 @asynccontextmanager
@@ -87,9 +129,8 @@ async def opened(place: Place) -> AsyncIterator[Sink]:
 
 
 def rows(*n: int) -> pa.RecordBatch:
-    return pa.record_batch(
-        {"n": pa.array(n, pa.int64()), "_change_type": pa.array(["insert"] * len(n)).dictionary_encode()}
-    )
+    batch = pa.record_batch({"n": pa.array(n, pa.int64()), "_change_type": constant_type("insert", len(n))})
+    return VersionColumns(0, 0).complete(batch, 0)
 
 
 def at(version: int, part: int = 0, phase: str = "stream", ordinal: int = 0) -> Position:
