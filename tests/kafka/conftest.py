@@ -10,12 +10,16 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
 
+from tests.kafka.broker import Broker
 from tests.kafka.installation import missing
+from tests.kafka.pipeline import Pipeline
+from tests.kafka.proxy import Proxy
 from tests.kafka.reading import Record, read_topic
 from tests.kafka.shared import SharedBroker, shared_broker
 
@@ -43,6 +47,21 @@ def admin(broker: SharedBroker) -> Iterator[KafkaAdminClient]:
     """Everything that can be done to `broker`'s topics."""
     with KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def broker_behind(needs_broker: None) -> Iterator[tuple[Proxy, Broker]]:
+    """A broker behind a network that can be made to fail. Tests that use it are of the xdist group `proxied broker`."""
+    with Proxy() as proxy, Broker(behind=proxy.port) as broker:
+        proxy.connect(broker.address("BEHIND"))
+        yield proxy, broker
+
+
+@pytest.fixture
+def proxy(broker_behind: tuple[Proxy, Broker]) -> Iterator[Proxy]:
+    """The network, which is in order again afterwards."""
+    yield broker_behind[0]
+    broker_behind[0].resume()
 
 
 @pytest.fixture
@@ -79,3 +98,15 @@ def read(broker: SharedBroker) -> Callable[..., list[Record]]:
         return read_topic(broker.bootstrap_servers, topic, **options)
 
     return records
+
+
+@pytest.fixture
+def pipeline(broker: SharedBroker, tmp_path: Path, name: str) -> Pipeline:
+    """One of `broker`'s."""
+    return Pipeline(tmp_path, name, broker.bootstrap_servers, broker.bootstrap_servers)
+
+
+@pytest.fixture
+def proxied(proxy: Proxy, broker_behind: tuple[Proxy, Broker], tmp_path: Path, name: str) -> Pipeline:
+    """One whose daemon's connections go through `proxy`."""
+    return Pipeline(tmp_path, name, proxy.address, broker_behind[1].bootstrap_servers)

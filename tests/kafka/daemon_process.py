@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -87,6 +87,15 @@ class Daemon:
     def signal(self, number: signal.Signals) -> None:
         if self.running:
             self._process.send_signal(number)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """It does nothing meanwhile."""
+        self.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """As a crash does; it is gone when this returns."""

@@ -22,22 +22,9 @@ from tests.kafka.reading import read_topic
 pytestmark = pytest.mark.xdist_group("proxied broker")
 
 
-@pytest.fixture(scope="module")
-def proxied(needs_broker: None) -> Iterator[tuple[Proxy, Broker]]:
-    with Proxy() as proxy, Broker(behind=proxy.port) as broker:
-        proxy.connect(broker.address("BEHIND"))
-        yield proxy, broker
-
-
 @pytest.fixture
-def proxy(proxied: tuple[Proxy, Broker]) -> Iterator[Proxy]:
-    yield proxied[0]
-    proxied[0].resume()
-
-
-@pytest.fixture
-def direct(proxied: tuple[Proxy, Broker]) -> str:
-    return proxied[1].bootstrap_servers
+def direct(broker_behind: tuple[Proxy, Broker]) -> str:
+    return broker_behind[1].bootstrap_servers
 
 
 @pytest.fixture(params=[KafkaPythonProducer, LibrdkafkaProducer])

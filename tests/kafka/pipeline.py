@@ -1,0 +1,92 @@
+"""One table, its topic, and daemons that come and go between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lake import SCHEMA
+
+from cdfd.demo.writer import TableWriter
+from cdfd.storage.local import LocalStorage
+from tests.kafka import history
+from tests.kafka.daemon_process import Daemon, configure
+from tests.kafka.history import Writing
+from tests.kafka.reading import Record
+
+
+@dataclass
+class Pipeline:
+    """Its daemon runs as a process; its readers are in ours.
+
+    Attributes:
+        folder: an empty one, for everything.
+        name: one that no other pipeline of the cluster has.
+        servers: where the daemon finds the cluster.
+        direct: where readers find it, whatever is between the daemon and the cluster.
+        config: the file; write it anew with `configure`.
+    """
+
+    folder: Path
+    name: str
+    servers: str
+    direct: str
+    config: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.configure()
+
+    @property
+    def uri(self) -> str:
+        return str(self.folder / "orders")
+
+    @property
+    def topic(self) -> str:
+        return f"{self.name}.orders"
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger"
+
+    def configure(self, table: dict[str, Any] | None = None, **sections: Any) -> None:
+        """Say more, or other things, in the configuration."""
+        told = {"uri": self.uri} | (table or {})
+        self.config = configure(self.folder, self.name, self.servers, [told], **sections)
+
+    def daemon(self, *options: str) -> Daemon:
+        return Daemon(self.config, *options)
+
+    def writing(self, seed: int = 1, *, pause: float = 0.02, burst: int = 0) -> Writing:
+        """Somebody who changes the table all the time."""
+        return Writing(Path(self.uri), seed, pause=pause, burst=burst)
+
+    def table(self) -> TableWriter:
+        """The table, newly created, for changes one by one: `do(table.insert(...))`."""
+        table = TableWriter(LocalStorage(self.uri, sync=False), SCHEMA)
+        do(table.create())
+        return table
+
+    def read(self, count: int = 0, **options: Any) -> list[Record]:
+        """What is delivered, waited for."""
+        return history.await_records(self.direct, self.topic, count, **options)
+
+    def check(self, start: int = 0, *, snapshot: bool = False) -> int:
+        """Every change of the table, which is at rest now, arrives exactly once. How many there are."""
+        expected = history.history(self.uri, start, snapshot=snapshot)
+        history.check(self.uri, self.read(len(expected)), expected)
+        return len(expected)
+
+    def finish(self) -> int:
+        """Let a daemon deliver what there is to deliver, end it in good order, and `check`."""
+        with self.daemon() as daemon:
+            self.check()
+            daemon.stop()
+        return self.check()
+
+
+def do(change: Coroutine[Any, Any, int]) -> int:
+    """Commit one change; its version."""
+    return asyncio.run(change)
