@@ -37,6 +37,16 @@ class FaultyStorage:
     def uri(self) -> str:
         return self.inner.uri
 
+    @property
+    def remote(self) -> bool:
+        return self.inner.remote
+
+    async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
+        await self._begin("read", path)
+        found = await self.inner.fetch(path, length)
+        await self.after("read", path)
+        return found
+
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         await self._begin("read", path)
         data = await self.inner.read(path, start, length)

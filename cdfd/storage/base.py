@@ -1,4 +1,4 @@
-"""The storage port: what cdfd asks of a file system or an object store. Seven methods; nothing of Delta.
+"""The storage port: what cdfd asks of a file system or an object store. Eight methods; nothing of Delta.
 
 Paths are relative to the store's root, with `/` between segments and no leading slash; what they may contain is
 whatever the store can name (spaces, `%`, `=`), never URI-encoded. A path that would leave the root (`..`), that is
@@ -37,12 +37,19 @@ class Storage(Protocol):
     def uri(self) -> str:
         """The root, as a user would write it; used in messages."""
 
+    @property
+    def remote(self) -> bool:
+        """Whether a request takes so long that it pays to ask for what may come next before it is needed."""
+
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes `[start, start + length)` of an object, to its end where `length` is None.
 
         Fewer bytes come back only where the object ends; none where it ends before `start`. What is allocated is
         bounded by the object's size, whatever `length` says. Reads after a completed `put` see its bytes, whole.
         """
+
+    async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
+        """The first `length` bytes of an object, or all where there are fewer, and what it was when they were read: one request."""
 
     def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
         """Objects directly in the folder part of `prefix` whose path begins with `prefix` and is above `start_after`.

@@ -35,6 +35,8 @@ class LocalStorage:
         page: objects that a listing looks at in one go.
     """
 
+    remote = False
+
     def __init__(self, root: str | os.PathLike[str], *, sync: bool = True, page: int = _LISTING_PAGE) -> None:
         self._uri = os.fspath(root)
         if "\0" in self._uri:
@@ -56,7 +58,12 @@ class LocalStorage:
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes of a file; see the port."""
         check_range(path, start, length)
-        return await asyncio.to_thread(self._read, path, start, length)
+        return (await asyncio.to_thread(self._read, path, start, length))[0]
+
+    async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
+        """Bytes of a file and its stat, after them; see the port."""
+        check_range(path, 0, length)
+        return await asyncio.to_thread(self._read, path, 0, length)
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
         """Files of a folder; see the port. The folder's matching names are held at once, their stats by page."""
@@ -98,14 +105,16 @@ class LocalStorage:
         check_path(path)
         return os.path.join(self._root, path)
 
-    def _read(self, path: str, start: int, length: int | None) -> bytes:
+    def _read(self, path: str, start: int, length: int | None) -> tuple[bytes, Stat]:
         with _translated("read", path):
             descriptor = os.open(self._resolve(path), _OPEN)
             try:
                 found = os.fstat(descriptor)
                 _require_file(found, path)
                 available = max(0, found.st_size - start)
-                return _pread(descriptor, start, available if length is None else min(length, available))
+                data = _pread(descriptor, start, available if length is None else min(length, available))
+                # As it is now: a file that grew meanwhile is told from one that did not.
+                return data, _as_stat(path, os.fstat(descriptor))
             finally:
                 os.close(descriptor)
 

@@ -30,6 +30,8 @@ class MemoryStorage:
         now_ms: the time that objects get as their modification time.
     """
 
+    remote = False
+
     def __init__(self, uri: str = "memory://", *, now_ms: Callable[[], int] = _system_now_ms) -> None:
         self._uri = uri
         self._now_ms = now_ms
@@ -45,6 +47,10 @@ class MemoryStorage:
         check_range(path, start, length)
         data = self._find(path).data
         return data[start:] if length is None else data[start : start + length]
+
+    async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
+        """Bytes of an object and its stat; see the port."""
+        return await self.read(path, 0, length), self._stat(path)
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
         """Objects of a folder as they are now; see the port."""

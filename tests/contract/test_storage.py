@@ -18,6 +18,11 @@ from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
 from cdfd.storage.base import Stat, Storage
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.memory import MemoryStorage
+from cdfd.storage.s3 import S3Storage
+from cdfd.storage.s3_client import client_for
+from cdfd.storage.s3_options import parse
+from tests.s3.fixtures import new_bucket
+from tests.s3.server import Server
 
 
 @contextmanager
@@ -38,10 +43,16 @@ def memory(folder: Path) -> Iterator[Storage]:
 
 
 STORES: list[Callable[[Path], AbstractContextManager[Storage]]] = [local, local_behind_link, memory]
+SERVERS = ["moto_server", "versitygw_server"]
+"""Of S3, each in a process of its own: fixtures. A table is in a folder of a bucket of its own."""
 
 
-@pytest.fixture(params=STORES, ids=lambda store: store.__name__)
+@pytest.fixture(params=[*STORES, *SERVERS], ids=lambda store: store if isinstance(store, str) else store.__name__)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    if isinstance(request.param, str):
+        server: Server = request.getfixturevalue(request.param)
+        yield S3Storage(new_bucket(server), "lake/table", client_for(parse(server.options())), page=3)
+        return
     with request.param(tmp_path) as storage:
         yield storage
 
@@ -119,6 +130,20 @@ class TestReading:
                 await store.stat(path)
             with pytest.raises(NotFoundError):
                 store.open_columns(path)
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize("length", [0, 4, 10, 1 << 40])
+    def test_the_beginning_and_what_it_is_of(self, store: Storage, length: int) -> None:
+        async def scenario() -> None:
+            await store.put("digits", b"0123456789")
+            assert await store.fetch("digits", length) == (b"0123456789"[:length], await store.stat("digits"))
+            await store.put("empty", b"")
+            assert await store.fetch("empty", length) == (b"", await store.stat("empty"))
+            with pytest.raises(NotFoundError):
+                await store.fetch("none", length)
+            with pytest.raises(PathError):
+                await store.fetch("../none", length)
 
         asyncio.run(scenario())
 
@@ -324,7 +349,10 @@ class TestNames:
             "-",
         ],
     )
-    def test_names_are_taken_literally(self, store: Storage, path: str) -> None:
+    def test_names_are_taken_literally(self, store: Storage, path: str, request: pytest.FixtureRequest) -> None:
+        if "\n" in path and request.node.callspec.params["store"] == "moto_server":
+            pytest.skip("moto's router knows no path with a line end; versitygw does")
+
         async def scenario() -> None:
             await store.put_if_absent(path, b"x")
             assert await store.read(path) == b"x"

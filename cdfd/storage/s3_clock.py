@@ -1,0 +1,56 @@
+"""The store's clock: requests are signed with a time, and refused where it is more than 15 minutes from the store's.
+
+Botocore signs with this machine's clock. Where a store says that it is wrong, its answer says what time it is, and from then on requests are
+signed with that.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from botocore.auth import AUTH_TYPE_MAPS, SIGV4_TIMESTAMP, S3SigV4Auth
+from botocore.exceptions import ClientError
+
+logger = logging.getLogger("cdfd.storage")
+
+_offset = timedelta(0)
+_SIGNATURE = "cdfd-s3v4"
+
+
+def correct(error: ClientError) -> bool:
+    """Sign with the time of the answer from now on. False where it does not say, or our time is near it already."""
+    global _offset
+    said = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+    try:
+        theirs = parsedate_to_datetime(said)
+    except ValueError:
+        return False
+    offset = theirs - datetime.now(UTC)
+    if abs(offset - _offset) < timedelta(minutes=1):
+        return False
+    logger.warning(
+        "the clock of this machine is wrong by %d seconds: requests are signed with the store's",
+        -offset.total_seconds(),
+    )
+    _offset = offset
+    return True
+
+
+class _StoreTimeAuth(S3SigV4Auth):  # type: ignore[misc]  # botocore has no types
+    def _modify_request_before_signing(self, request: Any) -> None:
+        if _offset:
+            request.context["timestamp"] = (datetime.now(UTC) + _offset).strftime(SIGV4_TIMESTAMP)
+        super()._modify_request_before_signing(request)
+
+
+def follow(client: Any) -> None:
+    """Let a client sign with the corrected time."""
+    AUTH_TYPE_MAPS.setdefault(_SIGNATURE, _StoreTimeAuth)
+    client.meta.events.register_first("choose-signer.s3", _chosen)
+
+
+def _chosen(signature_version: Any, **_: Any) -> str | None:
+    return _SIGNATURE if _offset and signature_version in ("s3v4", "v4") else None

@@ -1,0 +1,184 @@
+"""What a store or the way to it said, as an error of ours: what, whether to try again, and what the user can do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import aiohttp
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    HTTPClientError,
+    IncompleteReadError,
+    MetadataRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    ReadTimeoutError,
+    SSLError,
+    TokenRetrievalError,
+)
+
+from cdfd.errors import ExistsError, NotFoundError, StorageError
+
+FAILURES = (ClientError, BotoCoreError, aiohttp.ClientError, OSError)
+"""Everything that a request raises; asyncio.TimeoutError is an OSError."""
+
+EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
+SKEWED = "RequestTimeTooSkewed"
+
+_NOT_FOUND = frozenset({"NoSuchKey", "404", "NotFound"})
+_EXISTS = frozenset({"PreconditionFailed", "412"})
+_DENIED = frozenset({"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "AccountProblem"})
+_WRONG_REGION = frozenset(
+    {
+        "PermanentRedirect",
+        "AuthorizationHeaderMalformed",
+        "301",
+        "307",
+        "TemporaryRedirect",
+        "IllegalLocationConstraintException",
+    }
+)
+_AGAIN = frozenset(
+    {
+        "SlowDown",
+        "ServiceUnavailable",
+        "InternalError",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "ConditionalRequestConflict",
+        "OperationAborted",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequests",
+        "BandwidthLimitExceeded",
+        "RequestLimitExceeded",
+        "BadDigest",
+        "IncompleteBody",
+    }
+)
+_ACTIONS = {"read": "s3:GetObject", "stat": "s3:GetObject", "write": "s3:PutObject", "delete": "s3:DeleteObject"}
+_KEYS = "Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profile, or the role"
+_CLOCK = "Set the clock of this machine (NTP)"
+_BAD_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked for: `doing` is read, list, stat, write or delete; `key` is the object's or the listing's in the store."""
+
+    doing: str
+    bucket: str
+    key: str
+    path: str
+
+    @property
+    def place(self) -> str:
+        """The object as IAM policies name it."""
+        return f"arn:aws:s3:::{self.bucket}/{self.key}"
+
+
+def translated(error: Exception, request: Request) -> StorageError:
+    """The error of ours that `error` means. Nothing of a request's headers gets into it."""
+    if isinstance(error, ClientError):
+        return _answered(error, request)
+    reason, hint, retriable = _on_the_way(error)
+    return StorageError(f"cannot {request.doing}: {reason}", path=request.path, hint=hint, retriable=retriable)
+
+
+def code_of(error: Exception) -> str:
+    """S3's word for what is wrong; empty where it did not come to an answer."""
+    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def status_of(error: ClientError) -> int:
+    """The HTTP status; 0 where there is none."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _answered(error: ClientError, request: Request) -> StorageError:
+    code, status = code_of(error), status_of(error)
+    if code in _NOT_FOUND or (status == 404 and code != "NoSuchBucket"):
+        return NotFoundError("there is no object with that name", path=request.path)
+    if code in _EXISTS and request.doing == "write":
+        return ExistsError("there is an object with that name already", path=request.path)
+    if code in _EXISTS:
+        return StorageError("the object was replaced while it was read", path=request.path, retriable=True)
+    message = str(error.response.get("Error", {}).get("Message", "")).strip().rstrip(".")
+    said = f"{code}: {message[:300]}" if message and message != code else code or f"HTTP status {status}"
+    hint, retriable = _advice(error, code, status, request)
+    return StorageError(f"cannot {request.doing}: {said}", path=request.path, hint=hint, retriable=retriable)
+
+
+def _advice(error: ClientError, code: str, status: int, request: Request) -> tuple[str | None, bool]:
+    if code in _AGAIN or (status >= 500 and status != 501) or status == 429:
+        return "The store is busy or has a fault; it is asked again", True
+    if code == SKEWED:
+        return _CLOCK, True
+    if code in EXPIRED:
+        return "The credentials have expired: provide new ones", True
+    if code in _BAD_KEYS:
+        return _KEYS, False
+    if code in _WRONG_REGION or status in (301, 307):
+        return _region_hint(error, request), False
+    if code == "NoSuchBucket":
+        return f"Check the name of the bucket {request.bucket!r} and the endpoint", False
+    if code in _DENIED or status == 403:
+        return _denied_hint(request), False
+    if code == "NotImplemented" or status == 501:
+        return (
+            "The store does not implement this; a ledger needs conditional puts (If-None-Match), see docs/s3.md",
+            False,
+        )
+    return None, False
+
+
+def _denied_hint(request: Request) -> str:
+    if request.doing == "list":
+        return f"Allow s3:ListBucket on arn:aws:s3:::{request.bucket}"
+    needed = f"Allow {_ACTIONS[request.doing]} on {request.place}"
+    if request.doing in ("read", "stat"):
+        return f"{needed}, and s3:ListBucket on arn:aws:s3:::{request.bucket}: without it S3 says so of objects that are not there, too"
+    return needed
+
+
+def _region_hint(error: ClientError, request: Request) -> str:
+    headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    region = headers.get("x-amz-bucket-region") or error.response.get("Error", {}).get("Region")
+    if region:
+        return f"The bucket {request.bucket!r} is in {region}: set storage.s3.region, or AWS_REGION"
+    return f"The bucket {request.bucket!r} is in another region, or at another endpoint: set storage.s3.region, or AWS_REGION"
+
+
+def _on_the_way(error: Exception) -> tuple[str, str | None, bool]:
+    match error:
+        case NoCredentialsError() | PartialCredentialsError():
+            return (
+                "no credentials were found",
+                "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role",
+                False,
+            )
+        case ProfileNotFound():
+            return (
+                "the profile is not in the AWS configuration",
+                "Check AWS_PROFILE and the AWS configuration files",
+                False,
+            )
+        case CredentialRetrievalError() | MetadataRetrievalError() | TokenRetrievalError():
+            return "no credentials were to be had from where they come from", _KEYS, True
+        case SSLError():
+            return "the server's certificate was not accepted", "Set AWS_CA_BUNDLE to the file of its authority", False
+        case ConnectTimeoutError() | EndpointConnectionError():
+            return "the endpoint cannot be reached", "Check the endpoint, its name and the network", True
+        case ReadTimeoutError() | TimeoutError():
+            return "the answer stopped coming", "Check the network; it is asked again", True
+        case IncompleteReadError():
+            return "the answer ended too early", "Check the network; it is asked again", True
+        case HTTPClientError() | aiohttp.ClientError() | OSError():
+            return "the connection was lost", "Check the network; it is asked again", True
+        case _:
+            return f"{type(error).__name__}", "See the client's configuration", False

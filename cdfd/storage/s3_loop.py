@@ -1,0 +1,103 @@
+"""One event loop for all S3 clients of a process, in a thread of its own.
+
+A client belongs to the loop that it was made in. Ours are asked from several (the daemon's, those of the Python API) and from worker threads
+that have none, so all requests are made here and handed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from cdfd.errors import StorageError
+
+T = TypeVar("T")
+_CLOSE_SECONDS = 2.0
+
+
+class RequestLoop:
+    """The thread and what is to be closed in it. Starts with the first request, ends with the process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closing: list[Callable[[], Awaitable[None]]] = []
+        self._ended = False
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Begin `work`; from any thread. StorageError while the process ends."""
+        with self._lock:
+            if self._ended:
+                work.close()
+                raise StorageError("the process is ending")
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="cdfd-s3", daemon=True)
+                self._thread.start()
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, for a caller in another loop; cancelling the caller cancels it."""
+        return await asyncio.wrap_future(self.submit(work))
+
+    def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
+        """What to do in the loop before it ends."""
+        self._closing.append(close)
+
+    def close(self) -> None:
+        """End the thread; what is under way is cancelled."""
+        with self._lock:
+            self._ended = True
+            loop, thread, self._loop = self._loop, self._thread, None
+        if loop is None or thread is None:
+            return
+        # A server that does not answer must not keep the process from ending: the thread is a daemon.
+        with contextlib.suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(self._end(), loop).result(_CLOSE_SECONDS)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(_CLOSE_SECONDS)
+        if not thread.is_alive():
+            loop.close()
+
+    async def _end(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        for close in self._closing:
+            await close()
+        # aiohttp lets go of its sockets a turn of the loop later.
+        await asyncio.sleep(0)
+
+
+_current: RequestLoop | None = None
+_lock = threading.Lock()
+
+
+def request_loop() -> RequestLoop:
+    """The process's loop."""
+    global _current
+    with _lock:
+        if _current is None:
+            _current = RequestLoop()
+            atexit.register(_current.close)
+        return _current
+
+
+def _forget() -> None:
+    # A forked child has the objects of the loop, but not its thread.
+    global _current, _lock
+    if _current is not None:
+        atexit.unregister(_current.close)
+    _current, _lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,177 @@
+"""How to reach an S3-protocol store, from the keys that users know from delta-rs."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cdfd.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class S3Options:
+    """Everything a client depends on: equal options share one. What is None comes from botocore's usual chain.
+
+    Attributes:
+        path_style: `endpoint/bucket/key` instead of `bucket.endpoint/key`; None for what the endpoint suggests.
+        anonymous: send unsigned requests, for public buckets.
+        request_payer: agree to be billed for the requests.
+        encryption, kms_key_id, bucket_key: headers of what is written (`aws:kms`, a key's id or ARN).
+        connect_timeout, read_timeout: seconds until a connection or the next bytes of an answer.
+        deadline: seconds that a call may take with all its attempts.
+        attempts: of botocore for a request, before the deadline's own.
+    """
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    access_key_id: str | None = field(default=None, repr=False)
+    secret_access_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    path_style: bool | None = None
+    anonymous: bool = False
+    request_payer: bool = False
+    encryption: str | None = None
+    kms_key_id: str | None = None
+    bucket_key: bool = False
+    connect_timeout: float = 5.0
+    read_timeout: float = 15.0
+    deadline: float = 60.0
+    attempts: int = 4
+
+    @property
+    def own_credentials(self) -> bool:
+        """Whether credentials were given, so that there is no chain to get newer ones from."""
+        return self.access_key_id is not None
+
+    def redacted(self, text: str) -> str:
+        """A text of others, without our secrets."""
+        for secret in (self.secret_access_key, self.session_token, self.access_key_id):
+            if secret:
+                text = text.replace(secret, "***")
+        return text
+
+
+_NAMES = {
+    "endpoint_url": "endpoint_url",
+    "endpoint": "endpoint_url",
+    "endpoint_url_s3": "endpoint_url",
+    "region": "region",
+    "default_region": "region",
+    "profile": "profile",
+    "access_key_id": "access_key_id",
+    "secret_access_key": "secret_access_key",
+    "session_token": "session_token",
+    "token": "session_token",
+    "path_style": "path_style",
+    "virtual_hosted_style_request": "path_style",
+    "s3_addressing_style": "path_style",
+    "skip_signature": "anonymous",
+    "request_payer": "request_payer",
+    "server_side_encryption": "encryption",
+    "sse_kms_key_id": "kms_key_id",
+    "kms_key_id": "kms_key_id",
+    "sse_bucket_key_enabled": "bucket_key",
+    "connect_timeout": "connect_timeout",
+    "timeout": "read_timeout",
+    "read_timeout": "read_timeout",
+    "deadline": "deadline",
+    "max_retries": "attempts",
+}
+_WITHOUT_USE = frozenset(
+    {"allow_http", "s3_allow_unsafe_rename", "s3_locking_provider", "conditional_put", "copy_if_not_exists"}
+)
+"""What delta-rs asks for and cdfd does anyway or never needs, so that one mapping serves both."""
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
+_FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = None) -> S3Options:
+    """Options from a mapping. Keys are in any case and with or without `aws_` before them, values may be text.
+
+    Args:
+        options: such as {"AWS_ACCESS_KEY_ID": "...", "aws_endpoint_url": "http://localhost:9000"}.
+        environ: the process's environment where None; read for `AWS_REGION`, which botocore does not know.
+
+    Raises:
+        ConfigError: an unknown key, or a value that is none; never says what a secret is.
+    """
+    environ = os.environ if environ is None else environ
+    found: dict[str, object] = {}
+    for key, value in options.items():
+        name = key.lower().removeprefix("aws_")
+        if value is None or name in _WITHOUT_USE:
+            continue
+        if name not in _NAMES:
+            near = difflib.get_close_matches(name, _NAMES, 1)
+            raise ConfigError(f"unknown storage option {key!r:.100}", hint=f"Did you mean {near[0]}?" if near else None)
+        found[_NAMES[name]] = _value(name, _NAMES[name], value)
+    if found.get("region") is None:
+        found["region"] = environ.get("AWS_REGION") or None
+    parsed = S3Options(**found)  # type: ignore[arg-type]  # names and types are those of the tables above
+    return _checked(parsed, _flag(options, "allow_http"))
+
+
+def _value(key: str, name: str, value: object) -> object:
+    if name == "path_style":
+        return _path_style(key, value)
+    if name in ("anonymous", "request_payer", "bucket_key"):
+        if name == "request_payer" and str(value).lower() == "requester":
+            return True
+        return _as_flag(key, value)
+    if name in ("connect_timeout", "read_timeout", "deadline"):
+        matched = _DURATION.fullmatch(str(value).strip())
+        if matched is None or float(matched[1]) <= 0:
+            raise ConfigError(f"the storage option {key} is no number of seconds", hint="Such as 30, 500ms or 2m")
+        return float(matched[1]) * _UNITS[matched[2]]
+    if name == "attempts":
+        text = str(value).strip()
+        if not (text.isascii() and text.isdigit() and len(text) < 4):
+            raise ConfigError(f"the storage option {key} is no small number")
+        return int(text) + 1
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"the storage option {key} is expected to be text")
+    return value
+
+
+def _path_style(key: str, value: object) -> bool | None:
+    if key == "s3_addressing_style":
+        styles = {"path": True, "virtual": False, "auto": None}
+        if value not in styles:
+            raise ConfigError(f"the storage option {key} is expected to be path, virtual or auto")
+        return styles[str(value)]
+    flag = _as_flag(key, value)
+    return not flag if key == "virtual_hosted_style_request" else flag
+
+
+def _flag(options: Mapping[str, object], name: str) -> bool | None:
+    for key, value in options.items():
+        if key.lower().removeprefix("aws_") == name and value is not None:
+            return _as_flag(name, value)
+    return None
+
+
+def _as_flag(key: str, value: object) -> bool:
+    flag = _FLAGS.get(str(value).lower())
+    if flag is None:
+        raise ConfigError(f"the storage option {key} is expected to be true or false")
+    return flag
+
+
+def _checked(options: S3Options, allow_http: bool | None) -> S3Options:
+    url = options.endpoint_url
+    if url is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", url):
+        raise ConfigError(
+            "the storage option endpoint_url is no address", hint="Such as https://minio.example:9000, without user"
+        )
+    if url is not None and url.startswith("http://") and allow_http is False:
+        raise ConfigError("the endpoint's address is http:// and allow_http is false", hint="Use https://, or allow it")
+    if (options.access_key_id is None) != (options.secret_access_key is None):
+        raise ConfigError("the storage options access_key_id and secret_access_key go together")
+    if options.session_token is not None and options.access_key_id is None:
+        raise ConfigError("the storage option session_token has no use without access_key_id")
+    return options
