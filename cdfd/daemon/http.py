@@ -1,0 +1,107 @@
+"""Metrics, health and status over HTTP: reads what `Status` says, changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from cdfd.config import Listen
+from cdfd.daemon import page
+from cdfd.daemon.metrics import CONTENT_TYPE
+from cdfd.daemon.status import Status
+from cdfd.errors import ConfigError
+
+logger = logging.getLogger("cdfd.http")
+
+STOP_SECONDS = 0.5
+"""How long answers under way may take once the daemon stops."""
+
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+@asynccontextmanager
+async def serve(listen: Listen | None, status: Status) -> AsyncIterator[Listen | None]:
+    """Answer until the block ends; the address that is listened at, with the port that port 0 became. None: no server, for None.
+
+    Raises:
+        ConfigError: the address cannot be listened at.
+    """
+    if listen is None:
+        yield None
+        return
+    writer = ThreadPoolExecutor(1, "cdfd-metrics")
+    runner = web.AppRunner(_application(status, writer), access_log=None, shutdown_timeout=STOP_SECONDS)
+    await runner.setup()
+    try:
+        await _bind(runner, listen)
+        bound = Listen(*runner.addresses[0][:2])
+        logger.info("metrics, health and status at http://%s", bound)
+        yield bound
+    finally:
+        await runner.cleanup()
+        writer.shutdown(wait=False, cancel_futures=True)
+
+
+async def _bind(runner: web.AppRunner, listen: Listen) -> None:
+    try:
+        await web.TCPSite(runner, listen.host, listen.port).start()
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host that no name can be
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ConfigError(
+            f"cannot listen at {listen}: {reason}",
+            hint="Set `http.listen` to another address, or to null for no server",
+        ) from error
+
+
+def _application(status: Status, writer: Executor) -> web.Application:
+    async def metrics(_: web.Request) -> web.Response:
+        # Deliveries do not wait for many tables' metrics. The loop's own threads may all wait for a broker, just when somebody asks why.
+        text = await asyncio.get_running_loop().run_in_executor(writer, status.metrics())
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
+
+    async def health(_: web.Request) -> web.Response:
+        ended = status.unhealthy()
+        return _json({"healthy": not ended, "ended": ended}, 503 if ended else 200)
+
+    async def readiness(_: web.Request) -> web.Response:
+        not_ready = status.not_ready()
+        return _json({"ready": not not_ready, "not_ready": not_ready}, 503 if not_ready else 200)
+
+    async def everything(_: web.Request) -> web.Response:
+        return _json(status.document(), 200)
+
+    async def for_people(_: web.Request) -> web.Response:
+        # Names of files may hold what is no UTF-8.
+        body = page.render(status.document()).encode("utf-8", "backslashreplace")
+        headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": page.POLICY}
+        return web.Response(body=body, headers=headers)
+
+    handlers: Mapping[str, Handler] = {
+        "/": for_people,
+        "/metrics": metrics,
+        "/healthz": health,
+        "/readyz": readiness,
+        "/status": everything,
+    }
+    application = web.Application()
+    application.on_response_prepare.append(_set_headers)
+    application.add_routes([web.get(path, handler) for path, handler in handlers.items()])
+    return application
+
+
+async def _set_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Server"] = "cdfd"
+
+
+def _json(document: Mapping[str, Any], status: int) -> web.Response:
+    # Escaped to ASCII: names of files may hold what is no UTF-8.
+    return web.Response(text=json.dumps(document, indent=2) + "\n", status=status, content_type="application/json")
