@@ -8,17 +8,19 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 
 from cdfd.changes.columns import VersionColumns
+from cdfd.changes.images import HELD_BYTES, Room, Shelf
 from cdfd.changes.lanes import in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
-from cdfd.changes.read import BATCH_ROWS, TableFiles, read
+from cdfd.changes.read import BATCH_ROWS, Rows, TableFiles, look, read
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, MissingFileError
 
@@ -55,12 +57,24 @@ def fail(error: MissingFileError) -> None:
 class ChangeBatch:
     """Change rows of one version: the table's columns in `schema`, then the change columns.
 
-    `schema` is the plan's but for rows that a version deletes while it replaces the schema: those are as they were.
+    Attributes:
+        plan: of the version.
+        schema: the plan's but for rows that a version deletes while it replaces the schema: those are as they were.
+        rows: the rows.
+        following: `_change_ordinal` of the version's next row. One is left out before a post-image that stands by itself: images are a pair
+            where their numbers follow each other, and only there.
     """
 
     plan: ChangePlan
     schema: TableSchema
     rows: pa.RecordBatch
+    following: int = 0
+
+
+class _Scanned(NamedTuple):
+    plan: ChangePlan
+    schema: TableSchema
+    rows: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,28 +122,82 @@ class Execution:
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
         tasks = self._tasks(plans, 0 if start is None else start.part)
         columns: VersionColumns | None = None
-        for found in in_order(tasks, workers=self._lanes):
-            plan = found.plan
+        for scanned in in_order(tasks, workers=self._lanes):
+            plan, rows = scanned.plan, scanned.rows
             if columns is None or plan.version != version:
                 columns = VersionColumns(plan.version, plan.timestamp_ms)
             if plan.version != version:
                 version, ordinal = plan.version, 0
-            yield replace(found, rows=columns.complete(found.rows, ordinal))
-            ordinal += found.rows.num_rows
+            first = ordinal + rows.apart
+            ordinal = first + rows.batch.num_rows
+            yield ChangeBatch(plan, scanned.schema, columns.complete(rows.batch, first), ordinal)
 
-    def _tasks(self, plans: Iterable[ChangePlan], first_part: int) -> Iterator[Callable[[], Iterator[ChangeBatch]]]:
+    def _tasks(self, plans: Iterable[ChangePlan], first_part: int) -> Iterator[Callable[[], Iterator[_Scanned]]]:
         for plan in plans:
             scans = plan.scans[first_part:]
             first_part = 0
+            # Where the late halves are not of these parts, nobody would take what is held.
+            room = Room(HELD_BYTES if scans and scans[-1].images == "late" else 0)
+            shelves: dict[str, Future[Shelf]] = {}
+            looks = [Future[bool]() for _ in plan.across]
+            for scan, paired in zip(plan.across, looks, strict=True):
+                yield partial(self._look, plan, scan, paired)
             for scan in scans:
+                if scan.images == "early":
+                    shelves[scan.path] = Future()
                 # With one file to read, the columns are what can be decoded side by side.
-                yield partial(self._scan, plan, scan, len(scans) < self.threads and not _is_little(scan.size))
+                use_threads = len(scans) < self.threads and not _is_little(scan.size)
+                if scan.images is None:
+                    yield partial(self._read, plan, scan, use_threads)
+                else:
+                    yield partial(self._half, plan, scan, use_threads, room, shelves.get(scan.path), looks)
 
-    def _scan(self, plan: ChangePlan, scan: FileScan, use_threads: bool) -> Iterator[ChangeBatch]:
+    def _look(self, plan: ChangePlan, scan: FileScan, paired: Future[bool]) -> Iterator[_Scanned]:
+        """No rows: finds out whether the images in a file are in pairs."""
+        found = True
+        try:
+            found = look(scan, plan.schema, self.files)
+        except CdfdError:
+            # Whoever reads the rows meets it again, where it is in order.
+            return
+        finally:
+            paired.set_result(found)
+        yield from ()
+
+    def _half(
+        self,
+        plan: ChangePlan,
+        scan: FileScan,
+        use_threads: bool,
+        room: Room,
+        left: Future[Shelf] | None,
+        looks: Sequence[Future[bool]],
+    ) -> Iterator[_Scanned]:
+        """Rows of one half of a file. `left` is what the scan of the early half leaves to that of the late one.
+
+        What is waited for here comes from tasks that began earlier, whose results are taken first: they come to their ends.
+        """
+        if scan.images == "late" and left is not None:
+            yield from self._read(plan, scan, use_threads, left.result())
+            return
+        found = Shelf(room, pairs=all(paired.result() for paired in looks))
+        try:
+            yield from self._read(plan, scan, use_threads, found)
+        finally:
+            if found.halves is None:
+                # A file that is gone, of which enough is said.
+                found.again = None
+            if left is not None:
+                left.set_result(found)
+
+    def _read(
+        self, plan: ChangePlan, scan: FileScan, use_threads: bool, shelf: Shelf | None = None
+    ) -> Iterator[_Scanned]:
         try:
             schema = self.select(scan.schema or plan.schema)
-            for rows in read(scan, schema, self.files, batch_rows=self.batch_rows, use_threads=use_threads):
-                yield ChangeBatch(plan, schema, rows)
+            found = read(scan, schema, self.files, batch_rows=self.batch_rows, use_threads=use_threads, shelf=shelf)
+            for rows in found:
+                yield _Scanned(plan, schema, rows)
         except MissingFileError as error:
             self.on_missing(error.within(table=self.files.storage.uri, version=plan.version))
         except CdfdError as error:

@@ -15,8 +15,8 @@ def parts(plan: ChangePlan, first: int, limit: int) -> Iterator[tuple[int, int]]
     """
     start, size = first, 0
     for index, scan in enumerate(plan.scans[first:], first):
-        if index > start and size + scan.size > limit:
+        if index > start and size + scan.share > limit:
             yield start, index
             start, size = index, 0
-        size += scan.size
+        size += scan.share
     yield start, len(plan.scans)

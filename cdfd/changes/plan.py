@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, overload
 
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, PartitionValues, Remove
@@ -29,6 +29,7 @@ from cdfd.errors import LogError, UnsupportedError
 
 Changes = Literal["auto", "cdf", "files"]
 ChangeType = Literal["insert", "delete"]
+Images = Literal["early", "late"]
 Origin = Literal["cdc", "files", "snapshot", "none"]
 F = TypeVar("F", Add, Remove)
 
@@ -48,6 +49,7 @@ class FileScan:
         only: the rows to read; None for all.
         without: of those, the rows to leave out; None for none.
         schema: the schema to read the file in where it is not the plan's: rows that a version deletes while it replaces the schema.
+        images: of a change data file, the half to read (see `cdfd.changes.images`); None for both.
     """
 
     path: str
@@ -57,6 +59,14 @@ class FileScan:
     only: DeletionVectorDescriptor | None = None
     without: DeletionVectorDescriptor | None = None
     schema: TableSchema | None = None
+    images: Images | None = None
+
+    @property
+    def share(self) -> int:
+        """Bytes of the file that count as this scan's; a file that is read in two halves counts once."""
+        if self.images is None:
+            return self.size
+        return self.size // 2 if self.images == "late" else self.size - self.size // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +77,11 @@ class ChangePlan:
         version: of the table.
         timestamp_ms: when it was committed, in ms since the Unix epoch.
         schema: the schema in force at this version.
-        scans: in the order in which their rows are delivered: deletes before inserts, each by path.
+        scans: in the order in which their rows are delivered: deletes before inserts, each by path. Change data files by path; where there
+            are several, the early half of each comes before the late half of any.
         origin: where the rows come from.
+        across: change data files of several partitions, between which an update may have moved rows: all of them tell whether images that
+            look like pairs are some, also where only a part of the version is read.
     """
 
     version: int
@@ -76,13 +89,14 @@ class ChangePlan:
     schema: TableSchema
     scans: Sequence[FileScan]
     origin: Origin
+    across: Sequence[FileScan] = ()
 
     @property
     def size(self) -> int:
         """Bytes of all files to read."""
         if isinstance(self.scans, LiveScans):
             return self.scans.files.total_size()
-        return sum(scan.size for scan in self.scans)
+        return sum(scan.share for scan in self.scans)
 
 
 def needs_snapshot(commit: Commit, previous: Header, changes: Changes = "auto") -> bool:
@@ -129,15 +143,30 @@ def plan(
     scans: Sequence[FileScan] = ()
     origin: Origin = "files"
     if _from_cdc(commit, changes):
-        scans = _ordered(FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs)
+        scans = _from_change_data(commit)
         origin = "cdc"
     elif not _changed_nothing(commit):
         scans = _many_inserts(commit) or _ordered(_from_files(commit, header, previous or header, before))
-    return ChangePlan(commit.version, timestamp_ms, header.schema, scans, origin if scans else "none")
+    across = _across(scans) if origin == "cdc" else ()
+    return ChangePlan(commit.version, timestamp_ms, header.schema, scans, origin if scans else "none", across)
 
 
 def _from_cdc(commit: Commit, changes: Changes) -> bool:
     return bool(commit.cdcs) and changes != "files"
+
+
+def _from_change_data(commit: Commit) -> Sequence[FileScan]:
+    scans = _ordered(FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs)
+    if len(scans) < 2:
+        return scans
+    # What an update makes of a row, or what replaces it, may be in a file before that of the row as it was.
+    halves: tuple[Images, ...] = ("early", "late")
+    return tuple(replace(scan, images=half) for half in halves for scan in scans)
+
+
+def _across(scans: Sequence[FileScan]) -> Sequence[FileScan]:
+    several = any(scan.partition_values != scans[0].partition_values for scan in scans)
+    return tuple(scan for scan in scans if scan.images == "early") if several else ()
 
 
 def _many_inserts(commit: Commit) -> LiveScans | None:

@@ -17,7 +17,7 @@ class Position:
         version: version of the table.
         part: file scans of that version's plan that are already delivered. Plans are deterministic, so it holds across restarts.
         phase: `snapshot` while the live rows at `version` are delivered as inserts, `stream` afterwards.
-        ordinal: rows of that version already delivered, so that `_change_ordinal` goes on where it was.
+        ordinal: `_change_ordinal` of the next row of that version, so that it goes on where it was.
     """
 
     table_id: str

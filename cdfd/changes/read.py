@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, constant_type, types_as_written
+from cdfd.changes.images import Halves, Shelf, is_paired
 from cdfd.changes.parquet import opened
-from cdfd.changes.plan import FileScan
+from cdfd.changes.plan import FileScan, Images
 from cdfd.changes.projection import Projection
 from cdfd.delta import deletion_vector, paths, values
 from cdfd.delta.actions import DeletionVectorDescriptor
@@ -89,6 +90,24 @@ class TableFiles:
             return deletion_vector.decode_stored(descriptor, file.read(length))
 
 
+def look(scan: FileScan, schema: TableSchema, files: TableFiles) -> bool:
+    """Whether each image in a change data file has its other next to it. Raises what `read` does."""
+    with _named(scan.path), files.open(scan.path, scan.size or None) as source, opened(source) as file:
+        return is_paired(_Reader.prepare(file, schema, scan, files).types())
+
+
+class Rows(NamedTuple):
+    """Change rows of one scan.
+
+    Attributes:
+        batch: the columns of the table, then `_change_type`.
+        apart: whether the first row, a post-image, does not belong to the row before it, even if that is a pre-image.
+    """
+
+    batch: pa.RecordBatch
+    apart: bool = False
+
+
 def read(
     scan: FileScan,
     schema: TableSchema,
@@ -96,8 +115,9 @@ def read(
     *,
     batch_rows: int = BATCH_ROWS,
     use_threads: bool = False,
-) -> Iterator[pa.RecordBatch]:
-    """The change rows of one scan: the columns of `schema`, then `_change_type`, in the order of the file.
+    shelf: Shelf | None = None,
+) -> Iterator[Rows]:
+    """The change rows of one scan, in the order of the file; of a change data file the early half first (see `images`).
 
     Args:
         scan: what to read.
@@ -105,6 +125,7 @@ def read(
         files: where the table's files are.
         batch_rows: rows of a batch, at most.
         use_threads: decode columns in parallel.
+        shelf: where a change data file's late rows wait between the scan of its early half and that of its late half.
 
     Raises:
         MissingFileError: the data file or deletion vector is gone.
@@ -112,12 +133,72 @@ def read(
         LogError: a partition value that does not parse.
         PathError: it lies outside the table.
     """
+    if scan.images == "late" and shelf is not None and shelf.again is None:
+        yield from _first_apart(shelf, shelf.take())
+        return
     with (
         _named(scan.path),
         files.open(scan.path, scan.size or None) as source,
         opened(source) as file,
     ):
-        yield from _Reader.prepare(file, schema, scan, files).batches(batch_rows, use_threads)
+        reader = _Reader.prepare(file, schema, scan, files)
+        if scan.change_type is None:
+            yield from _in_halves(reader, scan.images, Shelf() if shelf is None else shelf, (batch_rows, use_threads))
+        else:
+            yield from map(Rows, reader.batches(batch_rows, use_threads))
+
+
+def _in_halves(reader: _Reader, images: Images | None, shelf: Shelf, options: tuple[int, bool]) -> Iterator[Rows]:
+    """Rows of a change data file: those of one half, or of both, the early ones first."""
+    if shelf.halves is None:
+        shelf.halves = Halves.of(reader.types, pairs=shelf.pairs)
+    halves = shelf.halves
+    if not halves.late or (halves.in_order and images is None):
+        shelf.again = None
+        if images != "late":
+            yield from _cut(reader.batches(*options), halves.late.min() if halves.apart else None)
+        return
+    if images != "late":
+        yield from map(Rows, _early(reader, halves.late, shelf, options))
+    if images != "early":
+        yield from _first_apart(shelf, _late(reader, halves.late, shelf, options))
+
+
+def _early(reader: _Reader, late: RowSet, shelf: Shelf, options: tuple[int, bool]) -> Iterator[pa.RecordBatch]:
+    count = reader.file.metadata.num_rows
+    if len(late) == count:
+        return
+    yield from shelf.part(reader.batches(*options), late)
+    if shelf.again is not None:
+        rest = replace(reader, only=RowSet.of(range(shelf.again, count)), without=late)
+        yield from rest.batches(*options)
+
+
+def _late(reader: _Reader, late: RowSet, shelf: Shelf, options: tuple[int, bool]) -> Iterator[pa.RecordBatch]:
+    yield from shelf.take()
+    if shelf.again is not None:
+        yield from replace(reader, only=late.difference(RowSet.of(range(shelf.again)))).batches(*options)
+
+
+def _first_apart(shelf: Shelf, batches: Iterator[pa.RecordBatch]) -> Iterator[Rows]:
+    apart = shelf.halves is not None and shelf.halves.apart
+    for batch in batches:
+        yield Rows(batch, apart)
+        apart = False
+
+
+def _cut(batches: Iterator[pa.RecordBatch], row: int | None) -> Iterator[Rows]:
+    """The batches, cut before that row, which is apart from the one before it. None for nowhere."""
+    first = 0
+    for batch in batches:
+        last = first + batch.num_rows
+        if row is None or not first <= row < last:
+            yield Rows(batch)
+        else:
+            if row > first:
+                yield Rows(batch.slice(0, row - first))
+            yield Rows(batch.slice(row - first), apart=True)
+        first = last
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,19 +233,26 @@ class _Reader:
             pa.schema([*schema.arrow, CHANGE_COLUMNS[0]]),
         )
 
+    def types(self) -> Iterator[pa.Array]:
+        """The `_change_type` column of a change data file."""
+        for batch in self.file.iter_batches(columns=[CHANGE_TYPE], use_threads=False):
+            yield batch.column(0)
+
     def batches(self, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
         names = list(self.projection.columns)
         if self.change_type is None:
             names.append(CHANGE_TYPE)
+        views = any("_view" in str(field.type) for field in self.file.schema_arrow)
         for first_row, groups in self._row_groups():
             row = first_row
             for batch in self.file.iter_batches(
                 batch_size=self._batch_rows(batch_rows), row_groups=groups, columns=names, use_threads=use_threads
             ):
-                kept = self._kept(batch, row)
+                # Views cannot be filtered (pyarrow 26), what is made of them can.
+                kept = self._kept(self._logical(batch), row) if views else self._logical(self._kept(batch, row))
                 row += batch.num_rows
                 if kept.num_rows:
-                    yield self._logical(kept)
+                    yield kept
 
     def _row_groups(self) -> Iterator[tuple[int, list[int]]]:
         """Row groups to read, with the number of their first row; neighbours together, those without a wanted row left out."""
@@ -172,7 +260,7 @@ class _Reader:
         row, start, run = 0, 0, list[int]()
         for group in range(metadata.num_row_groups):
             count = metadata.row_group(group).num_rows
-            if self.only is None or self.only.count(row, count):
+            if self._wants(row, count):
                 start = start if run else row
                 run.append(group)
             elif run:
@@ -181,6 +269,11 @@ class _Reader:
             row += count
         if run:
             yield start, run
+
+    def _wants(self, row: int, count: int) -> bool:
+        if self.without is not None and self.without.contains_range(row, count):
+            return False
+        return self.only is None or self.only.count(row, count) > 0
 
     def _batch_rows(self, most: int) -> int:
         metadata = self.file.metadata

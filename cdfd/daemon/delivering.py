@@ -117,13 +117,12 @@ class Deliverer:
         """Deliver a part of a version, up to its scan number `end`; where the next one begins."""
         plan, last = version.plan, end == len(version.plan.scans)
         some = replace(plan, scans=plan.scans[:end])
-        size = sum(scan.size for scan in plan.scans[position.part : end])
+        size = sum(scan.share for scan in plan.scans[position.part : end])
         async with self.turns.turn(size), _delivery(self.sink, position, self.monitor) as delivery:
-            writing = _Writing(delivery, [version])
+            writing = _Writing(delivery, [version], position.ordinal)
             await self._write(writing, [some], position)
             await writing.finish()
-            ordinal = position.ordinal + writing.rows
-            following = _after(version) if last else position.at_part(end, ordinal)
+            following = _after(version) if last else position.at_part(end, writing.ordinal)
             await self._commit(writing, following, [version] if last else [], size)
         return following
 
@@ -164,12 +163,16 @@ def _after(version: Version) -> Position:
 
 
 class _Writing:
-    """Versions on their way into a delivery."""
+    """Versions on their way into a delivery.
 
-    def __init__(self, delivery: Delivery, versions: Sequence[Version]) -> None:
+    `ordinal` is that of the next row of the version whose rows come.
+    """
+
+    def __init__(self, delivery: Delivery, versions: Sequence[Version], ordinal: int = 0) -> None:
         self.delivery = delivery
         self.counts = RowCounts()
         self.rows = 0
+        self.ordinal = ordinal
         self.begun = 0
         self.stopped = False
         self._versions = versions
@@ -187,6 +190,7 @@ class _Writing:
         await self.delivery.write(found.rows)
         self.counts.add(found.rows)
         self.rows += found.rows.num_rows
+        self.ordinal = found.following
 
     async def finish(self) -> None:
         """The rest of the versions have no rows."""

@@ -61,6 +61,10 @@ class RowSet:
         """Rows of both sets."""
         return RowSet(self.bitmap & other.bitmap)
 
+    def min(self) -> int | None:
+        """The smallest row, None of an empty set."""
+        return self.bitmap.min() if self.bitmap else None
+
     def max(self) -> int | None:
         """The greatest row, None of an empty set."""
         return self.bitmap.max() if self.bitmap else None

@@ -10,8 +10,9 @@
 | update_postimage without a pre-image    | u  | null       | post-image |
 | update_preimage without a post-image    | d  | pre-image  | null |
 
-The last two do not come from a sound table. A post-image alone says what the row is now, as Debezium does for a
-source that does not log old rows; a pre-image alone says that this row is no more.
+An image follows another where its `_change_ordinal` does. The last two come from updates whose images a writer did
+not put side by side: a post-image alone says what the row is now, as Debezium does for a source that does not log old
+rows; a pre-image alone says that this row is no more.
 
 `source` has the fields every connector of Debezium has (version, connector, name, ts_ms, snapshot, db, sequence,
 table), and `commit_version` and `change_ordinal`. `sequence` orders events as in Debezium for PostgreSQL: two numbers
@@ -163,9 +164,8 @@ class DebeziumEncoder:
             # A copy: the batch must not live on for one row of it.
             self._held = known.part(count - 1, count).copy()
             known = known.part(0, count - 1)
-        is_update = (
-            (known.codes[:-1] == _PRE) & (known.codes[1:] == _POST) & (known.versions[:-1] == known.versions[1:])
-        )
+        is_update = (known.codes[:-1] == _PRE) & (known.codes[1:] == _POST)
+        is_update &= (known.versions[:-1] == known.versions[1:]) & (known.ordinals[1:] - known.ordinals[:-1] == 1)
         rows = np.flatnonzero(np.append(~is_update, True)[: len(known.codes)])
         if not len(rows):
             return pool(), rows

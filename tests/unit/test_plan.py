@@ -400,7 +400,18 @@ class TestDeterminism:
 
     def test_change_data_files_too(self) -> None:
         for order in itertools.permutations(["c", "a", "b"]):
-            assert [scan.path for scan in scans(*map(cdc, order))] == ["a", "b", "c"]
+            found = scans(*map(cdc, order))
+            assert [(scan.path, scan.images) for scan in found] == [
+                (path, half) for half in ("early", "late") for path in "abc"
+            ]
+            # Read in halves, a file counts once.
+            assert [scan.share for scan in found] == [3, 3, 3, 2, 2, 2]
+            assert plan(entry(*map(cdc, order)), HEADER, 7).size == 15
+
+    def test_of_one_change_data_file_both_halves_are_read_at_once(self) -> None:
+        (found,) = scans(cdc("a"))
+        assert found.images is None
+        assert found.share == found.size == 5
 
     def test_many_files_are_planned_like_few(self) -> None:
         names = [f"{number:05}" for number in range(PACK + 5)]

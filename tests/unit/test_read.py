@@ -66,7 +66,7 @@ def hidden(*rows: int) -> DeletionVectorDescriptor:
 
 def rows_of(found: FileScan, data: bytes | Mapping[str, bytes], schema: TableSchema = SCHEMA, **options: Any) -> Rows:
     files = table_files({"f": data} if isinstance(data, bytes) else data)
-    batches = list(read(found, schema, files, **options))
+    batches = [rows.batch for rows in read(found, schema, files, **options)]
     for batch in batches:
         assert batch.num_rows
         assert batch.schema.equals(pa.schema([*schema.arrow, reading.CHANGE_COLUMNS[0]]))
@@ -136,7 +136,7 @@ class TestRows:
 
 class TestBatches:
     def sizes(self, data: bytes, **options: Any) -> list[int]:
-        return [batch.num_rows for batch in read(scan(), SCHEMA, table_files({"f": data}), **options)]
+        return [rows.batch.num_rows for rows in read(scan(), SCHEMA, table_files({"f": data}), **options)]
 
     def test_have_so_many_rows(self) -> None:
         data = written(numbers(2_500))
@@ -200,7 +200,7 @@ class TestColumns:
         count = parquet.WORTH_A_LOOK + 1_000
         strings = [None if number % 7 == 0 else f"value {number % different}" for number in range(count)]
         data = written(pa.table({"a": range(count), "s": strings}))
-        found = list(read(scan(without=hidden(3)), SCHEMA, table_files({"f": data})))
+        found = [rows.batch for rows in read(scan(without=hidden(3)), SCHEMA, table_files({"f": data}))]
         everything = pa.Table.from_batches(found)
         assert everything.column("s").type == pa.string()
         assert everything.column("s").to_pylist() == strings[:3] + strings[4:]
@@ -218,7 +218,11 @@ class TestChangeData:
     def test_every_row_has_its_own_type(self, kind: pa.DataType) -> None:
         types = pa.array([*self.TYPES, "insert"])
         data = written(numbers(5).append_column("_change_type", types.cast(kind)))
-        assert [row["_change_type"] for row in rows_of(scan(change_type=None), data)] == [*self.TYPES, "insert"]
+        found = rows_of(scan(change_type=None), data)
+        assert [(row["a"], row["_change_type"]) for row in found] == [
+            *((1, "update_preimage"), (2, "update_postimage"), (3, "delete")),
+            *((0, "insert"), (4, "insert")),
+        ]
 
     def test_columns_before_and_after_it(self) -> None:
         rows = pa.table({"a": [1], "_change_type": ["delete"], "s": ["x"]})
@@ -338,7 +342,7 @@ class TestDamage:
         )
         schema = TableSchema(from_arrow(self.rows(1).drop_columns("_change_type").schema))
         try:
-            for batch in read(found, schema, table_files({"f": data}), use_threads=chance.random() < 0.3):
+            for batch, _ in read(found, schema, table_files({"f": data}), use_threads=chance.random() < 0.3):
                 batch.validate()
         except CdfdError:
             return False
@@ -380,7 +384,7 @@ class TestPaths:
     @pytest.mark.parametrize("path", ["f", "./f", "x/../f", "/lake/table/f", "/lake/table//x/../f"])
     def test_inside(self, path: str) -> None:
         files, opened = self.files()
-        assert sum(batch.num_rows for batch in read(scan(path), SCHEMA, files)) == 2
+        assert sum(rows.batch.num_rows for rows in read(scan(path), SCHEMA, files)) == 2
         assert opened == []
 
     @pytest.mark.parametrize(
@@ -410,7 +414,7 @@ class TestPaths:
 
     def test_where_it_is_allowed(self) -> None:
         files, opened = self.files(("/elsewhere", "/other"))
-        assert sum(batch.num_rows for batch in read(scan("/other/data/f"), SCHEMA, files)) == 1
+        assert sum(rows.batch.num_rows for rows in read(scan("/other/data/f"), SCHEMA, files)) == 1
         assert opened == ["/other"]
         with pytest.raises(MissingFileError):
             list(read(scan("/other/data/g"), SCHEMA, files))

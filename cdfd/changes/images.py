@@ -1,0 +1,168 @@
+"""Which rows of a version's change data files come first, so that whoever keeps the last change of each key keeps the right one.
+
+Writers put the images of an update where it suits them. Spark writes them side by side, but in files of two partitions where the update moves
+the row; delta-rs writes blocks of pre-images and of post-images, in either order; a MERGE or an overwrite of a part may insert a key in one
+file that it deletes in another. Keys are not known here, so the rows of a version fall in two halves, and the late one follows the early one:
+
+| images of the version            | early                              | late                 |
+|----------------------------------|------------------------------------|----------------------|
+| each with its other next to it   | deletes, and the images in pairs   | inserts              |
+| any by itself                    | deletes, pre-images                | inserts, post-images |
+
+Where one image is by itself, others that happen to meet may be of two rows: an update that swaps two rows' partitions writes
+
+    p=0:  pre a, post b        p=1:  post a, pre b
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from threading import Lock
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap64, FrozenBitMap64
+
+from cdfd.changes.columns import CHANGE_TYPES, types_from_file
+from cdfd.delta.roaring import RowSet
+
+INSERT, PRE_IMAGE, POST_IMAGE, DELETE = range(len(CHANGE_TYPES))
+"""Positions in `CHANGE_TYPES`."""
+
+HELD_BYTES = 32 << 20
+"""Late rows of a version that wait in memory, at most; more are read a second time. A few batches: those in flight are as many."""
+
+Codes = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """The rows of a change data file.
+
+    Attributes:
+        paired: whether each image of an update has its other next to it, and they count as pairs.
+        late: rows of the late half.
+        in_order: whether the early ones come first in the file as it is.
+        apart: whether the first late row is a post-image, which a pre-image must not seem to belong to.
+    """
+
+    paired: bool
+    late: RowSet
+    in_order: bool
+    apart: bool
+
+    @classmethod
+    def of(cls, types: Callable[[], Iterable[pa.Array]], *, pairs: bool = True) -> Halves:
+        """From the `_change_type` column, in pieces; memory is bounded by how much the rows alternate.
+
+        Args:
+            types: gives the column, each time it is called.
+            pairs: False where images do not count as pairs, even if they look like some.
+
+        Raises:
+            DataError: a value that is no change type.
+        """
+        paired = pairs and is_paired(types())
+        late, row, apart = BitMap64(), 0, False
+        for codes in _codes(types()):
+            found = codes == INSERT
+            if not paired:
+                found |= codes == POST_IMAGE
+            if found.any():
+                apart = apart if late else bool(codes[found.argmax()] == POST_IMAGE)
+                _add(late, row, found)
+            row += len(codes)
+        in_order = not late or late.min() + len(late) == row
+        return cls(paired, RowSet(FrozenBitMap64(late)), in_order, apart)
+
+
+def is_paired(types: Iterable[pa.Array]) -> bool:
+    """Whether a post-image comes after each pre-image, and nowhere else."""
+    last = DELETE
+    for codes in _codes(types):
+        is_post, is_pre = codes == POST_IMAGE, codes == PRE_IMAGE
+        if is_post[0] != (last == PRE_IMAGE) or not np.array_equal(is_post[1:], is_pre[:-1]):
+            return False
+        last = codes[-1]
+    return last != PRE_IMAGE
+
+
+def _codes(types: Iterable[pa.Array]) -> Iterator[Codes]:
+    for column in types:
+        if len(column):
+            yield types_from_file(column).indices.to_numpy()
+
+
+def _add(rows: BitMap64, first: int, found: npt.NDArray[np.bool_]) -> None:
+    if found.all():
+        rows.add_range(first, first + len(found))
+    else:
+        rows |= BitMap64(array("Q", (np.flatnonzero(found) + first).astype(np.uint64).tobytes()))
+
+
+class Room:
+    """How many bytes of rows may be held. Threads share it.
+
+    Args:
+        size: in bytes.
+    """
+
+    def __init__(self, size: int = HELD_BYTES) -> None:
+        self._left = size
+        self._lock = Lock()
+
+    def take(self, size: int) -> bool:
+        """Whether there is room for so many bytes; then they are taken."""
+        with self._lock:
+            fits = size <= self._left
+            self._left -= size if fits else 0
+        return fits
+
+    def give_back(self, size: int) -> None:
+        """So many bytes are free again."""
+        with self._lock:
+            self._left += size
+
+
+@dataclass(slots=True)
+class Shelf:
+    """Late rows of one file, which wait in memory until the early rows of all files are through.
+
+    Attributes:
+        room: of all files of a version.
+        halves: of the file, once it is looked at.
+        pairs: whether images of the file that look like pairs count as such.
+        again: late rows from this one on are not held, and have to be read again; None where all are held, or there are none.
+    """
+
+    room: Room = field(default_factory=Room)
+    halves: Halves | None = None
+    pairs: bool = True
+    again: int | None = 0
+    _held: list[pa.RecordBatch] = field(default_factory=list)
+
+    def part(self, batches: Iterator[pa.RecordBatch], late: RowSet) -> Iterator[pa.RecordBatch]:
+        """The early rows of a file's batches, as long as there is room for the late ones; `again` tells how far it went."""
+        row = 0
+        for batch in batches:
+            mask = late.mask(row, batch.num_rows)
+            if mask.any():
+                held = batch if mask.all() else batch.filter(pa.array(mask))
+                if not self.room.take(held.nbytes):
+                    self.again = row
+                    return
+                self._held.append(held)
+            row += batch.num_rows
+            if not mask.all():
+                yield batch.filter(pa.array(~mask)) if mask.any() else batch
+        self.again = None
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """The late rows that are held."""
+        while self._held:
+            held = self._held.pop(0)
+            self.room.give_back(held.nbytes)
+            yield held
