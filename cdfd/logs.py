@@ -18,6 +18,9 @@ LogFormat = Literal["auto", "text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
 
 _PACKAGE = "cdfd"
+# Kafka's clients tell every attempt to connect as an error, many times a second; what comes of it, our own errors say. Below warnings they
+# write down requests, and user names with passwords among them.
+_CLIENTS = "kafka"
 # What every record has, and `Formatter.format` adds: all else came by `extra`.
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -28,7 +31,7 @@ def set_up(format: str = "auto", level: str = "info", stream: TextIO | None = No
     Args:
         format: `text`, `json`, or `auto`: text on a terminal, JSON elsewhere.
         level: the least severe level of ours that is written: `debug`, `info`, `warning` or `error`. Libraries are
-            heard from `warning` on, from `info` on with `debug`.
+            heard from `warning` on, from `info` on with `debug`; clients of Kafka from `warning` on, and only with `debug`.
         stream: where to.
 
     Raises `ConfigError` for an unknown format or level. Python's own warnings are logged, too.
@@ -49,6 +52,7 @@ def set_up(format: str = "auto", level: str = "info", stream: TextIO | None = No
     ours = logging.getLevelNamesMapping()[level.upper()]
     root.setLevel(logging.INFO if ours == logging.DEBUG else max(ours, logging.WARNING))
     logging.getLogger(_PACKAGE).setLevel(ours)
+    logging.getLogger(_CLIENTS).setLevel(logging.WARNING if ours == logging.DEBUG else logging.CRITICAL)
     logging.captureWarnings(True)
 
 

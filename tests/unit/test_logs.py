@@ -18,12 +18,12 @@ LOG = logging.getLogger("cdfd.daemon.feed")
 
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
-    root, ours = logging.getLogger(), logging.getLogger("cdfd")
-    handlers, levels = list(root.handlers), (root.level, ours.level)
+    loggers = [logging.getLogger(name) for name in (None, "cdfd", "kafka")]
+    handlers, levels = list(loggers[0].handlers), [logger.level for logger in loggers]
     yield
-    root.handlers[:] = handlers
-    root.setLevel(levels[0])
-    ours.setLevel(levels[1])
+    loggers[0].handlers[:] = handlers
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
     logging.captureWarnings(False)
 
 
@@ -75,8 +75,8 @@ def test_levels_of_ours_and_of_libraries() -> None:
     set_up("json", "info", stream)
     LOG.debug("not this")
     LOG.info("this")
-    logging.getLogger("kafka").info("nor this")
-    logging.getLogger("kafka").warning("this, too")
+    logging.getLogger("aiohttp").info("nor this")
+    logging.getLogger("aiohttp").warning("this, too")
     assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["this", "this, too"]
 
 
@@ -84,8 +84,20 @@ def test_debug_lets_libraries_speak() -> None:
     stream = io.StringIO()
     set_up("text", "DEBUG", stream)
     LOG.debug("ours")
-    logging.getLogger("kafka").info("theirs")
+    logging.getLogger("aiohttp").info("theirs")
     assert len(stream.getvalue().splitlines()) == 2
+
+
+def test_clients_of_kafka_are_heard_with_debug_only_and_never_tell_passwords() -> None:
+    client = logging.getLogger("kafka.net.connection")
+    stream = io.StringIO()
+    for level in ("info", "debug"):
+        set_up("text", level, stream=stream)
+        client.error("cannot connect, at %s", level)
+        client.info("SaslAuthenticateRequest")
+        client.debug("SaslAuthenticateRequest")
+    assert "cannot connect, at debug" in stream.getvalue()
+    assert len(stream.getvalue().splitlines()) == 1
 
 
 def test_a_second_call_replaces_the_first() -> None:

@@ -9,6 +9,9 @@ What kafka-python (3.0.12) does where it does not, and what is done about it her
 - Then it says only that its time is up. Here each connection's own failure is kept, and told.
 - A broker that hangs is given 10 seconds and more to let us in, however short a request may take. Here it is not given more than that.
 - It leaves a thread and sockets behind. They are closed here.
+
+And where it does: told not to create topics by asking for them, it does so all the same. A topic that somebody deleted would be back with
+the broker's settings, and with nothing in it.
 """
 
 from __future__ import annotations
@@ -128,6 +131,7 @@ class _Network:
         options |= {"socket_connection_setup_timeout_ms": patience, "socket_connection_setup_timeout_max_ms": patience}
         selector = NetworkSelector(**options)
         manager = KafkaConnectionManager(selector, **options)
+        manager.cluster.config["allow_auto_create_topics"] = False
         self._watch(manager, with_user=options.get("sasl_mechanism") is not None)
         client = KafkaNetClient(net=selector, manager=manager, **options)
         self._made.append((selector, client))

@@ -22,6 +22,7 @@ from cdfd.sinks.kafka.failures import failure, fenced
 from cdfd.sinks.kafka.producer import ProducerSettings
 
 log = logging.getLogger(__name__)
+_client_log = logging.getLogger("kafka.librdkafka")
 
 _NAMES = {
     "bootstrap_servers": "bootstrap.servers",
@@ -80,7 +81,7 @@ class LibrdkafkaProducer:
         self._trouble: KafkaError | None = None
         self._client: Client | None = None
         try:
-            self._client = Client(_options(settings) | {"error_cb": self._note_trouble}, logger=log)
+            self._client = Client(_options(settings) | {"error_cb": self._note_trouble}, logger=_client_log)
             self._client.list_topics(timeout=settings.timeout)
         except KafkaException as error:
             if self._client is not None:
