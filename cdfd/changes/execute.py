@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar, cast
 import pyarrow as pa
 
 from cdfd.changes.columns import VersionColumns
-from cdfd.changes.images import HELD_BYTES, Room, Shelf
+from cdfd.changes.images import HELD_BYTES, Halves, Room, Shelf
 from cdfd.changes.lanes import in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
@@ -139,9 +139,9 @@ class Execution:
             # Where the late halves are not of these parts, nobody would take what is held.
             room = Room(HELD_BYTES if scans and scans[-1].images == "late" else 0)
             shelves: dict[str, Future[Shelf]] = {}
-            looks = [Future[bool]() for _ in plan.across]
-            for scan, paired in zip(plan.across, looks, strict=True):
-                yield partial(self._look, plan, scan, paired)
+            looks = {scan.path: Future[Halves | None]() for scan in plan.across}
+            for scan in plan.across:
+                yield partial(self._look, scan, looks[scan.path])
             for scan in scans:
                 if scan.images == "early":
                     shelves[scan.path] = Future()
@@ -152,16 +152,16 @@ class Execution:
                 else:
                     yield partial(self._half, plan, scan, use_threads, room, shelves.get(scan.path), looks)
 
-    def _look(self, plan: ChangePlan, scan: FileScan, paired: Future[bool]) -> Iterator[_Scanned]:
-        """No rows: finds out whether the images in a file are in pairs."""
-        found = True
+    def _look(self, scan: FileScan, told: Future[Halves | None]) -> Iterator[_Scanned]:
+        """No rows: finds out which rows of a file are late by itself. None where that cannot be told."""
+        found = None
         try:
-            found = look(scan, plan.schema, self.files)
+            found = look(scan, self.files)
         except CdfdError:
             # Whoever reads the rows meets it again, where it is in order.
             return
         finally:
-            paired.set_result(found)
+            told.set_result(found)
         yield from ()
 
     def _half(
@@ -171,7 +171,7 @@ class Execution:
         use_threads: bool,
         room: Room,
         left: Future[Shelf] | None,
-        looks: Sequence[Future[bool]],
+        looks: Mapping[str, Future[Halves | None]],
     ) -> Iterator[_Scanned]:
         """Rows of one half of a file. `left` is what the scan of the early half leaves to that of the late one.
 
@@ -180,7 +180,9 @@ class Execution:
         if scan.images == "late" and left is not None:
             yield from self._read(plan, scan, use_threads, left.result())
             return
-        found = Shelf(room, pairs=all(paired.result() for paired in looks))
+        looked = {path: told.result() for path, told in looks.items()}
+        pairs = all(halves is None or halves.paired for halves in looked.values())
+        found = Shelf(room, looked.get(scan.path) if pairs else None, pairs)
         try:
             yield from self._read(plan, scan, use_threads, found)
         finally:

@@ -65,29 +65,32 @@ class Halves:
         Raises:
             DataError: a value that is no change type.
         """
-        paired = pairs and is_paired(types())
-        late, row, apart = BitMap64(), 0, False
-        for codes in _codes(types()):
+        if pairs and (found := cls._of(types(), pairs=True)) is not None:
+            return found
+        found = cls._of(types(), pairs=False)
+        assert found is not None
+        return found
+
+    @classmethod
+    def _of(cls, types: Iterable[pa.Array], *, pairs: bool) -> Halves | None:
+        """None where images should be pairs, and some are not: a post-image comes after each pre-image, and nowhere else."""
+        late, row, apart, last = BitMap64(), 0, False, DELETE
+        for codes in _codes(types):
+            is_post = codes == POST_IMAGE
+            if pairs and (
+                is_post[0] != (last == PRE_IMAGE) or not np.array_equal(is_post[1:], codes[:-1] == PRE_IMAGE)
+            ):
+                return None
             found = codes == INSERT
-            if not paired:
-                found |= codes == POST_IMAGE
+            if not pairs:
+                found |= is_post
             if found.any():
-                apart = apart if late else bool(codes[found.argmax()] == POST_IMAGE)
+                apart = apart if late else bool(is_post[found.argmax()])
                 _add(late, row, found)
-            row += len(codes)
-        in_order = not late or late.min() + len(late) == row
-        return cls(paired, RowSet(FrozenBitMap64(late)), in_order, apart)
-
-
-def is_paired(types: Iterable[pa.Array]) -> bool:
-    """Whether a post-image comes after each pre-image, and nowhere else."""
-    last = DELETE
-    for codes in _codes(types):
-        is_post, is_pre = codes == POST_IMAGE, codes == PRE_IMAGE
-        if is_post[0] != (last == PRE_IMAGE) or not np.array_equal(is_post[1:], is_pre[:-1]):
-            return False
-        last = codes[-1]
-    return last != PRE_IMAGE
+            row, last = row + len(codes), codes[-1]
+        if pairs and last == PRE_IMAGE:
+            return None
+        return cls(pairs, RowSet(FrozenBitMap64(late)), not late or late.min() + len(late) == row, apart)
 
 
 def _codes(types: Iterable[pa.Array]) -> Iterator[Codes]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, constant_type, types_as_written
-from cdfd.changes.images import Halves, Shelf, is_paired
+from cdfd.changes.images import Halves, Shelf
 from cdfd.changes.parquet import opened
 from cdfd.changes.plan import FileScan, Images
 from cdfd.changes.projection import Projection
@@ -90,10 +90,18 @@ class TableFiles:
             return deletion_vector.decode_stored(descriptor, file.read(length))
 
 
-def look(scan: FileScan, schema: TableSchema, files: TableFiles) -> bool:
-    """Whether each image in a change data file has its other next to it. Raises what `read` does."""
-    with _named(scan.path), files.open(scan.path, scan.size or None) as source, opened(source) as file:
-        return is_paired(_Reader.prepare(file, schema, scan, files).types())
+def look(scan: FileScan, files: TableFiles) -> Halves:
+    """Which rows of a change data file are late, by itself. Raises what `read` does."""
+    with _named(scan.path), files.open(scan.path, scan.size or None) as source, opened(source, [CHANGE_TYPE]) as file:
+        return Halves.of(lambda: _types(file))
+
+
+def _types(file: pq.ParquetFile) -> Iterator[pa.Array]:
+    """The `_change_type` column of a change data file."""
+    if CHANGE_TYPE not in file.schema_arrow.names:
+        raise DataError("a change data file without a _change_type column")
+    for batch in file.iter_batches(columns=[CHANGE_TYPE], use_threads=False):
+        yield batch.column(0)
 
 
 class Rows(NamedTuple):
@@ -151,7 +159,7 @@ def read(
 def _in_halves(reader: _Reader, images: Images | None, shelf: Shelf, options: tuple[int, bool]) -> Iterator[Rows]:
     """Rows of a change data file: those of one half, or of both, the early ones first."""
     if shelf.halves is None:
-        shelf.halves = Halves.of(reader.types, pairs=shelf.pairs)
+        shelf.halves = Halves.of(lambda: _types(reader.file), pairs=shelf.pairs)
     halves = shelf.halves
     if not halves.late or (halves.in_order and images is None):
         shelf.again = None
@@ -216,8 +224,6 @@ class _Reader:
     @classmethod
     def prepare(cls, file: pq.ParquetFile, schema: TableSchema, scan: FileScan, files: TableFiles) -> _Reader:
         physical = file.schema_arrow
-        if scan.change_type is None and CHANGE_TYPE not in physical.names:
-            raise DataError("a change data file without a _change_type column")
         _check_groups(file.metadata)
         only, without = files.rows(scan.only), files.rows(scan.without)
         for rows in (only, without):
@@ -232,11 +238,6 @@ class _Reader:
             without,
             pa.schema([*schema.arrow, CHANGE_COLUMNS[0]]),
         )
-
-    def types(self) -> Iterator[pa.Array]:
-        """The `_change_type` column of a change data file."""
-        for batch in self.file.iter_batches(columns=[CHANGE_TYPE], use_threads=False):
-            yield batch.column(0)
 
     def batches(self, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
         names = list(self.projection.columns)
