@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from cdfd.config import Listen
 from cdfd.daemon import page
@@ -22,6 +23,15 @@ logger = logging.getLogger("cdfd.http")
 
 STOP_SECONDS = 0.5
 """How long answers under way may take once the daemon stops."""
+
+
+def _ours(record: logging.LogRecord) -> bool:
+    # Whoever looks for open ports would fill the log: the server tells of everything that is no HTTP, with a traceback.
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+_server_logger = logging.getLogger("cdfd.http.server")
+_server_logger.addFilter(_ours)
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -37,7 +47,8 @@ async def serve(listen: Listen | None, status: Status) -> AsyncIterator[Listen |
         yield None
         return
     writer = ThreadPoolExecutor(1, "cdfd-metrics")
-    runner = web.AppRunner(_application(status, writer), access_log=None, shutdown_timeout=STOP_SECONDS)
+    application = _application(status, writer)
+    runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
     await runner.setup()
     try:
         await _bind(runner, listen)

@@ -1,0 +1,62 @@
+"""A daemon's status to look at: its configuration, and the versions that its loops would tell of."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from cdfd.changes.plan import ChangePlan, Origin
+from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
+from cdfd.config import Settings, parse
+from cdfd.daemon.status import Status
+from cdfd.delta.datatypes import StructType
+from cdfd.delta.schema import TableSchema
+
+NOW_MS = 1_700_000_000_000
+PASSWORD = "correct-horse-battery"
+
+CONFIGURATION = """
+pipeline: shop
+tables:
+  - {uri: s3://lake/orders}
+  - {uri: /data/customers, topic: people}
+sink:
+  kind: kafka
+  bootstrap_servers: localhost:9092
+  security: {protocol: SASL_SSL, mechanism: PLAIN, username: u, password: "${KAFKA_PASSWORD}"}
+storage:
+  s3: {access_key_id: id-in-the-open, secret_access_key: "${KAFKA_PASSWORD}"}
+progress: {ledger: none}
+"""
+
+
+def configuration() -> Settings:
+    return parse(CONFIGURATION, {"KAFKA_PASSWORD": PASSWORD})
+
+
+def version(number: int, committed_ms: int = NOW_MS, origin: Origin = "files") -> Version:
+    return Version(ChangePlan(number, committed_ms, TableSchema(StructType(())), (), origin), "id")
+
+
+def at(number: int, part: int = 0) -> Position:
+    return Position("id", number, part)
+
+
+def snapshot_at(number: int, part: int = 0) -> Position:
+    return Position("id", number, part, "snapshot")
+
+
+def samples(text: bytes, table: str | None = None) -> dict[str, float]:
+    """Every sample as it is written, less the table: `cdfd_rows_total{change_type="insert"}`. None: those of no table."""
+    found = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            labels = dict(sample.labels)
+            if labels.pop("table", None) == table:
+                shown = ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
+                found[f"{sample.name}{{{shown}}}" if shown else sample.name] = sample.value
+    return found
+
+
+def measured(status: Status, table: str | None = "orders") -> dict[str, float]:
+    return samples(status.metrics()(), table)

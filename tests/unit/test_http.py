@@ -1,0 +1,306 @@
+"""The real server, asked over real connections."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from html.parser import HTMLParser
+from typing import Any
+
+import aiohttp
+import pytest
+from statuses import NOW_MS, PASSWORD, at, configuration, samples, version
+
+from cdfd.config import Listen
+from cdfd.daemon.http import serve
+from cdfd.daemon.status import Status
+from cdfd.errors import ConfigError, SinkError, StorageError
+from cdfd.tail.clock import ManualClock
+
+ANY_PORT = Listen("127.0.0.1", 0)
+PATHS = ("/", "/metrics", "/healthz", "/readyz", "/status")
+
+
+class Client:
+    def __init__(self, status: Status, address: Listen, session: aiohttp.ClientSession) -> None:
+        self.status = status
+        self.address = address
+        self.session = session
+
+    async def get(self, path: str, method: str = "GET") -> tuple[int, str, aiohttp.ClientResponse]:
+        async with self.session.request(method, f"http://{self.address}{path}") as response:
+            return response.status, (await response.read()).decode(), response
+
+    async def json(self, path: str) -> tuple[int, Any]:
+        code, text, response = await self.get(path)
+        assert response.content_type == "application/json"
+        return code, json.loads(text)
+
+
+@asynccontextmanager
+async def client() -> AsyncIterator[Client]:
+    status = Status(configuration(), ManualClock(NOW_MS))
+    async with serve(ANY_PORT, status) as address, aiohttp.ClientSession() as session:
+        assert address is not None
+        yield Client(status, address, session)
+
+
+def asked(test: Callable[[Client], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with client() as asking:
+            await test(asking)
+
+    within(run())
+
+
+def within(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 30))
+
+
+def test_metrics_are_in_the_format_of_prometheus() -> None:
+    async def test(client: Client) -> None:
+        client.status.table("orders").committed(at(5), [version(4)], {"insert": 3}, 10)
+        code, text, response = await client.get("/metrics")
+        assert code == 200
+        assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert samples(text.encode(), "orders")['cdfd_rows_total{change_type="insert"}'] == 3
+        assert samples(text.encode(), "customers")['cdfd_rows_total{change_type="insert"}'] == 0
+
+    asked(test)
+
+
+def test_ready_once_every_table_is() -> None:
+    async def test(client: Client) -> None:
+        both = {"orders": "not started yet", "customers": "not started yet"}
+        assert await client.json("/readyz") == (503, {"ready": False, "not_ready": both})
+        for name in both:
+            client.status.table(name).started(at(1))
+            client.status.table(name).waiting()
+        assert await client.json("/readyz") == (200, {"ready": True, "not_ready": {}})
+        client.status.table("orders").failed(SinkError("the broker is away", retriable=True), 5.0)
+        why = {"orders": "tried again in 5.0 s: the broker is away"}
+        assert await client.json("/readyz") == (503, {"ready": False, "not_ready": why})
+        client.status.table("orders").started(at(1))
+        client.status.table("orders").committed(at(2), [version(1)], {"insert": 1}, 1)
+        assert (await client.json("/readyz"))[0] == 200
+
+    asked(test)
+
+
+def test_healthy_while_the_loops_live() -> None:
+    async def test(client: Client) -> None:
+        client.status.table("orders").failed(SinkError("refused"), None)
+        assert await client.json("/healthz") == (200, {"healthy": True, "ended": {}})
+        client.status.died("orders", "KeyError: 'x'")
+        assert await client.json("/healthz") == (503, {"healthy": False, "ended": {"orders": "KeyError: 'x'"}})
+
+    asked(test)
+
+
+def test_status_with_the_configuration() -> None:
+    async def test(client: Client) -> None:
+        code, document = await client.json("/status")
+        assert code == 200
+        assert document["configuration"]["sink"]["security"]["username"] == "u"
+        assert list(document["tables"]) == ["orders", "customers"]
+
+    asked(test)
+
+
+def test_secrets_are_nowhere() -> None:
+    async def test(client: Client) -> None:
+        for path in PATHS:
+            assert PASSWORD not in (await client.get(path))[1]
+
+    asked(test)
+
+
+class Page(HTMLParser):
+    """Tags, their attributes and the text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+HOSTILE = """<script>alert(1)</script> "><img src=x onerror='alert(2)'> $name ${error} &lt; \ud800 \x00"""
+
+
+def test_the_page_shows_what_others_wrote_and_runs_none_of_it() -> None:
+    async def test(client: Client) -> None:
+        orders = client.status.table("orders")
+        orders.started(at(4))
+        orders.saw(1_234_567)
+        orders.failed(StorageError(HOSTILE, hint=HOSTILE, path=HOSTILE, version=4), 5.0)
+        code, text, response = await client.get("/")
+        assert code == 200
+        assert response.content_type == "text/html"
+        assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+        page = Page(text)
+        assert not {"script", "img", "link", "iframe"} & set(page.tags)
+        assert not any(name.startswith("on") or name == "src" for name, _ in page.attributes)
+        assert page.text.count("<script>alert(1)</script> \"><img src=x onerror='alert(2)'> $name ${error} &lt;") == 3
+        for shown in ("orders", "s3://lake/orders", "backing_off", "1,234,567", "version 4", "tried again in 5 s"):
+            assert shown in page.text
+        assert json.loads((await client.get("/status"))[1])["tables"]["orders"]["last_error"]["what"] == HOSTILE
+
+    asked(test)
+
+
+def test_the_page_in_every_state() -> None:
+    async def test(client: Client) -> None:
+        assert "not ready" in Page((await client.get("/"))[1]).text
+        for name in ("orders", "customers"):
+            client.status.table(name).started(at(1))
+            client.status.table(name).waiting()
+        text = Page((await client.get("/"))[1]).text
+        assert "not ready" not in text
+        assert "at_tip" in text
+        client.status.table("orders").behind(version(1, NOW_MS - 90_000_000))
+        assert "25 h 0 min" in Page((await client.get("/"))[1]).text
+        client.status.died("orders", "a bug")
+        assert "not healthy" in Page((await client.get("/"))[1]).text
+
+    asked(test)
+
+
+def test_other_paths_and_other_methods() -> None:
+    async def test(client: Client) -> None:
+        for path in ("/metric", "/metrics/", "/../etc/passwd", "/status/orders", "/%00", "/favicon.ico"):
+            assert (await client.get(path))[0] == 404
+        for path in PATHS:
+            for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+                code, _, response = await client.get(path, method)
+                assert (code, response.headers["Allow"]) == (405, "GET,HEAD")
+            code, text, _ = await client.get(path, "HEAD")
+            assert code in (200, 503)
+            assert not text
+
+    asked(test)
+
+
+def test_answers_are_not_kept_and_name_no_library() -> None:
+    async def test(client: Client) -> None:
+        for path in (*PATHS, "/nothing"):
+            headers = (await client.get(path))[2].headers
+            assert headers["Cache-Control"] == "no-store"
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Server"] == "cdfd"
+
+    asked(test)
+
+
+def test_what_is_no_http_is_refused_without_a_word_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(client: Client) -> None:
+        for garbage in (
+            b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+            b"GET / HTTP/9.9\r\n\r\n",
+            b"GET /\r\nbroken header\r\n\r\n",
+        ):
+            reader, writer = await asyncio.open_connection(client.address.host, client.address.port)
+            writer.write(garbage)
+            assert b" 400 " in (await reader.readline())
+            writer.close()
+            await writer.wait_closed()
+        assert (await client.get("/healthz"))[0] == 200
+
+    with caplog.at_level(logging.INFO):
+        asked(test)
+    assert [record.name for record in caplog.records] == ["cdfd.http"]  # where it listens
+
+
+def test_many_at_once() -> None:
+    async def test(client: Client) -> None:
+        codes = await asyncio.gather(*(client.get(path) for path in PATHS for _ in range(10)))
+        assert {code for code, _, _ in codes} == {200, 503}
+
+    asked(test)
+
+
+# The address
+
+
+def test_the_address_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(client: Client) -> None:
+        assert client.address.port != 0
+        assert f"metrics, health and status at http://{client.address}" in caplog.messages
+
+    with caplog.at_level(logging.INFO, "cdfd.http"):
+        asked(test)
+
+
+def test_no_address_no_server() -> None:
+    async def run() -> None:
+        async with serve(None, Status(configuration(), ManualClock())) as address:
+            assert address is None
+
+    within(run())
+
+
+def test_an_address_in_use_is_an_error_of_the_configuration() -> None:
+    async def test(client: Client) -> None:
+        with pytest.raises(ConfigError, match="in use") as caught:
+            async with serve(client.address, client.status):
+                pass
+        assert str(client.address) in caught.value.what
+        assert "http.listen" in (caught.value.hint or "")
+        assert (await client.get("/healthz"))[0] == 200
+
+    asked(test)
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "host.invalid", "a..b", "x" * 300])
+def test_an_address_that_is_not_ours_is_an_error_of_the_configuration(host: str) -> None:
+    async def run() -> None:
+        with pytest.raises(ConfigError, match="cannot listen at"):
+            async with serve(Listen(host, 0), Status(configuration(), ManualClock())):
+                pass
+
+    within(run())
+
+
+# The end
+
+
+def test_connections_that_stay_open_do_not_hold_up_the_end() -> None:
+    async def run() -> None:
+        status = Status(configuration(), ManualClock())
+        async with serve(ANY_PORT, status) as address:
+            assert address is not None
+            kept, half = [await asyncio.open_connection(address.host, address.port) for _ in range(2)]
+            kept[1].write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert b" 200 " in await kept[0].readline()
+            half[1].write(b"GET /healthz HTTP/1.1\r\nHo")
+            await half[1].drain()
+            closing = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - closing < 10
+        with pytest.raises(OSError, match=r".*"):
+            await asyncio.open_connection(address.host, address.port)
+        for reader, writer in (kept, half):
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+
+    within(run())
+
+
+def test_the_same_port_can_be_listened_at_at_once_again() -> None:
+    async def run() -> None:
+        status = Status(configuration(), ManualClock())
+        async with serve(ANY_PORT, status) as address, aiohttp.ClientSession() as session:
+            await session.get(f"http://{address}/healthz")
+        async with serve(address, status) as again:
+            assert again == address
+
+    within(run())
