@@ -163,11 +163,20 @@ def tail(
 
 
 @app.command()
-def run(config: CONFIG) -> None:
+def run(
+    config: CONFIG,
+    recover_from_ledger: Annotated[
+        bool,
+        typer.Option(
+            "--recover-from-ledger",
+            help="Where a sink has lost its position and the ledger has one, go on there.",
+        ),
+    ] = False,
+) -> None:
     """Run the daemon."""
     from cdfd.daemon import process
 
-    raise typer.Exit(process.run(config))
+    raise typer.Exit(process.run(config, recover_from_ledger=recover_from_ledger))
 
 
 @app.command()

@@ -5,49 +5,136 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
 from cdfd.changes.execute import Execution, OnMissing, everything, fail, named
 from cdfd.config import settings
 from cdfd.config.settings import FilesSink as FilesSettings
+from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
+from cdfd.daemon import kafka
+from cdfd.daemon.delivering import PART_BYTES, Limits
 from cdfd.daemon.feed import Feed, Policies
+from cdfd.daemon.ledgers import ledgers
+from cdfd.daemon.monitor import Monitor, Silence
+from cdfd.daemon.recording import Recorder
+from cdfd.daemon.turns import Turns
 from cdfd.encoding.json import LineEncoder
 from cdfd.errors import MissingFileError, SinkError, UnsupportedError
+from cdfd.progress.ledger import Ledger, app_id
 from cdfd.report import watched
 from cdfd.sinks.base import Sink
 from cdfd.sinks.files import FilesSink
 from cdfd.sinks.formats import JsonLines, Parquet, RowsFormat
 from cdfd.table import Table
+from cdfd.tail.arrivals import Arrivals
+from cdfd.tail.clock import Clock
 from cdfd.tail.start import Start
 
 logger = logging.getLogger("cdfd.feed")
 
 BATCH_ROWS = 16_384
 """Rows to encode and deliver at once: encoding takes several times a batch's own memory."""
+LARGE_AT_A_TIME = 2
+"""Large deliveries at a time, each of which may keep all cores busy and takes its share of memory."""
+_SINK_NAMES = {"files": "the folder", "kafka": "the progress topic", "delta": "the table"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the tables of a daemon have in common.
+
+    Attributes:
+        config: all settings.
+        clock: time.
+        recover_from_ledger: see `Policies`.
+        ledger_of: the ledger of a table, None where there is none.
+        turns: of large deliveries.
+        arrivals: what watches folders.
+    """
+
+    config: Settings
+    clock: Clock
+    recover_from_ledger: bool
+    ledger_of: Callable[[settings.Table], Ledger | None]
+    turns: Turns
+    arrivals: Arrivals
 
 
 @asynccontextmanager
-async def feed(config: Settings, table: settings.Table, stop: asyncio.Event) -> AsyncIterator[Feed]:
+async def shared(config: Settings, clock: Clock, recover_from_ledger: bool = False) -> AsyncIterator[Shared]:
+    """What all tables need, until the end.
+
+    Raises:
+        ConfigError, UnsupportedError: the ledger's place cannot be opened.
+    """
+    none = config.progress.ledger.kind == "none"
+    async with ledgers(config, clock) as ledger_of:
+        with Arrivals() as arrivals:
+            yield Shared(
+                config,
+                clock,
+                recover_from_ledger,
+                (lambda _: None) if none else ledger_of,
+                Turns(LARGE_AT_A_TIME),
+                arrivals,
+            )
+
+
+@asynccontextmanager
+async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monitor: Monitor) -> AsyncIterator[Feed]:
     """The loop of one table, its sink opened, and closed at the end.
 
     Raises:
         CdfdError: the sink cannot be opened.
     """
+    config, clock = shared.config, shared.clock
     opened = open_table(table)
     select = everything if table.columns is None else partial(named, table.columns)
     execution = Execution(opened.files, select, batch_rows=BATCH_ROWS, on_missing=_on_missing(table))
-    policies = Policies(start_of(table), table.changes, table.on_missing_file, table.on_schema_change)
-    with opened.tailer(interval=config.poll.interval, max_interval=config.poll.max_interval) as tailer:
-        sink = await open_sink(config, table)
-        try:
-            terminal = watched() and len(config.tables) == 1
-            yield Feed(opened, sink, execution, tailer, policies, stop, terminal=terminal)
-        finally:
-            await sink.close()
+    ledger = shared.ledger_of(table)
+    recorder = None
+    if ledger is not None:
+        recorder = Recorder(ledger, app_id(config.pipeline, table.name), config.progress.interval, clock, monitor)
+    poll = config.poll
+    with opened.tailer(clock, poll.interval, poll.max_interval, shared.arrivals) as tailer:
+        async with open_sink(config, table, monitor) as sink:
+            yield Feed(
+                opened,
+                sink,
+                execution,
+                tailer,
+                _policies(shared, table),
+                stop,
+                _limits(config),
+                recorder,
+                monitor,
+                shared.turns,
+                _SINK_NAMES[config.sink.kind],
+                terminal=watched() and len(config.tables) == 1,
+            )
+
+
+def _limits(config: Settings) -> Limits:
+    if isinstance(config.sink, FilesSettings):
+        return Limits(max_bytes=0)  # a file for each version: people look at them
+    return Limits(PART_BYTES, config.catch_up.max_rows, config.catch_up.max_bytes, config.catch_up.max_seconds)
+
+
+def _policies(shared: Shared, table: settings.Table) -> Policies:
+    sink = shared.config.sink
+    return Policies(
+        start_of(table),
+        table.changes,
+        table.on_missing_file,
+        table.on_schema_change,
+        recover_from_ledger=shared.recover_from_ledger,
+        ledger_counts=isinstance(sink, KafkaSettings) and sink.delivery == "at_least_once",
+    )
 
 
 def open_table(table: settings.Table) -> Table:
@@ -55,17 +142,27 @@ def open_table(table: settings.Table) -> Table:
     return Table.open(table.uri, None, table.allowed_roots)
 
 
-async def open_sink(config: Settings, table: settings.Table) -> Sink:
-    """The sink of a table.
+@asynccontextmanager
+async def open_sink(config: Settings, table: settings.Table, monitor: Monitor | None = None) -> AsyncIterator[Sink]:
+    """The sink of a table; opening it is what takes it over from another process, or is refused. Closed at the end.
 
     Raises:
         SinkError, FencedError: it cannot be used.
         UnsupportedError: a kind that this version does not have.
     """
-    if not isinstance(config.sink, FilesSettings):
-        raise _no_such_sink(config)
-    folder = os.path.join(config.sink.path, table.topic)
-    return await FilesSink.open(folder, _rows_format(config.sink), fsync=config.sink.fsync)
+    match config.sink:
+        case FilesSettings():
+            folder = os.path.join(config.sink.path, table.topic)
+            sink = await FilesSink.open(folder, _rows_format(config.sink), fsync=config.sink.fsync)
+            try:
+                yield sink
+            finally:
+                await sink.close()
+        case KafkaSettings():
+            async with kafka.opened(config, config.sink, table, monitor or Silence()) as opened:
+                yield opened
+        case _:
+            raise no_such_sink(config)
 
 
 async def check_sink(config: Settings, table: settings.Table) -> str:
@@ -74,9 +171,15 @@ async def check_sink(config: Settings, table: settings.Table) -> str:
     Raises:
         SinkError, UnsupportedError: it could not be used.
     """
-    if not isinstance(config.sink, FilesSettings):
-        raise _no_such_sink(config)
-    folder = os.path.join(config.sink.path, table.topic)
+    match config.sink:
+        case FilesSettings():
+            return _check_folder(os.path.join(config.sink.path, table.topic))
+        case KafkaSettings():
+            return await kafka.check(config, config.sink, table)
+    raise no_such_sink(config)
+
+
+def _check_folder(folder: str) -> str:
     place = folder
     while not os.path.exists(place):
         place = os.path.dirname(os.path.abspath(place))
@@ -97,9 +200,11 @@ def start_of(table: settings.Table) -> Start:
     return start.kind
 
 
-def _no_such_sink(config: Settings) -> UnsupportedError:
+def no_such_sink(config: Settings) -> UnsupportedError:
+    """The error for a kind of sink that this version does not have."""
     return UnsupportedError(
-        f"there is no sink of kind {config.sink.kind} in this version", hint="Use `sink.kind: files`"
+        f"there is no sink of kind {config.sink.kind} in this version",
+        hint="Use `sink.kind: kafka`, or `files`",
     )
 
 

@@ -14,11 +14,12 @@ from pathlib import Path
 from cdfd.changes.position import Position
 from cdfd.config import load, settings
 from cdfd.config.settings import FilesSink as FilesSettings
+from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
-from cdfd.daemon import assembly
+from cdfd.daemon import assembly, kafka
 from cdfd.daemon.checking import aligned
 from cdfd.daemon.ledgers import ledgers
-from cdfd.errors import CdfdError, ConfigError, SinkError, UnsupportedError
+from cdfd.errors import CdfdError, ConfigError, SinkError
 from cdfd.progress.ledger import Ledger, LedgerEntry, app_id
 from cdfd.progress.recovery import Places, decide, delivered
 from cdfd.sinks.cursor import order
@@ -54,11 +55,19 @@ def choose(config: Settings) -> SinkAccess:
     Raises:
         UnsupportedError: a kind that this version does not have.
     """
-    if isinstance(config.sink, FilesSettings):
-        return SinkAccess("the folder", _files_position, _move_files)
-    raise UnsupportedError(
-        f"there is no sink of kind {config.sink.kind} in this version", hint="Use `sink.kind: files`"
-    )
+    sink = config.sink
+    match sink:
+        case FilesSettings():
+            return SinkAccess("the folder", _files_position, _move_files)
+        case KafkaSettings():
+            if sink.delivery == "at_least_once":
+                return SinkAccess("the sink", _no_position, _no_move, keeps=False)
+            return SinkAccess(
+                "the progress topic",
+                lambda config, table: kafka.position(config, sink, table),
+                lambda config, table, to: kafka.move(config, sink, table, to),
+            )
+    raise assembly.no_such_sink(config)
 
 
 def show(path: Path, choose: Choose = choose) -> tuple[str, int]:
@@ -132,7 +141,7 @@ async def _set(config: Settings, table: settings.Table, version: int, sink: Sink
         # The sink first: it is what counts, and a ledger that lags behind it is rolled forward at the next start.
         await sink.move(config, table, Position(table_id, version + 1))
         await ledger_of(table).record(app_id(config.pipeline, table.name), version, table_id)
-    return f"{table.name}: delivered up to version {version}, going on at version {version + 1}\n"
+    return f"{table.name}: delivered up to version {version}, resuming at version {version + 1}\n"
 
 
 async def _reset(config: Settings, table: settings.Table, sink: SinkAccess) -> str:
@@ -154,6 +163,14 @@ def _places(sink: SinkAccess, ledger: Ledger) -> Places:
     return Places(sink.name, f"the ledger {ledger.uri}")
 
 
+async def _no_position(config: Settings, table: settings.Table) -> Position | None:
+    return None
+
+
+async def _no_move(config: Settings, table: settings.Table, position: Position | None) -> None:
+    """The ledger has the position that counts."""
+
+
 # --- the files sink -----------------------------------------------------------------------------------------------
 
 
@@ -169,8 +186,7 @@ async def _files_position(config: Settings, table: settings.Table) -> Position |
 async def _move_files(config: Settings, table: settings.Table, position: Position | None) -> None:
     if position is None and await _files_position(config, table) is None:
         return
-    sink = await assembly.open_sink(config, table)
-    try:
+    async with assembly.open_sink(config, table) as sink:
         stands = await sink.last_position()
         if position is None or (
             stands is not None and (stands.table_id != position.table_id or order(position) < order(stands))
@@ -184,8 +200,6 @@ async def _move_files(config: Settings, table: settings.Table, position: Positio
             )
         delivery = await sink.begin(stands or position)
         await delivery.commit(position)
-    finally:
-        await sink.close()
 
 
 def _folder(config: Settings, table: settings.Table) -> str:

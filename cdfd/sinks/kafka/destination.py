@@ -121,7 +121,9 @@ MakeProducer = Callable[[ProducerSettings], Producer]
 MakeEncoder = Callable[[Origin, TopicFacts], RecordEncoder]
 
 
-def encoders(kind: Format, key: Sequence[str] = (), register: Register | None = None) -> MakeEncoder:
+def encoders(
+    kind: Format, key: Sequence[str] = (), register: Register | None = None, *, longs_as_strings: bool = False
+) -> MakeEncoder:
     """What makes encoders of a format; see `record_encoder`."""
 
     def make(origin: Origin, facts: TopicFacts) -> RecordEncoder:
@@ -130,6 +132,7 @@ def encoders(kind: Format, key: Sequence[str] = (), register: Register | None = 
             origin,
             key=key,
             tombstones=facts.tombstones,
+            longs_as_strings=longs_as_strings,
             register=register,
             partitioner=partial(partitions, count=facts.partitions),
             record_bytes=min(RECORD_BYTES, facts.limit // 2),

@@ -1,0 +1,143 @@
+"""Telling the ledger: at its pace, again after it failed, and at the end."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from cdfd.daemon.monitor import Silence
+from cdfd.daemon.recording import Recorder
+from cdfd.daemon.turns import SMALL_BYTES, Turns
+from cdfd.errors import CdfdError, StorageError
+from cdfd.progress.ledger import LedgerEntry, NoLedger
+from cdfd.tail.clock import ManualClock
+
+WITHIN = 20
+
+
+class Book(NoLedger):
+    """A ledger that keeps all it was told, and fails while it is told to."""
+
+    def __init__(self) -> None:
+        self.versions: list[int] = []
+        self.full = False
+
+    async def position(self, app_id: str) -> LedgerEntry | None:
+        return LedgerEntry(app_id, self.versions[-1], "T", None) if self.versions else None
+
+    async def record(self, app_id: str, version: int, table_id: str) -> None:
+        assert (app_id, table_id) == ("cdfd/shop/orders", "T")
+        if self.full:
+            raise StorageError("no space left on device")
+        self.versions.append(version)
+
+
+class Told(Silence):
+    def __init__(self) -> None:
+        self.errors: list[CdfdError] = []
+        self.versions: list[int] = []
+
+    def error(self, error: CdfdError) -> None:
+        self.errors.append(error)
+
+    def recorded(self, version: int) -> None:
+        self.versions.append(version)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(WITHIN):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+class TestRecorder:
+    def test_the_first_at_once_then_the_newest_at_its_pace(self) -> None:
+        async def scenario() -> None:
+            book, told, clock = Book(), Told(), ManualClock()
+            recorder = Recorder(book, "cdfd/shop/orders", 10, clock, told)
+            task = asyncio.create_task(recorder.run())
+            for version in range(1, 4):
+                recorder.delivered(version, "T")
+                await settle()
+            assert book.versions == [1]
+            await clock.asleep()
+            clock.advance(10)
+            await settle()
+            assert book.versions == told.versions == [1, 3]
+            recorder.delivered(4, "T", ours=True)
+            clock.advance(100)
+            await settle()
+            assert book.versions == [1, 3]
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        run(scenario)
+
+    def test_a_ledger_that_fails_is_asked_again_and_rows_do_not_wait(self) -> None:
+        async def scenario() -> None:
+            book, told, clock = Book(), Told(), ManualClock()
+            book.full = True
+            recorder = Recorder(book, "cdfd/shop/orders", 10, clock, told)
+            task = asyncio.create_task(recorder.run())
+            recorder.delivered(1, "T")
+            await settle()
+            assert [str(error) for error in told.errors] == ["no space left on device"]
+            book.full = False
+            recorder.delivered(2, "T")
+            await settle()
+            assert book.versions == []
+            await clock.asleep()
+            clock.advance(10)
+            await settle()
+            assert book.versions == [2]
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        run(scenario)
+
+    def test_a_clean_stop_records_what_is_pending(self) -> None:
+        async def scenario() -> None:
+            book = Book()
+            recorder = Recorder(book, "cdfd/shop/orders", 10, ManualClock(), Told())
+            await recorder.finish()
+            recorder.delivered(5, "T")
+            await recorder.finish()
+            await recorder.finish()
+            assert book.versions == [5]
+            book.full = True
+            recorder.delivered(6, "T")
+            await recorder.finish()
+            with pytest.raises(StorageError):
+                await recorder.record_now()
+
+        run(scenario)
+
+
+class TestTurns:
+    def test_large_ones_take_turns_in_order_and_small_ones_do_not_wait(self) -> None:
+        async def scenario() -> None:
+            turns, order = Turns(1), []
+            go = asyncio.Event()
+
+            async def deliver(name: str, size: int) -> None:
+                async with turns.turn(size):
+                    order.append(name)
+                    if size > SMALL_BYTES:
+                        await go.wait()
+
+            large = [asyncio.create_task(deliver(name, 1 << 30)) for name in "abc"]
+            await settle()
+            await deliver("small", 1000)
+            assert order == ["a", "small"]
+            go.set()
+            await asyncio.gather(*large)
+            assert order == ["a", "small", "b", "c"]
+
+        run(scenario)
