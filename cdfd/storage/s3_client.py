@@ -1,7 +1,7 @@
 """A client of one S3-protocol endpoint: requests with retries up to a deadline, in the process's request loop.
 
-Botocore's own retries come first (adaptive: a store that says "slow down" is asked more slowly by this client as a whole). What they do not
-see (a body that stalls or ends early) and what outlasts them is tried again here, until the deadline.
+Botocore's adaptive mode paces requests: a store that says "slow down" is asked more slowly by this client as a whole. What to try again is
+decided here, because botocore does not see a body that stalls or ends early, nor tells what went wrong before the deadline came.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore import UNSIGNED
 from botocore.exceptions import ClientError
+from botocore.loaders import create_loader
 
 from cdfd.errors import ExistsError, StorageError
 from cdfd.storage import s3_clock
-from cdfd.storage.s3_errors import EXPIRED, FAILURES, SKEWED, Request, code_of, translated
+from cdfd.storage.s3_errors import EXISTS, EXPIRED, FAILURES, SKEWED, Request, code_of, translated
 from cdfd.storage.s3_loop import RequestLoop, request_loop
 from cdfd.storage.s3_options import S3Options
 
@@ -94,21 +95,18 @@ class S3Client:
     async def put(self, request: Request, data: bytes, *, absent: str | None = None) -> None:
         """Write an object; with `absent`, only where there is none.
 
-        That text goes with the object: an attempt that was repeated because its answer was lost recognises its own by it.
+        That text goes with the object. Requests are repeated, by the HTTP client too, where their answers are lost: a writer that is told
+        that it was not the first may have been, and recognises its own by it.
         """
         asked: dict[str, Any] = {"Body": data, **self._encryption()}
         if absent is not None:
             asked |= {"IfNoneMatch": "*", "Metadata": {_WRITER: absent}}
-        attempts = 0
 
         async def attempt(client: Any) -> None:
-            nonlocal attempts
-            attempts += 1
             try:
                 await client.put_object(**self._named(request), **asked)
             except ClientError as error:
-                repeated = attempts > 1 or error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0)
-                if absent is None or not repeated or code_of(error) not in ("PreconditionFailed", "412"):
+                if absent is None or code_of(error) not in EXISTS:
                     raise
                 found = await client.head_object(**self._named(request))
                 if found.get("Metadata", {}).get(_WRITER) != absent:
@@ -170,7 +168,7 @@ class S3Client:
                         return await attempt(await self._client())
                     except FAILURES as error:
                         last = await self._judged(error, request)
-                        if not last.retriable:
+                        if not last.retriable or code_of(error) in EXISTS:
                             raise last from None
                     await asyncio.sleep(delay * (0.5 + random.random() / 2))
                     delay = min(2 * delay, MAX_DELAY)
@@ -206,6 +204,8 @@ class S3Client:
     async def _opened(self) -> Any:
         options = self.options
         session = AioSession(profile=options.profile)
+        # What S3's requests look like is a large file: one that was read serves all clients.
+        session.register_component("data_loader", _loader)
         stack = AsyncExitStack()
         client = await stack.enter_async_context(
             session.create_client(
@@ -235,6 +235,7 @@ class S3Client:
 
 
 _WRITER = "cdfd-writer"
+_loader = create_loader()
 
 
 def _config(options: S3Options) -> AioConfig:
@@ -247,7 +248,7 @@ def _config(options: S3Options) -> AioConfig:
         connect_timeout=options.connect_timeout,
         read_timeout=options.read_timeout,
         max_pool_connections=CONNECTIONS,
-        retries={"mode": "adaptive", "total_max_attempts": options.attempts},
+        retries={"mode": "adaptive", "total_max_attempts": 1},
         s3={"addressing_style": style},
         # Newer checksums are not known to every store that speaks the protocol.
         request_checksum_calculation="when_required",

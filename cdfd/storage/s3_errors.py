@@ -31,7 +31,7 @@ EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequi
 SKEWED = "RequestTimeTooSkewed"
 
 _NOT_FOUND = frozenset({"NoSuchKey", "404", "NotFound"})
-_EXISTS = frozenset({"PreconditionFailed", "412"})
+EXISTS = frozenset({"PreconditionFailed", "412"})
 _DENIED = frozenset({"AccessDenied", "403", "Forbidden", "AllAccessDisabled", "AccountProblem"})
 _WRONG_REGION = frozenset(
     {
@@ -104,9 +104,9 @@ def _answered(error: ClientError, request: Request) -> StorageError:
     code, status = code_of(error), status_of(error)
     if code in _NOT_FOUND or (status == 404 and code != "NoSuchBucket"):
         return NotFoundError("there is no object with that name", path=request.path)
-    if code in _EXISTS and request.doing == "write":
+    if code in EXISTS and request.doing == "write":
         return ExistsError("there is an object with that name already", path=request.path)
-    if code in _EXISTS:
+    if code in EXISTS:
         return StorageError("the object was replaced while it was read", path=request.path, retriable=True)
     message = str(error.response.get("Error", {}).get("Message", "")).strip().rstrip(".")
     said = f"{code}: {message[:300]}" if message and message != code else code or f"HTTP status {status}"
@@ -173,7 +173,11 @@ def _on_the_way(error: Exception) -> tuple[str, str | None, bool]:
         case SSLError():
             return "the server's certificate was not accepted", "Set AWS_CA_BUNDLE to the file of its authority", False
         case ConnectTimeoutError() | EndpointConnectionError():
-            return "the endpoint cannot be reached", "Check the endpoint, its name and the network", True
+            return (
+                "the endpoint cannot be reached, or ends the connection",
+                "Check the endpoint, its name and the network",
+                True,
+            )
         case ReadTimeoutError() | TimeoutError():
             return "the answer stopped coming", "Check the network; it is asked again", True
         case IncompleteReadError():

@@ -53,14 +53,13 @@ def opened(client: S3Client, request: Request, got: Got, start: int) -> pa.Nativ
     """A file of which the bytes in `got` are there."""
     if len(got.data) == got.size:
         return pa.BufferReader(got.data)
-    return RangedFile(_Ranges(client, request, got, max(0, got.size - len(got.data)) if start < 0 else start))
+    return RangedFile(_Ranges(client, request, got, max(0, got.size - len(got.data)) if start < 0 else start), "r")
 
 
 class RangedFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
     """An object that is read in ranges."""
 
-    def __init__(self, ranges: _Ranges) -> None:
-        super().__init__(ranges, mode="r")
+    def __init__(self, ranges: _Ranges, mode: str) -> None:
         self._ranges = ranges
 
     def will_read(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:

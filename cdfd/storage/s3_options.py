@@ -22,7 +22,6 @@ class S3Options:
         encryption, kms_key_id, bucket_key: headers of what is written (`aws:kms`, a key's id or ARN).
         connect_timeout, read_timeout: seconds until a connection or the next bytes of an answer.
         deadline: seconds that a call may take with all its attempts.
-        attempts: of botocore for a request, before the deadline's own.
     """
 
     endpoint_url: str | None = None
@@ -40,7 +39,6 @@ class S3Options:
     connect_timeout: float = 5.0
     read_timeout: float = 15.0
     deadline: float = 60.0
-    attempts: int = 4
 
     @property
     def own_credentials(self) -> bool:
@@ -79,10 +77,17 @@ _NAMES = {
     "timeout": "read_timeout",
     "read_timeout": "read_timeout",
     "deadline": "deadline",
-    "max_retries": "attempts",
+    "retry_timeout": "deadline",
 }
 _WITHOUT_USE = frozenset(
-    {"allow_http", "s3_allow_unsafe_rename", "s3_locking_provider", "conditional_put", "copy_if_not_exists"}
+    {
+        "allow_http",
+        "s3_allow_unsafe_rename",
+        "s3_locking_provider",
+        "conditional_put",
+        "copy_if_not_exists",
+        "max_retries",
+    }
 )
 """What delta-rs asks for and cdfd does anyway or never needs, so that one mapping serves both."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?")
@@ -128,11 +133,6 @@ def _value(key: str, name: str, value: object) -> object:
         if matched is None or float(matched[1]) <= 0:
             raise ConfigError(f"the storage option {key} is no number of seconds", hint="Such as 30, 500ms or 2m")
         return float(matched[1]) * _UNITS[matched[2]]
-    if name == "attempts":
-        text = str(value).strip()
-        if not (text.isascii() and text.isdigit() and len(text) < 4):
-            raise ConfigError(f"the storage option {key} is no small number")
-        return int(text) + 1
     if not isinstance(value, str) or not value:
         raise ConfigError(f"the storage option {key} is expected to be text")
     return value

@@ -73,15 +73,23 @@ class DeltaLog:
         """
         path = log_path(paths.commit_name(version))
         with self._named(version, path):
-            commit = await self._parsed(path, partial(commits.parse, version, with_stats=with_stats))
-            stat = await self.storage.stat(path)
+            parse = partial(commits.parse, version, with_stats=with_stats)
+            if self.storage.remote:
+                data, stat = await self.storage.fetch(path, CHUNK + 1)
+                commit = await self._made(path, data, parse)
+            else:
+                # A file may still be written to. The later its size is looked at, the sooner that shows.
+                commit = await self._parsed(path, parse)
+                stat = await self.storage.stat(path)
             if commit.size != stat.size:
                 raise LogError("the entry changed while it was read", retriable=True)
             return LogEntry(commit, stat.modified_ms)
 
     async def _parsed(self, path: str, parse: Callable[[bytes | Iterable[bytes]], T]) -> T:
         """What `parse` makes of a file's bytes: here where they are few, in a thread where they are not, in chunks where they are many."""
-        data = await self.storage.read(path, 0, CHUNK + 1)
+        return await self._made(path, await self.storage.read(path, 0, CHUNK + 1), parse)
+
+    async def _made(self, path: str, data: bytes, parse: Callable[[bytes | Iterable[bytes]], T]) -> T:
         if len(data) <= INLINE:
             return parse(data)
         if len(data) <= CHUNK:
