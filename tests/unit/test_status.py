@@ -1,6 +1,7 @@
 """Where a table stands, by what its loop told."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 from statuses import NOW_MS, PASSWORD, at, configuration, measured, snapshot_at, version
@@ -136,7 +137,7 @@ def test_a_part_of_a_version_is_not_the_version(orders: TableMonitor) -> None:
 
 def test_states(orders: TableMonitor) -> None:
     seen = [orders.reading().state]
-    for told in (
+    events: tuple[Callable[[], None], ...] = (
         lambda: orders.started(snapshot_at(3)),
         lambda: orders.committed(snapshot_at(3, 1), [], {"insert": 1}, 1),
         lambda: orders.committed(at(4), [version(3, origin="snapshot")], {"insert": 1}, 1),
@@ -146,8 +147,9 @@ def test_states(orders: TableMonitor) -> None:
         lambda: orders.started(at(4)),
         lambda: orders.failed(RETRIABLE, None),
         orders.stopped,
-    ):
-        told()
+    )
+    for tell in events:
+        tell()
         seen.append(orders.reading().state)
     assert seen == [
         "starting",
