@@ -112,7 +112,9 @@ def _planned(files: Sequence[tuple[str, int]]) -> ChangePlan:
         {"cdc": {"path": path, "partitionValues": {"p": str(partition)}, "size": 0, "dataChange": False}}
         for path, partition in files
     ]
-    fields = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in ("id", "p")]
+    fields: list[dict[str, object]] = [
+        {"name": name, "type": "long", "nullable": True, "metadata": {}} for name in ("id", "p")
+    ]
     metadata = Metadata("T", json.dumps({"type": "struct", "fields": fields}), ("p",), {})
     header = PartialHeader(1, Protocol(1, 2), metadata).finish()
     return plan(commits.parse(1, b"\n".join(json.dumps(action).encode() for action in actions)), header, 7)
