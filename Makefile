@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MARK := .venv/.installed
 
-.PHONY: help demo test lint bench kafka clean
+.PHONY: help demo demo-kafka test lint bench kafka clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
@@ -17,6 +17,9 @@ $(MARK): pyproject.toml
 
 demo: $(MARK)  ## A table that changes, and every change as it is delivered
 	$(BIN)/cdfd demo
+
+demo-kafka: $(MARK)  ## The same into a topic of a real Kafka broker, with a consumer (needs Java and Maven)
+	$(BIN)/python -m tests.kafka.demo
 
 lint: $(MARK)  ## ruff, mypy, import walls
 	$(BIN)/ruff check .

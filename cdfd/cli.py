@@ -117,11 +117,19 @@ def demo(
     folder: Annotated[
         Path | None, typer.Argument(help="Where to leave the table; a temporary folder if not given.")
     ] = None,
+    kafka: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Deliver to this Kafka cluster; a folder if not given.")
+    ] = None,
 ) -> None:
     """Show the main job: a writer changes a table, a daemon delivers every change."""
-    from cdfd.demo import show
+    if kafka is None:
+        from cdfd.demo import show
 
-    show.run(folder)
+        show.run(folder)
+    else:
+        from cdfd.demo import topic
+
+        topic.run(kafka, folder)
 
 
 @app.command()

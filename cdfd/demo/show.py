@@ -44,12 +44,13 @@ def run(folder: Path | None) -> None:
     Raises:
         CdfdError: what was delivered is not what the table holds, or something failed.
     """
-    with _folder(folder) as place:
+    with folder_of(folder) as place:
         asyncio.run(_show(place))
 
 
 @contextlib.contextmanager
-def _folder(folder: Path | None) -> Iterator[Path]:
+def folder_of(folder: Path | None) -> Iterator[Path]:
+    """`folder`, created where it is missing; a temporary one, removed at the end, for None."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         yield folder
@@ -71,7 +72,7 @@ async def _show(place: Path) -> None:
         delivering = asyncio.create_task(feed.run())
         try:
             await _before(sink.reached(1), delivering)
-            for title, step in _steps(writer):
+            for title, step in steps(writer):
                 say(f"\n-- {title}")
                 committed = await step()
                 sink.committed(committed, writer.committing)
@@ -99,7 +100,8 @@ async def _before(event: Coroutine[Any, Any, None], delivering: asyncio.Task[Non
         raise SinkError(f"nothing was delivered for {PATIENCE_SECONDS:.0f} s")
 
 
-def _steps(writer: TableWriter) -> list[tuple[str, Callable[[], Awaitable[int]]]]:
+def steps(writer: TableWriter) -> list[tuple[str, Callable[[], Awaitable[int]]]]:
+    """What is done to the table: titles, and what does it and returns the version."""
     status, order = pc.field("status"), pc.field("order_id")
     late = _orders([(2, "Grace", "250.00", "shipped"), (7, "Edsger", "12.00", "new")])
     discount = pa.field("discount", pa.int32())

@@ -1,0 +1,201 @@
+"""The demo with Kafka: a writer changes a table, `cdfd run` delivers every change, and a consumer reads them committed from the topic."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Condition, Event, Thread
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+
+from cdfd.changes.columns import CHANGE_COLUMNS
+from cdfd.demo.show import ORDERS, PATIENCE_SECONDS, SHOWN, folder_of, say, steps
+from cdfd.demo.writer import TableWriter
+from cdfd.errors import SinkError
+from cdfd.table import Table
+
+_CONFIG = """\
+pipeline: {name}
+tables:
+  - uri: {table}
+    topic: {topic}
+    key: [order_id]
+    start: earliest
+sink:
+  kind: kafka
+  bootstrap_servers: {servers}
+progress: {{ledger: {place}/ledger}}
+http: {{listen: null}}
+"""
+
+
+def run(servers: str, folder: Path | None) -> None:
+    """Run the demo against a cluster, in `folder` or in a temporary one. The topics stay: they are of a pipeline of their own.
+
+    Raises:
+        CdfdError: what was delivered is not what the table holds, or something failed.
+    """
+    with folder_of(folder) as place:
+        asyncio.run(_show(servers, place))
+
+
+async def _show(servers: str, place: Path) -> None:
+    table = Table.open(str(place / "orders"))
+    writer = TableWriter(table.log.storage, ORDERS)
+    await writer.create()
+    name = f"demo-{uuid.uuid4().hex[:6]}"
+    topic = f"{name}.orders"
+    config = place / "shop.yaml"
+    config.write_text(
+        _CONFIG.format(name=name, table=json.dumps(table.uri), topic=topic, servers=servers, place=place.resolve())
+    )
+    say(f"A Delta table at {table.uri}, a topic {topic} at {servers}, and\n\n  $ cdfd run -c shop.yaml\n")
+    say("".join(f"    {line}\n" for line in config.read_text().splitlines()))
+    reader = _Reader(servers, topic)
+    with _daemon(config) as daemon, reader:
+        for title, step in steps(writer):
+            say(f"\n-- {title}")
+            before = reader.rows
+            began = time.monotonic()
+            version = await step()
+            committed = writer.committing
+            rows = sum(1 for _ in await _changes(table, version))
+            await asyncio.to_thread(reader.wait_for, before + rows, daemon)
+            if rows:
+                # The first one waits until the daemon has started and the topic is there.
+                reader.note(version, max(committed, began))
+    _compare(reader, writer)
+    milliseconds = sorted(reader.latencies[1:])
+    say(
+        f"From the writer's commit, synced to disk, to a consumer that reads committed records, {len(milliseconds)} commits: "
+        f"median {statistics.median(milliseconds):.1f} ms, longest {milliseconds[-1]:.1f} ms."
+    )
+
+
+async def _changes(table: Table, version: int) -> list[None]:
+    """One entry for each change row of a version."""
+    from cdfd.api import changes
+
+    found = await asyncio.to_thread(lambda: changes(table.uri, version, version).read_all())
+    return [None] * found.num_rows
+
+
+@contextmanager
+def _daemon(config: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`cdfd run` as anybody would start it."""
+    command = [sys.executable, "-m", "cdfd", "--log-level", "warning", "run", "-c", str(config)]
+    process = subprocess.Popen(command)  # noqa: S603 - ourselves
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(12)
+        finally:
+            process.kill()
+
+
+@dataclass(slots=True)
+class _Reader:
+    """A consumer that prints what is committed, folds it by key, and notes when it came."""
+
+    servers: str
+    topic: str
+    rows: int = 0
+    latencies: list[float] = field(default_factory=list)
+    folded: dict[bytes, dict[str, Any]] = field(default_factory=dict)
+    _arrived: dict[int, float] = field(default_factory=dict)
+    _more: Condition = field(default_factory=Condition)
+    _stop: Event = field(default_factory=Event)
+    _thread: Thread | None = None
+
+    def __enter__(self) -> _Reader:
+        self._thread = Thread(target=self._read, name="cdfd-demo-reader", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(PATIENCE_SECONDS)
+
+    def wait_for(self, rows: int, daemon: subprocess.Popen[bytes]) -> None:
+        """Return once so many rows were read. `SinkError` where none come, or the daemon has ended."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        with self._more:
+            while self.rows < rows:
+                self._more.wait(0.2)
+                if daemon.poll() is not None:
+                    raise SinkError(f"the daemon ended with {daemon.returncode}", hint="What it said is above")
+                if time.monotonic() > deadline:
+                    raise SinkError(f"nothing was delivered for {PATIENCE_SECONDS:.0f} s")
+
+    def note(self, version: int, committed: float) -> None:
+        """Note when the writer committed a version that was read."""
+        self.latencies.append(1000 * (self._arrived[version] - committed))
+
+    def _read(self) -> None:
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.servers.split(","),
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            fetch_max_wait_ms=50,
+        )
+        try:
+            partitions: set[int] = set()
+            while not partitions and not self._stop.is_set():
+                try:
+                    partitions = consumer.partitions_for_topic(self.topic) or set()
+                except KafkaError:
+                    partitions = set()
+                self._stop.wait(0.05)
+            consumer.assign([TopicPartition(self.topic, partition) for partition in partitions])
+            consumer.seek_to_beginning()
+            while not self._stop.is_set():
+                self._take([record for records in consumer.poll(timeout_ms=50).values() for record in records])
+        finally:
+            consumer.close()
+
+    def _take(self, records: list[Any]) -> None:
+        now = time.monotonic()
+        for number, record in enumerate(records):
+            row = json.loads(record.value)
+            if number < SHOWN:
+                say(f"{record.topic}-{record.partition}@{record.offset} {record.key.decode()} {record.value.decode()}")
+            elif number == SHOWN:
+                say(f"... and {len(records) - SHOWN} more")
+            self._arrived.setdefault(row["_commit_version"], now)
+            if row["_change_type"] in ("insert", "update_postimage"):
+                self.folded[record.key] = row
+            elif row["_change_type"] == "delete":
+                self.folded.pop(record.key, None)
+        with self._more:
+            self.rows += len(records)
+            self._more.notify_all()
+
+
+def _compare(reader: _Reader, writer: TableWriter) -> None:
+    """Hold the last record of each key against the table's rows."""
+    own = {each.name for each in CHANGE_COLUMNS}
+    names = writer.schema.names
+    folded = sorted(
+        tuple(str(row.get(name)) for name in names)
+        for row in ({key: value for key, value in row.items() if key not in own} for row in reader.folded.values())
+    )
+    rows = sorted(tuple(str(row[name]) for name in names) for row in writer.rows().to_pylist())
+    verdict = "equal to" if folded == rows else "NOT EQUAL to"
+    say(f"\nAll {reader.rows} records folded by key: {verdict} the table's {len(rows)} rows.")
+    if folded != rows:
+        raise SinkError("what was delivered does not add up to the table", table=writer.storage.uri)
