@@ -199,6 +199,7 @@ class Feed:
             raise error
         logger.warning("%s; starting again from a snapshot", error, extra={"table": self.table.uri, "version": newest})
         await self._move(known, position)
+        self.monitor.started(position)
         return position
 
     async def _move(self, known: Position, position: Position) -> None:
