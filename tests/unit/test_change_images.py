@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdfd.changes import images
@@ -256,6 +256,7 @@ def blocks(draw: st.DrawFn) -> tuple[Lot, set[int]]:
     return Lot([(f"f{at}", 0, found) for at, found in enumerate(files)]), set(range(count))
 
 
+@settings(deadline=None)
 @given(versions() | blocks(), st.sampled_from([1, 3]))
 def test_the_last_change_of_each_key_is_the_right_one(made: tuple[Lot, set[int]], workers: int) -> None:
     written, live = made
@@ -269,6 +270,7 @@ def test_the_last_change_of_each_key_is_the_right_one(made: tuple[Lot, set[int]]
             assert row.id == after.id
 
 
+@settings(deadline=None)
 @given(versions() | blocks())
 def test_begun_again_at_any_part_it_is_the_same(made: tuple[Lot, set[int]]) -> None:
     written, _ = made
