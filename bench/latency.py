@@ -29,16 +29,17 @@ def commit_to_row_ms(command: list[str], commits: int = COMMITS) -> list[float]:
     create(path)
     try:
         with following([*command, "tail", str(path), "--from", "0"]) as rows:
-            return [_measure(path, version, rows) for version in range(1, WARM_UP + commits + 1)][WARM_UP:]
+            return [one_commit_ms(path, version, rows) for version in range(1, WARM_UP + commits + 1)][WARM_UP:]
     finally:
         shutil.rmtree(path)
 
 
-def _measure(path: Path, version: int, rows: Queue[float]) -> float:
+def one_commit_ms(path: Path, version: int, rows: Queue[float]) -> float:
+    """Commits one row; milliseconds until it is stamped, by `time.monotonic`."""
     rng = random.Random(SEED + version)
     time.sleep(rng.uniform(0.005, 0.05))  # a writer's pace; the reader is asleep when the commit appears
     action = add_file(path, one_row(version))
-    start = time.perf_counter()
+    start = time.monotonic()
     write_commit(path, version, [action])
     try:
         return (rows.get(timeout=30) - start) * 1000
@@ -68,6 +69,6 @@ def following(command: list[str]) -> Iterator[Queue[float]]:
 
 def _stamp(pipe: IO[bytes], arrivals: Queue[float]) -> None:
     while data := pipe.read(65536):
-        now = time.perf_counter()
+        now = time.monotonic()
         for _ in range(data.count(b"\n")):
             arrivals.put(now)

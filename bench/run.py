@@ -1,92 +1,31 @@
-"""Measures everything that has a target, ours and the peer's in turn, and writes the table into `bench/README.md`.
+"""Measures everything that has a target, ours and the peer's in turn, and writes the tables into `bench/README.md`.
 
-`python -m bench.run` runs all of it; `--only changes list` some; `--runs 9` more often; `--dry` leaves the README as it
-is. Every measurement is a process of its own; the first round (page cache) does not count; figures are medians.
+`python -m bench.run` runs all of it; `--only changes list` some, `--only kafka` those that deliver to Kafka; `--runs 9` more often; `--dry`
+leaves the README as it is. Every measurement is a process of its own; the first round (page cache) does not count; figures are medians.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import os
 import platform
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
 
 from bench import tables
+from bench.delivery.figures import DELIVERY
+from bench.delivery.spark import VERSIONS
+from bench.figure import HEADER, Figure
 from bench.latency import COMMITS, commit_to_row_ms
+from bench.processes import CDFD, alternating, bare_mb, probe, process
 
-ROOT = Path(__file__).parents[1]
 README = Path(__file__).parent / "README.md"
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-CDFD = [sys.executable, "-m", "cdfd"]
-PACKAGES = ("pyarrow", "numpy", "orjson", "deltalake")
-
-Measured = dict[str, float]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One row of the table: what was measured, against its target if it has one; `more` is whether more is better."""
-
-    what: str
-    ours: str
-    peer: str
-    value: float
-    unit: str
-    target: float | None = None
-    moonshot: float | None = None
-    more: bool = False
-
-    def line(self) -> str:
-        goals = [goal for goal in (self.target, self.moonshot) if goal is not None]
-        reached = sum(self.value >= goal if self.more else self.value <= goal for goal in goals)
-        verdict = ("missed", "met", "moonshot")[reached] if goals else ""
-        sign = "≥" if self.more else "≤"
-        bounds = [f"{sign} {goal:.3g}{self.unit}" for goal in goals] or ["", ""]
-        return f"| {' | '.join([self.what, self.ours, self.peer, f'{self.value:.3g}{self.unit}', *bounds, verdict])} |"
-
-
-def probe(name: str, *arguments: str) -> Measured:
-    command = [sys.executable, "-m", "bench.probe", name, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    measured: Measured = json.loads(done.stdout.splitlines()[-1])
-    return measured
-
-
-def process(*command: str) -> Measured:
-    """A command from start to end: seconds, and its peak memory in MB."""
-    start = time.perf_counter()
-    with open(os.devnull, "wb") as nowhere:
-        child = subprocess.Popen(command, cwd=ROOT, stdout=nowhere)
-        _, status, usage = os.wait4(child.pid, 0)
-    seconds = time.perf_counter() - start
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise SystemExit(f"{' '.join(command)} failed with {child.returncode}")
-    return {"seconds": seconds, "peak_mb": usage.ru_maxrss / 1024}
-
-
-def alternating(runs: int, **measures: Callable[[], Measured]) -> dict[str, Measured]:
-    """Medians of each field of each measure, taken in turn."""
-    taken: dict[str, list[Measured]] = {name: [] for name in measures}
-    for round_ in range(runs + 1):
-        for name, measure in measures.items():
-            measured = measure()
-            if round_:
-                taken[name].append(measured)
-    return {
-        name: {field: median(run[field] for run in runs_of) for field in runs_of[0]} for name, runs_of in taken.items()
-    }
+PACKAGES = ("pyarrow", "numpy", "orjson", "deltalake", "kafka-python")
+KAFKA = "kafka"
 
 
 def change_rows(runs: int) -> Iterator[Figure]:
@@ -178,8 +117,7 @@ def latency(runs: int) -> Iterator[Figure]:
 
 
 def memory(runs: int) -> Iterator[Figure]:
-    status = "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
-    bare_mb = int(subprocess.check_output([sys.executable, "-c", status])) / 1024
+    bare = bare_mb()
     for files in (20, 1):
         uri = tables.big_commit(files)
         tail = [*CDFD, "tail", uri, "--from", "0", "--until", "now", "-o", os.devnull]
@@ -189,13 +127,15 @@ def memory(runs: int) -> Iterator[Figure]:
             changes=partial(probe, "changes_streamed", uri),
         )
         for who, what in (("tail", "`cdfd tail -o /dev/null`"), ("changes", "`cdfd.changes`, batch by batch")):
-            peak = found[who]["peak_mb"] - bare_mb
+            peak = found[who]["peak_mb"] - bare
             name = f"peak memory above a bare interpreter's, 5 M rows in {files} file{'s' * (files > 1)}: {what}"
             ours = f"{peak:.0f} MB, {found[who]['seconds']:.1f} s"
-            yield Figure(name, ours, f"{bare_mb:.0f} MB (bare)", peak, " MB", 400, 250)
+            yield Figure(name, ours, f"{bare:.0f} MB (bare)", peak, " MB", 400, 250)
 
 
-BENCHMARKS: dict[str, Callable[[int], Iterable[Figure]]] = {
+Benchmarks = Mapping[str, Callable[[int], Iterable[Figure]]]
+
+READING: Benchmarks = {
     "changes": change_rows,
     "json": json_lines,
     "list": list_files,
@@ -222,24 +162,43 @@ def machine() -> str:
     return f"{hardware}, Linux {platform.release()}, Python {platform.python_version()}, {versions}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=BENCHMARKS, default=list(BENCHMARKS))
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--dry", action="store_true", help="print the table, leave the README as it is")
-    settings = parser.parse_args()
-    lines = ["| what | cdfd | peer | value | target | moonshot | |", "|---|---|---|---|---|---|---|"]
+def measured(benchmarks: Benchmarks, names: Sequence[str], runs: int) -> list[str]:
+    """The lines of a table, each said as soon as it is known."""
+    lines = list(HEADER)
     print("\n".join(lines), flush=True)
-    for name in settings.only:
-        for figure in BENCHMARKS[name](settings.runs):
+    for name in names:
+        for figure in benchmarks[name](runs):
             lines.append(figure.line())
             print(lines[-1], flush=True)
-    if not settings.dry:
-        arguments = " ".join(sys.argv[1:])
-        command = f"`python -m bench.run{' ' + arguments if arguments else ''}`"
-        text = f"{command}: medians of {settings.runs} runs on {machine()}.\n\n" + "\n".join(lines)
-        before, _, rest = README.read_text().partition(BEGIN)
-        README.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}")
+    return lines
+
+
+def write(section: str, preface: str, lines: Sequence[str]) -> None:
+    """Puts a table in the place of the one before."""
+    begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
+    before, found, rest = README.read_text().partition(begin)
+    if not found:
+        raise SystemExit(f"{README} has no line {begin}")
+    text = "\n".join([preface, "", *lines])
+    README.write_text(f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=[*READING, KAFKA, *DELIVERY], default=[*READING, KAFKA])
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--dry", action="store_true", help="print the tables, leave the README as it is")
+    settings = parser.parse_args()
+    asked = [name for name in settings.only if name != KAFKA] + (list(DELIVERY) if KAFKA in settings.only else [])
+    arguments = " ".join(sys.argv[1:])
+    command = f"`python -m bench.run{' ' + arguments if arguments else ''}`"
+    preface = f"{command}: medians of {settings.runs} runs on {machine()}"
+    sections = {"measured": (READING, f"{preface}."), "delivered": (DELIVERY, f"{preface}, {VERSIONS}.")}
+    for section, (benchmarks, words) in sections.items():
+        if names := [name for name in benchmarks if name in asked]:
+            lines = measured(benchmarks, names, settings.runs)
+            if not settings.dry:
+                write(section, words, lines)
 
 
 if __name__ == "__main__":

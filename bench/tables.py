@@ -1,6 +1,6 @@
 """The tables that are measured: seeded, written once, kept under `bench/data` (not in the repository).
 
-`python -m bench.tables` writes them all; it takes half a minute and half a gigabyte.
+`python -m bench.tables` writes them all; it takes a minute and half a gigabyte.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ MILLIONS_OF_FILES = 1_000_000
 FEW_FILES = 1_000
 ROW_GROUP = 250_000
 BIG_COMMIT_ROWS = 5_000_000
+SMALL_COMMITS = 10_000
 STATUS = pa.array(["new", "paid", "packed", "shipped", "delivered", "returned", "cancelled"])
 NO_PARTITION: Mapping[str, str] = {}
+NO_SETTINGS: Mapping[str, str] = {}
+CHANGE_DATA_FEED = {"delta.enableChangeDataFeed": "true"}
 DAY_MS = 86_400_000
 
 # The same columns everywhere, in Delta's words.
@@ -84,9 +87,9 @@ def _write_changes(path: Path) -> None:
     def table() -> DeltaTable:
         return DeltaTable(str(path))
 
-    feed = {"delta.enableChangeDataFeed": "true"}
     for quarter in range(4):
-        write_deltalake(str(path), orders(quarter * 250_000, 250_000), mode="append", configuration=feed)
+        rows = orders(quarter * 250_000, 250_000)
+        write_deltalake(str(path), rows, mode="append", configuration=CHANGE_DATA_FEED)
     table().update(updates={"status": "'audited'", "amount": "amount * 1.01"}, predicate="id % 5 < 2")
     table().delete("id % 20 = 7")
     source = orders(700_000, 500_000)
@@ -187,14 +190,14 @@ CHECKPOINT = pa.schema(
 )  # the columns of a checkpoint by delta-spark, JSON statistics only
 
 
-def metadata(partition: str | None = None) -> dict[str, object]:
+def metadata(partition: str | None = None, configuration: Mapping[str, str] = NO_SETTINGS) -> dict[str, object]:
     fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in SCHEMA.items()]
     return {
         "id": "6f1a2c58-7f0e-4a0e-9d5b-6a3f3f0c8d11",
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps({"type": "struct", "fields": fields}),
         "partitionColumns": [partition] if partition else [],
-        "configuration": {},
+        "configuration": dict(configuration),
         "createdTime": 1_700_000_000_000,
     }
 
@@ -223,11 +226,23 @@ def _write_big_commit(path: Path, files: int) -> None:
     write_commit(path, 1, actions)
 
 
-def create(path: Path) -> None:
+def small_commits(count: int) -> str:
+    """A table whose versions 1 to `count` add a file of one row each; no checkpoints."""
+    return cached(f"small-commits-{count}", lambda path: _write_small_commits(path, count))
+
+
+def _write_small_commits(path: Path, count: int) -> None:
+    create(path)
+    rows = orders(0, count)
+    for version in range(1, count + 1):
+        write_commit(path, version, [add_file(path, rows.slice(version - 1, 1))])
+
+
+def create(path: Path, configuration: Mapping[str, str] = NO_SETTINGS) -> None:
     """Version 0 of an unpartitioned table without rows."""
     (path / "_delta_log").mkdir(parents=True)
-    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
-    write_commit(path, 0, [{"protocol": protocol}, {"metaData": metadata()}])
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 4 if configuration else 2}
+    write_commit(path, 0, [{"protocol": protocol}, {"metaData": metadata(configuration=configuration)}])
 
 
 def add_file(path: Path, rows: pa.Table, partition: Mapping[str, str] = NO_PARTITION) -> dict[str, object]:
@@ -255,6 +270,7 @@ def write_all() -> None:
     many_files(FEW_FILES)
     big_commit(20)
     big_commit(1)
+    small_commits(SMALL_COMMITS)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Delivery to Kafka: the daemon, and what others deliver to the same broker."""

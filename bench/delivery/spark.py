@@ -1,0 +1,159 @@
+"""The peer: delta-spark's change feed, streamed to Kafka at least once.
+
+PySpark gets a virtual environment of its own, and the jars come from Maven Central: once, into `.cache/spark-bench`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+PYSPARK = "pyspark==4.1.1"
+POM = Path(__file__).with_name("pom.xml")
+JOB = Path(__file__).with_name("spark_feed.py")
+CACHE = Path(__file__).parents[2] / ".cache" / "spark-bench"
+INSTALL_SECONDS = 900
+CORES = 2
+PRODUCER = {"compression.type": "lz4", "acks": "all", "batch.size": "262144", "linger.ms": "5"}
+VERSIONS = "PySpark 4.1.1, delta-spark 4.3.0"
+
+
+class PeerError(Exception):
+    """There is no Spark here, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Where it is."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "venv" / "bin" / "python"
+
+    @property
+    def jars(self) -> str:
+        return ",".join(str(jar) for jar in sorted((self.folder / "jars").glob("*.jar")))
+
+
+def installed() -> Installation:
+    """What is there, fetched first where it is not.
+
+    Raises:
+        PeerError: it cannot be had.
+    """
+    content = POM.read_bytes() + f"{PYSPARK} {sys.version}".encode()
+    folder = CACHE / hashlib.sha256(content).hexdigest()[:16]
+    if not folder.exists():
+        print("fetching PySpark and delta-spark, once ...", file=sys.stderr, flush=True)
+        unfinished = CACHE / f"{folder.name}.unfinished"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        _fetch(unfinished)
+        unfinished.rename(folder)
+    return Installation(folder)
+
+
+def _fetch(folder: Path) -> None:
+    jars = [f"-DoutputDirectory={folder / 'jars'}", "-DincludeScope=runtime"]
+    _run("mvn", "-B", "-q", "-ntp", "-f", str(POM), "dependency:copy-dependencies", *jars)
+    venv.create(folder / "venv", with_pip=True)
+    _run(str(Installation(folder).python), "-m", "pip", "install", "--quiet", PYSPARK)
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+    except FileNotFoundError:
+        raise PeerError(f"there is no `{command[0]}` on the PATH") from None
+    except subprocess.TimeoutExpired:
+        raise PeerError(f"`{command[0]}` did not end within {INSTALL_SECONDS} s") from None
+    if done.returncode:
+        raise PeerError(f"`{' '.join(command)}` failed: {(done.stdout + done.stderr).strip()[-500:]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """A session. `started` is when there was no process yet, `ready` when it could take queries."""
+
+    process: subprocess.Popen[str]
+    log: IO[str]
+    started: float
+    ready: float
+
+    def begin(self, topic: str) -> float:
+        """Starts a query to that topic; when it was told to."""
+        self.say(topic)
+        return self.hear("began")
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def hear(self, what: str) -> float:
+        return _hear(self.process, self.log, what)
+
+    def check(self) -> None:
+        """`PeerError` where it has ended."""
+        if self.process.poll() is not None:
+            raise _ended(self.process, self.log)
+
+
+@contextmanager
+def spark(table: str, servers: str, *, follow: bool) -> Iterator[Spark]:
+    """A session on two cores, for queries that end with what is there, or that follow the table by the default trigger.
+
+    Raises:
+        PeerError: there is none, or it failed.
+    """
+    installation = installed()
+    producer = PRODUCER | {"bootstrap.servers": servers}
+    settings = {"table": table, "jars": installation.jars, "cores": CORES, "producer": producer, "follow": follow}
+    command = [str(installation.python), str(JOB), json.dumps(settings)]
+    environment = {**os.environ, "PYSPARK_PYTHON": str(installation.python), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment.pop("SPARK_HOME", None)
+    with tempfile.TemporaryFile("w+") as log:
+        started = time.monotonic()
+        pipe = subprocess.PIPE
+        # A session of its own: the JVM is a child of the Python process, and has to go with it whatever happens.
+        process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment, start_new_session=True
+        )
+        try:
+            yield Spark(process, log, started, _hear(process, log, "ready"))
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, 9)
+                process.wait()
+
+
+def _hear(process: subprocess.Popen[str], log: IO[str], what: str) -> float:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("{") and what in (told := json.loads(line)):
+            return float(told[what])
+    process.wait(30)
+    raise _ended(process, log)
+
+
+def _ended(process: subprocess.Popen[str], log: IO[str]) -> PeerError:
+    log.seek(0)
+    return PeerError(f"Spark ended with {process.returncode}: {log.read()[-2000:]}")

@@ -1,0 +1,58 @@
+"""Measurements as processes of their own, taken in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).parents[1]
+CDFD = [sys.executable, "-m", "cdfd"]
+
+Measured = dict[str, float]
+
+
+def probe(name: str, *arguments: str) -> Measured:
+    command = [sys.executable, "-m", "bench.probe", name, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    measured: Measured = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
+def process(*command: str) -> Measured:
+    """A command from start to end: seconds, and its peak memory in MB."""
+    start = time.perf_counter()
+    with open(os.devnull, "wb") as nowhere:
+        child = subprocess.Popen(command, cwd=ROOT, stdout=nowhere)
+        _, status, usage = os.wait4(child.pid, 0)
+    seconds = time.perf_counter() - start
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit(f"{' '.join(command)} failed with {child.returncode}")
+    return {"seconds": seconds, "peak_mb": usage.ru_maxrss / 1024}
+
+
+def bare_mb() -> float:
+    """Peak memory of a Python that does nothing."""
+    status = "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
+    return int(subprocess.check_output([sys.executable, "-c", status])) / 1024
+
+
+def alternating(runs: int, **measures: Callable[[], Measured]) -> dict[str, Measured]:
+    """Medians of each field of each measure, taken in turn; the first round does not count."""
+    taken: dict[str, list[Measured]] = {name: [] for name in measures}
+    for round_ in range(runs + 1):
+        for name, measure in measures.items():
+            measured = measure()
+            if round_:
+                taken[name].append(measured)
+    return {
+        name: {field: median(run[field] for run in runs_of) for field in runs_of[0]} for name, runs_of in taken.items()
+    }
