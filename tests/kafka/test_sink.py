@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import os
+import time
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -82,12 +84,16 @@ class TestPartitions:
         asyncio.run(scenario())
 
     def test_records_have_the_time_of_their_version(self, servers: str, name: str) -> None:
+        """But none that is to come: a writer's clock may be ahead, and brokers refuse what is more than an hour ahead."""
+        now = time.time_ns() // 1_000_000
+        late = replace(version(5).plan, timestamp_ms=now + 7_200_000)
+
         async def scenario() -> None:
             place = Place(servers, name)
             async with place.sink() as sink:
-                for number in (3, 4):
+                for number, commit in ((3, version(3)), (4, version(4)), (5, replace(version(5), plan=late))):
                     delivery = await sink.begin(at(number))
-                    await delivery.start_version(version(number))
+                    await delivery.start_version(commit)
                     await delivery.write(rows(number))
                     await delivery.commit(at(number + 1))
             consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)
@@ -95,11 +101,12 @@ class TestPartitions:
                 consumer.assign([TopicPartition(place.topic, 0)])
                 consumer.seek_to_beginning()
                 found: list[int] = []
-                while len(found) < 2:
+                while len(found) < 3:
                     found += [record.timestamp for some in consumer.poll(100).values() for record in some]
             finally:
                 consumer.close()
-            assert found == [TIME + 3, TIME + 4]
+            assert found[:2] == [TIME + 3, TIME + 4]
+            assert now <= found[2] < now + 3_600_000
 
         asyncio.run(scenario())
 
@@ -310,6 +317,32 @@ class TestSideTopics:
             assert (first["version"], first["changes"]) == (4, None)
             assert (second["version"], second["changes"]["added"]) == (6, ["city"])
             assert [field["name"] for field in second["schema"]["fields"]] == list(wider)
+
+        asyncio.run(scenario())
+
+    def test_they_may_be_compacted(self, servers: str, name: str, read: Read, create: Any) -> None:
+        create(f"{name}.schema", cleanup_policy="compact")
+
+        async def scenario() -> None:
+            place = self.place(servers, name)
+            async with place.sink() as sink:
+                delivery = await sink.begin(at(0))
+                await delivery.start_version(version(0))
+                await delivery.commit(at(1))
+            (record,) = read(f"{name}.schema", at_least=1)
+            assert record.key == b'{"table":"orders"}'
+
+        asyncio.run(scenario())
+
+    def test_a_schema_that_is_too_large_is_not_left_out(self, servers: str, name: str) -> None:
+        async def scenario() -> None:
+            place = self.place(servers, name)
+            fields = [os.urandom(20).hex() for _ in range(40_000)]
+            async with place.sink() as sink:
+                delivery = await sink.begin(at(0))
+                await delivery.start_version(version(0, fields=fields))
+                with pytest.raises(SinkError, match=f"too large for topic {name}.schema"):
+                    await delivery.commit(at(1))
 
         asyncio.run(scenario())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -79,12 +79,16 @@ class Destination:
 
     def needed(self) -> list[Topic]:
         """All topics that are written to."""
-        side = [self.schema_topic, self.transactions_topic, self.dlq_topic if self.oversized == "dlq" else None]
-        return [
-            data_topic(self.topic, self.topics, keyed=self.keyed),
-            *([self.progress] if self.exactly_once else []),
-            *(side_topic(name, self.topics) for name in side if name is not None),
-        ]
+        needed = [data_topic(self.topic, self.topics, keyed=self.keyed)]
+        if self.exactly_once:
+            needed.append(self.progress)
+        for name in (self.schema_topic, self.transactions_topic):
+            if name is not None:
+                # They may be compacted: the newest schema of each table is all that some want.
+                needed.append(replace(side_topic(name, self.topics), keyed=True))
+        if self.oversized == "dlq":
+            needed.append(side_topic(self.dlq_topic, self.topics))
+        return needed
 
     def origin(self, table_id: str) -> Origin:
         """What records say of where they come from."""

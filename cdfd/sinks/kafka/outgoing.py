@@ -14,6 +14,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from cdfd.encoding.records import RecordEncoder, Records
+from cdfd.errors import SinkError
 from cdfd.sinks.kafka.batches import by_partition
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, TopicFacts
 from cdfd.sinks.kafka.gathering import Note, Parcel
@@ -97,17 +98,18 @@ class Sending:
         self.oversized = OversizedRecords(destination, facts.limit)
 
     def send(self, encoded: Iterable[Encoded], notes: Iterable[Note]) -> None:
-        """Send records, then notes."""
+        """Send records, then notes. Their time is not one that is to come, which brokers refuse: writers' clocks may be ahead."""
+        now = time.time_ns() // 1_000_000
         with _timed(self._stage, "send"):
             for each in encoded:
                 self._begin()
+                timestamp = min(each.timestamp, now)
                 for partition, records in self._spread(each.records):
-                    oversized = self._producer.send(self._destination.topic, partition, records, each.timestamp)
+                    oversized = self._producer.send(self._destination.topic, partition, records, timestamp)
                     if oversized:
                         self.oversized.handle(self._producer, records, oversized, each.version)
             for note in _together(notes):
-                self._begin()
-                self._producer.send(note.topic, 0, note.record, note.timestamp)
+                self._note(note, min(note.timestamp, now))
 
     def commit(self, progress: Progress) -> None:
         """Send the progress along, if it goes that way, and commit."""
@@ -127,6 +129,14 @@ class Sending:
     def close(self) -> None:
         """Let go of the producer."""
         self._producer.close()
+
+    def _note(self, note: Note, timestamp: int) -> None:
+        self._begin()
+        for oversized in self._producer.send(note.topic, 0, note.record, timestamp):
+            raise SinkError(
+                f"a record of {oversized.size} bytes is too large for topic {note.topic}",
+                hint=f"Raise max.message.bytes of it and of topic {self._destination.topic}, whose limit holds for both",
+            )
 
     def _begin(self) -> None:
         if not self._begun:

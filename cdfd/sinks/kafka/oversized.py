@@ -16,7 +16,8 @@ from cdfd.sinks.kafka.producer import Producer, send_record
 log = logging.getLogger(__name__)
 
 _SHOWN = 200
-_KEY_LIMIT = 100_000
+# The part of what the topic takes that a key may have: twice it is in the letter, once with all its characters escaped.
+_KEY_SHARE = 8
 
 
 class OversizedRecords:
@@ -30,6 +31,7 @@ class OversizedRecords:
     def __init__(self, destination: Destination, limit: int) -> None:
         self._destination = destination
         self._limit = limit
+        self._key_limit = limit // _KEY_SHARE
         self.count = 0
 
     def handle(self, producer: Producer, records: Records, oversized: Sequence[Oversized], version: int) -> None:
@@ -57,7 +59,7 @@ class OversizedRecords:
                 )
             if told.oversized == "dlq":
                 value = self._letter(key, item, version)
-                send_record(producer, told.dlq_topic, 0, key if len(key or b"") <= _KEY_LIMIT else None, value)
+                send_record(producer, told.dlq_topic, 0, key if len(key or b"") <= self._key_limit else None, value)
             if not self.count or told.oversized == "skip":
                 where = "left out" if told.oversized == "skip" else f"it is told of on topic {told.dlq_topic}"
                 log.warning("%s: %s", what, where, extra={"table": told.table, "version": version})
@@ -71,7 +73,7 @@ class OversizedRecords:
             "table": told.table,
             "topic": told.topic,
             "version": version,
-            "key": None if key is None else key[:_KEY_LIMIT].decode(errors="backslashreplace"),
+            "key": None if key is None else key[: self._key_limit].decode(errors="backslashreplace"),
             "size": item.size,
             "limit": self._limit,
         }
