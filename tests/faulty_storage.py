@@ -80,6 +80,9 @@ class FaultyStorage:
         await self.inner.delete(path)
         await self.after("delete", path)
 
+    def expect(self, path: str, size: int | None = None) -> None:
+        self.inner.expect(path, size)
+
     def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
         return self.inner.open_columns(path, size)
 

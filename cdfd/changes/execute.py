@@ -21,6 +21,7 @@ from cdfd.changes.lanes import in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
 from cdfd.changes.read import BATCH_ROWS, Rows, TableFiles, look, read
+from cdfd.changes.sight import further, in_sight
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, MissingFileError
 
@@ -133,7 +134,8 @@ class Execution:
             yield ChangeBatch(plan, scanned.schema, columns.complete(rows.batch, first), ordinal)
 
     def _tasks(self, plans: Iterable[ChangePlan], first_part: int) -> Iterator[Callable[[], Iterator[_Scanned]]]:
-        for plan in plans:
+        remote = self.files.storage.remote
+        for plan in in_sight(plans, first_part, self.files) if remote else plans:
             scans = plan.scans[first_part:]
             first_part = 0
             # Where the late halves are not of these parts, nobody would take what is held.
@@ -142,7 +144,9 @@ class Execution:
             looks = {scan.path: Future[Halves | None]() for scan in plan.across}
             for scan in plan.across:
                 yield partial(self._look, scan, looks[scan.path])
-            for scan in scans:
+            for number, scan in enumerate(scans):
+                if remote:
+                    further(scans, number, self.files)
                 if scan.images == "early":
                     shelves[scan.path] = Future()
                 # With one file to read, the columns are what can be decoded side by side.

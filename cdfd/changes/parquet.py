@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,11 +21,14 @@ FEW = 256
 
 
 @contextlib.contextmanager
-def opened(source: Any, repeating: Sequence[str] | None = None) -> Iterator[pq.ParquetFile]:
+def opened(
+    source: Any, repeating: Sequence[str] | None = None, announce: Callable[[pq.ParquetFile], None] | None = None
+) -> Iterator[pq.ParquetFile]:
     """A Parquet file for reading batch by batch.
 
     Columns of few different strings are read as dictionaries: decoding their indices and looking the strings up afterwards takes half the
     time of decoding a string for each row. `repeating` names them where they are known, else a look at the first rows tells.
+    `announce` is called when the footer is known and before anything else is read.
     """
     options = {"buffer_size": STREAM_BYTES, "pre_buffer": False, "coerce_int96_timestamp_unit": "us"}
     if repeating is not None:
@@ -33,6 +36,8 @@ def opened(source: Any, repeating: Sequence[str] | None = None) -> Iterator[pq.P
             yield file
         return
     with pq.ParquetFile(source, **options) as file:
+        if announce is not None:
+            announce(file)
         repeating = _repeating(file) if file.metadata.num_rows >= WORTH_A_LOOK else []
         if not repeating:
             yield file

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +24,8 @@ from cdfd.delta import deletion_vector, paths, values
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import TableSchema
-from cdfd.errors import CdfdError, DataError, MissingFileError, NotFoundError
-from cdfd.storage.base import Storage
+from cdfd.errors import CdfdError, DataError, MissingFileError, NotFoundError, PathError
+from cdfd.storage.base import ReadsAhead, Storage
 
 BATCH_BYTES = 8 << 20
 """Uncompressed bytes that a batch should have; rows of any width cost about the same memory."""
@@ -68,7 +69,17 @@ class TableFiles:
         except NotFoundError:
             raise MissingFileError("the file is gone", path=path, hint=MISSING) from None
         with file:
-            yield file
+            try:
+                yield file
+            except NotFoundError:
+                # Removed while it was read: a store has no hold on what is open.
+                raise MissingFileError("the file is gone", path=path, hint=MISSING) from None
+
+    def expect(self, path: str, size: int) -> None:
+        """A file that will be opened soon. Where it cannot be, opening it says why."""
+        with contextlib.suppress(PathError):
+            storage, inside = self.locate(path)
+            storage.expect(inside, size or None)
 
     def rows(self, descriptor: DeletionVectorDescriptor | None) -> RowSet | None:
         """The rows that a deletion vector holds; None for no vector.
@@ -147,13 +158,25 @@ def read(
     with (
         _named(scan.path),
         files.open(scan.path, scan.size or None) as source,
-        opened(source) as file,
+        opened(source, announce=partial(_announce, source, schema, scan)) as file,
     ):
         reader = _Reader.prepare(file, schema, scan, files)
+        if scan.only is not None and isinstance(source, ReadsAhead):
+            source.will_read(reader.names, {group for _, groups in reader.row_groups() for group in groups})
         if scan.change_type is None:
             yield from _in_halves(reader, scan.images, Shelf() if shelf is None else shelf, (batch_rows, use_threads))
         else:
             yield from map(Rows, reader.batches(batch_rows, use_threads))
+
+
+def _announce(source: Any, schema: TableSchema, scan: FileScan, file: pq.ParquetFile) -> None:
+    """Let a file in a store fetch what will be read; where only some rows are wanted, which is not known yet."""
+    if scan.only is None and isinstance(source, ReadsAhead):
+        source.will_read(_names(Projection.plan(schema, file.schema_arrow), scan.change_type))
+
+
+def _names(projection: Projection, change_type: str | None) -> list[str]:
+    return [*projection.columns, *([CHANGE_TYPE] if change_type is None else [])]
 
 
 def _in_halves(reader: _Reader, images: Images | None, shelf: Shelf, options: tuple[int, bool]) -> Iterator[Rows]:
@@ -240,11 +263,9 @@ class _Reader:
         )
 
     def batches(self, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
-        names = list(self.projection.columns)
-        if self.change_type is None:
-            names.append(CHANGE_TYPE)
+        names = self.names
         views = any("_view" in str(field.type) for field in self.file.schema_arrow)
-        for first_row, groups in self._row_groups():
+        for first_row, groups in self.row_groups():
             row = first_row
             for batch in self.file.iter_batches(
                 batch_size=self._batch_rows(batch_rows), row_groups=groups, columns=names, use_threads=use_threads
@@ -255,7 +276,12 @@ class _Reader:
                 if kept.num_rows:
                     yield kept
 
-    def _row_groups(self) -> Iterator[tuple[int, list[int]]]:
+    @property
+    def names(self) -> list[str]:
+        """Columns of the file to read."""
+        return _names(self.projection, self.change_type)
+
+    def row_groups(self) -> Iterator[tuple[int, list[int]]]:
         """Row groups to read, with the number of their first row; neighbours together, those without a wanted row left out."""
         metadata = self.file.metadata
         row, start, run = 0, 0, list[int]()

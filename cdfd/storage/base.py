@@ -1,4 +1,4 @@
-"""The storage port: what cdfd asks of a file system or an object store. Eight methods; nothing of Delta.
+"""The storage port: what cdfd asks of a file system or an object store. Nine methods; nothing of Delta.
 
 Paths are relative to the store's root, with `/` between segments and no leading slash; what they may contain is
 whatever the store can name (spaces, `%`, `=`), never URI-encoded. A path that would leave the root (`..`), that is
@@ -7,9 +7,9 @@ absolute, or that no store can name is refused with `PathError` by every method 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -76,11 +76,25 @@ class Storage(Protocol):
         Readers see all of it or nothing. When it returns, this process no longer sees the object; a power failure may bring it back.
         """
 
+    def expect(self, path: str, size: int | None = None) -> None:
+        """An object that will be read from its beginning, or opened, soon, and that may not be there: a remote store may begin to read it.
+
+        Nothing but time depends on it. Returns at once, and raises nothing but `PathError`.
+        """
+
     def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access for a columnar reader, usable from any one thread at a time; the caller closes it.
 
         `size`, where the log tells it, saves a request. Blocking: call it and read from it in a worker thread.
         """
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A file of `open_columns` that fetches its parts before they are read, where it is told which."""
+
+    def will_read(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:
+        """These columns, with all that is below them, are read next: of these row groups, or of all."""
 
 
 def check_path(path: str) -> None:

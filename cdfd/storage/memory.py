@@ -81,6 +81,10 @@ class MemoryStorage:
         """Size and modification time of an object; see the port."""
         return self._stat(path)
 
+    def expect(self, path: str, size: int | None = None) -> None:
+        """Nothing to do: reading takes no time; see the port."""
+        check_path(path)
+
     def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access to an object's bytes, without a copy."""
         return pa.BufferReader(self._find(path).data)

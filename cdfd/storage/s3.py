@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from cdfd.errors import ConfigError, StorageError
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range
 from cdfd.storage.s3_client import Got, S3Client, client_for, modified_ms
 from cdfd.storage.s3_errors import Request
+from cdfd.storage.s3_expected import Expected, result
 from cdfd.storage.s3_file import first_request, opened
 from cdfd.storage.s3_options import parse
 
@@ -37,6 +40,7 @@ class S3Storage:
         self._root = prefix.strip("/")
         self._client = client
         self._page = page
+        self._expected = Expected(client)
 
     @property
     def uri(self) -> str:
@@ -108,12 +112,22 @@ class S3Storage:
         check_path(path)
         await self._client.loop.run(self._client.delete(self._request("delete", path)))
 
+    def expect(self, path: str, size: int | None = None) -> None:
+        """Begin to read an object: all of a small one, of a larger one the end; see the port."""
+        check_path(path)
+        start, length = first_request(size)
+        weight = (length or -start) if size is None else min(size, length or -start)
+        self._expected.begin(self._request("read", path), start, length, weight)
+
     def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access: small objects whole, of others the ranges that are read. See the port."""
         check_path(path)
         start, length = first_request(size)
         request = self._request("read", path)
-        got = self._client.loop.submit(self._client.get(request, start, length)).result()
+        under_way = self._expected.take(path)
+        got = None if under_way is None else result(under_way)
+        if got is None:
+            got = self._client.loop.submit(self._client.get(request, start, length)).result()
         return opened(self._client, request, got, start)
 
     async def _read(self, path: str, start: int, length: int | None) -> Got:
@@ -121,7 +135,21 @@ class S3Storage:
         check_range(path, start, length)
         if length == 0:
             return await self._client.loop.run(self._client.head(self._request("read", path)))
+        got = None if start else await self._taken(path, length)
+        if got is not None:
+            return got
         return await self._client.loop.run(self._client.get(self._request("read", path), start, length))
+
+    async def _taken(self, path: str, length: int | None) -> Got | None:
+        """What was expected to be read, where that is it."""
+        under_way = self._expected.take(path)
+        if under_way is None:
+            return None
+        await asyncio.wait((asyncio.wrap_future(under_way),))
+        got = result(under_way)
+        if got is None or len(got.data) < min(got.size, got.size if length is None else length):
+            return None
+        return got if length is None else replace(got, data=got.data[:length])
 
     def _key(self, path: str) -> str:
         return f"{self._root}/{path}" if self._root else path

@@ -100,7 +100,7 @@ def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = Non
 
     Args:
         options: such as {"AWS_ACCESS_KEY_ID": "...", "aws_endpoint_url": "http://localhost:9000"}.
-        environ: the process's environment where None; read for `AWS_REGION`, which botocore does not know.
+        environ: the process's environment where None; read for where the store is, not for credentials, which botocore looks for.
 
     Raises:
         ConfigError: an unknown key, or a value that is none; never says what a secret is.
@@ -115,8 +115,10 @@ def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = Non
             near = difflib.get_close_matches(name, _NAMES, 1)
             raise ConfigError(f"unknown storage option {key!r:.100}", hint=f"Did you mean {near[0]}?" if near else None)
         found[_NAMES[name]] = _value(name, _NAMES[name], value)
-    if found.get("region") is None:
-        found["region"] = environ.get("AWS_REGION") or None
+    # Botocore does not know the first of these, and of the others not that they ask for paths with the bucket in them.
+    for name, variables in (("region", ("AWS_REGION",)), ("endpoint_url", ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))):
+        if found.get(name) is None:
+            found[name] = next((environ[variable] for variable in variables if environ.get(variable)), None)
     parsed = S3Options(**found)  # type: ignore[arg-type]  # names and types are those of the tables above
     return _checked(parsed, _flag(options, "allow_http"))
 

@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 CHUNK = 16 << 20
 """Bytes of a log entry to hold at once; larger entries are streamed."""
+AHEAD, AHEAD_BYTES = 16, 16 << 20
+"""Log entries to read ahead, and their bytes, at most."""
 INLINE = 64 << 10
 """Bytes of a log entry up to which parsing it takes less time than handing it to a thread."""
 
@@ -50,11 +52,36 @@ class LogEntry:
     modified_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Entries that were read one after the other, each of them there at once: there may be more where they came from.
+
+    At the tip of a table there is one at a time, and nothing is read ahead: a look at the next is one request.
+    """
+
+    last: int = -1
+    length: int = 0
+    next: range = range(0)
+    """Versions to ask for now."""
+
+    def after(self, commit: Commit) -> _Row:
+        """With one more."""
+        version = commit.version
+        if version != self.last + 1:
+            return _Row(version, 1)
+        length = self.length + 1
+        ahead = 0 if length < 3 else min(1 << min(length - 2, 8), AHEAD, AHEAD_BYTES // max(commit.size, 1))
+        # Those up to the end of `next` were asked for already.
+        first = max(version + 1, self.next.stop)
+        return _Row(version, length, range(first, max(first, version + 1 + ahead)))
+
+
 class DeltaLog:
     """The log of the table that `storage` is the root of."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
+        self._row = _Row()
 
     @contextlib.contextmanager
     def _named(self, version: int | None = None, path: str | None = None) -> Iterator[None]:
@@ -72,6 +99,18 @@ class DeltaLog:
             LogError: it is damaged, or being written.
         """
         path = log_path(paths.commit_name(version))
+        try:
+            found = await self._entry(version, path, with_stats)
+        except NotFoundError:
+            self._row = _Row()
+            raise
+        if self.storage.remote:
+            self._row = self._row.after(found.commit)
+            for ahead in self._row.next:
+                self.storage.expect(log_path(paths.commit_name(ahead)))
+        return found
+
+    async def _entry(self, version: int, path: str, with_stats: bool) -> LogEntry:
         with self._named(version, path):
             parse = partial(commits.parse, version, with_stats=with_stats)
             if self.storage.remote:
@@ -198,9 +237,14 @@ class DeltaLog:
                 return found
         segment = await self.segment(version)
         found = PartialHeader(segment.version)
-        for number, stat in zip(range(segment.version, -1, -1), reversed(segment.commits), strict=False):
+        backwards = segment.commits[::-1]
+        for number, stat in zip(range(segment.version, -1, -1), backwards, strict=False):
             if found.complete:
                 break
+            if self.storage.remote:
+                at = segment.version - number
+                for further in backwards[at + AHEAD : at + AHEAD + 1] if at else backwards[1 : AHEAD + 1]:
+                    self.storage.expect(further.path)
             with self._named(number, stat.path):
                 part = await self._parsed(stat.path, partial(headers.scan, number))
             found = found.before(part.protocol, part.metadata)

@@ -1,0 +1,208 @@
+"""Parquet files in a store: small ones in one GET, of large ones the footer and the bytes of the columns that are wanted."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdfd.changes.parquet import opened
+from cdfd.errors import StorageError
+from cdfd.storage import parquet_layout, s3_file
+from cdfd.storage.base import ReadsAhead
+from cdfd.storage.location import open_storage
+from cdfd.storage.parquet_layout import chunks
+from cdfd.storage.s3 import S3Storage
+from tests.s3.proxy import Asked, Fault, Proxy, proxied
+from tests.s3.server import Server
+
+
+@pytest.fixture
+def proxy(moto_server: Server) -> Iterator[Proxy]:
+    with proxied(moto_server.url) as found:
+        yield found
+
+
+@pytest.fixture
+def store(proxy: Proxy, bucket: str) -> S3Storage:
+    found = open_storage(f"s3://{bucket}/t", Server(proxy.url).options())
+    assert isinstance(found, S3Storage)
+    return found
+
+
+@cache
+def table(count: int) -> pa.Table:
+    random = np.random.default_rng(7)
+    return pa.table(
+        {
+            "id": random.integers(0, 1 << 60, count),
+            "wide": pa.array(_texts(random.bytes(count * 16), count)),
+            "inner": pa.StructArray.from_arrays([random.random(count), random.random(count)], ["x", "y"]),
+            "city": [f"city {n % 7}" for n in range(count)],
+        }
+    )
+
+
+def _texts(data: bytes, count: int) -> list[str]:
+    text = data.hex()
+    return [text[32 * n : 32 * n + 32] for n in range(count)]
+
+
+@cache
+def written(count: int, **options: object) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(table(count), out, **options)
+    return out.getvalue()
+
+
+def put(store: S3Storage, proxy: Proxy, data: bytes) -> None:
+    asyncio.run(store.put("x", data))
+    proxy.asked.clear()
+
+
+def bytes_asked(proxy: Proxy, size: int) -> int:
+    total = 0
+    for asked in proxy.asked:
+        start, _, end = asked.range.removeprefix("bytes=").partition("-")
+        total += min(int(end), size - 1) - int(start) + 1 if start else int(end)
+    return total
+
+
+def test_a_small_file_is_one_request(store: S3Storage, proxy: Proxy) -> None:
+    data = table(1000)
+    put(store, proxy, small := written(1000))
+    with store.open_columns("x", len(small)) as source, opened(source) as file:
+        assert file.read().equals(data)
+    assert len(proxy.asked) == 1
+
+
+def test_all_columns_of_a_large_one(store: S3Storage, proxy: Proxy) -> None:
+    data = table(200_000)
+    put(store, proxy, large := written(200_000, row_group_size=50_000, compression="none"))
+    with store.open_columns("x", len(large)) as source:
+        assert isinstance(source, ReadsAhead)
+        with opened(source, announce=lambda file: source.will_read(file.schema_arrow.names)) as file:
+            assert pa.Table.from_batches(file.iter_batches(batch_size=10_000)).cast(data.schema).equals(data)
+    assert len(large) > 3 * s3_file.PIECE
+    assert len(proxy.asked) < len(large) / s3_file.PIECE + 12
+    assert bytes_asked(proxy, len(large)) < 1.1 * len(large)
+
+
+@pytest.mark.parametrize("names", [["id"], ["inner", "city"], ["wide"]])
+def test_only_the_columns_that_are_wanted(store: S3Storage, proxy: Proxy, names: list[str]) -> None:
+    data = table(200_000)
+    put(store, proxy, large := written(200_000, row_group_size=50_000, compression="none"))
+    with store.open_columns("x", len(large)) as source:
+        assert isinstance(source, ReadsAhead)
+        with pq.ParquetFile(source, pre_buffer=False, buffer_size=1 << 20) as file:
+            source.will_read(names)
+            assert pa.Table.from_batches(file.iter_batches(batch_size=10_000, columns=names)).equals(
+                data.select([name for name in data.column_names if name in names])
+            )
+    wanted = sum(chunk.end - chunk.start for chunk in chunks(footer(large)) if chunk.path.partition(".")[0] in names)
+    assert bytes_asked(proxy, len(large)) < 1.05 * wanted + s3_file.TAIL + 8 * s3_file.GAP
+
+
+def test_of_some_row_groups(store: S3Storage, proxy: Proxy) -> None:
+    data = table(200_000)
+    put(store, proxy, large := written(200_000, row_group_size=20_000, compression="none"))
+    with store.open_columns("x", len(large)) as source:
+        assert isinstance(source, ReadsAhead)
+        with pq.ParquetFile(source) as file:
+            source.will_read(data.column_names, [3])
+            assert file.read_row_group(3).equals(data.slice(60_000, 20_000))
+    assert bytes_asked(proxy, len(large)) < len(large) / 8
+
+
+def test_reads_that_were_not_announced(store: S3Storage, proxy: Proxy) -> None:
+    random = np.random.default_rng(3)
+    data = random.bytes(s3_file.WHOLE + 3_000_000)
+    put(store, proxy, data)
+    for size in (None, len(data)):
+        with store.open_columns("x", size) as source:
+            assert source.size() == len(data)
+            for start in (0, 5, 1_500_000, len(data) - 3, 4_100_000, 17):
+                source.seek(start)
+                assert source.read(1_200_000) == data[start : start + 1_200_000]
+            source.seek(0)
+            assert source.read() == data
+            assert source.read(1) == b""
+
+
+def test_what_is_held_is_bounded(store: S3Storage, proxy: Proxy) -> None:
+    """A reader that takes a step ahead of its announcement, and one that never comes for it."""
+    data = table(400_000)
+    put(store, proxy, large := written(400_000, row_group_size=400_000, compression="none"))
+    with store.open_columns("x", len(large)) as source:
+        assert isinstance(source, ReadsAhead)
+        with pq.ParquetFile(source):
+            source.will_read(data.column_names)
+            held = [piece for piece in source._ranges._pieces if piece.future is not None]
+            assert sum(piece.end - piece.start for piece in held) <= s3_file.AHEAD + s3_file.TAIL
+            assert len(large) > 1.4 * s3_file.AHEAD
+
+
+def test_a_fault_under_way_is_said(store: S3Storage, proxy: Proxy, bucket: str) -> None:
+    """pyarrow hands on the error of ours, from whatever thread it comes."""
+    put(store, proxy, large := written(200_000, row_group_size=50_000, compression="none"))
+    for use_threads in (False, True):
+        with store.open_columns("x", len(large)) as source, pq.ParquetFile(source) as file:
+            proxy.faults = [Fault("answer", 99, 403, "AccessDenied", concerns=_is_inside)]
+            with pytest.raises(StorageError, match="Allow s3:GetObject"):
+                file.read(use_threads=use_threads)
+            proxy.faults = []
+
+
+def _is_inside(asked: Asked) -> bool:
+    return asked.method == "GET"
+
+
+def footer(data: bytes) -> bytes:
+    return data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+
+
+class TestLayout:
+    def test_is_what_pyarrow_says(self) -> None:
+        data = written(3000, row_group_size=1000)
+        found = chunks(footer(data))
+        metadata = pq.ParquetFile(io.BytesIO(data)).metadata
+        expected = []
+        for group in range(metadata.num_row_groups):
+            for index in range(metadata.num_columns):
+                column = metadata.row_group(group).column(index)
+                start = column.dictionary_page_offset or column.data_page_offset
+                expected.append((group, column.path_in_schema, start, start + column.total_compressed_size))
+        assert [(chunk.group, chunk.path, chunk.start, chunk.end) for chunk in found] == expected
+
+    @settings(max_examples=200, deadline=None)
+    @given(st.data())
+    def test_damage_is_a_value_error(self, data: st.DataObject) -> None:
+        whole = bytearray(_FOOTER)
+        for _ in range(data.draw(st.integers(1, 4))):
+            whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+        damaged = bytes(whole[: data.draw(st.integers(0, len(whole)))])
+        try:
+            found = chunks(damaged)
+        except ValueError:
+            return
+        assert all(0 <= chunk.start <= chunk.end for chunk in found)
+
+    def test_lengths_that_cannot_be(self) -> None:
+        for hostile in (
+            b"\x49\xfc\xff\xff\xff\xff\xff\xff\xff\x7f",
+            b"\x48\xff\xff\xff\xff\xff\xff\xff\x7f",
+            b"\x1c" * 5000,
+        ):
+            with pytest.raises(ValueError, match=r"foot|list|deep|text"):
+                parquet_layout.chunks(hostile)
+
+
+_FOOTER = footer(written(300, row_group_size=100))

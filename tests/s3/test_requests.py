@@ -1,0 +1,130 @@
+"""What it costs: requests of each thing that a daemon or a reader does, counted by a proxy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import aclosing
+
+import pyarrow as pa
+import pytest
+from lake import SCHEMA, WITHIN, checkpoint, rows
+
+import cdfd
+from cdfd.demo.writer import TableWriter
+from cdfd.storage.location import open_storage
+from cdfd.tail.clock import SystemClock
+from tests.s3.proxy import Proxy, proxied
+from tests.s3.server import Server
+
+
+@pytest.fixture
+def proxy(moto_server: Server) -> Iterator[Proxy]:
+    with proxied(moto_server.url) as found:
+        yield found
+
+
+def options(proxy: Proxy) -> dict[str, object]:
+    return Server(proxy.url).options()
+
+
+async def new_table(server: Server, uri: str, versions: int = 3) -> TableWriter:
+    """A table of that many versions; its first creates it, each later one adds a file."""
+    writer = TableWriter(open_storage(uri, server.options()), SCHEMA, clock=SystemClock(), table_id="T")
+    await writer.create()
+    for version in range(1, versions):
+        await writer.insert(rows(version))
+    return writer
+
+
+def summary(proxy: Proxy) -> list[str]:
+    """The requests: method, and the end of the name."""
+    return [f"{asked.method} {asked.path[-8:] or 'list'}" for asked in proxy.asked]
+
+
+class Following:
+    """`cdfd.follow` in a task, row batches in a queue."""
+
+    def __init__(self, uri: str, start: int, proxy: Proxy) -> None:
+        self.batches: asyncio.Queue[pa.RecordBatch] = asyncio.Queue()
+        self._task = asyncio.create_task(self._follow(uri, start, proxy))
+
+    async def _follow(self, uri: str, start: int, proxy: Proxy) -> None:
+        async with aclosing(cdfd.follow(uri, start, storage_options=options(proxy), poll_interval=0.05)) as batches:
+            async for batch in batches:
+                self.batches.put_nowait(batch)
+
+    async def batch(self) -> pa.RecordBatch:
+        taking = asyncio.create_task(self.batches.get())
+        await asyncio.wait((taking, self._task), return_when=asyncio.FIRST_COMPLETED, timeout=WITHIN)
+        if not taking.done():
+            taking.cancel()
+            await self._task
+        return taking.result()
+
+    async def end(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def polls(proxy: Proxy, version: int, count: int) -> None:
+    """Wait until a version was asked for that often."""
+    async with asyncio.timeout(WITHIN):
+        while proxy.count("GET", f"{version:020d}.json") < count:
+            await asyncio.sleep(0.01)
+
+
+def test_at_the_tip_of_a_table(moto_server: Server, bucket: str, proxy: Proxy) -> None:
+    """A poll is one GET, a commit its log entry and its file; nothing is listed."""
+    uri = f"s3://{bucket}/t"
+
+    async def scenario() -> None:
+        writer = await new_table(moto_server, uri)
+        reader = Following(uri, 2, proxy)
+        await reader.batch()
+        await polls(proxy, 3, 2)
+
+        proxy.asked.clear()
+        await polls(proxy, 3, 4)
+        assert {(asked.method, asked.path) for asked in proxy.asked} == {("GET", f"t/_delta_log/{3:020d}.json")}
+
+        await writer.insert(rows(3))
+        await reader.batch()
+        await polls(proxy, 4, 1)
+        mine = [asked for asked in proxy.asked if f"{4:020d}" not in asked.path]
+        while mine[0].path.endswith(f"{3:020d}.json") and mine[1].path == mine[0].path:
+            mine = mine[1:]  # polls
+        # The entry of the version before is looked at once: the table may have been made anew while it was waited for.
+        assert [asked.method for asked in mine] == ["GET", "HEAD", "GET"]
+        assert mine[2].path.endswith(".parquet")
+        await reader.end()
+
+    asyncio.run(scenario())
+
+
+def test_a_resume(moto_server: Server, bucket: str, proxy: Proxy) -> None:
+    """From a position to the first row, of a table with a checkpoint and a hundred versions before."""
+    uri = f"s3://{bucket}/t"
+
+    async def scenario() -> None:
+        await new_table(moto_server, uri, 30)
+        await checkpoint(open_storage(uri, moto_server.options()), 20)
+        reader = Following(uri, 29, proxy)
+        await reader.batch()
+        await reader.end()
+        assert proxy.count() <= 100, summary(proxy)
+
+    asyncio.run(scenario())
+
+
+def test_catching_up_asks_ahead(moto_server: Server, bucket: str, proxy: Proxy) -> None:
+    """Each log entry and each file is one GET, several at a time."""
+    uri = f"s3://{bucket}/t"
+    asyncio.run(new_table(moto_server, uri, 40))
+    proxy.delay = 0.02
+    found = cdfd.changes(uri, 1, 39, storage_options=options(proxy)).read_all()
+    assert found.column("id").to_pylist() == list(range(1, 40))
+    assert found.column("_commit_version").to_pylist() == list(range(1, 40))
+    for version in range(1, 40):
+        assert proxy.count("GET", f"{version:020d}.json") <= 3, version
+    assert proxy.count("GET", ".parquet") == 39
