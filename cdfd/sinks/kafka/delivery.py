@@ -27,6 +27,7 @@ from cdfd.sinks.kafka.worker import Worker, finished
 
 log = logging.getLogger(__name__)
 
+# Parcels under way: one is encoded, one is sent, and one may wait for each.
 _AHEAD = 4
 
 
@@ -134,7 +135,7 @@ class KafkaDelivery:
         progress = self._markers.progress(following)
         parcel = self._gathering.take()
         if self._handed_over:
-            await self._encode(parcel, last=True)
+            self._encode(parcel, last=True)
             while self._under_way:
                 await self._next_arrival()
             parcel = Parcel()
@@ -160,9 +161,9 @@ class KafkaDelivery:
         """Give what is gathered to the threads, as soon as they have room for it."""
         while self._under_way and (len(self._under_way) >= _AHEAD or _over(self._under_way[0])):
             await self._next_arrival()
-        await self._encode(self._gathering.take(), last=False)
+        self._encode(self._gathering.take(), last=False)
 
-    async def _encode(self, parcel: Parcel, *, last: bool) -> None:
+    def _encode(self, parcel: Parcel, *, last: bool) -> None:
         self._handed_over = True
         work = partial(self._encode_in_thread, parcel, last=last)
         self._under_way.append(self._works.encoder.submit(work))

@@ -9,6 +9,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
 
+from cdfd.errors import SinkError
+
 T = TypeVar("T")
 
 
@@ -26,6 +28,7 @@ class Worker:
         self._name = name
         self._work: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._thread: Thread | None = None
+        self._closed = False
 
     def submit(self, work: Callable[[], T], done: Future[T] | None = None) -> Future[T]:
         """Have it done after all that was given before, whether or not somebody waits for it.
@@ -33,7 +36,12 @@ class Worker:
         Args:
             work: what to do.
             done: gets the result and is returned; a new one where None.
+
+        Raises:
+            SinkError: it was closed.
         """
+        if self._closed:
+            raise SinkError("the sink is closed", hint="Open the sink anew")
         if self._thread is None:
             self._thread = Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -43,8 +51,8 @@ class Worker:
 
     def close(self) -> None:
         """Let the thread end after what it has been given."""
-        if self._thread is not None:
-            self._work.put(None)
+        self._closed = True
+        self._work.put(None)
 
     def _run(self) -> None:
         while (item := self._work.get()) is not None:
