@@ -30,6 +30,7 @@ from cdfd.report import watched
 from cdfd.sinks.base import Sink
 from cdfd.sinks.files import FilesSink
 from cdfd.sinks.formats import JsonLines, Parquet, RowsFormat
+from cdfd.sinks.kafka.topics import PROGRESS_PREFIX
 from cdfd.table import Table
 from cdfd.tail.arrivals import Arrivals
 from cdfd.tail.clock import Clock
@@ -41,7 +42,6 @@ BATCH_ROWS = 16_384
 """Rows to encode and deliver at once: encoding takes several times a batch's own memory."""
 LARGE_AT_A_TIME = 2
 """Large deliveries at a time, each of which may keep all cores busy and takes its share of memory."""
-_SINK_NAMES = {"files": "the folder", "kafka": "the progress topic", "delta": "the table"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,16 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                 recorder,
                 monitor,
                 shared.turns,
-                _SINK_NAMES[config.sink.kind],
+                _sink_name(config),
                 terminal=watched() and len(config.tables) == 1,
             )
+
+
+def _sink_name(config: Settings) -> str:
+    """What the place of positions is called in messages."""
+    if isinstance(config.sink, KafkaSettings):
+        return f"the topic {PROGRESS_PREFIX}{config.pipeline}"
+    return "the folder" if isinstance(config.sink, FilesSettings) else "the table"
 
 
 def _limits(config: Settings) -> Limits:

@@ -22,7 +22,8 @@ from cdfd.daemon.delivering import Deliverer, Limits
 from cdfd.daemon.monitor import Monitor, Silence
 from cdfd.daemon.recording import Recorder
 from cdfd.daemon.turns import Turns
-from cdfd.errors import LogError, MissingFileError, SchemaChangedError
+from cdfd.errors import CdfdError, LogError, MissingFileError, SchemaChangedError, StorageError
+from cdfd.progress.ledger import LedgerEntry
 from cdfd.progress.recovery import Places, decide, delivered
 from cdfd.progress.txn_state import is_ours
 from cdfd.report import Report
@@ -145,7 +146,7 @@ class Feed:
     async def _start(self) -> Position | None:
         """Where to go on or to begin; None where told to stop before that was known."""
         known = await self.sink.last_position()
-        entry = None if self.recorder is None else await self.recorder.position()
+        entry = await self._recorded(needed=known is None)
         if known is None and entry is None:
             return await self._unless_stopped(self._first_position())
         if self.recorder is None:
@@ -157,7 +158,11 @@ class Feed:
         # A known position's table is looked at as soon as its log is read.
         table_id = known.table_id if known is not None else (await self.table.log.header()).metadata.id
         recover = self.policies.recover_from_ledger or self.policies.ledger_counts
-        start = decide(known, entry, table_id, recover, Places(self.sink_name, f"the ledger {self.recorder.uri}"))
+        places = Places(self.sink_name, f"the ledger {self.recorder.uri}")
+        try:
+            start = decide(known, entry, table_id, recover, places)
+        except CdfdError as error:
+            raise error.within(table=self.table.uri) from None
         assert start.position is not None
         level = logging.WARNING if start.warning else logging.INFO
         extra = {"table": self.table.uri, "version": start.position.version, "part": start.position.part}
@@ -167,6 +172,20 @@ class Feed:
         if start.record is not None:
             self._note_delivered(start.record, start.position.table_id)
         return start.position
+
+    async def _recorded(self, *, needed: bool) -> LedgerEntry | None:
+        """What the ledger knows. Where the sink knows better, a ledger that cannot be read keeps no row waiting."""
+        if self.recorder is None:
+            return None
+        try:
+            return await self.recorder.position()
+        except (StorageError, LogError) as error:
+            error.within(table=self.recorder.uri)
+            if needed:
+                raise
+            logger.warning("the ledger cannot be read: %s; going on without", error, extra={"table": self.table.uri})
+            self.monitor.error(error)
+            return None
 
     async def _first_position(self) -> Position:
         """Where to begin, made durable at once: a daemon that dies before its first row begins there again."""

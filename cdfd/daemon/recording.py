@@ -90,8 +90,14 @@ class Recorder:
             await self._record(version)
         except CdfdError as error:
             self._monitor.error(error)
-            lasting = "it will be tried again with the next version"
-            logger.warning("the ledger was not told of version %d: %s; %s", version, error, lasting, extra=self._about)
+            error.within(table=self._ledger.uri)
+            logger.warning(
+                "the ledger was not told of version %d: %s; trying again in %g s, rows do not wait for it",
+                version,
+                error,
+                self._pace.seconds,
+                extra=self._about,
+            )
 
     async def _record(self, version: int) -> None:
         await self._ledger.record(self._app_id, version, self._table_id)

@@ -80,9 +80,12 @@ class Supervisor:
                     self._failed.pop(name, None)
                     await feed.run()
                     self.monitors[name].stopped()
+            except FencedError as error:
+                raise error.within(table=name) from None
             except FATAL:
                 raise
             except CdfdError as error:
+                error.within(table=name)
                 # One that ran for long began anew: what it failed of has nothing to do with the failures before.
                 if self.clock.monotonic() - began > MAX_RETRY_SECONDS:
                     backoff = backoff.reset()

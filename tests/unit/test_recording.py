@@ -88,7 +88,7 @@ class TestRecorder:
             task = asyncio.create_task(recorder.run())
             recorder.delivered(1, "T")
             await settle()
-            assert [str(error) for error in told.errors] == ["no space left on device"]
+            assert [error.what for error in told.errors] == ["no space left on device"]
             book.full = False
             recorder.delivered(2, "T")
             await settle()

@@ -61,6 +61,6 @@ class InFlight:
         if not done:
             raise SinkError(
                 f"{self._parts} batches of {self._bytes} bytes were not acknowledged within {self._timeout:g} seconds",
-                hint="Are all brokers up, and all partitions led?",
+                hint="Are all brokers up, all partitions led, and is the topic still there?",
                 retriable=True,
             )

@@ -86,7 +86,7 @@ class KafkaPythonProducer:
 
     def init_transactions(self) -> None:
         """See the port."""
-        with self._attempt("start transactions"):
+        with self._attempt(f"start transactions of {self._settings.transactional_id}"):
             if self._transactional:
                 self._client.init_transactions()
 

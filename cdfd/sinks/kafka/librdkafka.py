@@ -100,7 +100,7 @@ class LibrdkafkaProducer:
 
     def init_transactions(self) -> None:
         """See the port."""
-        with self._attempt("start transactions") as client:
+        with self._attempt(f"start transactions of {self._settings.transactional_id}") as client:
             if self._transactional:
                 client.init_transactions(self._settings.timeout)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,8 @@ from cdfd.sinks.kafka.producer import Producer
 from cdfd.sinks.kafka.progress_records import Progress
 from cdfd.sinks.kafka.topics import PROGRESS_PARTITION, Found, TopicAdmin, tombstones
 from cdfd.sinks.kafka.worker import Worker, finished
+
+log = logging.getLogger(__name__)
 
 MARGIN = 30.0
 """Seconds that a broker may take to end a transaction whose time is up."""
@@ -119,6 +122,7 @@ class KafkaSink:
 def _connect(destination: Destination, make_producer: MakeProducer) -> _Connected:
     """Topics, then the producer, which ends what was left open; only then is the newest position the one that counts."""
     with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
+        there = admin.find([destination.topic])
         found = admin.ensure(destination.needed())
         facts = _facts(destination, found[destination.topic])
         settings = destination.producer_settings(Batching(destination.compression, facts.limit))
@@ -126,6 +130,8 @@ def _connect(destination: Destination, make_producer: MakeProducer) -> _Connecte
         try:
             producer.init_transactions()
             progress = _progress(destination, admin) if destination.exactly_once else None
+            if not there and progress is not None:
+                _warn_of_loss(destination, progress.position)
         except BaseException:
             producer.close()
             raise
@@ -136,6 +142,16 @@ def _let_go(connecting: Future[_Connected]) -> None:
     """Nobody waits for it any more."""
     if connecting.exception() is None:
         connecting.result().producer.close()
+
+
+def _warn_of_loss(destination: Destination, position: Position) -> None:
+    """A position says what was delivered, not whether it is still there."""
+    log.warning(
+        "topic %s was not there and is created anew: what was delivered before version %d is not in it",
+        destination.topic,
+        position.version,
+        extra={"table": destination.table, "version": position.version},
+    )
 
 
 def _facts(destination: Destination, found: Found) -> TopicFacts:
