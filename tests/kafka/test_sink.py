@@ -83,8 +83,8 @@ class TestPartitions:
 
         asyncio.run(scenario())
 
-    def test_records_have_the_time_of_their_version(self, servers: str, name: str) -> None:
-        """But none that is to come: a writer's clock may be ahead, and brokers refuse what is more than an hour ahead."""
+    def test_records_have_the_time_of_their_delivery(self, servers: str, name: str) -> None:
+        """That of their commit may be long past, so that a retention takes them at once, or yet to come, which brokers refuse."""
         now = time.time_ns() // 1_000_000
         late = replace(version(5).plan, timestamp_ms=now + 7_200_000)
 
@@ -105,8 +105,7 @@ class TestPartitions:
                     found += [record.timestamp for some in consumer.poll(100).values() for record in some]
             finally:
                 consumer.close()
-            assert found[:2] == [TIME + 3, TIME + 4]
-            assert now <= found[2] < now + 3_600_000
+            assert now <= min(found) <= max(found) < now + 3_600_000
 
         asyncio.run(scenario())
 

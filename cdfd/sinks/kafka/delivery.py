@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -65,11 +64,12 @@ class Works:
             await finished(work, self.patience)
         except TimeoutError:
             self.cursor.doubt()
+            if self.patience:  # said once
+                log.warning(
+                    "Kafka does not answer: what is under way is left to end by itself",
+                    extra={"table": self.destination.table},
+                )
             self.patience = 0
-            log.warning(
-                "Kafka does not answer: what is under way is left to end by itself",
-                extra={"table": self.destination.table},
-            )
 
 
 class KafkaDelivery:
@@ -119,7 +119,6 @@ class KafkaDelivery:
             batch,
             snapshot=plan.origin == "snapshot" if plan is not None else self._position.phase == "snapshot",
             version=plan.version if plan is not None else self._position.version,
-            timestamp=plan.timestamp_ms if plan is not None else time.time_ns() // 1_000_000,
         )
         if self._gathering.full:
             await self._hand_over()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from kafka.errors import KafkaError, RetriableError
 
 from cdfd.errors import FencedError, SinkError
@@ -22,6 +24,8 @@ _RETRIABLE_WITH_ANOTHER = frozenset(
     }
 )
 _TOO_LARGE = "Is the topic's max.message.bytes lower than when the daemon started? Restart it, or raise the topic's."
+# Answers that it does not expect, kafka-python puts into the text of an error without a code.
+_WRAPPED = re.compile(r"\[Error (\d+)\]")
 _ACCESS = "Give the daemon's user access."
 _HINTS = {
     3: "Does the topic exist, and has it that many partitions?",
@@ -31,7 +35,7 @@ _HINTS = {
     29: _ACCESS + " It needs Write and Describe on the topic.",
     31: _ACCESS + " It needs IdempotentWrite on the cluster.",
     32: "The commit's timestamp is further off than the topic's message.timestamp.after.max.ms or .before.max.ms allow.",
-    50: "The broker's transaction.max.timeout.ms is lower.",
+    50: "Set sink.transaction_timeout to no more than the broker's transaction.max.timeout.ms.",
     53: _ACCESS + " It needs Write and Describe on the transactional id.",
     58: "Are sink.security.username and password right?",
     87: "A compacted topic takes no records without a key.",
@@ -65,4 +69,6 @@ def translated(error: Exception, doing: str) -> SinkError:
     """An error of kafka-python in our words."""
     code = getattr(error, "errno", None)
     reason = str(error) if isinstance(error, KafkaError) else repr(error)
+    if code is None and (wrapped := _WRAPPED.search(reason)) is not None:
+        code = int(wrapped[1])
     return failure(doing, reason, code=code, retriable=isinstance(error, RetriableError))

@@ -22,14 +22,12 @@ class Lot:
         snapshot: whether they are live rows of a version.
         oldest: version of the first of them.
         version: of the last of them.
-        timestamp: of the newest version's commit, milliseconds since 1970.
     """
 
     batches: list[pa.RecordBatch]
     snapshot: bool
     oldest: int
     version: int
-    timestamp: int
 
     def rows(self) -> list[pa.RecordBatch]:
         """The rows in one batch, or in several where Arrow cannot put them together (other dictionaries within lists, or too many)."""
@@ -48,12 +46,10 @@ class Note:
     Attributes:
         topic: of one partition.
         record: one.
-        timestamp: milliseconds since 1970.
     """
 
     topic: str
     record: Records
-    timestamp: int
 
 
 @dataclass(slots=True)
@@ -87,16 +83,16 @@ class Gathering:
         """Whether what is there is worth handing over."""
         return self._bytes >= self._limit or self._rows >= PARCEL_ROWS or len(self._parcel.notes) >= _PARCEL_NOTES
 
-    def add(self, batch: pa.RecordBatch, *, snapshot: bool, version: int, timestamp: int) -> None:
+    def add(self, batch: pa.RecordBatch, *, snapshot: bool, version: int) -> None:
         """Rows that follow those before."""
         size = batch.nbytes
         lots = self._parcel.lots
         last = lots[-1] if lots and size < self._limit else None
         if last is not None and last.snapshot == snapshot and last.batches[0].schema == batch.schema:
             last.batches.append(batch)
-            last.version, last.timestamp = version, max(last.timestamp, timestamp)
+            last.version = version
         else:
-            lots.append(Lot([batch], snapshot, version, version, timestamp))
+            lots.append(Lot([batch], snapshot, version, version))
         self._bytes += size
         self._rows += batch.num_rows
 

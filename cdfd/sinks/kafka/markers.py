@@ -46,10 +46,10 @@ class Markers:
         self._version, self._counts = version, RowCounts()
         if self._schema_topic is not None and (not self._announced or (version.schema_change and not continued)):
             change = version.schema_change if self._announced else None
-            yield Note(self._schema_topic, schema_record(self._origin, plan, change), plan.timestamp_ms)
+            yield Note(self._schema_topic, schema_record(self._origin, plan, change))
             self._announced = True
         if self._transactions_topic is not None and not continued:
-            yield Note(self._transactions_topic, begin_record(self._origin, plan), plan.timestamp_ms)
+            yield Note(self._transactions_topic, begin_record(self._origin, plan))
 
     def count(self, batch: pa.RecordBatch) -> None:
         """Rows of the version. `DataError` where they are no change rows."""
@@ -71,7 +71,7 @@ class Markers:
             return
         plan = self._version.plan
         if self._transactions_topic is not None:
-            yield Note(self._transactions_topic, end_record(self._origin, plan, self._total()), plan.timestamp_ms)
+            yield Note(self._transactions_topic, end_record(self._origin, plan, self._total()))
         self._version, self._earlier = None, {}
 
     def _total(self) -> dict[str, int]:

@@ -34,7 +34,6 @@ class Encoded:
 
     records: Records
     version: int
-    timestamp: int
 
 
 class Encoding:
@@ -53,7 +52,7 @@ class Encoding:
         self._facts = facts
         self._stage = stage
         self._encoder: RecordEncoder | None = None
-        self._newest = (0, 0)
+        self._newest = 0
 
     def encode(self, parcel: Parcel, table_id: str, *, last: bool) -> list[Encoded]:
         """Records of a parcel's rows, in order. What is held back comes with the next ones, or at once where they are the last."""
@@ -64,12 +63,12 @@ class Encoding:
         encoder, encoded = self._encoder, []
         with _timed(self._stage, "encode"):
             for lot in parcel.lots:
-                self._newest = lot.version, lot.timestamp
+                self._newest = lot.version
                 for batch in lot.rows():
                     records = encoder.encode(batch, snapshot=lot.snapshot)
-                    encoded += [Encoded(each, *self._newest) for each in records]
+                    encoded += [Encoded(each, self._newest) for each in records]
             if last:
-                encoded += [Encoded(each, *self._newest) for each in encoder.flush()]
+                encoded += [Encoded(each, self._newest) for each in encoder.flush()]
         return encoded
 
     def forget(self) -> None:
@@ -98,18 +97,21 @@ class Sending:
         self.oversized = OversizedRecords(destination, facts.limit)
 
     def send(self, encoded: Iterable[Encoded], notes: Iterable[Note]) -> None:
-        """Send records, then notes. Their time is not one that is to come, which brokers refuse: writers' clocks may be ahead."""
+        """Send records, then notes.
+
+        Their time is now. Their commit's may be long past, and a topic with a retention would lose them as soon as they are there; or yet to
+        come, which brokers refuse.
+        """
         now = time.time_ns() // 1_000_000
         with _timed(self._stage, "send"):
             for each in encoded:
                 self._begin()
-                timestamp = min(each.timestamp, now)
                 for partition, records in self._spread(each.records):
-                    oversized = self._producer.send(self._destination.topic, partition, records, timestamp)
+                    oversized = self._producer.send(self._destination.topic, partition, records, now)
                     if oversized:
                         self.oversized.handle(self._producer, records, oversized, each.version)
             for note in _together(notes):
-                self._note(note, min(note.timestamp, now))
+                self._note(note, now)
 
     def commit(self, progress: Progress) -> None:
         """Send the progress along, if it goes that way, and commit."""
@@ -157,12 +159,12 @@ class Sending:
 
 
 def _together(notes: Iterable[Note]) -> Iterator[Note]:
-    """Notes of one topic as one, of the newest time."""
+    """Notes of one topic as one."""
     for topic, some in groupby(sorted(notes, key=lambda note: note.topic), key=lambda note: note.topic):
         same = list(some)
         keys = pa.concat_arrays([note.record.keys for note in same])
         values = pa.concat_arrays([note.record.values for note in same])
-        yield Note(topic, Records(keys, values), max(note.timestamp for note in same))
+        yield Note(topic, Records(keys, values))
 
 
 @contextmanager

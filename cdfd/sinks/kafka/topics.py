@@ -11,6 +11,7 @@ given its own access rights, and goes away with its pipeline.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ from kafka.errors import KafkaError, RetriableError, TransactionalIdNotFoundErro
 from cdfd.config import settings
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.connection import network, reason_of
+
+log = logging.getLogger(__name__)
 
 PROGRESS_PREFIX = "_cdfd_progress."
 PROGRESS_PARTITION = 0
@@ -270,6 +273,9 @@ class TopicAdmin:
             # Another daemon, or another table of this one, may have been faster.
             if told["error_code"] not in (0, _ALREADY_EXISTS):
                 raise _refused(f"create topic {told['name']}", told["error_code"], told.get("error_message"))
+            if told["error_code"] == 0 and not only_validate:
+                partitions = wanted[told["name"]]["num_partitions"]
+                log.info("topic %s was missing and is created", told["name"], extra={"partitions": partitions})
 
     def _await(self, names: Sequence[str]) -> dict[str, Found]:
         """Topics just created, as soon as they can be used."""
