@@ -50,7 +50,8 @@ async def serve(config: Settings, *, recover_from_ledger: bool = False) -> int:
     stopping = _Stopping()
     # A thread that waits for a broker or a disk must not be the one that another table needs.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(8 + 2 * len(config.tables)))
-    logger.info("cdfd %s: pipeline %s, %d tables", __version__, config.pipeline, len(config.tables))
+    count = len(config.tables)
+    logger.info("cdfd %s: pipeline %s, %d table%s", __version__, config.pipeline, count, "" if count == 1 else "s")
     clock = SystemClock()
     status = Status(config, clock)
     async with AsyncExitStack() as stack:
