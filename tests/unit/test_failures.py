@@ -1,0 +1,27 @@
+"""Answers of a broker in our words."""
+
+from __future__ import annotations
+
+from kafka.errors import InvalidTransactionTimeoutError, KafkaError, ProducerFencedError
+
+from cdfd.errors import FencedError
+from cdfd.sinks.kafka.failures import translated
+
+
+def test_an_answer_that_is_wrapped_in_the_text_of_another_error_keeps_its_hint() -> None:
+    wrapped = KafkaError(f"Unexpected error in InitProducerIdResponse: {InvalidTransactionTimeoutError()}")
+    error = translated(wrapped, "start transactions")
+    assert error.what.startswith("cannot start transactions")
+    assert "sink.transaction_timeout" in (error.hint or "")
+    assert not error.retriable
+
+
+def test_being_fenced_is_told_apart_however_it_is_wrapped() -> None:
+    for error in (ProducerFencedError(), KafkaError(f"Unexpected error: {ProducerFencedError()}")):
+        assert isinstance(translated(error, "commit a transaction"), FencedError)
+
+
+def test_an_error_without_a_code() -> None:
+    error = translated(ValueError("no number"), "deliver")
+    assert error.what == "cannot deliver: ValueError('no number')"
+    assert error.hint is None
