@@ -139,9 +139,9 @@ async def follow(
 
 async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, int]:
     first = await start_version(table.log, start)
-    last = await until_version(table.log, "now" if end is None else end)
-    assert last is not None
     newest = await table.log.latest_version()
+    last = newest if end is None else await until_version(table.log, end)
+    assert last is not None
     if last > newest:
         raise ConfigError(f"there is no version {last}; the newest is {newest}", table=table.uri)
     check_range(first, last, table.uri)

@@ -232,19 +232,36 @@ class Engine(Section):
 
 
 class S3(Section):
-    """An S3-compatible store. What is not given is taken from the usual `AWS_*` variables."""
+    """An S3-compatible store. What is not given is taken from the usual `AWS_*` variables, profiles and roles."""
 
     endpoint_url: WebAddress | None = None
     region: Text | None = None
     access_key_id: SecretText | None = None
     secret_access_key: SecretText | None = None
     session_token: SecretText | None = None
+    profile: Text | None = None
+    path_style: Flag | None = None
+    request_payer: Flag = False
+    server_side_encryption: Literal["AES256", "aws:kms", "aws:kms:dsse"] | None = None
+    kms_key_id: Text | None = None
+    connect_timeout: Seconds = 5.0
+    read_timeout: Seconds = 15.0
+    deadline: Seconds = 60.0
 
     @model_validator(mode="after")
     def _check_credentials(self) -> S3:
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise Conflicts(((), "access_key_id and secret_access_key go together"))
         return self
+
+    def options(self) -> dict[str, object]:
+        """What `open_storage` takes, secrets revealed: not to be shown."""
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        return {
+            name: value.reveal() if isinstance(value, Secret) else value
+            for name, value in given.items()
+            if value is not None
+        }
 
 
 class Storage(Section):

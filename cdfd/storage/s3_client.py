@@ -39,7 +39,7 @@ RENEW_SECONDS = 5.0
 # Botocore writes signed requests, session tokens included, to its log at DEBUG. Who wants that sets its level; a root logger's is not enough.
 for _name in ("botocore", "aiobotocore"):
     if logging.getLogger(_name).level == logging.NOTSET:
-        logging.getLogger(_name).setLevel(logging.INFO)
+        logging.getLogger(_name).setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)

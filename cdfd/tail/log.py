@@ -36,6 +36,8 @@ CHUNK = 16 << 20
 """Bytes of a log entry to hold at once; larger entries are streamed."""
 AHEAD, AHEAD_BYTES = 16, 16 << 20
 """Log entries to read ahead, and their bytes, at most."""
+KEPT_BYTES = 4 << 20
+"""Bytes of remote log entries to keep that were read for a header."""
 INLINE = 64 << 10
 """Bytes of a log entry up to which parsing it takes less time than handing it to a thread."""
 
@@ -54,9 +56,10 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Entries that were read one after the other, each of them there at once: there may be more where they came from.
+    """Entries that were read one after the other: those that a listing showed are asked for ahead.
 
-    At the tip of a table there is one at a time, and nothing is read ahead: a look at the next is one request.
+    After them nobody knows whether there are more. At the tip of a table there is one at a time, and a look at the next is one request; only
+    where several were there at once there may be more where they came from.
     """
 
     last: int = -1
@@ -64,15 +67,15 @@ class _Row:
     next: range = range(0)
     """Versions to ask for now."""
 
-    def after(self, commit: Commit) -> _Row:
+    def after(self, commit: Commit, newest: int) -> _Row:
         """With one more."""
         version = commit.version
-        if version != self.last + 1:
-            return _Row(version, 1)
-        length = self.length + 1
-        ahead = 0 if length < 3 else min(1 << min(length - 2, 8), AHEAD, AHEAD_BYTES // max(commit.size, 1))
+        follows = version == self.last + 1
+        length = self.length + 1 if follows and version > newest else 1
+        guessed = 0 if length < 3 else 1 << min(length - 2, 8)
+        ahead = min(max(guessed, newest - version), AHEAD, AHEAD_BYTES // max(commit.size, 1))
         # Those up to the end of `next` were asked for already.
-        first = max(version + 1, self.next.stop)
+        first = max(version + 1, self.next.stop if follows else 0)
         return _Row(version, length, range(first, max(first, version + 1 + ahead)))
 
 
@@ -82,6 +85,10 @@ class DeltaLog:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self._row = _Row()
+        self._kept: dict[int, tuple[bytes, Stat]] = {}
+        self._kept_bytes = 0
+        self._newest = -1
+        """The newest version that a listing showed."""
 
     @contextlib.contextmanager
     def _named(self, version: int | None = None, path: str | None = None) -> Iterator[None]:
@@ -105,16 +112,21 @@ class DeltaLog:
             self._row = _Row()
             raise
         if self.storage.remote:
-            self._row = self._row.after(found.commit)
+            self._row = self._row.after(found.commit, self._newest)
             for ahead in self._row.next:
-                self.storage.expect(log_path(paths.commit_name(ahead)))
+                if ahead not in self._kept:
+                    self.storage.expect(log_path(paths.commit_name(ahead)))
+            if version >= self._newest:
+                self._kept.clear()
+                self._kept_bytes = 0
         return found
 
     async def _entry(self, version: int, path: str, with_stats: bool) -> LogEntry:
         with self._named(version, path):
             parse = partial(commits.parse, version, with_stats=with_stats)
             if self.storage.remote:
-                data, stat = await self.storage.fetch(path, CHUNK + 1)
+                kept = self._kept.pop(version) if version in self._kept else None
+                data, stat = kept or await self.storage.fetch(path, CHUNK + 1)
                 commit = await self._made(path, data, parse)
             else:
                 # A file may still be written to. The later its size is looked at, the sooner that shows.
@@ -188,6 +200,8 @@ class DeltaLog:
         builder = SegmentBuilder(version)
         async for name, stat in self.list_names(start_after):
             builder.take(name, stat)
+            if name.kind == "commit":
+                self._newest = max(self._newest, name.version)
             if version is not None and name.kind == "commit" and name.version > version:
                 break
         return builder
@@ -246,13 +260,24 @@ class DeltaLog:
                 for further in backwards[at + AHEAD : at + AHEAD + 1] if at else backwards[1 : AHEAD + 1]:
                     self.storage.expect(further.path)
             with self._named(number, stat.path):
-                part = await self._parsed(stat.path, partial(headers.scan, number))
+                part = await self._scanned(number, stat)
             found = found.before(part.protocol, part.metadata)
         if not found.complete and segment.checkpoint is not None:
             with self._named(segment.checkpoint.version):
                 state = await checkpoint_files.read_header(self.storage, segment.checkpoint)
             found = found.before(state.protocol, state.metadata)
         return found
+
+    async def _scanned(self, version: int, stat: Stat) -> PartialHeader:
+        """Protocol and metadata of a log entry. A remote one is kept: whoever asks for the header of a table reads on from there."""
+        scan = partial(headers.scan, version)
+        if not self.storage.remote or self._kept_bytes + stat.size > KEPT_BYTES:
+            return await self._parsed(stat.path, scan)
+        data, now = await self.storage.fetch(stat.path, CHUNK + 1)
+        if len(data) == now.size:
+            self._kept[version] = data, now
+            self._kept_bytes += len(data)
+        return await self._made(stat.path, data, scan)
 
     async def _checksum(self, version: int) -> PartialHeader:
         try:

@@ -67,7 +67,7 @@ def versitygw(folder: Path) -> Iterator[Server]:
     """Versity's gateway over a folder: another implementation, in another language."""
     port = free_port()
     (folder / "data").mkdir(parents=True)
-    command = [str(gateway()), "--port", f"127.0.0.1:{port}", "--quiet", "posix", str(folder / "data")]
+    command = [str(gateway()), "--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive", "posix", str(folder / "data")]
     variables = {**os.environ, "ROOT_ACCESS_KEY": KEY_ID, "ROOT_SECRET_KEY": SECRET}
     with _running(command, port, folder / "versitygw.log", variables) as server:
         yield server

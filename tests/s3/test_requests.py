@@ -13,7 +13,11 @@ from lake import SCHEMA, WITHIN, checkpoint, rows
 import cdfd
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.location import open_storage
+from cdfd.storage.s3 import S3Storage
+from cdfd.storage.s3_client import client_for
+from cdfd.storage.s3_options import parse
 from cdfd.tail.clock import SystemClock
+from cdfd.tail.log import DeltaLog
 from tests.s3.proxy import Proxy, proxied
 from tests.s3.server import Server
 
@@ -128,3 +132,35 @@ def test_catching_up_asks_ahead(moto_server: Server, bucket: str, proxy: Proxy) 
     for version in range(1, 40):
         assert proxy.count("GET", f"{version:020d}.json") <= 3, version
     assert proxy.count("GET", ".parquet") == 39
+
+
+def test_a_long_log_is_listed_from_its_last_checkpoint_on(moto_server: Server, bucket: str, proxy: Proxy) -> None:
+    """One sweep, page by page: what is before the checkpoint costs nothing."""
+    uri = f"s3://{bucket}/t"
+
+    async def scenario() -> None:
+        near = open_storage(uri, moto_server.options())
+        await new_table(moto_server, uri, 3)
+        entry = await near.read(f"_delta_log/{2:020d}.json")
+        many = (near.put(f"_delta_log/{version:020d}.json", entry) for version in range(3, 130))
+        await asyncio.gather(*many)
+        await checkpoint(near, 100)
+        await near.put("_delta_log/_last_checkpoint", b'{"version":100,"size":1}')
+        log = DeltaLog(S3Storage(bucket, "t", client_for(parse(options(proxy))), page=10))
+        segment = await log.segment()
+        assert (segment.version, len(segment.commits)) == (129, 29)
+        # The checkpoint and 30 entries, ten to a page, and `_last_checkpoint` twice: as a file, and in the listing.
+        assert [asked.method for asked in proxy.asked] == ["GET"] * 5
+        assert proxy.count("GET", "_last_checkpoint") == 1
+
+    asyncio.run(scenario())
+
+
+def test_opening_a_table_without_checkpoints_reads_its_log_once(moto_server: Server, bucket: str, proxy: Proxy) -> None:
+    uri = f"s3://{bucket}/t"
+    asyncio.run(new_table(moto_server, uri, 30))
+    assert cdfd.changes(uri, 0, storage_options=options(proxy)).read_all().num_rows == 29
+    # For the header of the newest version, and for that of each of them in turn.
+    assert proxy.count("GET", ".json") <= 2 * 30
+    assert proxy.count("GET", ".parquet") == 29
+    assert sum("list-type" in asked.query for asked in proxy.asked) <= 4
