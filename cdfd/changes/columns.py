@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -33,10 +34,19 @@ def change_schema(table: pa.Schema) -> pa.Schema:
     return pa.schema([*table, *CHANGE_COLUMNS])
 
 
+def _types(code: int, count: int) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(np.full(count, code, np.int8)), CHANGE_TYPES)
+
+
+_FEW = 256
+_CODES: Final[Mapping[str, int]] = {change_type: code for code, change_type in enumerate(CHANGE_TYPES.to_pylist())}
+_CONSTANTS: Final = tuple(_types(code, _FEW) for code in _CODES.values())
+
+
 def constant_type(change_type: str, count: int) -> pa.DictionaryArray:
     """The change type of `count` rows that all have the same."""
-    code = CHANGE_TYPES.index(change_type).as_py()
-    return pa.DictionaryArray.from_arrays(pa.array(np.full(count, code, np.int8)), CHANGE_TYPES)
+    code = _CODES[change_type]
+    return _CONSTANTS[code].slice(0, count) if count <= _FEW else _types(code, count)
 
 
 _SPELLINGS = pa.concat_arrays([CHANGE_TYPES, pa.array(["update_pre", "update_post"])])
@@ -77,6 +87,10 @@ def _codes(column: pa.Array) -> pa.Int8Array:
     return codes.cast(pa.int8())
 
 
+_NO_VERSIONS = pa.array([], pa.int64())
+_NO_TIMESTAMPS = pa.array([], _TIMESTAMP)
+
+
 class VersionColumns:
     """Completes the batches of one version.
 
@@ -90,16 +104,22 @@ class VersionColumns:
     def __init__(self, version: int, timestamp_ms: int) -> None:
         self._version = version
         self._timestamp_ms = timestamp_ms
-        self._versions = pa.array([], pa.int64())
-        self._timestamps = pa.array([], _TIMESTAMP)
+        self._versions = _NO_VERSIONS
+        self._timestamps = _NO_TIMESTAMPS
         self._schema: tuple[pa.Schema, pa.Schema] | None = None
+
+    def following(self, version: int, timestamp_ms: int) -> Self:
+        """The same for another version: what is known of the batches' schema stays so."""
+        following = type(self)(version, timestamp_ms)
+        following._schema = self._schema
+        return following
 
     def complete(self, batch: pa.RecordBatch, first_ordinal: int) -> pa.RecordBatch:
         """A batch of table columns and `_change_type`, with the other three appended; its first row has that ordinal."""
         count = batch.num_rows
         if len(self._versions) < count:
-            self._versions = pa.array(np.full(count, self._version, np.int64))
-            self._timestamps = pa.array(np.full(count, self._timestamp_ms, np.int64)).view(_TIMESTAMP)
+            self._versions = pa.repeat(pa.scalar(self._version, pa.int64()), count)
+            self._timestamps = pa.repeat(pa.scalar(self._timestamp_ms, _TIMESTAMP), count)
         if self._schema is None or self._schema[0] != batch.schema:
             self._schema = batch.schema, pa.schema([*batch.schema, *CHANGE_COLUMNS[1:]])
         ordinals = pa.array(np.arange(first_ordinal, first_ordinal + count, dtype=np.int64))

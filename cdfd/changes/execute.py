@@ -125,8 +125,10 @@ class Execution:
         columns: VersionColumns | None = None
         for scanned in in_order(tasks, workers=self._lanes):
             plan, rows = scanned.plan, scanned.rows
-            if columns is None or plan.version != version:
+            if columns is None:
                 columns = VersionColumns(plan.version, plan.timestamp_ms)
+            elif plan.version != version:
+                columns = columns.following(plan.version, plan.timestamp_ms)
             if plan.version != version:
                 version, ordinal = plan.version, 0
             first = ordinal + rows.apart

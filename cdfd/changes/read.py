@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, constant_type, types_as_written
+from cdfd.changes.columns import CHANGE_TYPE, constant_type, types_as_written
 from cdfd.changes.images import Halves, Shelf
+from cdfd.changes.layout import Layout, Layouts
 from cdfd.changes.parquet import opened
 from cdfd.changes.plan import FileScan, Images
-from cdfd.changes.projection import Projection
 from cdfd.delta import deletion_vector, paths, values
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
@@ -44,11 +44,13 @@ class TableFiles:
         storage: the table's root.
         open_root: opens the store of an allowed root.
         allowed_roots: where absolute paths may lead besides.
+        layouts: of the files that were read last.
     """
 
     storage: Storage
     open_root: Callable[[str], Storage]
     allowed_roots: tuple[str, ...] = ()
+    layouts: Layouts = field(default_factory=Layouts, compare=False, repr=False)
 
     def locate(self, path: str) -> tuple[Storage, str]:
         """The store of a path from the log, and the path in it.
@@ -158,10 +160,10 @@ def read(
     with (
         _named(scan.path),
         files.open(scan.path, scan.size or None) as source,
-        opened(source, announce=partial(_announce, source, schema, scan)) as file,
+        opened(source, announce=partial(_announce, source, schema, scan, files.layouts)) as file,
     ):
         reader = _Reader.prepare(file, schema, scan, files)
-        if scan.only is not None and isinstance(source, ReadsAhead):
+        if scan.only is not None and _reads_ahead(source.__class__):
             source.will_read(reader.names, {group for _, groups in reader.row_groups() for group in groups})
         if scan.change_type is None:
             yield from _in_halves(reader, scan.images, Shelf() if shelf is None else shelf, (batch_rows, use_threads))
@@ -169,14 +171,16 @@ def read(
             yield from map(Rows, reader.batches(batch_rows, use_threads))
 
 
-def _announce(source: Any, schema: TableSchema, scan: FileScan, file: pq.ParquetFile) -> None:
+def _announce(source: Any, schema: TableSchema, scan: FileScan, layouts: Layouts, file: pq.ParquetFile) -> None:
     """Let a file in a store fetch what will be read; where only some rows are wanted, which is not known yet."""
-    if scan.only is None and isinstance(source, ReadsAhead):
-        source.will_read(_names(Projection.plan(schema, file.schema_arrow), scan.change_type))
+    if scan.only is None and _reads_ahead(source.__class__):
+        source.will_read(layouts.of(schema, file.schema_arrow).names(scan.change_type))
 
 
-def _names(projection: Projection, change_type: str | None) -> list[str]:
-    return [*projection.columns, *([CHANGE_TYPE] if change_type is None else [])]
+@cache
+def _reads_ahead(kind: type) -> bool:
+    """Whether files of that class do. Asking a protocol takes as long as opening a file."""
+    return issubclass(kind, ReadsAhead)
 
 
 def _in_halves(reader: _Reader, images: Images | None, shelf: Shelf, options: tuple[int, bool]) -> Iterator[Rows]:
@@ -237,40 +241,36 @@ class _Reader:
     """A Parquet file with everything resolved that its batches have in common."""
 
     file: pq.ParquetFile
-    projection: Projection
+    layout: Layout
     partition_values: Mapping[str, pa.Scalar]
     change_type: str | None
     only: RowSet | None
     without: RowSet | None
-    schema: pa.Schema
 
     @classmethod
     def prepare(cls, file: pq.ParquetFile, schema: TableSchema, scan: FileScan, files: TableFiles) -> _Reader:
-        physical = file.schema_arrow
         _check_groups(file.metadata)
         only, without = files.rows(scan.only), files.rows(scan.without)
         for rows in (only, without):
             _check_rows(rows, file.metadata.num_rows)
-        projection = Projection.plan(schema, physical)
         return cls(
             file,
-            projection,
+            files.layouts.of(schema, file.schema_arrow),
             values.parse_partition(scan.partition_values, schema),
             scan.change_type,
             only,
             without,
-            pa.schema([*schema.arrow, CHANGE_COLUMNS[0]]),
         )
 
     def batches(self, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
         names = self.names
-        views = any("_view" in str(field.type) for field in self.file.schema_arrow)
         for first_row, groups in self.row_groups():
             row = first_row
             for batch in self.file.iter_batches(
                 batch_size=self._batch_rows(batch_rows), row_groups=groups, columns=names, use_threads=use_threads
             ):
-                # Views cannot be filtered (pyarrow 26), what is made of them can.
+                # What is made of views can be filtered.
+                views = self.layout.views
                 kept = self._kept(self._logical(batch), row) if views else self._logical(self._kept(batch, row))
                 row += batch.num_rows
                 if kept.num_rows:
@@ -279,7 +279,7 @@ class _Reader:
     @property
     def names(self) -> list[str]:
         """Columns of the file to read."""
-        return _names(self.projection, self.change_type)
+        return self.layout.names(self.change_type)
 
     def row_groups(self) -> Iterator[tuple[int, list[int]]]:
         """Row groups to read, with the number of their first row; neighbours together, those without a wanted row left out."""
@@ -320,8 +320,8 @@ class _Reader:
             types = types_as_written(batch.column(CHANGE_TYPE))
         else:
             types = constant_type(self.change_type, batch.num_rows)
-        columns = self.projection.apply(batch, self.partition_values)
-        return pa.RecordBatch.from_arrays([*columns, types], schema=self.schema)
+        columns = self.layout.projection.apply(batch, self.partition_values)
+        return pa.RecordBatch.from_arrays([*columns, types], schema=self.layout.schema)
 
 
 def _check_groups(metadata: pq.FileMetaData) -> None:

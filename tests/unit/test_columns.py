@@ -40,3 +40,22 @@ def test_batches_of_a_version_are_completed_in_order() -> None:
         assert set(done.column("_commit_version").to_pylist()) == {7}
         assert done.column("_commit_timestamp").cast(pa.int64()).to_pylist() == [1_000] * count
         done.validate(full=True)
+
+
+def test_the_columns_of_a_version_after_another() -> None:
+    batch = pa.record_batch({"x": pa.array(range(3)), "_change_type": constant_type("delete", 3)})
+    columns = VersionColumns(7, 1_000)
+    columns.complete(batch, 0)
+    after = columns.following(8, 2_000).complete(batch, 5)
+    assert after.equals(VersionColumns(8, 2_000).complete(batch, 5))
+    assert after.column("_commit_version").to_pylist() == [8] * 3
+    assert after.column("_commit_timestamp").cast(pa.int64()).to_pylist() == [2_000] * 3
+    after.validate(full=True)
+
+
+@pytest.mark.parametrize("count", [0, 1, 256, 257, 1000])
+@pytest.mark.parametrize("change_type", STANDARD)
+def test_one_change_type_of_any_number_of_rows(change_type: str, count: int) -> None:
+    made = constant_type(change_type, count)
+    assert made.to_pylist() == [change_type] * count
+    assert made.dictionary.equals(CHANGE_TYPES)

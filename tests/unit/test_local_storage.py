@@ -213,3 +213,13 @@ def test_a_deletion_that_is_forbidden(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     assert "user cdfd runs as" in (caught.value.hint or "")
     assert names(tmp_path) == ["kept"]
+
+
+@pytest.mark.parametrize("said", [None, 0, 5, 100_000, 300_000])
+@pytest.mark.parametrize("size", [0, 5, 65_536, 65_537, 200_000])
+def test_a_file_of_another_size_than_the_log_says(tmp_path: Path, size: int, said: int | None) -> None:
+    data = (bytes(range(256)) * 782)[:size]
+    (tmp_path / "x").write_bytes(data)
+    with LocalStorage(tmp_path).open_columns("x", said) as source:
+        assert source.size() == size
+        assert source.read() == data

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from cdfd.changes import parquet
 from cdfd.changes import read as reading
+from cdfd.changes.columns import CHANGE_COLUMNS
 from cdfd.changes.plan import FileScan
 from cdfd.changes.read import TableFiles, read
 from cdfd.delta import deletion_vector
@@ -69,7 +70,7 @@ def rows_of(found: FileScan, data: bytes | Mapping[str, bytes], schema: TableSch
     batches = [rows.batch for rows in read(found, schema, files, **options)]
     for batch in batches:
         assert batch.num_rows
-        assert batch.schema.equals(pa.schema([*schema.arrow, reading.CHANGE_COLUMNS[0]]))
+        assert batch.schema.equals(pa.schema([*schema.arrow, CHANGE_COLUMNS[0]]))
         batch.validate(full=True)
     return [row for batch in batches for row in batch.to_pylist()]
 
