@@ -24,6 +24,7 @@ from cdfd.progress.ledger import Ledger, LedgerEntry, app_id
 from cdfd.progress.recovery import Places, decide, delivered
 from cdfd.sinks.cursor import order
 from cdfd.sinks.delivery_folder import peek
+from cdfd.sinks.kafka.topics import PROGRESS_PREFIX
 from cdfd.storage.durable import explain
 
 COLUMNS = ("table", "sink", "ledger", "newest", "lag", "next")
@@ -63,7 +64,7 @@ def choose(config: Settings) -> SinkAccess:
             if sink.delivery == "at_least_once":
                 return SinkAccess("the sink", _no_position, _no_move, keeps=False)
             return SinkAccess(
-                "the progress topic",
+                f"the topic {PROGRESS_PREFIX}{config.pipeline}",
                 lambda config, table: kafka.position(config, sink, table),
                 lambda config, table, to: kafka.move(config, sink, table, to),
             )
