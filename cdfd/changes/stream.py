@@ -7,7 +7,7 @@ up to date from then on, at the cost of each commit.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from cdfd.changes.plan import ChangePlan, Changes, commit_timestamp, needs_snapshot, plan, plan_snapshot
@@ -112,14 +112,11 @@ class PlanStream:
         that a version has the same time wherever reading begins, this looks at those shortly before it, too.
         """
         times: list[int] = []
-        for back, earlier in enumerate(range(version - 1, max(version - 1 - LOOK_BACK, -1), -1)):
-            try:
-                modified_ms = (await self.log.stat(earlier)).modified_ms
-            except NotFoundError:
-                break
-            times.append(modified_ms + back)
-            if modified_ms < times[0] - SKEW_MS:
-                break
+        async with aclosing(self.log.earlier(version, LOOK_BACK)) as entries:
+            async for entry in entries:
+                times.append(entry.modified_ms + len(times))
+                if entry.modified_ms < times[0] - SKEW_MS:
+                    break
         return max(times, default=None)
 
     async def _plan(self, entry: LogEntry) -> Version:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -159,6 +159,22 @@ class DeltaLog:
         path = log_path(paths.commit_name(version))
         with self._named(version, path):
             return await self.storage.stat(path)
+
+    async def earlier(self, version: int, most: int) -> AsyncGenerator[Stat, None]:
+        """Log entries before a version, the newest first, as far as they follow one another; `most` at most. A remote log is listed once."""
+        first = max(version - most, 0)
+        found: dict[int, Stat] = {}
+        if self.storage.remote:
+            async for name, stat in self.list_names(before(first)):
+                if name.version >= version:
+                    break
+                if name.kind == "commit":
+                    found[name.version] = stat
+        for earlier in range(version - 1, first - 1, -1):
+            try:
+                yield found[earlier] if self.storage.remote else await self.stat(earlier)
+            except (NotFoundError, KeyError):
+                return
 
     async def list_names(self, start_after: str = "") -> AsyncIterator[tuple[paths.LogName, Stat]]:
         """The log's files whose name is greater than `start_after`, ascending; those that are none of the log's are left out."""

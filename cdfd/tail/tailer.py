@@ -26,6 +26,9 @@ SETTLE_STEP = 0.02
 DOUBT_SECONDS = 60.0
 """How often a reader that nothing comes to makes sure that there is nothing, and one that is busy that the table is still the one it read."""
 
+REMOTE_DOUBT_SECONDS = 900.0
+"""The same for a table in a store, where a listing costs as much as a dozen looks."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
@@ -112,7 +115,8 @@ class Tailer:
         self.backoff = self.backoff.longer()
 
     def _long_since(self, moment: float) -> bool:
-        return self.clock.monotonic() - moment >= DOUBT_SECONDS
+        limit = REMOTE_DOUBT_SECONDS if self.log.storage.remote else DOUBT_SECONDS
+        return self.clock.monotonic() - moment >= limit
 
     async def _try(self, version: int) -> LogEntry | None:
         """The entry, or None where it is not there yet. One that is being written is given time to become whole."""
