@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 from hypothesis import given
+from hypothesis import settings as effort
 from hypothesis import strategies as st
 
 from cdfd.config import (
@@ -630,6 +631,7 @@ top = st.fixed_dictionaries(
 )
 
 
+@effort(deadline=None)
 @given(top | trees)
 def test_any_tree_is_settings_or_problems(tree: Any) -> None:
     text = yaml.safe_dump(tree, allow_unicode=True)
