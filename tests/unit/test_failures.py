@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kafka.errors import InvalidTransactionTimeoutError, KafkaError, ProducerFencedError
+from kafka.errors import InvalidTransactionTimeoutError, KafkaError, ProducerFencedError, RequestTimedOutError
 
 from cdfd.errors import FencedError
 from cdfd.sinks.kafka.failures import translated
@@ -21,7 +21,14 @@ def test_being_fenced_is_told_apart_however_it_is_wrapped() -> None:
         assert isinstance(translated(error, "commit a transaction"), FencedError)
 
 
+def test_an_answer_that_did_not_come_in_time_may_come_the_next_time() -> None:
+    text = "Could not execute transactional request for unknown reasons"
+    for error in (KafkaError(f"{text}: {RequestTimedOutError('after 9999 ms')}"), KafkaError(f"{text}: None")):
+        assert translated(error, "commit a transaction").retriable
+
+
 def test_an_error_without_a_code() -> None:
     error = translated(ValueError("no number"), "deliver")
     assert error.what == "cannot deliver: ValueError('no number')"
     assert error.hint is None
+    assert not error.retriable

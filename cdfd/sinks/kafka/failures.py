@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kafka.errors import KafkaError, RetriableError
+from kafka.errors import KafkaError, RetriableError, for_code
 
 from cdfd.errors import FencedError, SinkError
 
@@ -66,9 +66,15 @@ def fenced(reason: str) -> FencedError:
 
 
 def translated(error: Exception, doing: str) -> SinkError:
-    """An error of kafka-python in our words."""
+    """An error of kafka-python in our words.
+
+    Where a request that begins or ends a transaction fails for another reason than the broker's, such as an answer that does not come in
+    time, it makes a plain `KafkaError` with a text, and says no more of it. Another producer may fare better.
+    """
     code = getattr(error, "errno", None)
     reason = str(error) if isinstance(error, KafkaError) else repr(error)
+    retriable = isinstance(error, RetriableError)
     if code is None and (wrapped := _WRAPPED.search(reason)) is not None:
         code = int(wrapped[1])
-    return failure(doing, reason, code=code, retriable=isinstance(error, RetriableError))
+        retriable = issubclass(for_code(code), RetriableError)
+    return failure(doing, reason, code=code, retriable=retriable or (code is None and type(error) is KafkaError))

@@ -23,6 +23,8 @@ from cdfd.sinks.kafka.worker import Worker, finished
 
 log = logging.getLogger(__name__)
 
+CONNECT_SECONDS = 10.0
+"""How long to look for a broker before it is said that there is none: whoever mistyped its address waits for that."""
 MARGIN = 30.0
 """Seconds that a broker may take to end a transaction whose time is up."""
 # A row in a small batch must not become a record that is too large: then it could not be told which version it is of.
@@ -121,7 +123,7 @@ class KafkaSink:
 
 def _connect(destination: Destination, make_producer: MakeProducer) -> _Connected:
     """Topics, then the producer, which ends what was left open; only then is the newest position the one that counts."""
-    with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
+    with TopicAdmin(destination.connection, timeout=min(destination.timeout, CONNECT_SECONDS)) as admin:
         there = admin.find([destination.topic])
         found = admin.ensure(destination.needed())
         facts = _facts(destination, found[destination.topic])
