@@ -17,8 +17,11 @@ from cdfd.progress.source_ledger import SourceLedger
 from cdfd.progress.table_ledger import TableLedger
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
+from cdfd.storage.location import open_storage
 from cdfd.storage.memory import MemoryStorage
 from cdfd.tail.clock import SystemClock
+from tests.s3.fixtures import new_bucket
+from tests.s3.server import Server
 
 TABLE = "table-1"
 ORDERS, ITEMS = app_id("shop", "orders"), app_id("shop", "items")
@@ -52,10 +55,15 @@ def source_local(folder: Path) -> Open:
 
 
 LEDGERS: list[Callable[[Path], Open]] = [table_in_memory, table_local, source_in_memory, source_local]
+SERVERS = ["moto_server", "versitygw_server"]
+"""Of S3: fixtures. The ledger is a table of its own."""
 
 
-@pytest.fixture(params=LEDGERS, ids=lambda ledger: ledger.__name__)
+@pytest.fixture(params=[*LEDGERS, *SERVERS], ids=lambda ledger: ledger if isinstance(ledger, str) else ledger.__name__)
 def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    if isinstance(request.param, str):
+        server: Server = request.getfixturevalue(request.param)
+        return _table(open_storage(f"s3://{new_bucket(server)}/ledger", server.options()))
     found: Open = request.param(tmp_path)
     return found
 
