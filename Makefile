@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka test lint bench kafka clean
+.PHONY: help demo demo-kafka test chaos lint bench kafka clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
@@ -29,6 +29,9 @@ lint: $(MARK)  ## ruff, mypy, import walls
 
 test: lint  ## All tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+chaos: $(MARK)  ## Daemons, brokers and connections that die, CDFD_CHAOS times (120) each, while a writer commits (needs Java)
+	CDFD_CHAOS=$${CDFD_CHAOS:-120} $(BIN)/python -m pytest -s tests/chaos/test_kafka.py
 
 bench: $(MARK)  ## Benchmarks, with peers in the same run; updates bench/README.md
 	$(BIN)/python -m bench.run

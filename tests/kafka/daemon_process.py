@@ -64,6 +64,10 @@ class Daemon:
         with self._news:
             return "\n".join([*map(_told, self.lines), *self.said])
 
+    def has_said(self, text: str) -> bool:
+        """Whether there is a log line with a text in its message."""
+        return any(text in line["message"] for line in list(self.lines))
+
     def wait_for(self, wanted: str | Callable[[Line], bool], *, after: int = 0, timeout: float = WITHIN) -> Line:
         """The first log line, after so many, that contains a text in its message or is as wanted; waited for.
 

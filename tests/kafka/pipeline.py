@@ -82,6 +82,7 @@ class Pipeline:
     def finish(self) -> int:
         """Let a daemon deliver what there is to deliver, end it in good order, and `check`."""
         with self.daemon() as daemon:
+            daemon.wait_for("at version")  # before that, a signal may come before anybody listens
             self.check()
             daemon.stop()
         return self.check()

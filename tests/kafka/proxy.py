@@ -25,7 +25,7 @@ from tests.kafka.node import free_ports
 PRODUCE, METADATA, INIT_PRODUCER_ID, END_TXN = 0, 3, 22, 26
 
 T = TypeVar("T")
-Fate = Literal["lost", "halved", "unanswered"]
+Fate = Literal["lost", "halved", "unanswered", "stalled"]
 
 _WITHIN = 30.0
 
@@ -35,9 +35,10 @@ class Fault:
 
     - `lost`: the broker never gets it;
     - `halved`: the broker gets the first half of it;
-    - `unanswered`: the broker does what it is asked to, and its answer is lost.
+    - `unanswered`: the broker does what it is asked to, and its answer is lost;
+    - `stalled`: it is the first one that is held up by `Proxy.stall`.
 
-    The connection is reset, in each case.
+    The connection is reset, in each case but the last.
     """
 
     def __init__(self, api: int, fate: Fate) -> None:
@@ -194,6 +195,10 @@ class Proxy:
             fault = self._fault(api)
             if fault is not None and fault.fate == "unanswered":
                 link.unanswered[number] = fault
+            elif fault is not None and fault.fate == "stalled":
+                self._flowing.clear()
+                fault.done()
+                await self._flowing.wait()
             elif fault is not None:
                 if fault.fate == "halved":
                     link.broker[1].write(request[: len(request) // 2])

@@ -1,4 +1,4 @@
-"""The proxy does what its name promises: the fault tests are worth no more than that."""
+"""The proxy does what its name promises: the fault tests are worth no more than that. They use kafka-python, so this is librdkafka."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from kafka import KafkaAdminClient
 
 from cdfd.encoding.records import Records
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.producer import Producer, ProducerSettings
 from tests.kafka.broker import Broker
@@ -27,12 +26,12 @@ def direct(broker_behind: tuple[Proxy, Broker]) -> str:
     return broker_behind[1].bootstrap_servers
 
 
-@pytest.fixture(params=[KafkaPythonProducer, LibrdkafkaProducer])
-def writer(request: pytest.FixtureRequest, proxy: Proxy, direct: str, topic: str) -> Iterator[Producer]:
+@pytest.fixture
+def writer(proxy: Proxy, direct: str, topic: str) -> Iterator[Producer]:
     with KafkaAdminClient(bootstrap_servers=direct) as admin:
         admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
     settings = ProducerSettings({"bootstrap_servers": [proxy.address]}, f"cdfd.{topic}", timeout=20)
-    producer = request.param(settings)
+    producer = LibrdkafkaProducer(settings)
     producer.init_transactions()
     yield producer
     producer.close()

@@ -1,0 +1,243 @@
+"""A ledger that cannot be written, is written by others, or knows something else than Kafka: rows do not wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ledger_writer
+import pytest
+from kafka import KafkaAdminClient
+from lake import rows
+
+from cdfd.demo.writer import TableWriter
+from cdfd.progress.ledger import app_id
+from cdfd.progress.table_ledger import TableLedger
+from cdfd.storage.local import LocalStorage
+from cdfd.tail.clock import SystemClock
+from tests.kafka.daemon_process import Daemon, until
+from tests.kafka.pipeline import Pipeline, do
+
+OFTEN = {"interval": "50ms"}
+
+
+@pytest.fixture
+def table(pipeline: Pipeline) -> TableWriter:
+    """Three rows at version 1; the ledger is told of each version."""
+    pipeline.configure(progress={"ledger": str(pipeline.ledger)} | OFTEN)
+    table = pipeline.table()
+    do(table.insert(rows(0, 1, 2)))
+    return table
+
+
+def recorded(pipeline: Pipeline, name: str | None = None) -> int | None:
+    """The version that the ledger knows of a table."""
+
+    async def asked() -> int | None:
+        ledger = TableLedger(LocalStorage(pipeline.ledger), SystemClock())
+        try:
+            found = await ledger.position(name or app_id(pipeline.name, "orders"))
+        finally:
+            await ledger.close()
+        return None if found is None else found.version
+
+    return asyncio.run(asked())
+
+
+@contextmanager
+def own_disk(pipeline: Pipeline) -> Iterator[bool]:
+    """The ledger is on a file system of its own; or is not, where we may not have one."""
+    pipeline.ledger.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(pipeline.ledger)]
+    mounted = shutil.which("mount") is not None and not subprocess.run(mount, stderr=subprocess.DEVNULL).returncode
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(pipeline.ledger)], check=True)
+
+
+@contextmanager
+def full(pipeline: Pipeline, daemon: Daemon, *, mounted: bool) -> Iterator[None]:
+    """There is no space left for the ledger; without a disk of its own, the daemon may write no byte to any file, which comes to the same."""
+    filling = pipeline.ledger / "filling"
+    soft, hard = resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE)
+    if mounted:
+        with filling.open("wb", buffering=0) as file:
+            try:
+                while file.write(bytes(4096)):
+                    pass
+            except OSError:
+                pass
+    else:
+        resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (0, hard))
+    yield
+    if mounted:
+        filling.unlink()
+    else:
+        resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def the_ledger_complains(daemon: Daemon) -> None:
+    line = daemon.wait_for("the ledger was not told")
+    assert line["level"] == "warning"
+    assert "trying again in" in line["message"]
+
+
+class TestCannotBeWritten:
+    @pytest.mark.parametrize("own", [True, False], ids=["no space left", "no file may grow"])
+    def test_disk_full(self, pipeline: Pipeline, table: TableWriter, own: bool) -> None:
+        with own_disk(pipeline) as mounted, pipeline.daemon() as daemon:
+            assert pipeline.check() == 3
+            until(lambda: recorded(pipeline) == 1)
+            with full(pipeline, daemon, mounted=mounted and own):
+                do(table.insert(rows(3)))
+                assert pipeline.check() == 4
+                the_ledger_complains(daemon)
+                do(table.insert(rows(4)))
+                assert pipeline.check() == 5
+                assert recorded(pipeline) == 1
+            # By itself: no further version is needed.
+            until(lambda: recorded(pipeline) == 3)
+            daemon.stop()
+        assert pipeline.check() == 5
+
+    def test_full_at_the_end(self, pipeline: Pipeline, table: TableWriter) -> None:
+        with own_disk(pipeline) as mounted:
+            with pipeline.daemon() as daemon:
+                assert pipeline.check() == 3
+                until(lambda: recorded(pipeline) == 1)
+                with full(pipeline, daemon, mounted=mounted):
+                    do(table.insert(rows(3)))
+                    assert pipeline.check() == 4
+                    daemon.stop()
+            assert recorded(pipeline) == 1
+            with pipeline.daemon() as daemon:
+                assert "lags at version 1" in daemon.wait_for("resuming at version 3")["message"]
+                until(lambda: recorded(pipeline) == 2)
+                daemon.stop()
+            assert pipeline.check() == 4
+
+    def test_something_else_in_its_place(self, pipeline: Pipeline, table: TableWriter) -> None:
+        pipeline.ledger.write_text("not a folder")
+        with pipeline.daemon() as daemon:
+            assert pipeline.check() == 3
+            the_ledger_complains(daemon)
+            assert str(pipeline.ledger) in daemon.wait_for("the ledger was not told")["message"]
+            pipeline.ledger.unlink()
+            until(lambda: recorded(pipeline) == 1)
+            daemon.stop()
+
+    def test_damaged(self, pipeline: Pipeline, table: TableWriter) -> None:
+        assert pipeline.finish() == 3
+        newest = max((pipeline.ledger / "_delta_log").glob("*.json"))
+        whole = newest.read_bytes()
+        newest.write_bytes(whole[: len(whole) // 2])
+        do(table.insert(rows(3)))
+        with pipeline.daemon() as daemon:
+            line = daemon.wait_for("the ledger cannot be read")
+            assert line["level"] == "warning"
+            assert str(pipeline.ledger) in line["message"]
+            assert pipeline.check() == 4
+            the_ledger_complains(daemon)
+            newest.write_bytes(whole)
+            until(lambda: recorded(pipeline) == 2)
+            daemon.stop()
+
+
+class TestOthers:
+    def test_who_write_into_it_all_the_time(self, pipeline: Pipeline, table: TableWriter) -> None:
+        many = 300
+        other = subprocess.Popen([*ledger_writer_command(), str(pipeline.ledger), "somebody", str(many)])
+        try:
+            with pipeline.daemon() as daemon:
+                for number in range(20):
+                    do(table.insert(rows(3 + number)))
+                assert pipeline.check() == 23
+                assert other.wait(60) == 0
+                daemon.stop()
+        finally:
+            other.kill()
+            other.wait()
+        assert pipeline.check() == 23
+        assert recorded(pipeline) == 21
+        assert recorded(pipeline, "somebody") == many - 1
+
+    def test_two_daemons_of_different_pipelines(self, pipeline: Pipeline, table: TableWriter) -> None:
+        second = Pipeline(pipeline.folder, f"{pipeline.name}-2", pipeline.servers, pipeline.direct)
+        with pipeline.daemon() as daemon, second.daemon() as other:
+            for number in range(10):
+                do(table.insert(rows(3 + number)))
+            assert pipeline.check() == second.check() == 13
+            daemon.stop()
+            other.stop()
+        assert recorded(pipeline) == recorded(second) == 11
+
+
+class TestDisagreement:
+    """Rows and position are in Kafka together. The ledger is written after them, and may lag, or be lost."""
+
+    def test_kafka_committed_and_the_ledger_did_not(self, pipeline: Pipeline, table: TableWriter) -> None:
+        pipeline.configure(progress={"ledger": str(pipeline.ledger), "interval": "1h"})
+        with pipeline.daemon() as daemon:
+            assert pipeline.check() == 3
+            until(lambda: recorded(pipeline) is not None)
+            do(table.insert(rows(3)))
+            assert pipeline.check() == 4
+            daemon.kill()
+        before = recorded(pipeline)
+        assert before is not None
+        assert before < 2
+        with pipeline.daemon() as daemon:
+            assert f"lags at version {before}" in daemon.wait_for("resuming at version 3")["message"]
+            until(lambda: recorded(pipeline) == 2)
+            daemon.stop()
+        assert pipeline.check() == 4
+
+    def test_ledger_lost(self, pipeline: Pipeline, table: TableWriter) -> None:
+        assert pipeline.finish() == 3
+        shutil.rmtree(pipeline.ledger)
+        do(table.insert(rows(3)))
+        with pipeline.daemon() as daemon:
+            assert "has nothing yet" in daemon.wait_for("resuming at version 2")["message"]
+            assert pipeline.check() == 4
+            daemon.stop()
+        assert recorded(pipeline) == 2
+
+    def test_kafka_lost(self, pipeline: Pipeline, table: TableWriter, admin: KafkaAdminClient) -> None:
+        assert pipeline.finish() == 3
+        progress = f"_cdfd_progress.{pipeline.name}"
+        admin.delete_topics([progress])
+        do(table.insert(rows(3)))
+        for _ in range(2):
+            with pipeline.daemon() as daemon:
+                assert daemon.ended() == 1, daemon.log()
+            for what in ("--recover-from-ledger", str(pipeline.ledger), progress, "version 1"):
+                assert what in daemon.error
+        with pipeline.daemon("--recover-from-ledger") as daemon:
+            assert str(pipeline.ledger) in daemon.wait_for("resuming at version 2")["message"]
+            assert pipeline.check() == 4
+            daemon.stop()
+        # The flag has done its work, and does no harm where it is left.
+        do(table.insert(rows(4)))
+        with pipeline.daemon("--recover-from-ledger") as daemon:
+            assert pipeline.check() == 5
+            daemon.stop()
+
+    def test_both_lost(self, pipeline: Pipeline, table: TableWriter, admin: KafkaAdminClient) -> None:
+        """It begins anew, as it was told to begin."""
+        assert pipeline.finish() == 3
+        admin.delete_topics([f"_cdfd_progress.{pipeline.name}", pipeline.topic])
+        shutil.rmtree(pipeline.ledger)
+        assert pipeline.finish() == 3
+
+
+def ledger_writer_command() -> list[str]:
+    import sys
+
+    return [sys.executable, os.fspath(ledger_writer.__file__)]
