@@ -108,7 +108,15 @@ class Execution:
     @property
     def _lanes(self) -> int:
         """Files to read at a time. Files differ in size and rows have to wait for their turn, so one for each core is too few."""
+        if self.files.storage.remote:
+            # A file's first bytes are a round trip away, even where the next file's are asked for meanwhile.
+            return 2 * self.threads + 2
         return 1 if self.threads == 1 else self.threads + 1
+
+    @property
+    def _depth(self) -> int:
+        """Batches of a file that may wait for their turn: where more files are read at a time, fewer of each."""
+        return 4 if self.files.storage.remote else 8
 
     def batches(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Iterator[ChangeBatch]:
         """The change rows of `plans`.
@@ -123,7 +131,7 @@ class Execution:
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
         tasks = self._tasks(plans, 0 if start is None else start.part)
         columns: VersionColumns | None = None
-        for scanned in in_order(tasks, workers=self._lanes):
+        for scanned in in_order(tasks, workers=self._lanes, depth=self._depth):
             plan, rows = scanned.plan, scanned.rows
             if columns is None:
                 columns = VersionColumns(plan.version, plan.timestamp_ms)
