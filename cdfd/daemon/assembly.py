@@ -70,8 +70,9 @@ async def shared(config: Settings, clock: Clock, recover_from_ledger: bool = Fal
     """What all tables need, until the end.
 
     Raises:
-        ConfigError, UnsupportedError: the ledger's place cannot be opened.
+        ConfigError, UnsupportedError: the ledger's place cannot be opened, or an engine that this version does not have.
     """
+    check_engine(config)
     none = config.progress.ledger.kind == "none"
     async with ledgers(config, clock) as ledger_of:
         with Arrivals() as arrivals:
@@ -83,6 +84,14 @@ async def shared(config: Settings, clock: Clock, recover_from_ledger: bool = Fal
                 Turns(LARGE_AT_A_TIME),
                 arrivals,
             )
+
+
+def check_engine(config: Settings) -> None:
+    """`UnsupportedError` for an engine that this version does not have."""
+    if config.engine.kind != "embedded":
+        raise UnsupportedError(
+            f"there is no engine of kind {config.engine.kind} in this version", hint="Use `engine.kind: embedded`"
+        )
 
 
 @asynccontextmanager

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
+from cdfd.daemon.ledgers import ledgers
 from cdfd.delta.protocol import cdf_enabled
-from cdfd.errors import CdfdError, UnsupportedError
+from cdfd.errors import CdfdError, StorageError, UnsupportedError
+from cdfd.progress.ledger import Ledger, app_id
 
 COLUMNS = ("table", "version", "files", "changes", "topic", "state")
 
@@ -27,11 +30,13 @@ def run(path: Path) -> tuple[str, int]:
 
 
 async def _check(config: Settings) -> list[tuple[tuple[str, ...], bool]]:
-    return [await _check_table(config, table) for table in config.tables]
+    async with ledgers(config) as ledger_of:
+        return [await _check_table(config, table, ledger_of(table)) for table in config.tables]
 
 
-async def _check_table(config: Settings, table: settings.Table) -> tuple[tuple[str, ...], bool]:
+async def _check_table(config: Settings, table: settings.Table, ledger: Ledger) -> tuple[tuple[str, ...], bool]:
     try:
+        assembly.check_engine(config)
         opened = assembly.open_table(table)
         state = await opened.log.snapshot()
         for name in (table.columns or ()) + table.key:
@@ -40,10 +45,28 @@ async def _check_table(config: Settings, table: settings.Table) -> tuple[tuple[s
         if table.changes == "cdf" and not feed:
             raise UnsupportedError("the table does not record a change data feed", table=table.uri)
         note = await assembly.check_sink(config, table)
+        await ledger.position(app_id(config.pipeline, table.name))
+        if config.progress.ledger.kind == "table":
+            _check_writable(ledger.uri)
     except CdfdError as error:
         return (table.name, "", "", "", table.topic, f"{error}"), False
     changes = "files" if table.changes == "files" or not feed else "cdc files"
     return (table.name, str(state.version), f"{len(state.live()):,}", changes, table.topic, note), True
+
+
+def _check_writable(ledger: str) -> None:
+    """`StorageError` where a ledger on this machine cannot be written. Of other places only a write tells."""
+    if "://" in ledger:
+        return
+    place = os.path.abspath(ledger)
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
+        raise StorageError(
+            "the ledger cannot be written",
+            path=place,
+            hint="Check its owner and permissions, or set `progress.ledger` to another place, or to none",
+        )
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

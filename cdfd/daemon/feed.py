@@ -250,9 +250,12 @@ class Feed:
         self._log("snapshot of version %d started", position.version, position)
         version = await stream.snapshot(position.version, self.tailer)
         self.monitor.saw(position.version)
+        began = self.tailer.clock.monotonic()
         if not await self._deliverer.deliver([version], position):
             return None
-        self._log("snapshot of version %d completed", position.version, position)
+        seconds = self.tailer.clock.monotonic() - began
+        extra = {"table": self.table.uri, "version": position.version, "files": len(version.plan.scans)}
+        logger.info("snapshot of version %d completed in %.1f s", position.version, seconds, extra=extra)
         return None if self.stop.is_set() else self._delivered([version])
 
     def _delivered(self, versions: list[Version]) -> Position:

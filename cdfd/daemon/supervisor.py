@@ -58,7 +58,7 @@ class Supervisor:
 
         Raises:
             ConfigError, FencedError: one of them met what is wrong with the process; the others are ended.
-            CdfdError: each of them failed of what does not pass by itself; that of the first one.
+            CdfdError: each of them failed of what does not pass by itself; the last one to do so.
         """
         loops = [asyncio.create_task(self._keep_running(name), name=name) for name in self.tables]
         try:

@@ -171,7 +171,7 @@ class Tailer:
                     f"the log ends at version {newest} now, although version {self._last.version} was there",
                     table=self.log.storage.uri,
                     version=version,
-                    hint="It was replaced by an older copy; reset the progress to start over",
+                    hint="It was replaced by an older copy; `cdfd progress reset` to start over",
                 )
 
     async def _refuse_gap(self, version: int, next_version: int, newest: int) -> None:
@@ -188,7 +188,7 @@ class Tailer:
                 f"{missing} missing, although the log goes on to version {newest}",
                 table=self.log.storage.uri,
                 version=version,
-                hint="Log clean-up was faster than this reader, or entries were lost; start again from a snapshot",
+                hint="Log clean-up was faster than this reader, or entries were lost; `cdfd progress reset` to start again from a snapshot",
             ) from None
 
     async def check_table(self, version: int | None = None) -> int:
@@ -228,5 +228,5 @@ class Tailer:
                 f"the table was deleted and created anew, or replaced: its id was {self.table_id} and is {found} now",
                 table=self.log.storage.uri,
                 version=version,
-                hint="Positions of the old table mean nothing in the new one; reset the progress to start over",
+                hint="Positions of the old table mean nothing in the new one; `cdfd progress reset` to start over",
             )

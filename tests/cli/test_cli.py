@@ -16,13 +16,13 @@ from cdfd.delta.commit import serialize
 from cdfd.demo.writer import TableWriter
 
 
-def config(folder: Path, uri: str, **more: object) -> Path:
+def config(folder: Path, uri: str, sections: dict[str, object] | None = None, **more: object) -> Path:
     path = folder / "cdfd.yaml"
     settings = {
         "pipeline": "p",
         "tables": [{"uri": uri, **more}],
         "sink": {"kind": "files", "path": str(folder / "out")},
-    }
+    } | (sections or {})
     path.write_text(json.dumps(settings))  # JSON is YAML
     return path
 
@@ -54,7 +54,7 @@ class TestRun:
             second = cdfd("run", "-c", path)
             assert second.code == 3
             error = second.err.splitlines()[-1]
-            assert error.startswith("cdfd: another daemon delivers into this folder (file ")
+            assert error.startswith("cdfd: another daemon delivers into this folder (table ")
             assert "Stop it" in error
             # The first one does not mind.
             run(writer.insert(rows(9)))
@@ -119,6 +119,23 @@ class TestCheck:
         ended = cdfd("check", "-c", config(tmp_path, orders))
         assert ended.code == 1
         assert "there is something else where the folder is to be" in ended.lines()[1]
+
+    def test_a_ledger_that_cannot_be_written(self, orders: str, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        ended = cdfd("check", "-c", config(tmp_path, orders, {"progress": {"ledger": str(tmp_path / "file/ledger")}}))
+        assert ended.code == 1
+        assert "the ledger cannot be written" in ended.lines()[1]
+
+    @pytest.mark.parametrize("kind", ["spark", "auto"])
+    def test_an_engine_that_is_not_there(self, orders: str, tmp_path: Path, kind: str) -> None:
+        path = config(tmp_path, orders, {"engine": {"kind": kind}})
+        told = f"there is no engine of kind {kind} in this version"
+        ended = cdfd("check", "-c", path)
+        assert ended.code == 1
+        assert told in ended.lines()[1]
+        ended = cdfd("run", "-c", path)
+        assert ended.code == 1
+        assert told in ended.err
 
 
 class TestInspect:
