@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pyarrow as pa
 
@@ -45,6 +45,14 @@ class FaultyStorage:
         await self._begin("read", path)
         found = await self.inner.fetch(path, length)
         await self.after("read", path)
+        return found
+
+    async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+        for path in paths:
+            await self._begin("read", path)
+        found = await self.inner.fetch_many(paths, length)
+        for path in paths:
+            await self.after("read", path)
         return found
 
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:

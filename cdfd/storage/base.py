@@ -1,4 +1,4 @@
-"""The storage port: what cdfd asks of a file system or an object store. Nine methods; nothing of Delta.
+"""The storage port: what cdfd asks of a file system or an object store. Ten methods; nothing of Delta.
 
 Paths are relative to the store's root, with `/` between segments and no leading slash; what they may contain is
 whatever the store can name (spaces, `%`, `=`), never URI-encoded. A path that would leave the root (`..`), that is
@@ -7,7 +7,7 @@ absolute, or that no store can name is refused with `PathError` by every method 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -50,6 +50,13 @@ class Storage(Protocol):
 
     async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
         """The first `length` bytes of an object, or all where there are fewer, and what it was when they were read: one request."""
+
+    async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+        """What `fetch` gives for the first of `paths`, each object whole and no more than `length` bytes in all.
+
+        It ends before the first that is not there, cannot be read, does not fit any more, or grew meanwhile: what it is with that one,
+        `fetch` tells. Raises nothing but `PathError`.
+        """
 
     def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
         """Objects directly in the folder part of `prefix` whose path begins with `prefix` and is above `start_after`.
@@ -95,6 +102,21 @@ class ReadsAhead(Protocol):
 
     def will_read(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:
         """These columns, with all that is below them, are read next: of these row groups, or of all."""
+
+
+async def fetch_one_by_one(storage: Storage, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+    """`fetch_many`, by `fetch`."""
+    found = []
+    for path in paths:
+        try:
+            data, stat = await storage.fetch(path, length + 1)
+        except StorageError:
+            break
+        if stat.size > length or len(data) != stat.size:
+            break
+        length -= stat.size
+        found.append((data, stat))
+    return found
 
 
 def check_path(path: str) -> None:

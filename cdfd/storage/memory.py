@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from cdfd.errors import ExistsError, NotFoundError
-from cdfd.storage.base import Stat, check_path, check_prefix, check_range
+from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_one_by_one
 
 
 def _system_now_ms() -> int:
@@ -51,6 +51,10 @@ class MemoryStorage:
     async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
         """Bytes of an object and its stat; see the port."""
         return await self.read(path, 0, length), self._stat(path)
+
+    async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+        """Bytes of objects and their stats; see the port."""
+        return await fetch_one_by_one(self, paths, length)
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
         """Objects of a folder as they are now; see the port."""

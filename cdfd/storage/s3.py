@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from cdfd.errors import ConfigError, StorageError
-from cdfd.storage.base import Stat, check_path, check_prefix, check_range
+from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_one_by_one
 from cdfd.storage.s3_client import Got, S3Client, client_for, modified_ms
 from cdfd.storage.s3_errors import Request
 from cdfd.storage.s3_expected import Expected, result
@@ -55,6 +55,12 @@ class S3Storage:
         """The beginning of an object, and what it is, in one GET; see the port."""
         got = await self._read(path, 0, length)
         return got.data, Stat(path, got.size, got.modified_ms)
+
+    async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+        """Objects, asked for at a time, a GET for each; see the port."""
+        for path in paths:
+            self.expect(path)
+        return await fetch_one_by_one(self, paths, length)
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
         """Objects of a folder, a LIST for each page; see the port.

@@ -26,6 +26,7 @@ from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CdfdError, LogError, NotFoundError, StorageError
 from cdfd.storage.base import Stat, Storage
 from cdfd.tail import checkpoint_files
+from cdfd.tail.bulk import Bulk
 from cdfd.tail.segment import Segment, SegmentBuilder
 
 logger = logging.getLogger("cdfd.tail")
@@ -84,6 +85,7 @@ class DeltaLog:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
+        self._bulk = Bulk(storage)
         self._row = _Row()
         self._kept: dict[int, tuple[bytes, Stat]] = {}
         self._kept_bytes = 0
@@ -110,8 +112,11 @@ class DeltaLog:
             found = await self._entry(version, path, with_stats)
         except NotFoundError:
             self._row = _Row()
+            self._bulk.forget()
             raise
-        if self.storage.remote:
+        if not self.storage.remote:
+            self._bulk.passed(version, found.commit.size)
+        else:
             self._row = self._row.after(found.commit, self._newest)
             for ahead in self._row.next:
                 if ahead not in self._kept:
@@ -128,6 +133,8 @@ class DeltaLog:
                 kept = self._kept.pop(version) if version in self._kept else None
                 data, stat = kept or await self.storage.fetch(path, CHUNK + 1)
                 commit = await self._made(path, data, parse)
+            elif (at_once := await self._in_bulk(version, path, parse)) is not None:
+                return at_once
             else:
                 # A file may still be written to. The later its size is looked at, the sooner that shows.
                 commit = await self._parsed(path, parse)
@@ -135,6 +142,22 @@ class DeltaLog:
             if commit.size != stat.size:
                 raise LogError("the entry changed while it was read", retriable=True)
             return LogEntry(commit, stat.modified_ms)
+
+    async def _in_bulk(
+        self, version: int, path: str, parse: Callable[[bytes | Iterable[bytes]], Commit]
+    ) -> LogEntry | None:
+        """An entry that was read together with others; None of one that was not, or that was not whole then."""
+        held = await self._bulk.take(version)
+        if held is None:
+            return None
+        data, stat = held
+        with contextlib.suppress(LogError):
+            commit = await self._made(path, data, parse)
+            # An empty one may have had nothing written to it yet.
+            if commit.size == stat.size != 0:
+                return LogEntry(commit, stat.modified_ms)
+        self._bulk.forget()
+        return None
 
     async def _parsed(self, path: str, parse: Callable[[bytes | Iterable[bytes]], T]) -> T:
         """What `parse` makes of a file's bytes: here where they are few, in a thread where they are not, in chunks where they are many."""

@@ -426,3 +426,46 @@ class TestColumns:
                 assert source.read() == b"old bytes"
 
         asyncio.run(scenario())
+
+
+class TestFetchMany:
+    def test_all_of_several(self, store: Storage) -> None:
+        async def scenario() -> None:
+            for name in "abc":
+                await store.put(f"t/{name}", name.encode() * 5)
+            found = await store.fetch_many(["t/c", "t/a", "t/b"], 15)
+            assert [data for data, _ in found] == [b"ccccc", b"aaaaa", b"bbbbb"]
+            assert [stat for _, stat in found] == [await store.stat(f"t/{name}") for name in "cab"]
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize(
+        ("names", "length", "count"),
+        [
+            ("", 9, 0),
+            ("x", 9, 0),
+            ("axb", 99, 1),
+            ("abc", 14, 2),
+            ("abc", 4, 0),
+            ("a", 5, 1),
+            ("aeb", 10, 3),
+            ("e", 0, 1),
+        ],
+    )
+    def test_up_to_the_first_that_cannot_be_had(self, store: Storage, names: str, length: int, count: int) -> None:
+        async def scenario() -> None:
+            for name in "abc":
+                await store.put(name, name.encode() * 5)
+            await store.put("e", b"")
+            found = await store.fetch_many(list(names), length)
+            assert [stat.path for _, stat in found] == list(names)[:count]
+
+        asyncio.run(scenario())
+
+    def test_a_path_that_leads_out(self, store: Storage) -> None:
+        async def scenario() -> None:
+            await store.put("a", b"a")
+            with pytest.raises(PathError):
+                await store.fetch_many(["a", "../a"], 9)
+
+        asyncio.run(scenario())

@@ -91,7 +91,8 @@ class TestRemovesWithoutPartitionValues:
                 [("delete", "c", {"v": "fri"})],
             ]
             reads = [path for method, path in lake.calls if method != "stat"]
-            assert reads == [entry_path(version) for version in range(4, 8)]
+            # What follows is looked for together with them.
+            assert list(dict.fromkeys(reads)) == [entry_path(version) for version in range(4, 9)]
 
         run(scenario())
 

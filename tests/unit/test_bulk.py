@@ -1,0 +1,259 @@
+"""Entries that are read together, by a reader that is behind: the same ones as one by one, whatever happens to them meanwhile."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from lake import Lake, entry_path, manual_clock, rows, run, table
+
+from cdfd.delta.commit import serialize
+from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
+from cdfd.storage.base import Stat
+from cdfd.storage.local import LocalStorage
+from cdfd.storage.memory import MemoryStorage
+from cdfd.tail import bulk
+from cdfd.tail.bulk import MOST, RUN
+from cdfd.tail.clock import ManualClock
+from cdfd.tail.log import DeltaLog, LogEntry
+from cdfd.tail.tailer import DOUBT_SECONDS, Tailer
+from cdfd.tail.watch import Backoff, PollWatch
+
+VERSIONS = 200
+
+
+class Counting(Lake):
+    """A store that counts the entries that were asked for at once."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.together: list[list[str]] = []
+
+    async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+        self.together.append(list(paths))
+        return await super().fetch_many(paths, length)
+
+    def first_read_of(self, version: int, data: bytes) -> bytes:
+        """Until its second read, the entry of a version has these bytes; those it has then."""
+        whole, times = self.bytes_of(entry_path(version)), 0
+
+        def before(method: str, path: str) -> None:
+            nonlocal times
+            if (method, path) == ("read", entry_path(version)):
+                times += 1
+                if times == 2:
+                    self.replace(path, whole)
+
+        self.replace(entry_path(version), data)
+        self.before = before
+        return whole
+
+
+def tailer(lake: Lake, clock: ManualClock) -> Tailer:
+    return Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
+
+
+async def collect(reader: Tailer, found: list[int]) -> None:
+    async for entry in reader.entries(0):
+        found.append(entry.commit.version)
+
+
+async def entries(lake: Lake, clock: ManualClock, until: int, start: int = 0) -> list[LogEntry]:
+    return [entry async for entry in tailer(lake, clock).entries(start, until)]
+
+
+def test_a_reader_that_is_behind_asks_for_many() -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Counting(clock)
+        await table(lake, VERSIONS, clock)
+        found = await entries(lake, clock, VERSIONS - 1)
+        one_by_one = [await DeltaLog(lake).entry(version) for version in range(VERSIONS)]
+        assert found == one_by_one
+        sizes = [len(paths) for paths in lake.together]
+        assert sizes[0] == 2
+        assert max(sizes) == MOST
+        assert len(sizes) < VERSIONS / 16
+
+    run(scenario())
+
+
+def test_one_that_keeps_up_asks_for_one() -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Counting(clock)
+        writer = await table(lake, 1, clock)
+        log = DeltaLog(lake)
+        await log.entry(0)
+        for version in range(1, 3 * RUN):
+            with pytest.raises(NotFoundError):
+                await log.entry(version)
+            await writer.insert(rows(version))
+            await log.entry(version)
+        assert lake.together == []
+
+    run(scenario())
+
+
+def test_others_get_their_turn() -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Counting(clock)
+        await table(lake, VERSIONS, clock)
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        await entries(lake, clock, VERSIONS - 1)
+        task.cancel()
+        assert turns >= VERSIONS / bulk.PAUSE - RUN
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("missing", range(RUN + 1, 40, 5))
+def test_a_gap_comes_after_all_before_it(missing: int) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Counting(clock)
+        await table(lake, 60, clock)
+        lake.forget(entry_path(missing))
+        found: list[int] = []
+        with pytest.raises(GapError) as caught:
+            await collect(tailer(lake, clock), found)
+        assert found == list(range(missing))
+        assert caught.value.version == missing
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("cut", [0, 1, -2])
+@pytest.mark.parametrize("version", [5, 20, 58, 59])
+def test_one_that_is_half_written_is_read_again(version: int, cut: int) -> None:
+    """The first look at it, together with others, finds nothing, half a line, or all but the last brace."""
+
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Counting(clock)
+        await table(lake, 60, clock)
+        expected = await entries(lake, clock, 59)
+        lake.first_read_of(version, lake.bytes_of(entry_path(version))[:cut])
+        lake.together.clear()
+        assert [entry.commit for entry in await entries(lake, clock, 59)] == [entry.commit for entry in expected]
+        assert any(entry_path(version) in paths for paths in lake.together)
+
+    run(scenario())
+
+
+def test_one_that_is_damaged_is_an_error_after_all_before_it() -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Counting(clock)
+        await table(lake, 60, clock)
+        lake.replace(entry_path(30), b'{"add":')
+        clock.advance(1000)
+        found: list[int] = []
+        with pytest.raises(LogError) as caught:
+            await collect(tailer(lake, clock), found)
+        assert (found, caught.value.version) == (list(range(30)), 30)
+
+    run(scenario())
+
+
+def test_the_newest_is_read_by_itself() -> None:
+    """It has whole lines, and more are to come."""
+
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Counting(clock)
+        await table(lake, 40, clock)
+        newest = lake.bytes_of(entry_path(39))
+        whole = newest + serialize([("txn", {"appId": "x", "version": 1})])
+        lake.replace(entry_path(39), whole)
+        lake.first_read_of(39, newest)
+        assert (await entries(lake, clock, 39))[-1].commit.txns
+
+    run(scenario())
+
+
+def test_what_is_held_is_let_go_by_a_look_elsewhere() -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Counting(clock)
+        await table(lake, 60, clock)
+        log = DeltaLog(lake)
+        for version in range(20):
+            await log.entry(version)
+        lake.replace(entry_path(20), b"\n")
+        await log.entry(5)
+        assert not (await log.entry(20)).commit.adds
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("versions", [30, 100])
+def test_a_table_that_is_created_anew_meanwhile(versions: int) -> None:
+    """What was read of the old one is its own; within a minute it is found out that it is gone."""
+
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake, other = Counting(clock), Lake(clock)
+        await table(lake, 60, clock)
+        clock.advance(1)
+        await table(other, versions, clock, table_id="U", first_id=1000)
+        old = await entries(lake, clock, 59)
+        found = tailer(lake, clock).entries(0)
+        assert [await anext(found) for _ in range(21)] == old[:21]
+        lake.forget("")
+        lake.copy_from(other)
+        clock.advance(DOUBT_SECONDS)
+        with pytest.raises(TableChangedError):
+            await anext(found)
+
+    run(scenario())
+
+
+def test_large_entries_are_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Counting(clock)
+        await table(lake, 20, clock)
+        monkeypatch.setattr(bulk, "MOST_BYTES", max(len(lake.bytes_of(entry_path(n))) for n in range(1, 20)))
+        assert len(await entries(lake, clock, 19)) == 20
+        assert lake.together == []
+
+    run(scenario())
+
+
+def test_a_store_that_ends_a_bulk_early() -> None:
+    class Failing(MemoryStorage):
+        async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+            return ()
+
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Failing()
+        await table(lake, 20, clock)
+        log = DeltaLog(lake)
+        assert [(await log.entry(version)).commit.version for version in range(20)] == list(range(20))
+
+    run(scenario())
+
+
+def test_a_file_that_grows_while_others_are_read_ends_it(tmp_path: Path) -> None:
+    class Growing(LocalStorage):
+        def _stat(self, path: str) -> Stat:
+            if path == "b":
+                with (tmp_path / "b").open("ab") as file:
+                    file.write(b"more")
+            return super()._stat(path)
+
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"some")
+    found = asyncio.run(Growing(tmp_path).fetch_many(["a", "b", "c"], 100))
+    assert [stat.path for _, stat in found] == ["a"]
