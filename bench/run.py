@@ -116,6 +116,17 @@ def latency(runs: int) -> Iterator[Figure]:
     yield Figure(name, f"p50 {p50:.1f} ms, p99 {p99:.1f} ms", "", p50, " ms", 10, 5)
 
 
+def s3(runs: int) -> Iterator[Figure]:
+    # Imported here: it needs what only the development extras have.
+    from bench.s3_rows import compared
+
+    for what, ours, peer, target in compared(min(runs, 3)):
+        name = f"change rows from S3 into Arrow, {what}"
+        yield Figure(
+            name, f"{ours / 1e6:.2f} M/s", f"{peer / 1e6:.2f} M/s (`load_cdf`)", ours / peer, "×", target, more=True
+        )
+
+
 def memory(runs: int) -> Iterator[Figure]:
     bare = bare_mb()
     for files in (20, 1):
@@ -144,6 +155,7 @@ READING: Benchmarks = {
     "start": start_up,
     "latency": latency,
     "memory": memory,
+    "s3": s3,
 }
 
 
