@@ -7,21 +7,31 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from cdfd.changes.stream import Version
 
-AHEAD = 64
-"""Versions planned and not yet delivered, at most."""
+AHEAD, AHEAD_FILES = 512, 4096
+"""Versions planned and not yet delivered, at most, and the files that they have to read, beyond which none is planned.
+
+As many go into one transaction, and a transaction takes as long as reading some twenty files of one row.
+"""
 
 
-async def bursts(versions: AsyncIterator[Version], ahead: int = AHEAD) -> AsyncGenerator[list[Version], None]:
+async def bursts(
+    versions: AsyncIterator[Version], ahead: int = AHEAD, ahead_files: int = AHEAD_FILES
+) -> AsyncGenerator[list[Version], None]:
     """What is ready, in order: at the tip of a table one version at once, in catch-up as many as are planned meanwhile.
 
     The error that ends `versions` is raised after all versions before it.
     """
     planned: asyncio.Queue[Version | None] = asyncio.Queue()
-    room = asyncio.Semaphore(ahead)
+    taken = asyncio.Event()
+    files = 0
 
     async def plan() -> None:
+        nonlocal files
         async for version in versions:
-            await room.acquire()
+            while planned.qsize() >= ahead or files >= ahead_files:
+                taken.clear()
+                await taken.wait()
+            files += len(version.plan.scans)
             planned.put_nowait(version)
 
     planner = asyncio.create_task(plan())
@@ -32,7 +42,8 @@ async def bursts(versions: AsyncIterator[Version], ahead: int = AHEAD) -> AsyncG
             burst = []
             version = await planned.get()
             while version is not None:
-                room.release()
+                files -= len(version.plan.scans)
+                taken.set()
                 burst.append(version)
                 if planned.empty():
                     break

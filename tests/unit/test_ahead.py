@@ -8,25 +8,38 @@ import pytest
 from lake import run
 
 from cdfd.changes.ahead import bursts
+from cdfd.changes.plan import ChangePlan, FileScan
+from cdfd.changes.stream import Version
+from cdfd.delta.schema import StructType, TableSchema
 from cdfd.errors import LogError
 
 
-class Source:
-    """Numbers instead of versions; what the planning of one does is up to the test."""
+def planned(number: int, files: int = 1) -> Version:
+    scans = [FileScan(str(file), "insert", {}, 1) for file in range(files)]
+    return Version(ChangePlan(number, 0, TableSchema(StructType(())), scans, "files"), "T")
 
-    def __init__(self, count: int, error: Exception | None = None) -> None:
+
+def numbers(burst: list[Version]) -> list[int]:
+    return [version.plan.version for version in burst]
+
+
+class Source:
+    """Versions of so many files; what the planning of one does is up to the test."""
+
+    def __init__(self, count: int, error: Exception | None = None, files: int = 1) -> None:
         self.count = count
         self.error = error
+        self.files = files
         self.planned = 0
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def versions(self) -> AsyncIterator[int]:
+    async def versions(self) -> AsyncIterator[Version]:
         for number in range(self.count):
             await asyncio.sleep(0)
             await self.gate.wait()
             self.planned += 1
-            yield number
+            yield planned(number, self.files)
         if self.error is not None:
             raise self.error
 
@@ -42,7 +55,7 @@ def test_in_order_and_all_of_them() -> None:
         found = []
         async for burst in bursts(source.versions(), ahead=7):
             assert 0 < len(burst) <= 7 + 1
-            found += burst
+            found += numbers(burst)
             if len(found) % 3 == 0:
                 await asyncio.sleep(0)
         assert found == list(range(1000))
@@ -57,7 +70,7 @@ def test_one_at_the_tip_and_more_while_the_consumer_is_busy() -> None:
         async with contextlib.aclosing(bursts(source.versions(), ahead=10)) as ready:
             for number in range(3):
                 asyncio.get_running_loop().call_soon(source.gate.set)
-                assert await anext(ready) == [number]
+                assert numbers(await anext(ready)) == [number]
                 source.gate.clear()
             source.gate.set()
             await settled()
@@ -81,6 +94,20 @@ def test_it_never_plans_further_ahead(ahead: int) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(("files", "expected"), [(0, 50), (1, 40), (10, 4), (39, 2), (40, 1), (1000, 1)])
+def test_nor_than_so_many_files(files: int, expected: int) -> None:
+    async def scenario() -> None:
+        source = Source(100, files=files)
+        delivered = 0
+        async for burst in bursts(source.versions(), ahead=50, ahead_files=40):
+            await settled()
+            assert source.planned <= delivered + len(burst) + expected + 1
+            delivered += len(burst)
+        assert delivered == 100
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("error", [LogError("broken"), ZeroDivisionError("a mistake of ours")], ids=repr)
 @pytest.mark.parametrize("count", [0, 1, 5, 200])
 def test_an_error_comes_after_all_that_was_before_it(error: Exception, count: int) -> None:
@@ -89,7 +116,7 @@ def test_an_error_comes_after_all_that_was_before_it(error: Exception, count: in
 
     async def consume() -> None:
         async for burst in bursts(Source(count, error).versions(), ahead=10):
-            found.extend(burst)
+            found.extend(numbers(burst))
 
     with pytest.raises(type(error), match=str(error.args[0])):
         run(consume())
