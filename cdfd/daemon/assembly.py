@@ -102,7 +102,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
         CdfdError: the sink cannot be opened.
     """
     config, clock = shared.config, shared.clock
-    opened = open_table(table)
+    opened = open_table(config, table)
     select = everything if table.columns is None else partial(named, table.columns)
     execution = Execution(opened.files, select, batch_rows=BATCH_ROWS, on_missing=_on_missing(table))
     ledger = shared.ledger_of(table)
@@ -153,9 +153,9 @@ def _policies(shared: Shared, table: settings.Table) -> Policies:
     )
 
 
-def open_table(table: settings.Table) -> Table:
+def open_table(config: Settings, table: settings.Table) -> Table:
     """A table of the configuration. Touches nothing yet."""
-    return Table.open(table.uri, None, table.allowed_roots)
+    return Table.open(table.uri, config.storage.s3.options(), table.allowed_roots)
 
 
 @asynccontextmanager

@@ -37,7 +37,7 @@ async def _check(config: Settings) -> list[tuple[tuple[str, ...], bool]]:
 async def _check_table(config: Settings, table: settings.Table, ledger: Ledger) -> tuple[tuple[str, ...], bool]:
     try:
         assembly.check_engine(config)
-        opened = assembly.open_table(table)
+        opened = assembly.open_table(config, table)
         state = await opened.log.snapshot()
         for name in (table.columns or ()) + table.key:
             state.header.schema.select([name])

@@ -30,7 +30,11 @@ async def ledgers(config: Settings, clock: Clock | None = None) -> AsyncIterator
             return ledger
 
         if place.kind == "source":
-            yield lambda table: keep(SourceLedger(open_storage(table.uri), time))
+            yield lambda table: keep(SourceLedger(open_storage(table.uri, config.storage.s3.options()), time))
             return
-        shared = keep(TableLedger(open_storage(place.uri), time) if place.kind == "table" else NoLedger())
+        shared = keep(
+            TableLedger(open_storage(place.uri, config.storage.s3.options()), time)
+            if place.kind == "table"
+            else NoLedger()
+        )
         yield lambda table: shared

@@ -120,7 +120,7 @@ async def _show_table(
     try:
         position = await sink.position(config, table)
         entry = await ledger.position(app_id(config.pipeline, table.name))
-        header = await assembly.open_table(table).log.header()
+        header = await assembly.open_table(config, table).log.header()
         newest = header.version
         start = decide(position, entry, header.metadata.id, not sink.keeps, _places(sink, ledger))
         note = f"begins at {table.start}" if start.position is None else start.reason
@@ -130,7 +130,7 @@ async def _show_table(
 
 
 async def _set(config: Settings, table: settings.Table, version: int, sink: SinkAccess) -> str:
-    header = await assembly.open_table(table).log.header()
+    header = await assembly.open_table(config, table).log.header()
     if not 0 <= version <= header.version:
         raise ConfigError(
             f"version {version} cannot have been delivered: the newest is {header.version}",
