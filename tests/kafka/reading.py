@@ -44,8 +44,9 @@ def read_topic(
         TimeoutError: the end, or so many records, was not reached in time.
     """
     deadline = time.monotonic() + timeout
-    with_level = {"isolation_level": "read_committed" if committed else "read_uncommitted"} | options
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers, enable_auto_commit=False, **with_level)
+    # Whether that is the end is asked after each of these.
+    told = {"isolation_level": "read_committed" if committed else "read_uncommitted", "max_poll_records": 10_000}
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap_servers, enable_auto_commit=False, **(told | options))
     try:
         partitions = _partitions(consumer, topic, deadline)
         consumer.assign(partitions)
