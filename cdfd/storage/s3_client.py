@@ -35,6 +35,10 @@ FIRST_DELAY, MAX_DELAY = 0.05, 5.0
 """Seconds to wait at most before the second attempt, and before any."""
 RENEW_SECONDS = 5.0
 """How often credentials that have expired are looked for anew."""
+TELL_AFTER, TELL_SECONDS = 3, 30.0
+"""Failed attempts of a request after which it is said, and how often that is said."""
+
+logger = logging.getLogger("cdfd.storage")
 
 # Botocore writes signed requests, session tokens included, to its log at DEBUG. Who wants that sets its level; a root logger's is not enough.
 for _name in ("botocore", "aiobotocore"):
@@ -61,6 +65,7 @@ class S3Client:
         self._opening: asyncio.Task[Any] | None = None
         self._open: list[AsyncExitStack] = []
         self._renewed = -RENEW_SECONDS
+        self._told = -TELL_SECONDS
         self.conditional: set[str] = set()
         """Buckets that were seen to refuse a conditional PUT where they have to."""
         loop.at_end(self._close)
@@ -160,7 +165,7 @@ class S3Client:
     async def _retried(self, request: Request, attempt: Callable[[Any], Awaitable[T]]) -> T:
         """What `attempt` gives, tried again while that may help and the deadline lasts."""
         last: StorageError | None = None
-        delay = FIRST_DELAY
+        delay, failed = FIRST_DELAY, 0
         try:
             async with asyncio.timeout(self.options.deadline):
                 while True:
@@ -170,6 +175,9 @@ class S3Client:
                         last = await self._judged(error, request)
                         if not last.retriable or code_of(error) in EXISTS:
                             raise last from None
+                    failed += 1
+                    if failed == TELL_AFTER:
+                        self._tell(last)
                     await asyncio.sleep(delay * (0.5 + random.random() / 2))
                     delay = min(2 * delay, MAX_DELAY)
         except TimeoutError:
@@ -178,6 +186,13 @@ class S3Client:
             raise StorageError(
                 f"{what}; gave up after {self.options.deadline:g} seconds", path=request.path, hint=hint, retriable=True
             ) from None
+
+    def _tell(self, error: StorageError) -> None:
+        """Say why requests take so long; one of many says it for all."""
+        now = asyncio.get_running_loop().time()
+        if now - self._told >= TELL_SECONDS:
+            self._told = now
+            logger.warning("%s; asked again for up to %g s", error, self.options.deadline)
 
     async def _judged(self, error: Exception, request: Request) -> StorageError:
         """The error of ours; what can be mended before the next attempt, is."""

@@ -298,7 +298,7 @@ class DeltaLog:
                 at = segment.version - number
                 for further in backwards[at + AHEAD : at + AHEAD + 1] if at else backwards[1 : AHEAD + 1]:
                     self.storage.expect(further.path)
-            with self._named(number, stat.path):
+            with self._named(number, stat.path), _listed():
                 part = await self._scanned(number, stat)
             found = found.before(part.protocol, part.metadata)
         if not found.complete and segment.checkpoint is not None:
@@ -354,12 +354,22 @@ class DeltaLog:
                     state = state.apply_compacted(merged, compaction.start)
                 at = compaction.end + 1
                 continue
-            entry = await self.entry(at, with_stats=with_stats)
-            with self._named(at):
+            with self._named(at), _listed():
+                entry = await self.entry(at, with_stats=with_stats)
                 state = snapshot.first(entry.commit) if state is None else snapshot.replay(state, (entry.commit,))
             at += 1
         assert state is not None
         return state
+
+
+@contextlib.contextmanager
+def _listed() -> Iterator[None]:
+    """What a listing showed and is not there is yet to come, or gone since: the next listing tells."""
+    try:
+        yield
+    except NotFoundError as error:
+        hint = "Some stores list what cannot be read yet, and log clean-up may have come in between"
+        raise StorageError("it is listed, but not there", path=error.path, hint=hint, retriable=True) from None
 
 
 def log_path(name: str) -> str:

@@ -162,8 +162,11 @@ class Tailer:
         """The next version is not there: refuse where that is not simply because it is yet to come."""
         self._explained = self.clock.monotonic()
         later = [name.version async for name, _ in self.log.list_names(before(version)) if name.kind == "commit"]
-        if later:
+        if later and later[0] > version:
             await self._refuse_gap(version, later[0], later[-1])
+        elif later:
+            # It came after the look; or the store lists what cannot be read yet, which is waited for.
+            logger.debug("version %d is listed since it was looked for", version, extra={"table": self.log.storage.uri})
         elif self._last is None or not await self._is_unchanged(self._last):
             newest = await self.check_table()
             if self._last is not None and newest < self._last.version:

@@ -10,8 +10,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -24,26 +23,43 @@ from lake import SCHEMA, rows
 
 import cdfd
 from cdfd.demo.writer import TableWriter
+from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
+from cdfd.storage.location import open_storage
 from tests.kafka.reading import Record, read_topic
 
 MOVED = 1_000_000_000
 """What is added to a key when it changes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a table is, and for one in a store, how everybody but the daemon reaches it: delta-rs's options."""
+
+    uri: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def storage(self) -> Storage:
+        """Its root."""
+        return open_storage(self.uri, self.options) if self.options else LocalStorage(self.uri, sync=False)
+
+    def delta(self) -> DeltaTable:
+        """What delta-rs makes of it."""
+        return DeltaTable(self.uri, storage_options=dict(self.options) or None)
+
+
 class Writing:
     """A thread that commits for the length of a `with`: the same for the same seed, as far as it gets.
 
     Args:
-        folder: of the table, a new one.
+        place: of the table, a new one.
         seed: decides everything.
         pause: seconds between two commits, at most.
         burst: rows of the large versions, one in sixteen; none of them where 0.
     """
 
-    def __init__(self, folder: Path, seed: int, *, pause: float = 0.02, burst: int = 0) -> None:
-        self.uri = str(folder)
-        self.table = TableWriter(LocalStorage(folder, sync=False), SCHEMA)
+    def __init__(self, place: Location, seed: int, *, pause: float = 0.02, burst: int = 0) -> None:
+        self.table = TableWriter(place.storage(), SCHEMA)
         self._random = Random(seed)
         self._pause = pause
         self._burst = burst
@@ -140,12 +156,13 @@ class Change:
 History = Mapping[Place, Change]
 
 
-def history(uri: str, start: int = 0, *, snapshot: bool = False) -> History:
+def history(place: Location, start: int = 0, *, snapshot: bool = False) -> History:
     """All changes of a table since a version; or its live rows at that version, and all changes after it."""
     found: dict[Place, Change] = {}
-    readers = [cdfd.snapshot(uri, start)] if snapshot else []
-    if start + snapshot <= DeltaTable(uri).version():
-        readers.append(cdfd.changes(uri, start + snapshot))
+    uri, options = place.uri, place.options
+    readers = [cdfd.snapshot(uri, start, storage_options=options)] if snapshot else []
+    if start + snapshot <= place.delta().version():
+        readers.append(cdfd.changes(uri, start + snapshot, storage_options=options))
     for reader in readers:
         for batch in reader:
             for row in batch.to_pylist():
@@ -165,7 +182,7 @@ def await_records(bootstrap_servers: str, topic: str, count: int, **options: Any
         return read_topic(bootstrap_servers, topic, **options)
 
 
-def check(uri: str, records: Iterable[Record], expected: History) -> None:
+def check(table: Location, records: Iterable[Record], expected: History) -> None:
     """Every change is there exactly once, per key in order, and folded they are the table."""
     found: dict[Place, Change] = {}
     newest: dict[bytes | None, tuple[int, Place]] = {}
@@ -188,7 +205,7 @@ def check(uri: str, records: Iterable[Record], expected: History) -> None:
     _none("from nowhere", found.keys() - expected.keys())
     _none("not as they were", {place for place, change in found.items() if change != expected[place]})
     _none("out of order", astray)
-    _check_fold(uri, found.values())
+    _check_fold(table, found.values())
 
 
 def _none(what: str, places: Iterable[Any]) -> None:
@@ -196,10 +213,10 @@ def _none(what: str, places: Iterable[Any]) -> None:
     assert not wrong, f"{len(wrong)} {what}: {wrong[:5]} ... {wrong[-1]}"
 
 
-def _check_fold(uri: str, changes: Iterable[Change]) -> None:
+def _check_fold(table: Location, changes: Iterable[Change]) -> None:
     folded: Counter[tuple[int, str | None]] = Counter()
     for change in changes:
         folded[change.id, change.v] += change.sign
-    live = pa.table(DeltaTable(uri).scan())
+    live = pa.table(table.delta().scan())
     there = Counter(zip(live["id"].to_pylist(), live["v"].to_pylist(), strict=True))
     assert {row: count for row, count in folded.items() if count} == there

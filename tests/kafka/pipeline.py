@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,9 @@ from typing import Any
 from lake import SCHEMA
 
 from cdfd.demo.writer import TableWriter
-from cdfd.storage.local import LocalStorage
 from tests.kafka import history
 from tests.kafka.daemon_process import Daemon, configure
-from tests.kafka.history import Writing
+from tests.kafka.history import Location, Writing
 from tests.kafka.reading import Record
 
 
@@ -27,6 +26,8 @@ class Pipeline:
         name: one that no other pipeline of the cluster has.
         servers: where the daemon finds the cluster.
         direct: where readers find it, whatever is between the daemon and the cluster.
+        elsewhere: where the table is, unless it is a folder in `folder`. Its last segment is `orders`.
+        sections: what its configuration says besides, however it is written.
         config: the file; write it anew with `configure`.
     """
 
@@ -34,14 +35,20 @@ class Pipeline:
     name: str
     servers: str
     direct: str
+    elsewhere: Location | None = None
+    sections: Mapping[str, Any] = field(default_factory=dict)
     config: Path = field(init=False)
 
     def __post_init__(self) -> None:
         self.configure()
 
     @property
+    def place(self) -> Location:
+        return self.elsewhere or Location(str(self.folder / "orders"))
+
+    @property
     def uri(self) -> str:
-        return str(self.folder / "orders")
+        return self.place.uri
 
     @property
     def topic(self) -> str:
@@ -54,18 +61,18 @@ class Pipeline:
     def configure(self, table: dict[str, Any] | None = None, **sections: Any) -> None:
         """Say more, or other things, in the configuration."""
         told = {"uri": self.uri} | (table or {})
-        self.config = configure(self.folder, self.name, self.servers, [told], **sections)
+        self.config = configure(self.folder, self.name, self.servers, [told], **{**self.sections, **sections})
 
     def daemon(self, *options: str) -> Daemon:
         return Daemon(self.config, *options)
 
     def writing(self, seed: int = 1, *, pause: float = 0.02, burst: int = 0) -> Writing:
         """Somebody who changes the table all the time."""
-        return Writing(Path(self.uri), seed, pause=pause, burst=burst)
+        return Writing(self.place, seed, pause=pause, burst=burst)
 
     def table(self) -> TableWriter:
         """The table, newly created, for changes one by one: `do(table.insert(...))`."""
-        table = TableWriter(LocalStorage(self.uri, sync=False), SCHEMA)
+        table = TableWriter(self.place.storage(), SCHEMA)
         do(table.create())
         return table
 
@@ -75,8 +82,8 @@ class Pipeline:
 
     def check(self, start: int = 0, *, snapshot: bool = False) -> int:
         """Every change of the table, which is at rest now, arrives exactly once. How many there are."""
-        expected = history.history(self.uri, start, snapshot=snapshot)
-        history.check(self.uri, self.read(len(expected)), expected)
+        expected = history.history(self.place, start, snapshot=snapshot)
+        history.check(self.place, self.read(len(expected)), expected)
         return len(expected)
 
     def finish(self) -> int:
