@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from cdfd.delta import paths
 from cdfd.storage.base import Stat, Storage
@@ -58,3 +59,36 @@ class Bulk:
         found = await self._storage.fetch_many(names, MOST_BYTES)
         followed = found if len(found) == count else found[:-1]
         self._held = dict(zip(wanted, followed, strict=False))
+
+
+class Listed:
+    """What is in files that a listing showed, for a reader that goes through them in order: ever more of them at once.
+
+    Args:
+        storage: where they are; not remote.
+        files: as they were listed.
+    """
+
+    def __init__(self, storage: Storage, files: Sequence[Stat]) -> None:
+        self._storage = storage
+        self._files = files
+        self._held: dict[int, bytes] = {}
+        self._count = 1
+
+    async def take(self, number: int) -> bytes | None:
+        """The bytes of the file of that number; None where it is to be read by itself, as the first one is."""
+        if number not in self._held:
+            paths = self._fitting(number)
+            self._count = min(2 * self._count, MOST)
+            found = await self._storage.fetch_many(paths, MOST_BYTES) if len(paths) > 1 else ()
+            self._held = {at: data for at, (data, _) in enumerate(found, number)}
+        return self._held.pop(number, None)
+
+    def _fitting(self, number: int) -> list[str]:
+        paths, size = [], 0
+        for file in self._files[number : number + self._count]:
+            size += file.size
+            if size > MOST_BYTES:
+                break
+            paths.append(file.path)
+        return paths

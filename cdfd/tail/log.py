@@ -26,7 +26,7 @@ from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CdfdError, LogError, NotFoundError, StorageError
 from cdfd.storage.base import Stat, Storage
 from cdfd.tail import checkpoint_files
-from cdfd.tail.bulk import Bulk
+from cdfd.tail.bulk import Bulk, Listed
 from cdfd.tail.segment import Segment, SegmentBuilder
 
 logger = logging.getLogger("cdfd.tail")
@@ -291,15 +291,15 @@ class DeltaLog:
         segment = await self.segment(version)
         found = PartialHeader(segment.version)
         backwards = segment.commits[::-1]
-        for number, stat in zip(range(segment.version, -1, -1), backwards, strict=False):
+        listed = Listed(self.storage, () if self.storage.remote else backwards)
+        for at, (number, stat) in enumerate(zip(range(segment.version, -1, -1), backwards, strict=False)):
             if found.complete:
                 break
             if self.storage.remote:
-                at = segment.version - number
                 for further in backwards[at + AHEAD : at + AHEAD + 1] if at else backwards[1 : AHEAD + 1]:
                     self.storage.expect(further.path)
             with self._named(number, stat.path), _listed():
-                part = await self._scanned(number, stat)
+                part = await self._scanned(number, stat, await listed.take(at))
             found = found.before(part.protocol, part.metadata)
         if not found.complete and segment.checkpoint is not None:
             with self._named(segment.checkpoint.version):
@@ -307,9 +307,14 @@ class DeltaLog:
             found = found.before(state.protocol, state.metadata)
         return found
 
-    async def _scanned(self, version: int, stat: Stat) -> PartialHeader:
-        """Protocol and metadata of a log entry. A remote one is kept: whoever asks for the header of a table reads on from there."""
+    async def _scanned(self, version: int, stat: Stat, data: bytes | None) -> PartialHeader:
+        """Protocol and metadata of a log entry, whose bytes may be known.
+
+        A remote one is kept: whoever asks for the header of a table reads on from there.
+        """
         scan = partial(headers.scan, version)
+        if data is not None:
+            return await self._made(stat.path, data, scan)
         if not self.storage.remote or self._kept_bytes + stat.size > KEPT_BYTES:
             return await self._parsed(stat.path, scan)
         data, now = await self.storage.fetch(stat.path, CHUNK + 1)

@@ -230,6 +230,36 @@ def test_large_entries_are_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None
     run(scenario())
 
 
+@pytest.mark.parametrize("most", [4 << 20, 1500, 1])
+@pytest.mark.parametrize("version", [None, 0, 1, 50, 199])
+def test_a_header_that_is_far_back(version: int | None, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Counting(clock)
+        await table(lake, VERSIONS, clock)
+        monkeypatch.setattr(bulk, "MOST_BYTES", most)
+        header = await DeltaLog(lake).header(version)
+        assert (header.metadata.id, header.version) == ("T", VERSIONS - 1 if version is None else version)
+        asked = [path for method, path in lake.calls if method == "read" and not path.endswith("crc")]
+        assert len(asked) == len(set(asked)) == header.version + 1 + asked.count("_delta_log/_last_checkpoint")
+        assert bool(lake.together) == (most > 1 and header.version > 1)
+
+    run(scenario())
+
+
+def test_a_header_beyond_an_entry_that_is_damaged() -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Counting(clock)
+        await table(lake, 60, clock)
+        lake.replace(entry_path(30), b'{"metaData":')
+        with pytest.raises(LogError) as caught:
+            await DeltaLog(lake).header()
+        assert (caught.value.version, caught.value.path) == (30, entry_path(30))
+
+    run(scenario())
+
+
 def test_a_store_that_ends_a_bulk_early() -> None:
     class Failing(MemoryStorage):
         async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
@@ -241,6 +271,7 @@ def test_a_store_that_ends_a_bulk_early() -> None:
         await table(lake, 20, clock)
         log = DeltaLog(lake)
         assert [(await log.entry(version)).commit.version for version in range(20)] == list(range(20))
+        assert (await log.header()).metadata.id == "T"
 
     run(scenario())
 
