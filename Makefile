@@ -3,11 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka test chaos lint bench kafka clean
+.PHONY: help demo demo-kafka demo-s3 test chaos lint bench kafka clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
 
 $(MARK): pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -20,6 +20,9 @@ demo: $(MARK)  ## A table that changes, and every change as it is delivered
 
 demo-kafka: $(MARK)  ## The same into a topic of a real Kafka broker, with a consumer (needs Java and Maven)
 	$(BIN)/python -m tests.kafka.demo
+
+demo-s3: $(MARK)  ## The same with the table and the ledger on S3, served by a process of this machine
+	$(BIN)/python -m tests.s3.demo
 
 lint: $(MARK)  ## ruff, mypy, import walls
 	$(BIN)/ruff check .

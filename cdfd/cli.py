@@ -114,8 +114,11 @@ def _main(
 
 @app.command()
 def demo(
-    folder: Annotated[
-        Path | None, typer.Argument(help="Where to leave the table; a temporary folder if not given.")
+    where: Annotated[
+        str | None,
+        typer.Argument(
+            help="Where to leave the table: a folder, or s3://bucket/prefix; a temporary folder if not given."
+        ),
     ] = None,
     kafka: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Deliver to this Kafka cluster; a folder if not given.")
@@ -125,11 +128,11 @@ def demo(
     if kafka is None:
         from cdfd.demo import show
 
-        show.run(folder)
+        show.run(where)
     else:
         from cdfd.demo import topic
 
-        topic.run(kafka, folder)
+        topic.run(kafka, where)
 
 
 @app.command()

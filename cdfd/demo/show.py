@@ -38,36 +38,53 @@ SHOWN = 4
 PATIENCE_SECONDS = 20.0
 
 
-def run(folder: Path | None) -> None:
-    """Run the demo in `folder`, or in a temporary one that is removed again.
+POLL_SECONDS, MAX_POLL_SECONDS = 0.1, 1.0
+"""How often to look at a table in a store."""
+
+
+def run(where: str | None) -> None:
+    """Run the demo in a folder, a place in a store, or for None in a temporary folder that is removed again.
 
     Raises:
         CdfdError: what was delivered is not what the table holds, or something failed.
     """
-    with folder_of(folder) as place:
+    with place_of(where) as place:
         asyncio.run(_show(place))
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a demo leaves what it makes.
+
+    Attributes:
+        lake: of tables: a path or a URI.
+        folder: of everything else.
+    """
+
+    lake: str
+    folder: Path
+
+
 @contextlib.contextmanager
-def folder_of(folder: Path | None) -> Iterator[Path]:
-    """`folder`, created where it is missing; a temporary one, removed at the end, for None."""
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield folder
-    else:
-        with tempfile.TemporaryDirectory(prefix="cdfd-demo-") as temporary:
-            yield Path(temporary)
+def place_of(where: str | None) -> Iterator[Place]:
+    """A folder, created where it is missing, or a URI. The folder is a temporary one, removed at the end, where none is given."""
+    if where is not None and "://" not in where:
+        Path(where).mkdir(parents=True, exist_ok=True)
+        yield Place(where, Path(where))
+        return
+    with tempfile.TemporaryDirectory(prefix="cdfd-demo-") as temporary:
+        yield Place(temporary if where is None else where.rstrip("/"), Path(temporary))
 
 
-async def _show(place: Path) -> None:
-    table = Table.open(str(place / "orders"))
+async def _show(place: Place) -> None:
+    table = Table.open(f"{place.lake}/orders")
     writer = TableWriter(table.log.storage, ORDERS)
     await writer.create()
-    say(f"A Delta table at {table.uri}, a daemon that delivers its changes to {place / 'changes'}\n")
+    say(f"A Delta table at {table.uri}, a daemon that delivers its changes to {place.folder / 'changes'}\n")
     stop = asyncio.Event()
-    files = await FilesSink.open(place / "changes", JsonLines(LineEncoder()))
+    files = await FilesSink.open(place.folder / "changes", JsonLines(LineEncoder()))
     sink = ShowingSink(files)
-    with table.tailer() as tailer:
+    with table.tailer(interval=POLL_SECONDS, max_interval=MAX_POLL_SECONDS) as tailer:
         feed = Feed(table, sink, Execution(table.files), tailer, Policies(start="earliest"), stop)
         delivering = asyncio.create_task(feed.run())
         try:
@@ -84,9 +101,14 @@ async def _show(place: Path) -> None:
     _compare(sink, writer)
     milliseconds = sorted(sink.latencies)
     say(
-        f"From the writer's commit to the delivery, both synced to disk, {len(milliseconds)} commits: "
+        f"From the writer's commit{synced(table)} to the delivery, synced to disk, {len(milliseconds)} commits: "
         f"median {statistics.median(milliseconds):.1f} ms, longest {milliseconds[-1]:.1f} ms."
     )
+
+
+def synced(table: Table) -> str:
+    """What a writer's commit waits for."""
+    return "" if table.log.storage.remote else ", synced to disk,"
 
 
 async def _before(event: Coroutine[Any, Any, None], delivering: asyncio.Task[None]) -> None:

@@ -21,7 +21,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from cdfd.changes.columns import CHANGE_COLUMNS
-from cdfd.demo.show import ORDERS, PATIENCE_SECONDS, SHOWN, folder_of, say, steps
+from cdfd.demo.show import ORDERS, PATIENCE_SECONDS, SHOWN, Place, place_of, say, steps, synced
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import SinkError
 from cdfd.table import Table
@@ -36,31 +36,40 @@ tables:
 sink:
   kind: kafka
   bootstrap_servers: {servers}
-progress: {{ledger: {place}/ledger}}
+progress: {{ledger: {ledger}}}
+poll: {{interval: 100ms, max_interval: 1s}}
 http: {{listen: null}}
 """
 
 
-def run(servers: str, folder: Path | None) -> None:
-    """Run the demo against a cluster, in `folder` or in a temporary one. The topics stay: they are of a pipeline of their own.
+def run(servers: str, where: str | None) -> None:
+    """Run the demo against a cluster, in a folder, a place in a store, or for None in a temporary folder.
+
+    The topics stay: they are of a pipeline of their own.
 
     Raises:
         CdfdError: what was delivered is not what the table holds, or something failed.
     """
-    with folder_of(folder) as place:
+    with place_of(where) as place:
         asyncio.run(_show(servers, place))
 
 
-async def _show(servers: str, place: Path) -> None:
-    table = Table.open(str(place / "orders"))
+async def _show(servers: str, place: Place) -> None:
+    table = Table.open(f"{place.lake}/orders")
     writer = TableWriter(table.log.storage, ORDERS)
     await writer.create()
     name = f"demo-{uuid.uuid4().hex[:6]}"
     topic = f"{name}.orders"
-    config = place / "shop.yaml"
-    config.write_text(
-        _CONFIG.format(name=name, table=json.dumps(table.uri), topic=topic, servers=servers, place=place.resolve())
-    )
+    config = place.folder / "shop.yaml"
+    ledger = f"{place.lake}/ledger" if table.log.storage.remote else str(place.folder.resolve() / "ledger")
+    told = {
+        "name": name,
+        "table": json.dumps(table.uri),
+        "topic": topic,
+        "servers": servers,
+        "ledger": json.dumps(ledger),
+    }
+    config.write_text(_CONFIG.format(**told))
     say(f"A Delta table at {table.uri}, a topic {topic} at {servers}, and\n\n  $ cdfd run -c shop.yaml\n")
     say("".join(f"    {line}\n" for line in config.read_text().splitlines()))
     reader = _Reader(servers, topic)
@@ -79,7 +88,7 @@ async def _show(servers: str, place: Path) -> None:
     _compare(reader, writer)
     milliseconds = sorted(reader.latencies[1:])
     say(
-        f"From the writer's commit, synced to disk, to a consumer that reads committed records, {len(milliseconds)} commits: "
+        f"From the writer's commit{synced(table)} to a consumer that reads committed records, {len(milliseconds)} commits: "
         f"median {statistics.median(milliseconds):.1f} ms, longest {milliseconds[-1]:.1f} ms."
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from cdfd.demo import topic
 from tests.kafka.broker import Broker
@@ -14,4 +13,4 @@ if __name__ == "__main__":
         sys.exit(f"There is no broker: {reason}")
     print("Starting a Kafka broker; the first time, Maven fetches it.\n", flush=True)
     with Broker() as broker:
-        topic.run(broker.bootstrap_servers, Path(sys.argv[1]) if len(sys.argv) > 1 else None)
+        topic.run(broker.bootstrap_servers, sys.argv[1] if len(sys.argv) > 1 else None)

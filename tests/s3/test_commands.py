@@ -16,6 +16,7 @@ import cdfd as api
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import ConfigError
 from cdfd.storage.location import open_storage
+from tests.kafka.shared import SharedBroker
 from tests.s3.server import SECRET, Server
 from tests.s3.test_requests import new_table
 
@@ -78,6 +79,18 @@ def test_a_deletion_vector_in_a_file(uri: str, moto_server: Server) -> None:
     asyncio.run(write())
     found = api.changes(f"{uri}/more", 4, storage_options=moto_server.options()).read_all()
     assert found.column("id").to_pylist() == list(range(151, 200))
+
+
+def test_demo(uri: str) -> None:
+    ended = cdfd("demo", uri.replace("/orders", "/demo/"))
+    assert "All 15 changes folded: equal to the table's 7 rows." in ended.lines(), ended
+    assert any(line.startswith("A Delta table at s3://") for line in ended.lines())
+
+
+def test_demo_into_kafka(uri: str, broker: SharedBroker) -> None:
+    ended = cdfd("demo", uri.replace("/orders", "/demo"), "--kafka", broker.bootstrap_servers)
+    assert "All 15 records folded by key: equal to the table's 7 rows." in ended.lines(), ended
+    assert any(line.strip().startswith('progress: {ledger: "s3://') for line in ended.lines())
 
 
 def test_local_tables_do_without_the_client() -> None:
