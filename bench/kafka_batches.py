@@ -18,7 +18,7 @@ import pyarrow as pa
 from kafka import KafkaAdminClient
 
 from cdfd.encoding.records import Records
-from cdfd.sinks.kafka.batches import Batching, RecordBatch, by_partition, record_batches
+from cdfd.sinks.kafka.batches import Batching, RecordBatch, record_batches
 from cdfd.sinks.kafka.compression import Compression
 from cdfd.sinks.kafka.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.librdkafka import LibrdkafkaProducer
@@ -64,7 +64,8 @@ def best(work: Callable[[], object]) -> float:
 def built(records: Records, compression: Compression) -> int:
     """Bytes of batches that are ready to be sent."""
     size = 0
-    for batch in record_batches(records, 1, Batching(compression)):
+    places = 0 if records.keys is None else partitions(records.keys, PARTITIONS)
+    for _, batch in record_batches(records, places, 1, Batching(compression)):
         assert isinstance(batch, RecordBatch)
         batch.stamp(1, 1, 1, transactional=True)
         size += len(batch.data)
@@ -81,8 +82,6 @@ def report_batches() -> None:
             f"{'batches, ' + compression:40}{with_keys:12,.0f}{without:12,.0f}{built(records, compression) / ROWS:21.1f}"
         )
     print(f"{'partitions of keys':40}{best(lambda: partitions(records.keys, PARTITIONS)):12,.0f}")
-    places = partitions(records.keys, PARTITIONS)
-    print(f"{'records by partition':40}{best(lambda: list(by_partition(records, places))):12,.0f}")
 
 
 def report_transactions(servers: str) -> None:
@@ -111,8 +110,7 @@ def throughput(producer: Producer, topic: str, records: Records) -> float:
     rows, start = 0, time.perf_counter()
     while time.perf_counter() - start < SECONDS:
         producer.begin()
-        for partition, some in by_partition(records, partitions(records.keys, PARTITIONS)):
-            producer.send(topic, partition, some, 1_767_225_600_000)
+        producer.send(topic, partitions(records.keys, PARTITIONS), records, 1_767_225_600_000)
         producer.commit()
         rows += len(records)
     return rows / (time.perf_counter() - start)

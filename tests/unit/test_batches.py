@@ -18,7 +18,7 @@ from kafka.record.util import encode_varint
 
 from cdfd.encoding.records import Records
 from cdfd.sinks.kafka import batches, varints
-from cdfd.sinks.kafka.batches import Batching, Oversized, RecordBatch, by_partition, record_batches
+from cdfd.sinks.kafka.batches import Batching, Oversized, RecordBatch, record_batches
 from cdfd.sinks.kafka.compression import CODES, Compression, compress
 
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
@@ -105,6 +105,13 @@ def read_back(items: Sequence[RecordBatch | Oversized], timestamp: int) -> list[
     return rows
 
 
+def batches_of(records: Records, timestamp: int, batching: Batching) -> list[RecordBatch | Oversized]:
+    """Of records of one partition."""
+    found = list(record_batches(records, 2, timestamp, batching))
+    assert {partition for partition, _ in found} <= {2}
+    return [item for _, item in found]
+
+
 @st.composite
 def some_records(draw: st.DrawFn) -> Records:
     count = draw(st.integers(1, 40))
@@ -137,7 +144,7 @@ FEW = st.sampled_from([0, 1000])
 @settings(deadline=None)
 def test_read_back(records: Records, compression: Compression, target: int, timestamp: int, few: int) -> None:
     with mock.patch.object(batches, "_FEW", few):
-        items = list(record_batches(records, timestamp, Batching(compression, target=target)))
+        items = batches_of(records, timestamp, Batching(compression, target=target))
     assert read_back(items, timestamp) == rows_of(records)
 
 
@@ -147,7 +154,7 @@ def test_no_batch_is_over_the_limit_and_nothing_is_lost(
     records: Records, how: Compression, limit: int, few: int
 ) -> None:
     with mock.patch.object(batches, "_FEW", few):
-        items = list(record_batches(records, 5, Batching(how, limit)))
+        items = batches_of(records, 5, Batching(how, limit))
     left_out = {item.index for item in items if isinstance(item, Oversized)}
     made = [item for item in items if isinstance(item, RecordBatch)]
     assert all(len(batch.data) <= limit for batch in made)
@@ -159,7 +166,7 @@ def test_no_batch_is_over_the_limit_and_nothing_is_lost(
 def test_many_groups_of_many_batches(compression: Compression) -> None:
     values = [b"%d:" % number + b"v" * (number % 600) for number in range(40_000)]
     records = records_of(values, [b"k%d" % (number % 97) for number in range(40_000)], (("h", b"x"),))
-    items = list(record_batches(records, 1, Batching(compression, target=100_000)))
+    items = batches_of(records, 1, Batching(compression, target=100_000))
     assert len(items) > 100
     assert read_back(items, 1) == rows_of(records)
 
@@ -170,14 +177,14 @@ def test_many_groups_of_many_batches(compression: Compression) -> None:
 def test_values_of_any_size(compression: Compression, size: int, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "_FEW", few)
     records = records_of([b"a", b"x" * size, None, b""], [b"", b"k" * (size // 2), b"k", b"l"])
-    items = list(record_batches(records, 1, Batching(compression, limit=16 << 20)))
+    items = batches_of(records, 1, Batching(compression, limit=16 << 20))
     assert read_back(items, 1) == rows_of(records)
 
 
 @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
 def test_a_record_over_the_limit_that_compression_brings_under_it(compression: Compression) -> None:
     records = records_of([b"a", b"x" * 3_000_000, b"b"], [b"1", b"2", b"3"])
-    items = list(record_batches(records, 1, Batching(compression)))
+    items = batches_of(records, 1, Batching(compression))
     assert [item.count for item in items if isinstance(item, RecordBatch)] == [1, 1, 1]
     assert read_back(items, 1) == rows_of(records)
 
@@ -189,7 +196,7 @@ def test_a_record_that_nothing_brings_under_the_limit(
 ) -> None:
     monkeypatch.setattr(batches, "_FEW", few)
     noise = np.random.default_rng(1).bytes(1_100_000)
-    items = list(record_batches(records_of([b"a", b"b", noise, b"c"]), 1, Batching(compression)))
+    items = batches_of(records_of([b"a", b"b", noise, b"c"]), 1, Batching(compression))
     assert [item.index if isinstance(item, Oversized) else None for item in items] == [None, 2, None]
     kept = [item for item in items if isinstance(item, RecordBatch)]
     assert [row[1] for row in read_back(kept, 1)] == [b"a", b"b", b"c"]
@@ -197,15 +204,15 @@ def test_a_record_that_nothing_brings_under_the_limit(
 
 def test_the_limit_is_exact() -> None:
     records = records_of([b"x" * 1000])
-    (batch,) = record_batches(records, 1, Batching("none"))
+    (batch,) = batches_of(records, 1, Batching("none"))
     assert isinstance(batch, RecordBatch)
     size = len(batch.data)
-    assert [type(item) for item in record_batches(records, 1, Batching("none", size))] == [RecordBatch]
-    assert list(record_batches(records, 1, Batching("none", size - 1))) == [Oversized(0, size)]
+    assert [type(item) for item in batches_of(records, 1, Batching("none", size))] == [RecordBatch]
+    assert batches_of(records, 1, Batching("none", size - 1)) == [Oversized(0, size)]
 
 
 def test_what_does_not_compress_is_sent_as_it_is() -> None:
-    (batch,) = record_batches(records_of([np.random.default_rng(2).bytes(1000)]), 1, Batching("zstd"))
+    (batch,) = batches_of(records_of([np.random.default_rng(2).bytes(1000)]), 1, Batching("zstd"))
     assert isinstance(batch, RecordBatch)
     batch.stamp(1, 1, 1, transactional=False)
     assert parsed(batch)[0].compression_type == 0
@@ -218,14 +225,14 @@ def test_lz4_blocks_do_not_refer_to_each_other() -> None:
 
 def test_codes_are_those_of_the_format() -> None:
     for compression, code in CODES.items():
-        (batch,) = record_batches(records_of([b"x" * 1000]), 1, Batching(compression))
+        (batch,) = batches_of(records_of([b"x" * 1000]), 1, Batching(compression))
         assert isinstance(batch, RecordBatch)
         batch.stamp(1, 1, 1, transactional=False)
         assert parsed(batch)[0].compression_type == code
 
 
 def test_stamped_again_for_another_producer() -> None:
-    (batch,) = record_batches(records_of([b"v"], [b"k"]), 9, Batching())
+    (batch,) = batches_of(records_of([b"v"], [b"k"]), 9, Batching())
     assert isinstance(batch, RecordBatch)
     for sender in ((1, 2, 3, True), (4, 5, 6, False)):
         batch.stamp(*sender[:3], transactional=sender[3])
@@ -236,20 +243,51 @@ def test_stamped_again_for_another_producer() -> None:
 
 
 def test_nothing_makes_no_batch() -> None:
-    assert list(record_batches(records_of([], []), 1, Batching())) == []
-    assert list(by_partition(records_of([], []), np.zeros(0, np.int32))) == []
+    assert batches_of(records_of([], []), 1, Batching()) == []
+    assert list(record_batches(records_of([], []), np.zeros(0, np.int32), 1, Batching())) == []
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.binary(max_size=3)), max_size=60), st.booleans())
-def test_partitions_keep_the_order(rows: list[tuple[int, bytes]], keyed: bool) -> None:
-    values = [b"%d" % number for number in range(len(rows))]
-    keys = [key for _, key in rows]
-    records = records_of(values, keys if keyed else None, (("c", b"d"),), h=[key or None for key in keys])
-    found = dict(by_partition(records, np.array([partition for partition, _ in rows], np.int32)))
-    expected = rows_of(records)
-    assert sorted(found) == sorted({partition for partition, _ in rows})
-    for partition, part in found.items():
-        assert rows_of(part) == [row for row, (wanted, _) in zip(expected, rows, strict=True) if wanted == partition]
+@st.composite
+def placed_records(draw: st.DrawFn) -> tuple[Records, list[int]]:
+    records = draw(some_records())
+    return records, draw(st.lists(st.integers(0, 5), min_size=len(records), max_size=len(records)))
+
+
+@given(placed_records(), st.integers(1, 2000), FEW)
+@settings(deadline=None)
+def test_partitions_keep_the_order(placed: tuple[Records, list[int]], target: int, few: int) -> None:
+    records, places = placed
+    made: dict[int, list[RecordBatch | Oversized]] = {}
+    with mock.patch.object(batches, "_FEW", few):
+        for partition, item in record_batches(records, np.array(places, np.int32), 1, Batching("lz4", target=target)):
+            made.setdefault(partition, []).append(item)
+    assert list(made) == sorted(set(places))
+    for partition, items in made.items():
+        expected = [row for row, place in zip(rows_of(records), places, strict=True) if place == partition]
+        assert read_back(items, 1) == expected
+
+
+@pytest.mark.parametrize("few", [0, 1000])
+def test_which_of_all_records_is_too_large(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "_FEW", few)
+    noise = np.random.default_rng(1).bytes(2000)
+    records = records_of([b"a", noise, b"b", noise, b"c"])
+    found = record_batches(records, np.array([1, 3, 0, 1, 1], np.int32), 1, Batching(limit=500))
+    items = [(partition, item.index if isinstance(item, Oversized) else item.count) for partition, item in found]
+    assert items == [(0, 1), (1, 1), (1, 3), (1, 1), (3, 1)]
+
+
+@pytest.mark.parametrize("count", [3, 30_000])
+def test_many_partitions(count: int) -> None:
+    values = [b"%d" % number for number in range(count)]
+    places = np.random.default_rng(3).integers(0, 70_000, count).astype(np.int32)
+    made: dict[int, list[bytes | None]] = {}
+    for partition, item in record_batches(records_of(values), places, 1, Batching("none")):
+        made.setdefault(partition, []).extend(row[1] for row in read_back([item], 1))
+    expected: dict[int, list[bytes | None]] = {}
+    for value, place in zip(values, places.tolist(), strict=True):
+        expected.setdefault(place, []).append(value)
+    assert made == expected
 
 
 @given(st.lists(st.integers(-(1 << 31), (1 << 31) - 1), min_size=1), st.binary(max_size=2))

@@ -14,8 +14,8 @@ Who sends a batch is written into its header when it is sent (`RecordBatch.stamp
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
@@ -24,7 +24,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from cdfd.encoding.numbers import dense
-from cdfd.encoding.pieces import Booleans, Index, Integers, nulls_of, parts, pool, pool_from_parts, pool_of
+from cdfd.encoding.pieces import Booleans, Index, Integers, nulls_of, parts, pool, pool_of
 from cdfd.encoding.records import Records
 from cdfd.sinks.kafka import varints
 from cdfd.sinks.kafka.compression import CODES, Compression, compress
@@ -46,9 +46,14 @@ _RECORD_EXTRA = 5 + 2 + 5 + 5 + 5
 _FEW = 100
 # Lengths in the format are of 31 bits.
 _LENGTH_LIMIT = (1 << 31) - 1 - 1024
-# What is put together in one go: enough for the kernels, little enough for the processor's cache.
-_GROUP_BYTES = 4 * 1024 * 1024
 _EMPTY = pool(b"")
+
+
+Partitions = int | npt.NDArray[np.int32]
+"""Of all records, or of each."""
+
+Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]
+"""Key, value and headers of a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,33 +106,12 @@ class RecordBatch:
             struct.pack_into(">I", self.data, _CRC_AT, crc32c(view[_ATTRIBUTES_AT:]))
 
 
-def by_partition(records: Records, partitions: npt.NDArray[np.int32]) -> Iterator[tuple[int, Records]]:
-    """The records of each partition that has any, in the order in which they were given."""
-    if not len(records):
-        return
-    counts = np.bincount(partitions)
-    if counts.max() == len(records):
-        yield int(partitions[0]), records
-        return
-    # Of 16 bits the sort is by digits, and several times faster.
-    narrow = partitions.astype(np.uint16) if len(counts) <= 1 << 16 else partitions
-    ordered = _taken(records, pa.array(np.argsort(narrow, kind="stable")))
-    ends = np.cumsum(counts)
-    for partition in np.flatnonzero(counts):
-        yield int(partition), sliced(ordered, int(ends[partition] - counts[partition]), int(counts[partition]))
+def each(partitions: Partitions) -> Iterable[int]:
+    """The partition of each record; without end where it is the same for all."""
+    return repeat(partitions) if isinstance(partitions, int) else partitions.tolist()
 
 
-def sliced(records: Records, start: int, count: int) -> Records:
-    """`count` of the records, from `start` on; nothing is copied."""
-    return replace(
-        records,
-        keys=None if records.keys is None else records.keys.slice(start, count),
-        values=records.values.slice(start, count),
-        header_columns=tuple((name, column.slice(start, count)) for name, column in records.header_columns),
-    )
-
-
-def rows(records: Records) -> Iterator[tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]]:
+def rows(records: Records) -> Iterator[Row]:
     """Key, value and headers of each record as objects, for clients that take nothing else."""
     keys = repeat(None) if records.keys is None else records.keys.to_pylist()
     columns = [(name, column.to_pylist()) for name, column in records.header_columns]
@@ -136,83 +120,97 @@ def rows(records: Records) -> Iterator[tuple[bytes | None, bytes | None, list[tu
         yield key, value, [*records.headers, *own]
 
 
-def _taken(records: Records, rows: pa.Array) -> Records:
-    return replace(
-        records,
-        keys=None if records.keys is None else records.keys.take(rows),
-        values=records.values.take(rows),
-        header_columns=tuple((name, column.take(rows)) for name, column in records.header_columns),
-    )
+def record_batches(
+    records: Records, partitions: Partitions, timestamp: int, batching: Batching
+) -> Iterator[tuple[int, RecordBatch | Oversized]]:
+    """The records as batches within the limit, each with its partition; what fits into none is told in its place.
 
-
-def record_batches(records: Records, timestamp: int, batching: Batching) -> Iterator[RecordBatch | Oversized]:
-    """The records of one partition as batches within the limit, in order; what fits into none is told in its place.
+    Records of a partition keep their order. They are not put together for it: all partitions' are made in one go, in the order of the
+    partitions, which is faster than to do it for each of them.
 
     Compression never makes a batch larger: where it would, the batch is sent without. So records that are within the limit before it are
     within the limit after it. A record that is not is tried alone.
 
     Args:
-        records: of one partition.
+        records: of any partitions.
+        partitions: of all records, or of each.
         timestamp: of all of them, milliseconds since 1970.
         batching: compression and limits.
     """
     if len(records) <= _FEW:
-        yield from _few(records, timestamp, batching)
+        yield from _few(records, partitions, timestamp, batching)
         return
-    bounds = _bounds(records)
-    cuts = _cuts(bounds, min(batching.target, batching.limit - _HEADER.size))
-    first = 0
-    while first < len(cuts) - 1:
-        last = max(int(np.searchsorted(bounds[cuts], bounds[cuts[first]] + _GROUP_BYTES, "right")) - 1, first + 1)
-        yield from _group(records, bounds, cuts[first : last + 1], timestamp, batching)
-        first = last
+    order, ends = _ordered(partitions, len(records))
+    cuts = _cuts(_most(records)[order], ends, min(batching.target, batching.limit - _HEADER.size))
+    counts = np.diff(cuts)
+    deltas = np.arange(len(order)) - np.repeat(cuts[:-1], counts)
+    texts, index = _pieces(records, order, deltas)
+    for start, count in zip(cuts[:-1], counts.tolist(), strict=True):
+        first = int(order[start])
+        partition = partitions if isinstance(partitions, int) else int(partitions[first])
+        # A batch at a time stays in the processor's cache until it is compressed.
+        section = texts.take(pa.array(index[start : start + count].reshape(-1))).buffers()[2]
+        yield partition, _batch(memoryview(section), first, count, timestamp, batching)
 
 
-def _bounds(records: Records) -> Integers:
-    """How many bytes the first i records take at most, for i from 0 to all of them."""
+def _ordered(partitions: Partitions, rows: int) -> tuple[Integers, Integers]:
+    """Records in the order of their partitions, and where the records of each end in it."""
+    if isinstance(partitions, int):
+        return np.arange(rows), np.array([rows])
+    counts = np.bincount(partitions)
+    # Of 16 bits the sort is by digits, and several times faster.
+    narrow = partitions.astype(np.uint16) if len(counts) <= 1 << 16 else partitions
+    return np.argsort(narrow, kind="stable"), np.cumsum(counts[counts > 0])
+
+
+def _most(records: Records) -> Integers:
+    """How many bytes each record takes at most."""
     most = np.full(len(records), _RECORD_EXTRA + len(_headers(records.headers)) + 5, np.int64)
     for array in (records.keys, records.values):
         if array is not None:
             most += np.diff(parts(pool_of(array))[0])
     for name, column in records.header_columns:
         most += np.diff(parts(pool_of(column))[0]) + len(_header_name(name)) + 5
-    return np.concatenate(([0], np.cumsum(most)))
+    return most
 
 
-def _cuts(bounds: Integers, room: int) -> list[int]:
-    """Where batches begin, and where the last one ends: as many records each as there is room for, at least one."""
+def _cuts(most: Integers, ends: Integers, room: int) -> list[int]:
+    """Where batches begin, and where the last one ends: as many records each as there is room for, at least one, of one partition.
+
+    Args:
+        most: how many bytes each record takes at most.
+        ends: of partitions.
+        room: bytes.
+    """
+    bounds = np.concatenate(([0], np.cumsum(most)))
     cuts = [0]
-    while cuts[-1] < len(bounds) - 1:
-        fitting = int(np.searchsorted(bounds, bounds[cuts[-1]] + room, "right")) - 1
-        cuts.append(max(fitting, cuts[-1] + 1))
+    for end in ends.tolist():
+        while cuts[-1] < end:
+            fitting = int(np.searchsorted(bounds, bounds[cuts[-1]] + room, "right")) - 1
+            cuts.append(min(max(fitting, cuts[-1] + 1), end))
     return cuts
 
 
-def _group(
-    records: Records, bounds: Integers, cuts: list[int], timestamp: int, batching: Batching
-) -> Iterator[RecordBatch | Oversized]:
-    """Batches whose records are put together in one go."""
-    start, end = cuts[0], cuts[-1]
-    counts = np.diff(cuts)
-    deltas = np.arange(end - start) - np.repeat(cuts[:-1], counts) + start
-    offsets, data = parts(_encoded(sliced(records, start, end - start), deltas))
-    for cut, count in zip(cuts[:-1], counts.tolist(), strict=True):
-        section = data[offsets[cut - start] : offsets[cut - start + count]].data
-        yield _batch(section, cut, count, timestamp, batching)
-
-
-def _few(records: Records, timestamp: int, batching: Batching) -> Iterator[RecordBatch | Oversized]:
+def _few(
+    records: Records, partitions: Partitions, timestamp: int, batching: Batching
+) -> Iterator[tuple[int, RecordBatch | Oversized]]:
     """The same for a handful of records, which are put together sooner than all the kernels are called."""
+    homes: dict[int, list[tuple[int, Row]]] = {}
+    for number, (partition, row) in enumerate(zip(each(partitions), rows(records), strict=False)):
+        homes.setdefault(partition, []).append((number, row))
     room = min(batching.target, batching.limit - _HEADER.size)
-    section, first = bytearray(), 0
-    for number, row in enumerate(rows(records)):
-        record = _record(*row, number - first)
-        if section and len(section) + len(record) > room:
-            yield _batch(memoryview(section), first, number - first, timestamp, batching)
-            section, first, record = bytearray(), number, _record(*row, 0)
-        section += record
-    if section:
-        yield _batch(memoryview(section), first, len(records) - first, timestamp, batching)
+    for partition in sorted(homes):
+        section, count, first = bytearray(), 0, 0
+        for number, row in homes[partition]:
+            record = _record(*row, count)
+            if section and len(section) + len(record) > room:
+                yield partition, _batch(memoryview(section), first, count, timestamp, batching)
+                section, count, record = bytearray(), 0, _record(*row, 0)
+            if not count:
+                first = number
+            section += record
+            count += 1
+        yield partition, _batch(memoryview(section), first, count, timestamp, batching)
 
 
 def _record(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]], delta: int) -> bytes:
@@ -225,7 +223,7 @@ def _field(text: bytes | None) -> bytes:
 
 
 def _batch(section: memoryview, first: int, count: int, timestamp: int, batching: Batching) -> RecordBatch | Oversized:
-    """A batch of these records, of which the first has number `first`; or that it, all alone, is too large."""
+    """A batch of these records, of which the first is number `first`; or that it, all alone, is too large."""
     if len(section) > _LENGTH_LIMIT:
         return Oversized(first, len(section))
     compression, packed = batching.compression, memoryview(compress(batching.compression, section))
@@ -240,31 +238,31 @@ def _batch(section: memoryview, first: int, count: int, timestamp: int, batching
     return RecordBatch(bytearray().join((header, packed)), count)
 
 
-def _encoded(records: Records, deltas: Integers) -> pa.Array:
-    """The records as bytes, `large_binary`."""
-    pieces = _Pieces()
+def _pieces(records: Records, rows: Integers, deltas: Integers) -> tuple[pa.Array, npt.NDArray[np.int32]]:
+    """The records, in the order of `rows`, as texts and which of these each is put together from."""
+    pieces = _Pieces(rows)
     pieces.add(pool(b""), 0)  # stands for the length, which is known when all the rest is
     pieces.number(deltas, before=b"\x00\x00")
-    pieces.field(records.keys, len(records))
-    pieces.field(records.values, len(records))
+    pieces.field(records.keys)
+    pieces.field(records.values)
     if records.header_columns:
-        _add_headers(pieces, records)
+        _add_headers(pieces, records, rows)
     else:
         pieces.add(pool(_headers(records.headers)), 0)
-    return pieces.joined_after_length(len(records))
+    return pieces.after_length()
 
 
-def _add_headers(pieces: _Pieces, records: Records) -> None:
+def _add_headers(pieces: _Pieces, records: Records, rows: Integers) -> None:
     """Headers where some records have more than others."""
-    counts = np.full(len(records), len(records.headers), np.int64)
-    for _, column in records.header_columns:
-        counts += column.is_valid().to_numpy(zero_copy_only=False)
+    counts = np.full(len(rows), len(records.headers), np.int64)
+    absent = [_nulls(column, rows) for _, column in records.header_columns]
+    for missing in absent:
+        counts += 1 if missing is None else ~missing
     pieces.number(counts)
     pieces.add(pool(_headers(records.headers, counted=False)), 0)
-    for name, column in records.header_columns:
-        absent = nulls_of(column)
-        pieces.add(pool(_header_name(name)), 0, absent)
-        pieces.field(column, len(records), absent)
+    for (name, column), missing in zip(records.header_columns, absent, strict=True):
+        pieces.add(pool(_header_name(name)), 0, missing)
+        pieces.field(column, missing)
 
 
 def _headers(headers: Sequence[tuple[str, bytes]], *, counted: bool = True) -> bytes:
@@ -278,13 +276,22 @@ def _header_name(name: str) -> bytes:
     return varints.varint(len(encoded)) + encoded
 
 
+def _nulls(array: pa.Array, rows: Integers) -> Booleans | None:
+    nulls = nulls_of(array)
+    return None if nulls is None else nulls[rows]
+
+
 class _Pieces:
     """What records are put together from, in order; each with its size in every record.
 
     Piece 0 is the length of the others.
+
+    Args:
+        rows: which records, and in which order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Integers) -> None:
+        self._rows = rows
         self._pools = [_EMPTY]
         self._index: list[Index] = []
         self._size: Integers | int = 0
@@ -308,26 +315,24 @@ class _Pieces:
         different, index = found if found is not None else (values, np.arange(len(values)))
         self.add(varints.texts(different, before), index, absent)
 
-    def field(self, array: pa.Array | None, rows: int, absent: Booleans | None = None) -> None:
+    def field(self, array: pa.Array | None, absent: Booleans | None = None) -> None:
         """Length and bytes in each record: -1 and none for null, nothing at all where `absent` says so."""
         if array is None:
             self.add(pool(varints.varint(_NONE)), 0)
             return
-        texts, nulls = pool_of(array), nulls_of(array)
-        lengths = np.diff(parts(texts)[0])
+        texts, nulls = pool_of(array), _nulls(array, self._rows)
+        lengths = np.diff(parts(texts)[0])[self._rows]
         self.number(lengths if nulls is None else np.where(nulls, _NONE, lengths), absent=absent)
-        self.add(texts, np.arange(rows), nulls)
+        self.add(texts, self._rows, nulls)
 
-    def joined_after_length(self, rows: int) -> pa.Array:
-        """One text per record: the length of all pieces but the first in place of the first, then the others."""
+    def after_length(self) -> tuple[pa.Array, npt.NDArray[np.int32]]:
+        """All texts, and a line per record: the length of all pieces but the first in place of the first, then the others."""
+        rows = len(self._rows)
         size = self._size if isinstance(self._size, np.ndarray) else np.full(rows, self._size)
-        lengths = _Pieces()
+        lengths = _Pieces(self._rows)
         lengths.number(size)
         index = [lengths._index[0] + self._base - 1, *self._index[1:]]
-        whole = pa.concat_arrays([*self._pools, lengths._pools[1]])
         matrix = np.empty((rows, len(index)), np.int32)
         for place, piece in enumerate(index):
             matrix[:, place] = piece
-        taken = whole.take(pa.array(matrix.reshape(-1)))
-        offsets, _ = parts(taken)
-        return pool_from_parts(offsets[:: len(index)], taken.buffers()[2])
+        return pa.concat_arrays([*self._pools, lengths._pools[1]]), matrix

@@ -24,10 +24,14 @@ class InFlight:
         self._parts = 0
         self._failure: SinkError | None = None
 
+    def has_room(self, size: int) -> bool:
+        """Whether a part would not have to wait. One that is larger than the limit goes alone."""
+        return not self._parts or self._bytes + size <= self._limit
+
     def add(self, size: int) -> None:
-        """Count a part, as soon as there is room for it. One that is larger than the limit goes alone."""
+        """Count a part, as soon as there is room for it."""
         with self._changed:
-            self._wait(lambda: not self._parts or self._bytes + size <= self._limit)
+            self._wait(lambda: self.has_room(size))
             self._bytes += size
             self._parts += 1
 

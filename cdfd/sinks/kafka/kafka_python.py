@@ -17,13 +17,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from kafka import KafkaProducer, TopicPartition
+import numpy as np
+from kafka import KafkaProducer
 from kafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 from cdfd.encoding.records import Records
 from cdfd.errors import FencedError, SinkError
-from cdfd.sinks.kafka.batches import Oversized
+from cdfd.sinks.kafka.batches import Oversized, Partitions
 from cdfd.sinks.kafka.compression import Compression
 from cdfd.sinks.kafka.connection import network
 from cdfd.sinks.kafka.failures import translated
@@ -43,7 +44,7 @@ _CODECS = {"gzip": has_gzip, "snappy": has_snappy, "lz4": has_lz4, "zstd": has_z
 class _Way(Protocol):
     """How records get into a `KafkaProducer`, and what it does not offer in public."""
 
-    def send(self, place: TopicPartition, records: Records, timestamp: int) -> list[Oversized]: ...
+    def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> list[Oversized]: ...
 
     def end(self, timeout: float, *, commit: bool) -> None: ...
 
@@ -97,12 +98,13 @@ class KafkaPythonProducer:
                 self._client.begin_transaction()
             self._in_transaction = True
 
-    def send(self, topic: str, partition: int, records: Records, timestamp: int) -> Sequence[Oversized]:
+    def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> Sequence[Oversized]:
         """See the port."""
         with self._attempt(f"deliver to topic {topic}"):
-            if partition not in self._client.partitions_for(topic):
-                raise SinkError(f"topic {topic} has no partition {partition}")
-            return self._way.send(TopicPartition(topic, partition), records, timestamp)
+            unknown = set(np.unique(partitions).tolist()) - self._client.partitions_for(topic)
+            if unknown:
+                raise SinkError(f"topic {topic} has no partition {min(unknown)}")
+            return self._way.send(topic, partitions, records, timestamp)
 
     def flush(self) -> None:
         """See the port."""

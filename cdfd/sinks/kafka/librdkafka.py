@@ -17,7 +17,7 @@ from confluent_kafka import Producer as Client
 
 from cdfd.encoding.records import Records
 from cdfd.errors import FencedError, SinkError
-from cdfd.sinks.kafka.batches import Oversized, rows
+from cdfd.sinks.kafka.batches import Oversized, Partitions, each, rows
 from cdfd.sinks.kafka.failures import failure, fenced
 from cdfd.sinks.kafka.producer import ProducerSettings
 
@@ -111,11 +111,12 @@ class LibrdkafkaProducer:
                 client.begin_transaction()
             self._in_transaction = True
 
-    def send(self, topic: str, partition: int, records: Records, timestamp: int) -> Sequence[Oversized]:
+    def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> Sequence[Oversized]:
         """See the port. A record's size counts before compression here."""
         oversized = []
         with self._attempt(f"deliver to topic {topic}") as client:
-            for number, (key, value, headers) in enumerate(rows(records)):
+            found = zip(each(partitions), rows(records), strict=False)
+            for number, (partition, (key, value, headers)) in enumerate(found):
                 record = {
                     "key": key,
                     "value": value,

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from cdfd.encoding.records import RecordEncoder, Records
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.batches import by_partition
+from cdfd.sinks.kafka.batches import Partitions
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, TopicFacts
 from cdfd.sinks.kafka.gathering import Note, Parcel
 from cdfd.sinks.kafka.murmur2 import partitions
@@ -106,10 +106,10 @@ class Sending:
         with _timed(self._stage, "send"):
             for each in encoded:
                 self._begin()
-                for partition, records in self._spread(each.records):
-                    oversized = self._producer.send(self._destination.topic, partition, records, now)
-                    if oversized:
-                        self.oversized.handle(self._producer, records, oversized, each.version)
+                topic, records = self._destination.topic, each.records
+                oversized = self._producer.send(topic, self._partitions_of(records), records, now)
+                if oversized:
+                    self.oversized.handle(self._producer, records, oversized, each.version)
             for note in _together(notes):
                 self._note(note, now)
 
@@ -145,17 +145,14 @@ class Sending:
             self._producer.begin()
             self._begun = True
 
-    def _spread(self, records: Records) -> Iterator[tuple[int, Records]]:
-        """Records by partition. Without keys each lot goes to one, and the next lot to the next."""
+    def _partitions_of(self, records: Records) -> Partitions:
+        """Where records go. Without keys each lot goes to one partition, and the next lot to the next."""
         if records.partition is not None:
-            yield records.partition, records
-        elif records.keys is None:
+            return records.partition
+        if records.keys is None:
             self._turn = (self._turn + 1) % self._partitions
-            yield self._turn, records
-        elif self._partitions == 1:
-            yield 0, records
-        else:
-            yield from by_partition(records, partitions(records.keys, self._partitions))
+            return self._turn
+        return 0 if self._partitions == 1 else partitions(records.keys, self._partitions)
 
 
 def _together(notes: Iterable[Note]) -> Iterator[Note]:

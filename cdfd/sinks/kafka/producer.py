@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from cdfd.encoding.records import Records
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.batches import Batching, Oversized
+from cdfd.sinks.kafka.batches import Batching, Oversized, Partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,14 @@ class Producer(Protocol):
     def begin(self) -> None:
         """Begin a transaction. Nothing is sent yet."""
 
-    def send(self, topic: str, partition: int, records: Records, timestamp: int) -> Sequence[Oversized]:
+    def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> Sequence[Oversized]:
         """Hand over records. Returns when they are on their way, and waits before that while too much is.
 
         Records for one partition arrive in the order in which they were sent.
 
         Args:
             topic: an existing one.
-            partition: of all records; one that the topic has.
+            partitions: of all records, or of each; ones that the topic has.
             records: in order. The arrays must not change afterwards.
             timestamp: of all records, milliseconds since 1970.
 

@@ -12,7 +12,7 @@ from kafka import KafkaProducer, TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
 
 from cdfd.encoding.records import Records
-from cdfd.sinks.kafka.batches import Oversized, rows
+from cdfd.sinks.kafka.batches import Oversized, Partitions, each, rows
 from cdfd.sinks.kafka.failures import translated
 from cdfd.sinks.kafka.in_flight import InFlight
 
@@ -29,16 +29,14 @@ class SingleRecords:
         self._client = client
         self._in_flight = in_flight
 
-    def send(self, place: TopicPartition, records: Records, timestamp: int) -> list[Oversized]:
-        """Hand over records of one partition; returns those that are too large, before compression."""
+    def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> list[Oversized]:
+        """Hand over records; returns those that are too large, before compression."""
         oversized = []
-        for number, (key, value, headers) in enumerate(rows(records)):
+        for number, (partition, (key, value, headers)) in enumerate(zip(each(partitions), rows(records), strict=False)):
             size = len(key or b"") + len(value or b"")
             self._in_flight.add(size)
             try:
-                sent = self._client.send(
-                    place.topic, value, key, headers, partition=place.partition, timestamp_ms=timestamp
-                )
+                sent = self._client.send(topic, value, key, headers, partition=partition, timestamp_ms=timestamp)
             except MessageSizeTooLargeError:
                 self._in_flight.settle(size, None)
                 oversized.append(Oversized(number, size))
@@ -46,7 +44,7 @@ class SingleRecords:
                 self._in_flight.settle(size, None)
                 raise
             else:
-                sent.add_both(partial(self._settle, place, size))
+                sent.add_both(partial(self._settle, TopicPartition(topic, partition), size))
         return oversized
 
     def _settle(self, place: TopicPartition, size: int, answer: object) -> None:

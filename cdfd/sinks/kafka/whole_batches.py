@@ -24,12 +24,14 @@ from kafka.producer.transaction_manager import TransactionManager
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from cdfd.encoding.records import Records
-from cdfd.sinks.kafka.batches import Batching, Oversized, RecordBatch, record_batches
+from cdfd.sinks.kafka.batches import Batching, Oversized, Partitions, RecordBatch, record_batches
 from cdfd.sinks.kafka.failures import translated
 from cdfd.sinks.kafka.in_flight import InFlight
 
 _KNOWN_VERSION = "3.0."
 _RECORD_FORMAT = 2
+# Bytes of batches that the sender need not know of yet.
+_WAKE_BYTES = 1 << 20
 
 _ACCUMULATOR_PARTS = ("_appends_in_progress", "_batches", "_closed", "_incomplete", "_tp_lock")
 _MANAGER_PARTS = ("begin_abort", "begin_commit", "is_transactional", "last_error", "maybe_add_partition_to_transaction")
@@ -74,14 +76,21 @@ class WholeBatches:
         self._batching = batching
         self._in_flight = in_flight
 
-    def send(self, place: TopicPartition, records: Records, timestamp: int) -> list[Oversized]:
-        """Hand over records of one partition; returns those that are too large."""
-        oversized = []
-        for item in record_batches(records, timestamp, self._batching):
+    def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> list[Oversized]:
+        """Hand over records; returns those that are too large."""
+        oversized, unknown = [], 0
+        for partition, item in record_batches(records, partitions, timestamp, self._batching):
             if isinstance(item, Oversized):
                 oversized.append(item)
-            else:
-                self._send(place, item)
+                continue
+            size = len(item.data)
+            # To wake the sender is to change threads, so not for each batch; but there is only room once it has sent what is there.
+            if unknown >= _WAKE_BYTES or not self._in_flight.has_room(size):
+                self._sender.wakeup()
+                unknown = 0
+            self._send(TopicPartition(topic, partition), item)
+            unknown += size
+        self._sender.wakeup()
         return oversized
 
     def _send(self, place: TopicPartition, batch: RecordBatch) -> None:
@@ -94,7 +103,6 @@ class WholeBatches:
         except Exception:
             self._in_flight.settle(size, None)
             raise
-        self._sender.wakeup()
 
     def _append(self, place: TopicPartition, batch: RecordBatch) -> None:
         """What `RecordAccumulator.append` does where it begins a batch."""
