@@ -17,6 +17,7 @@ from cdfd.storage.location import open_storage
 from cdfd.tail.arrivals import Arrivals
 from cdfd.tail.clock import Clock, SystemClock
 from cdfd.tail.log import DeltaLog
+from cdfd.tail.notifications import Notifications
 from cdfd.tail.tailer import Tailer
 from cdfd.tail.watch import Backoff, DirectoryWatch, PollWatch, Watch
 
@@ -66,13 +67,15 @@ class Table:
         interval: float = POLL_SECONDS,
         max_interval: float = MAX_POLL_SECONDS,
         arrivals: Arrivals | None = None,
+        notifications: Notifications | None = None,
     ) -> Iterator[Tailer]:
-        """A tailer over its log, woken by the file system where the table is local.
+        """A tailer over its log, woken by the file system where the table is local, by notifications where it is on S3 and they are given.
 
         Args:
             clock: time.
             interval, max_interval: seconds from one poll to the next.
             arrivals: what watches folders, where tables share it.
+            notifications: what hears of objects in S3.
         """
         time = clock or SystemClock()
         with Arrivals() if arrivals is None else nullcontext(arrivals) as shared:
@@ -80,6 +83,8 @@ class Table:
             storage = self.log.storage
             if isinstance(storage, LocalStorage):
                 watch = DirectoryWatch(os.path.join(storage.root, "_delta_log"), shared, time)
+            elif notifications is not None and storage.uri.startswith("s3://"):
+                watch = notifications.watch(storage.uri, max_interval)
             else:
                 watch = PollWatch(time)
             try:

@@ -198,10 +198,14 @@ class Progress(Section):
 
 
 class Poll(Section):
-    """How often to look for the next commit: at first, and at most after a while without any. Seconds."""
+    """How often to look for the next commit: at first, and at most after a while without any. Seconds.
+
+    `notifications` is a queue that S3 tells of new objects.
+    """
 
     interval: Seconds = 1.0
     max_interval: Seconds = 5.0
+    notifications: Annotated[str, PlainValidator(values.queue)] | None = None
 
     @model_validator(mode="after")
     def _check_order(self) -> Poll:

@@ -229,6 +229,15 @@ def web_address(value: object) -> str:
     return value.rstrip("/")
 
 
+def queue(value: object) -> str:
+    """A queue of Amazon SQS: `sqs://region/name`, or its URL."""
+    if not isinstance(value, str) or not re.fullmatch(r"(sqs|https?)://[^\s/?#@]+(/[^\s/?#@]+){1,2}", value):
+        raise ValueError("expected a queue such as sqs://eu-west-1/name, or its URL")
+    if not value.startswith("sqs:") and value.count("/") < 4:
+        raise ValueError("expected the URL of a queue, with account and name")
+    return value
+
+
 def _refuse_credentials(address: str) -> None:
     # They would show wherever the address does: in logs, errors, /status and the labels of metrics.
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*@", address):

@@ -34,6 +34,7 @@ from cdfd.sinks.kafka.topics import PROGRESS_PREFIX
 from cdfd.table import Table
 from cdfd.tail.arrivals import Arrivals
 from cdfd.tail.clock import Clock
+from cdfd.tail.notifications import Notifications
 from cdfd.tail.start import Start
 
 logger = logging.getLogger("cdfd.feed")
@@ -55,6 +56,7 @@ class Shared:
         ledger_of: the ledger of a table, None where there is none.
         turns: of large deliveries.
         arrivals: what watches folders.
+        notifications: what hears of objects in S3; None where it is not configured.
     """
 
     config: Settings
@@ -63,6 +65,7 @@ class Shared:
     ledger_of: Callable[[settings.Table], Ledger | None]
     turns: Turns
     arrivals: Arrivals
+    notifications: Notifications | None
 
 
 @asynccontextmanager
@@ -74,7 +77,7 @@ async def shared(config: Settings, clock: Clock, recover_from_ledger: bool = Fal
     """
     check_engine(config)
     none = config.progress.ledger.kind == "none"
-    async with ledgers(config, clock) as ledger_of:
+    async with ledgers(config, clock) as ledger_of, notified(config, clock) as notifications:
         with Arrivals() as arrivals:
             yield Shared(
                 config,
@@ -83,7 +86,23 @@ async def shared(config: Settings, clock: Clock, recover_from_ledger: bool = Fal
                 (lambda _: None) if none else ledger_of,
                 Turns(LARGE_AT_A_TIME),
                 arrivals,
+                notifications,
             )
+
+
+@asynccontextmanager
+async def notified(config: Settings, clock: Clock) -> AsyncIterator[Notifications | None]:
+    """What hears of objects in S3, where it is configured."""
+    if config.poll.notifications is None:
+        yield None
+        return
+    # As S3's own client: it takes a while to import, and others do without.
+    from cdfd.storage import sqs
+    from cdfd.storage.s3_options import parse
+
+    name, options = sqs.QueueName.parse(config.poll.notifications), parse(config.storage.s3.options())
+    async with Notifications(lambda: sqs.opened(name, options), clock).running() as notifications:
+        yield notifications
 
 
 def check_engine(config: Settings) -> None:
@@ -110,7 +129,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
     if ledger is not None:
         recorder = Recorder(ledger, app_id(config.pipeline, table.name), config.progress.interval, clock, monitor)
     poll = config.poll
-    with opened.tailer(clock, poll.interval, poll.max_interval, shared.arrivals) as tailer:
+    with opened.tailer(clock, poll.interval, poll.max_interval, shared.arrivals, shared.notifications) as tailer:
         async with open_sink(config, table, monitor) as sink:
             yield Feed(
                 opened,
