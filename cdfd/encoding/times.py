@@ -28,7 +28,8 @@ def _table(texts: list[str], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 
 # Texts of one width, each seen as one integer: to look one up and to store it are single moves.
-_CLOCK = _table([f"{n // 3600:02}:{n // 60 % 60:02}:{n % 60:02}" for n in range(86_400)], np.uint64)
+_TWO_DIGITS = [f"{n:02}" for n in range(60)]
+_CLOCK = _table([f"{h}:{m}:{s}" for h in _TWO_DIGITS[:24] for m in _TWO_DIGITS for s in _TWO_DIGITS], np.uint64)
 _POINT_THOUSANDS = _table([f".{n:03}" for n in range(1_000)], np.uint32)
 _THOUSANDS_Z = _table([f"{n:03}Z" for n in range(1_000)], np.uint32)
 _THOUSANDS_QUOTE = _table([f'{n:03}"' for n in range(1_000)], np.uint32)
