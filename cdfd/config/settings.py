@@ -273,6 +273,10 @@ class Storage(Section):
 
     s3: S3 = S3()
 
+    def options(self, uri: str) -> dict[str, object]:
+        """What `open_storage` takes for a place, secrets revealed. Other stores than S3 have their own ways to be told."""
+        return self.s3.options() if uri.lower().startswith(("s3:", "s3a:")) else {}
+
 
 class Http(Section):
     """Metrics, health and status over HTTP. `listen: null` turns it off."""

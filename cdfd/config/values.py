@@ -26,6 +26,7 @@ _UNIT_BYTES = {
     "TB": 10**12,
     "TiB": 1 << 40,
 }
+_SCHEMES = frozenset({"file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
 _MAX_LONG = (1 << 63) - 1
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SERVER = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:,/@\[\]]+):(?P<port>[0-9]{1,5})"
@@ -204,11 +205,11 @@ def flag(value: object) -> bool:
 
 
 def uri(value: object) -> str:
-    """A path, `file://` or `s3://`; without a slash at its end."""
+    """A path, `file://`, `s3://`, or the scheme of another store; without a slash at its end."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError("expected a path, file:///… or s3://bucket/…")
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", value)
-    if scheme is not None and scheme[1].lower() not in ("file", "s3", "s3a"):
+    if scheme is not None and scheme[1].lower() not in _SCHEMES:
         raise ValueError("expected a path, file:///… or s3://bucket/…")
     _refuse_credentials(value)
     return value.rstrip("/") if value.strip("/") and not value.endswith(":///") else value

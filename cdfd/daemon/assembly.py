@@ -174,7 +174,7 @@ def _policies(shared: Shared, table: settings.Table) -> Policies:
 
 def open_table(config: Settings, table: settings.Table) -> Table:
     """A table of the configuration. Touches nothing yet."""
-    return Table.open(table.uri, config.storage.s3.options(), table.allowed_roots)
+    return Table.open(table.uri, config.storage.options(table.uri), table.allowed_roots)
 
 
 @asynccontextmanager

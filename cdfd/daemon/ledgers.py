@@ -30,10 +30,10 @@ async def ledgers(config: Settings, clock: Clock | None = None) -> AsyncIterator
             return ledger
 
         if place.kind == "source":
-            yield lambda table: keep(SourceLedger(open_storage(table.uri, config.storage.s3.options()), time))
+            yield lambda table: keep(SourceLedger(open_storage(table.uri, config.storage.options(table.uri)), time))
             return
         shared = keep(
-            TableLedger(open_storage(place.uri, config.storage.s3.options()), time)
+            TableLedger(open_storage(place.uri, config.storage.options(place.uri)), time)
             if place.kind == "table"
             else NoLedger()
         )

@@ -61,4 +61,28 @@ def _open_s3(uri: str, options: Options) -> Storage:
     return open_s3(uri, options)
 
 
-OPENERS: dict[str, Opener] = {"file": _open_file, "s3": _open_s3, "s3a": _open_s3}
+def _open_fsspec(uri: str, options: Options) -> Storage:
+    scheme = uri.partition(":")[0].lower()
+    try:
+        from cdfd.storage.fsspec_storage import open_fsspec
+    except ImportError:
+        hint = f"Run: pip install 'cdfd[fsspec]' {_PACKAGES[scheme]}"
+        raise UnsupportedError(
+            f"{scheme}:// locations need fsspec, which is not installed", path=uri, hint=hint
+        ) from None
+    try:
+        return open_fsspec(uri, options)
+    except UnsupportedError as error:
+        error.hint = f"Run: pip install {_PACKAGES[scheme]}"
+        raise
+
+
+_PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
+"""What fsspec itself needs for a scheme."""
+
+OPENERS: dict[str, Opener] = {
+    "file": _open_file,
+    "s3": _open_s3,
+    "s3a": _open_s3,
+    **dict.fromkeys(_PACKAGES, _open_fsspec),
+}

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
 from cdfd.storage.base import Stat, Storage
+from cdfd.storage.fsspec_storage import FsspecStorage
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.memory import MemoryStorage
 from cdfd.storage.s3 import S3Storage
@@ -42,7 +44,23 @@ def memory(folder: Path) -> Iterator[Storage]:
     yield MemoryStorage()
 
 
-STORES: list[Callable[[Path], AbstractContextManager[Storage]]] = [local, local_behind_link, memory]
+@contextmanager
+def fsspec_memory(folder: Path) -> Iterator[Storage]:
+    yield FsspecStorage(fsspec.filesystem("memory"), str(folder), "memory://x")
+
+
+@contextmanager
+def fsspec_local(folder: Path) -> Iterator[Storage]:
+    yield FsspecStorage(fsspec.filesystem("file"), str(folder), folder.as_uri())
+
+
+STORES: list[Callable[[Path], AbstractContextManager[Storage]]] = [
+    local,
+    local_behind_link,
+    memory,
+    fsspec_memory,
+    fsspec_local,
+]
 SERVERS = ["moto_server", "versitygw_server"]
 """Of S3, each in a process of its own: fixtures. A table is in a folder of a bucket of its own."""
 

@@ -338,7 +338,7 @@ tables:
     strat: snapshot
     changes: atuo
     key: order_id
-  - uri: gs://lake/x
+  - uri: hdfs://lake/x
     topic: ..
     columns: []
 sink:
@@ -356,7 +356,7 @@ colour: red
         'tables[0].strat: unknown key, did you mean "start"? (line 5)',
         'tables[0].changes: expected auto, cdf or files, found "atuo" (line 6)',
         'tables[0].key: expected a list, found "order_id" (line 7)',
-        'tables[1].uri: expected a path, file:///… or s3://bucket/…, found "gs://lake/x" (line 8)',
+        'tables[1].uri: expected a path, file:///… or s3://bucket/…, found "hdfs://lake/x" (line 8)',
         "tables[1].topic: expected letters, digits, '.', '_' and '-', at most 249; give one where the uri's is none, "
         'found ".." (line 9)',
         'sink.bootstrap_servers: expected host:port, or several with commas between them, found "localhost" (line 13)',

@@ -1,0 +1,276 @@
+"""Stores that fsspec knows: Google Cloud Storage, Azure, and whatever else has an implementation.
+
+Each method is some calls of the file system's, in worker threads. How well it is served depends on who wrote that file system; conditional
+puts, which a ledger needs, are trusted only of those that are known to have them, and tried before they are relied on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import fsspec
+import pyarrow as pa
+
+from cdfd.errors import ConfigError, ExistsError, NotFoundError, StorageError, UnsupportedError
+from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_one_by_one
+from cdfd.storage.durable import is_temporary, temporary_path
+
+T = TypeVar("T")
+
+WHOLE = 4 << 20
+"""Bytes up to which an object is read in one go."""
+EXCLUSIVE = frozenset({"memory", "file", "local", "gs", "gcs", "abfs", "abfss", "az"})
+"""Protocols of file systems whose `pipe_file(mode="create")` leaves what is there as it is, whoever else writes. fsspec's own default looks
+first and writes then: two writers may both succeed. gcsfs asks for generation 0, adlfs for `overwrite=False`, which the stores decide."""
+
+_TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+class FsspecStorage:
+    """The `Storage` port over a file system of fsspec.
+
+    Args:
+        system: the file system; without a cache of listings.
+        root: the root in it, as it writes paths.
+        uri: what it is called in messages.
+    """
+
+    def __init__(self, system: Any, root: str, uri: str) -> None:
+        self._system = system
+        self._root = root.rstrip("/")
+        self._uri = uri.rstrip("/")
+        protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
+        self._exclusive = bool(protocols & EXCLUSIVE)
+        self._local = bool(protocols & {"file", "local"})
+        self._tried = False
+        self._memory = "memory" in protocols
+        self.remote = not (self._local or self._memory)
+
+    @property
+    def uri(self) -> str:
+        """The name it was given."""
+        return self._uri
+
+    async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Bytes of an object; see the port."""
+        check_range(path, start, length)
+        return (await self._run("read", path, lambda: self._part(path, start, length)))[0]
+
+    async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
+        """Bytes of an object and its stat; see the port. Two requests."""
+        check_range(path, 0, length)
+        return await self._run("read", path, lambda: self._part(path, 0, length))
+
+    async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+        """Bytes of objects and their stats; see the port."""
+        return await fetch_one_by_one(self, paths, length)
+
+    async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
+        """Objects of a folder, all of which are asked for first: fsspec has no pages; see the port."""
+        check_prefix(prefix)
+        folder = prefix[: prefix.rfind("/") + 1]
+        found = await self._run("list", prefix, lambda: self._listed(folder), checked=True)
+        for path in sorted(found):
+            if path.startswith(prefix) and path > start_after and not path.endswith("/"):
+                yield found[path]
+
+    async def put_if_absent(self, path: str, data: bytes) -> None:
+        """Create an object; see the port. The first one is made sure to be one.
+
+        Raises:
+            UnsupportedError: a file system that has no atomic way to do so.
+        """
+        data = bytes(data)
+        if not self._exclusive:
+            raise _unconditional(path)
+        await self._run("write", path, lambda: self._create(path, data))
+        if not self._tried:
+            # An object that is there is refused, by a store that has the condition.
+            with contextlib.suppress(ExistsError):
+                await self._run("write", path, lambda: self._create(path, data))
+                raise _unconditional(path)
+            self._tried = True
+
+    async def put(self, path: str, data: bytes) -> None:
+        """Create or replace an object; see the port."""
+        data = bytes(data)
+        await self._run("write", path, lambda: self._replace(path, data))
+
+    async def stat(self, path: str) -> Stat:
+        """Size and modification time; see the port."""
+        return await self._run("stat", path, lambda: self._stat(path))
+
+    async def delete(self, path: str) -> None:
+        """Remove an object; see the port."""
+
+        def remove() -> None:
+            with contextlib.suppress(NotFoundError):
+                self._stat(path)
+                self._system.rm_file(self._key(path))
+
+        with contextlib.suppress(NotFoundError):
+            await self._run("delete", path, remove)
+
+    def expect(self, path: str, size: int | None = None) -> None:
+        """Nothing is read ahead; see the port."""
+        check_path(path)
+
+    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+        """Random access: small objects whole, others as the file system reads them; see the port."""
+        check_path(path)
+        with _translated("read", path):
+            known = self._stat(path).size
+            if self._memory or known <= WHOLE:
+                return pa.BufferReader(self._bytes(path, 0, known))
+            return pa.PythonFile(self._system.open(self._key(path), "rb"), "r")
+
+    # --- in threads ---
+
+    async def _run(self, doing: str, path: str, work: Callable[[], T], *, checked: bool = False) -> T:
+        if not checked:
+            check_path(path)
+
+        def translated() -> T:
+            with _translated(doing, path), _memory if self._memory else contextlib.nullcontext():
+                return work()
+
+        return await asyncio.to_thread(translated)
+
+    def _part(self, path: str, start: int, length: int | None) -> tuple[bytes, Stat]:
+        stat = self._stat(path)
+        end = stat.size if length is None else min(stat.size, start + length)
+        return self._bytes(path, start, end), stat
+
+    def _bytes(self, path: str, start: int, end: int) -> bytes:
+        if start >= end:
+            return b""
+        return bytes(self._system.cat_file(self._key(path), start=start, end=end))
+
+    def _stat(self, path: str) -> Stat:
+        info = self._system.info(self._key(path))
+        if info["type"] != "file":
+            raise NotFoundError("there is no object with that name", path=path)
+        return Stat(path, int(info["size"]), _modified_ms(info))
+
+    def _listed(self, folder: str) -> dict[str, Stat]:
+        key = f"{self._root}/{folder}".rstrip("/")
+        try:
+            entries = self._system.ls(key, detail=True)
+        except _ABSENT:
+            return {}
+        found = {}
+        for info in entries:
+            name = info["name"].rstrip("/").rpartition("/")[2]
+            if info["type"] == "file" and self._key(f"{folder}{name}") == info["name"] and not is_temporary(name):
+                found[f"{folder}{name}"] = Stat(f"{folder}{name}", int(info["size"]), _modified_ms(info))
+        return found
+
+    def _create(self, path: str, data: bytes) -> None:
+        if self._local:
+            self._linked(path, data)
+        else:
+            self._system.pipe_file(self._key(path), data, mode="create")
+
+    def _replace(self, path: str, data: bytes) -> None:
+        if self._local:
+            key = self._key(path)
+            self._system.mv(self._temporary(key, data), key)
+        else:
+            self._system.pipe_file(self._key(path), data)
+
+    def _linked(self, path: str, data: bytes) -> None:
+        """A file that others see whole: opened for exclusive writing, they would see it grow."""
+        key = self._key(path)
+        temporary = self._temporary(key, data)
+        try:
+            self._system.link(temporary, key)
+        finally:
+            self._system.rm_file(temporary)
+
+    def _temporary(self, key: str, data: bytes) -> str:
+        folder = key.rpartition("/")[0]
+        self._system.makedirs(folder, exist_ok=True)
+        temporary = temporary_path(folder)
+        self._system.pipe_file(temporary, data)
+        return temporary
+
+    def _key(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+
+_memory = threading.Lock()
+"""fsspec's memory file system looks and writes in two steps."""
+
+
+def open_fsspec(uri: str, options: Mapping[str, object]) -> FsspecStorage:
+    """The store at a URI that fsspec understands. Touches nothing yet.
+
+    Raises:
+        ConfigError: options that the file system does not take.
+        UnsupportedError: its implementation is not installed.
+    """
+    scheme = uri.partition(":")[0].lower()
+    try:
+        fsspec.get_filesystem_class(scheme)
+    except (ImportError, ValueError):
+        raise UnsupportedError(f"what fsspec needs for {scheme}:// locations is not installed", path=uri) from None
+    try:
+        system, root = fsspec.core.url_to_fs(uri, use_listings_cache=False, **options)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"the location cannot be opened: {type(error).__name__}", path=uri) from None
+    return FsspecStorage(system, root, uri)
+
+
+@contextlib.contextmanager
+def _translated(doing: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except _ABSENT:
+        raise NotFoundError("there is no object with that name", path=path) from None
+    except FileExistsError:
+        raise ExistsError("there is an object with that name already", path=path) from None
+    except PermissionError:
+        hint = "Check what the credentials may do"
+        raise StorageError(f"cannot {doing}: permission denied", path=path, hint=hint) from None
+    except _failures() as error:
+        raise StorageError(f"cannot {doing}: {type(error).__name__}: {error}", path=path, retriable=True) from None
+
+
+_FAILURES = (
+    ("gcsfs.retry", "HttpError"),
+    ("google.auth.exceptions", "GoogleAuthError"),
+    ("azure.core.exceptions", "AzureError"),
+    ("aiohttp", "ClientError"),
+)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What file systems raise, besides what Python's own functions do: of those that are in use."""
+    known = (getattr(sys.modules.get(module), name, None) for module, name in _FAILURES)
+    return (OSError, RuntimeError, ValueError, *(each for each in known if each is not None))
+
+
+def _unconditional(path: str) -> UnsupportedError:
+    return UnsupportedError(
+        "this store has no conditional put that cdfd could rely on",
+        path=path,
+        hint="Keep the ledger elsewhere: `progress.ledger` with a path, or on S3; see docs/s3.md",
+    )
+
+
+def _modified_ms(info: Mapping[str, Any]) -> int:
+    """Milliseconds since the Unix epoch, from whatever a file system calls it; 0 where it does not say."""
+    value = next((info[name] for name in _TIMES if info.get(name) is not None), None)
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return int(aware.timestamp() * 1000)
+    return int(value * 1000) if isinstance(value, int | float) else 0
