@@ -23,13 +23,13 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore import UNSIGNED
 from botocore.exceptions import ClientError
-from botocore.loaders import create_loader
 from botocore.utils import parse_timestamp
 
 from cdfd.errors import ExistsError, StorageError
 from cdfd.storage import s3_clock
 from cdfd.storage.s3_errors import EXISTS, EXPIRED, FAILURES, SKEWED, Request, code_of, translated
 from cdfd.storage.s3_loop import RequestLoop, request_loop
+from cdfd.storage.s3_models import Models
 from cdfd.storage.s3_options import S3Options
 
 T = TypeVar("T")
@@ -224,7 +224,7 @@ class S3Client:
         options = self.options
         session = AioSession(profile=options.profile)
         # What S3's requests look like is a large file: one that was read serves all clients.
-        session.register_component("data_loader", _loader)
+        session.register_component("data_loader", _models)
         session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time)
         stack = AsyncExitStack()
         client = await stack.enter_async_context(
@@ -255,7 +255,7 @@ class S3Client:
 
 
 _WRITER = "cdfd-writer"
-_loader = create_loader()
+_models = Models()
 
 
 def _time(text: Any) -> datetime:
