@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import threading
@@ -24,13 +23,18 @@ Line = dict[str, Any]
 class Daemon:
     """A daemon that runs from here to the end of a `with`, however it ends.
 
+    Args:
+        config: the file.
+        options: of `cdfd run`.
+        within: a command that becomes the one that it is given.
+
     Attributes:
         lines: its log so far, as it comes.
         said: what it wrote besides, such as the error that it ends with.
     """
 
-    def __init__(self, config: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
-        command = [*CDFD, "--log-format", "json", "run", "-c", str(config), *options]
+    def __init__(self, config: Path, *options: str, within: Sequence[str] = ()) -> None:
+        command = [*within, *CDFD, "--log-format", "json", "run", "-c", str(config), *options]
         self.lines: list[Line] = []
         self.said: list[str] = []
         self._news = threading.Condition()
@@ -41,7 +45,6 @@ class Daemon:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | dict(environment or {}),
         )
         self._reader = threading.Thread(target=self._collect, name="daemon's log")
         self._reader.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,8 @@ class Pipeline:
         told = {"uri": self.uri} | (table or {})
         self.config = configure(self.folder, self.name, self.servers, [told], **{**self.sections, **sections})
 
-    def daemon(self, *options: str) -> Daemon:
-        return Daemon(self.config, *options)
+    def daemon(self, *options: str, within: Sequence[str] = ()) -> Daemon:
+        return Daemon(self.config, *options, within=within)
 
     def writing(self, seed: int = 1, *, pause: float = 0.02, burst: int = 0) -> Writing:
         """Somebody who changes the table all the time."""

@@ -169,7 +169,7 @@ class TestSigterm:
     def test_while_the_broker_cannot_be_reached(self, large: Pipeline, proxy: Proxy) -> None:
         proxy.refuse()
         with large.daemon() as daemon:
-            daemon.wait_for("1 tables")
+            daemon.wait_for(f"pipeline {large.name}")
             daemon.signal(signal.SIGTERM)
             assert daemon.ended(10) == 0, daemon.log()
         proxy.resume()

@@ -8,7 +8,8 @@ import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import ledger_writer
 import pytest
@@ -35,11 +36,11 @@ def table(pipeline: Pipeline) -> TableWriter:
     return table
 
 
-def recorded(pipeline: Pipeline, name: str | None = None) -> int | None:
-    """The version that the ledger knows of a table."""
+def recorded(pipeline: Pipeline, folder: Path | None = None, name: str | None = None) -> int | None:
+    """The version that the ledger, or another one in `folder`, knows of a table."""
 
     async def asked() -> int | None:
-        ledger = TableLedger(LocalStorage(pipeline.ledger), SystemClock())
+        ledger = TableLedger(LocalStorage(folder or pipeline.ledger), SystemClock())
         try:
             found = await ledger.position(name or app_id(pipeline.name, "orders"))
         finally:
@@ -49,37 +50,41 @@ def recorded(pipeline: Pipeline, name: str | None = None) -> int | None:
     return asyncio.run(asked())
 
 
-@contextmanager
-def own_disk(pipeline: Pipeline) -> Iterator[bool]:
-    """The ledger is on a file system of its own; or is not, where we may not have one."""
+def small_disk(pipeline: Pipeline) -> list[str]:
+    """What to run a daemon in so that its ledger, and nobody else's, is on a file system of 256 KiB that is gone with it.
+
+    Nothing, where the system does not let us.
+    """
     pipeline.ledger.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(pipeline.ledger)]
-    mounted = shutil.which("mount") is not None and not subprocess.run(mount, stderr=subprocess.DEVNULL).returncode
-    try:
-        yield mounted
-    finally:
-        if mounted:
-            subprocess.run(["umount", "--lazy", str(pipeline.ledger)], check=True)
+    mount = 'mount -t tmpfs -o size=256k tmpfs "$0" && exec "$@"'
+    within = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, str(pipeline.ledger)]
+    possible = shutil.which("unshare") and subprocess.run([*within, "true"], stderr=subprocess.DEVNULL).returncode == 0
+    return within if possible else []
+
+
+def seen_by(daemon: Daemon, folder: Path) -> Path:
+    """A folder as a process has it, which may have something else there than we have."""
+    return Path(f"/proc/{daemon.pid}/root{folder}")
 
 
 @contextmanager
-def full(pipeline: Pipeline, daemon: Daemon, *, mounted: bool) -> Iterator[None]:
-    """There is no space left for the ledger; without a disk of its own, the daemon may write no byte to any file, which comes to the same."""
-    filling = pipeline.ledger / "filling"
-    soft, hard = resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE)
-    if mounted:
-        with filling.open("wb", buffering=0) as file:
-            try:
-                while file.write(bytes(4096)):
-                    pass
-            except OSError:
-                pass
-    else:
-        resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (0, hard))
+def full(folder: Path) -> Iterator[None]:
+    """There is no space left on a small disk."""
+    filling = folder / "filling"
+    with filling.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
     yield
-    if mounted:
-        filling.unlink()
-    else:
+    filling.unlink()
+
+
+@contextmanager
+def nothing_may_grow(daemon: Daemon) -> Iterator[None]:
+    """The daemon may write no byte to any file. Nobody needs a right for that, and no disk."""
+    soft, hard = resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (0, hard))
+    yield
+    if daemon.running:
         resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (soft, hard))
 
 
@@ -90,38 +95,39 @@ def the_ledger_complains(daemon: Daemon) -> None:
 
 
 class TestCannotBeWritten:
-    @pytest.mark.parametrize("own", [True, False], ids=["no space left", "no file may grow"])
-    def test_disk_full(self, pipeline: Pipeline, table: TableWriter, own: bool) -> None:
-        with own_disk(pipeline) as mounted, pipeline.daemon() as daemon:
+    @pytest.mark.parametrize("small", [True, False], ids=["no space left", "no file may grow"])
+    def test_disk_full(self, pipeline: Pipeline, table: TableWriter, small: bool) -> None:
+        within = small_disk(pipeline) if small else []
+        with pipeline.daemon(within=within) as daemon:
             assert pipeline.check() == 3
-            until(lambda: recorded(pipeline) == 1)
-            with full(pipeline, daemon, mounted=mounted and own):
+            folder = seen_by(daemon, pipeline.ledger)
+            until(lambda: recorded(pipeline, folder) == 1)
+            with full(folder) if within else nothing_may_grow(daemon):
                 do(table.insert(rows(3)))
                 assert pipeline.check() == 4
                 the_ledger_complains(daemon)
                 do(table.insert(rows(4)))
                 assert pipeline.check() == 5
-                assert recorded(pipeline) == 1
+                assert recorded(pipeline, folder) == 1
             # By itself: no further version is needed.
-            until(lambda: recorded(pipeline) == 3)
+            until(lambda: recorded(pipeline, folder) == 3)
             daemon.stop()
         assert pipeline.check() == 5
 
     def test_full_at_the_end(self, pipeline: Pipeline, table: TableWriter) -> None:
-        with own_disk(pipeline) as mounted:
-            with pipeline.daemon() as daemon:
-                assert pipeline.check() == 3
-                until(lambda: recorded(pipeline) == 1)
-                with full(pipeline, daemon, mounted=mounted):
-                    do(table.insert(rows(3)))
-                    assert pipeline.check() == 4
-                    daemon.stop()
-            assert recorded(pipeline) == 1
-            with pipeline.daemon() as daemon:
-                assert "lags at version 1" in daemon.wait_for("resuming at version 3")["message"]
-                until(lambda: recorded(pipeline) == 2)
+        with pipeline.daemon() as daemon:
+            assert pipeline.check() == 3
+            until(lambda: recorded(pipeline) == 1)
+            with nothing_may_grow(daemon):
+                do(table.insert(rows(3)))
+                assert pipeline.check() == 4
                 daemon.stop()
-            assert pipeline.check() == 4
+        assert recorded(pipeline) == 1
+        with pipeline.daemon() as daemon:
+            assert "lags at version 1" in daemon.wait_for("resuming at version 3")["message"]
+            until(lambda: recorded(pipeline) == 2)
+            daemon.stop()
+        assert pipeline.check() == 4
 
     def test_something_else_in_its_place(self, pipeline: Pipeline, table: TableWriter) -> None:
         pipeline.ledger.write_text("not a folder")
@@ -166,7 +172,7 @@ class TestOthers:
             other.wait()
         assert pipeline.check() == 23
         assert recorded(pipeline) == 21
-        assert recorded(pipeline, "somebody") == many - 1
+        assert recorded(pipeline, name="somebody") == many - 1
 
     def test_two_daemons_of_different_pipelines(self, pipeline: Pipeline, table: TableWriter) -> None:
         second = Pipeline(pipeline.folder, f"{pipeline.name}-2", pipeline.servers, pipeline.direct)
