@@ -36,6 +36,9 @@ Select = Callable[[TableSchema], TableSchema]
 LITTLE_BYTES = 256 << 10
 """Bytes of files that are worked through before a thread has even started."""
 
+TINY_BYTES = 16 << 10
+"""Bytes of files, on average, that hold a few rows each."""
+
 
 def everything(schema: TableSchema) -> TableSchema:
     """All columns."""
@@ -105,12 +108,14 @@ class Execution:
         """Cores to keep busy with what is done to the rows of `plans`: at the tip of a table they are few, and a thread costs more."""
         return 1 if len(plans) == 1 and len(plans[0].scans) <= 4 and _is_little(plans[0].size) else self.threads
 
-    @property
-    def _lanes(self) -> int:
+    def _lanes(self, plans: Iterable[ChangePlan]) -> int:
         """Files to read at a time. Files differ in size and rows have to wait for their turn, so one for each core is too few."""
         if self.files.storage.remote:
             # A file's first bytes are a round trip away, even where the next file's are asked for meanwhile.
             return 2 * self.threads + 2
+        if isinstance(plans, Sequence) and _are_tiny(plans):
+            # Reading them is mostly Python: two threads that take turns with it need half as much again as one.
+            return 1
         return 1 if self.threads == 1 else self.threads + 1
 
     @property
@@ -131,7 +136,7 @@ class Execution:
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
         tasks = self._tasks(plans, 0 if start is None else start.part)
         columns: VersionColumns | None = None
-        for scanned in in_order(tasks, workers=self._lanes, depth=self._depth):
+        for scanned in in_order(tasks, workers=self._lanes(plans), depth=self._depth):
             plan, rows = scanned.plan, scanned.rows
             if columns is None:
                 columns = VersionColumns(plan.version, plan.timestamp_ms)
@@ -223,6 +228,11 @@ class Execution:
 def _cores() -> int:
     # Linux tells which cores a container may use, other systems only how many there are.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _are_tiny(plans: Sequence[ChangePlan]) -> bool:
+    files = sum(len(plan.scans) for plan in plans)
+    return 0 < sum(plan.size for plan in plans) <= TINY_BYTES * files
 
 
 def _is_little(size: int) -> bool:
