@@ -27,10 +27,14 @@ def payloads(uri: str) -> Path:
     return path
 
 
-def rows_per_second(servers: str, topic: str, rows: int, lines: Path) -> float:
-    """By its own account: from the first row to the last acknowledgement, the JVM's start left out."""
+def rows_per_second(servers: str, topic: str, rows: int, payload: Path | int) -> float:
+    """By its own account: from the first row to the last acknowledgement, the JVM's start left out.
+
+    The rows are lines of a file, drawn at random, or so many random letters each.
+    """
     properties = [f"bootstrap.servers={servers}", "acks=all", "compression.type=lz4", *BATCHES]
-    arguments = ["--topic", topic, "--num-records", str(rows), "--throughput", "-1", "--payload-file", str(lines)]
+    arguments = ["--topic", topic, "--num-records", str(rows), "--throughput", "-1"]
+    arguments += ["--record-size", str(payload)] if isinstance(payload, int) else ["--payload-file", str(payload)]
     tool = "org.apache.kafka.tools.ProducerPerformance"
     command = installed().command(tool, *arguments, "--command-property", *properties, jvm=())
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
