@@ -124,7 +124,9 @@ class Feed:
             await self._run()
         finally:
             recording.cancel()
-            await asyncio.gather(recording, return_exceptions=True)
+            await asyncio.wait((recording,))
+        if not recording.cancelled():
+            recording.result()  # it ends of nothing but a bug, which must not go unseen
         await self.recorder.finish()
 
     async def _run(self) -> None:
