@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -123,7 +123,7 @@ class Execution:
         """Batches of a file that may wait for their turn: where more files are read at a time, fewer of each."""
         return 4 if self.files.storage.remote else 8
 
-    def batches(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Iterator[ChangeBatch]:
+    def batches(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Generator[ChangeBatch, None, None]:
         """The change rows of `plans`.
 
         Args:

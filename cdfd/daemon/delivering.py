@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cdfd.changes.execute import ChangeBatch, Execution, in_thread
@@ -214,11 +214,11 @@ async def _delivery(sink: Sink, position: Position, monitor: Monitor) -> AsyncGe
         raise
 
 
-def _lots(batches: Iterator[ChangeBatch]) -> Iterator[list[ChangeBatch]]:
+def _lots(batches: Generator[ChangeBatch, None, None]) -> Iterator[list[ChangeBatch]]:
     """Batches, the small ones many at a time: each fetch from another thread costs more than a row."""
     lot: list[ChangeBatch] = []
     size = 0
-    with contextlib.closing(batches):  # type: ignore[type-var]  # it is a generator
+    with contextlib.closing(batches):
         for found in batches:
             lot.append(found)
             size += found.rows.get_total_buffer_size() if found.rows.num_rows < 1024 else _LOT_BYTES
