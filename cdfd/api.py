@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
@@ -15,11 +15,13 @@ from cdfd.changes.columns import change_schema
 from cdfd.changes.conform import Conformer
 from cdfd.changes.execute import Execution, everything, in_thread, named
 from cdfd.changes.plan import ChangePlan, Changes
+from cdfd.delta.header import Header
 from cdfd.errors import ConfigError
 from cdfd.table import Table
 from cdfd.tail.start import Start, awaited_start, check_range, start_version, until_version
 
 T = TypeVar("T")
+U = TypeVar("U")
 StorageOptions = Mapping[str, object]
 
 
@@ -56,8 +58,7 @@ def changes(
     """
     table = Table.open(uri, storage_options, allowed_roots)
     with _Loop() as loop:
-        first, last = loop.run(_range(table, start, end))
-        header = loop.run(table.log.header(last if last >= first else None))
+        first, last, header = loop.run(_range(table, start, end))
     conformer = Conformer(header.schema if columns is None else header.schema.select(columns))
     execution = Execution(table.files, conformer.select)
 
@@ -137,15 +138,25 @@ async def follow(
                     yield found.rows
 
 
-async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, int]:
-    first = await start_version(table.log, start)
-    newest = await table.log.latest_version()
-    last = newest if end is None else await until_version(table.log, end)
+async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, int, Header]:
+    """The first version, the last, and what the table is like at the last."""
+    # Neither needs the other, and in a remote store each is several round trips.
+    first, header = await _both(start_version(table.log, start), table.log.header())
+    last = header.version if end is None else await until_version(table.log, end)
     assert last is not None
-    if last > newest:
-        raise ConfigError(f"there is no version {last}; the newest is {newest}", table=table.uri)
+    if last > header.version:
+        raise ConfigError(f"there is no version {last}; the newest is {header.version}", table=table.uri)
     check_range(first, last, table.uri)
-    return first, last
+    return first, last, header if last in (first - 1, header.version) else await table.log.header(last)
+
+
+async def _both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> tuple[T, U]:
+    """The results of two, begun together. Where both fail, the error is that of the first."""
+    first, second = await asyncio.gather(one, other, return_exceptions=True)
+    for result in (first, second):
+        if isinstance(result, BaseException):
+            raise result
+    return cast(tuple[T, U], (first, second))
 
 
 def _plans(loop: _Loop, table: Table, first: int, last: int, changes: Changes) -> Iterator[ChangePlan]:

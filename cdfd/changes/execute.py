@@ -112,16 +112,11 @@ class Execution:
         """Files to read at a time. Files differ in size and rows have to wait for their turn, so one for each core is too few."""
         if self.files.storage.remote:
             # A file's first bytes are a round trip away, even where the next file's are asked for meanwhile.
-            return 2 * self.threads + 2
+            return 2 * self.threads
         if isinstance(plans, Sequence) and _are_tiny(plans):
             # Reading them is mostly Python: two threads that take turns with it need half as much again as one.
             return 1
         return 1 if self.threads == 1 else self.threads + 1
-
-    @property
-    def _depth(self) -> int:
-        """Batches of a file that may wait for their turn: where more files are read at a time, fewer of each."""
-        return 4 if self.files.storage.remote else 8
 
     def batches(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Generator[ChangeBatch, None, None]:
         """The change rows of `plans`.
@@ -136,7 +131,7 @@ class Execution:
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
         tasks = self._tasks(plans, 0 if start is None else start.part)
         columns: VersionColumns | None = None
-        for scanned in in_order(tasks, workers=self._lanes(plans), depth=self._depth):
+        for scanned in in_order(tasks, workers=self._lanes(plans)):
             plan, rows = scanned.plan, scanned.rows
             if columns is None:
                 columns = VersionColumns(plan.version, plan.timestamp_ms)

@@ -49,12 +49,12 @@ class S3Storage:
 
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes of an object in one GET; see the port."""
-        return (await self._read(path, start, length)).data
+        return bytes((await self._read(path, start, length)).data)
 
     async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
         """The beginning of an object, and what it is, in one GET; see the port."""
         got = await self._read(path, 0, length)
-        return got.data, Stat(path, got.size, got.modified_ms)
+        return bytes(got.data), Stat(path, got.size, got.modified_ms)
 
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         """Objects, asked for at a time, a GET for each; see the port."""

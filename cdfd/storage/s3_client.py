@@ -19,6 +19,7 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 
+import pyarrow as pa
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore import UNSIGNED
@@ -39,6 +40,8 @@ FIRST_DELAY, MAX_DELAY = 0.05, 5.0
 """Seconds to wait at most before the second attempt, and before any."""
 RENEW_SECONDS = 5.0
 """How often credentials that have expired are looked for anew."""
+LARGE, WHOLE_BODY = 128 << 10, 64 << 20
+"""Bytes from which a body is read into a buffer of its size; and, where no range says how long it may be, up to which."""
 TELL_AFTER, TELL_SECONDS = 3, 30.0
 """Failed attempts of a request after which it is said, and how often that is said."""
 
@@ -54,7 +57,7 @@ for _name in ("botocore", "aiobotocore"):
 class Got:
     """Bytes of an object, and what is known of all of it: its size, when it was written (ms since the epoch), which writing it is."""
 
-    data: bytes
+    data: bytes | pa.Buffer
     size: int
     modified_ms: int
     etag: str
@@ -298,8 +301,12 @@ def _range(start: int, length: int | None) -> str:
 
 
 async def _body(response: dict[str, Any], start: int, length: int | None) -> Got:
+    data: bytes | pa.Buffer
     async with response["Body"] as body:
-        data = bytes(await body.read())
+        if LARGE <= response["ContentLength"] <= (length or WHOLE_BODY):
+            data = await _filled(pa.allocate_buffer(response["ContentLength"]), body)
+        else:
+            data = bytes(await body.read())
     total = len(data)
     content_range = response.get("ContentRange")
     if content_range:
@@ -309,6 +316,17 @@ async def _body(response: dict[str, Any], start: int, length: int | None) -> Got
         end = None if length is None else max(0, start) + length
         data = data[start:] if start < 0 else data[start:end]
     return Got(data, total, _modified_ms(response), str(response["ETag"]))
+
+
+async def _filled(buffer: pa.Buffer, body: Any) -> pa.Buffer:
+    """A body of the buffer's size. Arrow's memory is used again and again: that of new `bytes` costs as much as the copy into it."""
+    with memoryview(buffer).cast("B") as view:
+        at = 0
+        while read := await body.readinto(view[at:]):
+            at += read
+    # Nothing is left but the body's end, after which the connection serves the next request. Where it came early, this is the error.
+    await body.read()
+    return buffer
 
 
 def _modified_ms(response: dict[str, Any]) -> int:

@@ -211,7 +211,7 @@ class _Ranges:
         work = self._client.get(self._request, piece.start, size, etag=self._etag)
         piece.future = self._client.loop.submit(work)
 
-    def _bytes(self, piece: _Piece) -> bytes:
+    def _bytes(self, piece: _Piece) -> bytes | pa.Buffer:
         assert piece.future is not None
         try:
             data = piece.future.result().data
