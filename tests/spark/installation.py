@@ -1,0 +1,74 @@
+"""The jars of real Spark tests: delta-spark and Spark's own Kafka connector, from Maven Central, once, into `.cache/spark-jars`."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+POM = Path(__file__).with_name("pom.xml")
+CACHE = Path(__file__).parents[2] / ".cache" / "spark-jars"
+_DOWNLOAD_SECONDS = 600
+
+
+class JarsError(Exception):
+    """They cannot be had, and why."""
+
+
+def missing() -> str | None:
+    """Why no Spark can run here, or None."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        return "there is no PySpark: install cdfd[spark]"
+    try:
+        answer = subprocess.run([_java(), "-version"], capture_output=True, text=True, timeout=60)
+    except FileNotFoundError:
+        return "Spark needs Java 17 or newer: there is no `java` on the PATH, and JAVA_HOME leads to none"
+    version = re.search(r'version "(\d+)', answer.stderr)
+    if answer.returncode != 0 or version is None or int(version[1]) < 17:
+        return f"Spark needs Java 17 or newer: `java -version` says {answer.stderr.strip()[:100]!r}"
+    if not (_place() / "complete").exists() and shutil.which("mvn") is None:
+        return "the jars come from Maven Central: there is no `mvn` on the PATH, and none were fetched before"
+    return None
+
+
+def jars() -> list[Path]:
+    """What there is, fetched first where there is nothing. Several processes may ask at once.
+
+    Raises:
+        JarsError: Maven cannot fetch them.
+    """
+    place = _place()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (place / "complete").exists():
+            _fetch(place)
+    return sorted((place / "jars").glob("*.jar"))
+
+
+def _place() -> Path:
+    return CACHE / hashlib.sha256(POM.read_bytes()).hexdigest()[:16]
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return os.path.join(home, "bin", "java") if home else "java"
+
+
+def _fetch(place: Path) -> None:
+    print("fetching delta-spark and Spark's Kafka connector from Maven Central, once", file=sys.stderr, flush=True)
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    command = ["mvn", "-B", "-q", "-ntp", "-f", str(POM), "dependency:copy-dependencies"]
+    options = [f"-DoutputDirectory={place / 'jars'}", "-DincludeScope=runtime"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS)
+    if done.returncode:
+        raise JarsError(f"Maven failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    (place / "complete").touch()
