@@ -60,7 +60,7 @@ def changes(
     with _Loop() as loop:
         first, last, header = loop.run(_range(table, start, end))
     conformer = Conformer(header.schema if columns is None else header.schema.select(columns))
-    execution = Execution(table.files, conformer.select)
+    execution = Execution(table.files, conformer.select, whole=columns is None)
 
     def rows() -> Iterator[pa.RecordBatch]:
         # A loop of its own: a reader that is never read must not leave a thread behind.
@@ -97,7 +97,7 @@ def snapshot(
         at = loop.run(until_version(table.log, version))
         found = loop.run(table.stream().snapshot(at))
     chosen = found.plan.schema if columns is None else found.plan.schema.select(columns)
-    execution = Execution(table.files, lambda _: chosen)
+    execution = Execution(table.files, lambda _: chosen, whole=columns is None)
     schema = change_schema(chosen.arrow)
     return pa.RecordBatchReader.from_batches(schema, (batch.rows for batch in execution.batches([found.plan])))
 
@@ -127,7 +127,9 @@ async def follow(
         CdfdError: naming table, version and file.
     """
     table = Table.open(uri, storage_options, allowed_roots)
-    execution = Execution(table.files, everything if columns is None else partial(named, tuple(columns)))
+    execution = Execution(
+        table.files, everything if columns is None else partial(named, tuple(columns)), whole=columns is None
+    )
     with table.tailer(interval=poll_interval, max_interval=5 * poll_interval) as tailer:
         first = await awaited_start(tailer, start)
         if columns is not None:

@@ -88,8 +88,8 @@ class FaultyStorage:
         await self.inner.delete(path)
         await self.after("delete", path)
 
-    def expect(self, path: str, size: int | None = None) -> None:
-        self.inner.expect(path, size)
+    def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
+        self.inner.expect(path, size, whole=whole)
 
     def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
         return self.inner.open_columns(path, size)

@@ -91,6 +91,8 @@ class Execution:
         workers: cores to keep busy; as many as the process may use where None.
         batch_rows: rows of a batch, at most; smaller ones need less memory on their way, larger ones less time.
         on_missing: what to do where a file is gone.
+        whole: whether `select` chooses all columns: a remote store reads files on from their beginning then, before their ends tell where
+            which column is.
     """
 
     files: TableFiles
@@ -98,6 +100,7 @@ class Execution:
     workers: int | None = None
     batch_rows: int = BATCH_ROWS
     on_missing: OnMissing = fail
+    whole: bool = False
 
     @property
     def threads(self) -> int:
@@ -145,7 +148,7 @@ class Execution:
 
     def _tasks(self, plans: Iterable[ChangePlan], first_part: int) -> Iterator[Callable[[], Iterator[_Scanned]]]:
         remote = self.files.storage.remote
-        for plan in in_sight(plans, first_part, self.files) if remote else plans:
+        for plan in in_sight(plans, first_part, self.files, self.whole) if remote else plans:
             scans = plan.scans[first_part:]
             first_part = 0
             # Where the late halves are not of these parts, nobody would take what is held.
@@ -156,7 +159,7 @@ class Execution:
                 yield partial(self._look, scan, looks[scan.path])
             for number, scan in enumerate(scans):
                 if remote:
-                    further(scans, number, self.files)
+                    further(scans, number, self.files, self.whole)
                 if scan.images == "early":
                     shelves[scan.path] = Future()
                 # With one file to read, the columns are what can be decoded side by side.

@@ -77,11 +77,11 @@ class TableFiles:
                 # Removed while it was read: a store has no hold on what is open.
                 raise MissingFileError("the file is gone", path=path, hint=MISSING) from None
 
-    def expect(self, path: str, size: int) -> None:
-        """A file that will be opened soon. Where it cannot be, opening it says why."""
+    def expect(self, path: str, size: int, *, whole: bool = False) -> None:
+        """A file that will be opened soon, and with `whole` read with all its columns. Where it cannot be, opening it says why."""
         with contextlib.suppress(PathError):
             storage, inside = self.locate(path)
-            storage.expect(inside, size or None)
+            storage.expect(inside, size or None, whole=whole)
 
     def rows(self, descriptor: DeletionVectorDescriptor | None) -> RowSet | None:
         """The rows that a deletion vector holds; None for no vector.

@@ -13,7 +13,9 @@ FILES = 6
 """Files to be ahead, at least, of the one that is read next; where plans hold more than that, up to three times as many."""
 
 
-def in_sight(plans: Iterable[ChangePlan], first_part: int, files: TableFiles) -> Iterator[ChangePlan]:
+def in_sight(
+    plans: Iterable[ChangePlan], first_part: int, files: TableFiles, whole: bool = False
+) -> Iterator[ChangePlan]:
     """The plans. As many are taken ahead as it needs for `FILES` files; what an error ends comes before that error."""
     source = iter(plans)
     waiting: deque[ChangePlan] = deque()
@@ -28,7 +30,7 @@ def in_sight(plans: Iterable[ChangePlan], first_part: int, files: TableFiles) ->
                 more = False
                 break
             for scan in plan.scans[first_part : first_part + FILES]:
-                files.expect(scan.path, scan.size)
+                _expect(scan, files, whole)
             first_part = 0
             waiting.append(plan)
             known += len(plan.scans)
@@ -42,8 +44,12 @@ def in_sight(plans: Iterable[ChangePlan], first_part: int, files: TableFiles) ->
             return
 
 
-def further(scans: Sequence[FileScan], number: int, files: TableFiles) -> None:
+def further(scans: Sequence[FileScan], number: int, files: TableFiles, whole: bool = False) -> None:
     """The scan of that number is next: have one more of its plan in sight."""
     if number + FILES < len(scans):
-        scan = scans[number + FILES]
-        files.expect(scan.path, scan.size)
+        _expect(scans[number + FILES], files, whole)
+
+
+def _expect(scan: FileScan, files: TableFiles, whole: bool) -> None:
+    # Where only some rows are wanted, row groups are left out.
+    files.expect(scan.path, scan.size, whole=whole and scan.only is None)

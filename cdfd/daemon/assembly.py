@@ -123,7 +123,9 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
     config, clock = shared.config, shared.clock
     opened = open_table(config, table)
     select = everything if table.columns is None else partial(named, table.columns)
-    execution = Execution(opened.files, select, batch_rows=BATCH_ROWS, on_missing=_on_missing(table))
+    execution = Execution(
+        opened.files, select, batch_rows=BATCH_ROWS, on_missing=_on_missing(table), whole=table.columns is None
+    )
     ledger = shared.ledger_of(table)
     recorder = None
     if ledger is not None:

@@ -83,10 +83,10 @@ class Storage(Protocol):
         Readers see all of it or nothing. When it returns, this process no longer sees the object; a power failure may bring it back.
         """
 
-    def expect(self, path: str, size: int | None = None) -> None:
+    def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """An object that will be read from its beginning, or opened, soon, and that may not be there: a remote store may begin to read it.
 
-        Nothing but time depends on it. Returns at once, and raises nothing but `PathError`.
+        With `whole`, all of what is opened will be read. Nothing but time depends on it. Returns at once, and raises nothing but `PathError`.
         """
 
     def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:

@@ -118,7 +118,7 @@ class FsspecStorage:
         with contextlib.suppress(NotFoundError):
             await self._run("delete", path, remove)
 
-    def expect(self, path: str, size: int | None = None) -> None:
+    def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """Nothing is read ahead; see the port."""
         check_path(path)
 

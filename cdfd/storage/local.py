@@ -96,7 +96,7 @@ class LocalStorage:
         """Size and modification time of a file; see the port."""
         return await asyncio.to_thread(self._stat, path)
 
-    def expect(self, path: str, size: int | None = None) -> None:
+    def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """Nothing to do: reading takes no time; see the port."""
         check_path(path)
 

@@ -85,7 +85,7 @@ class MemoryStorage:
         """Size and modification time of an object; see the port."""
         return self._stat(path)
 
-    def expect(self, path: str, size: int | None = None) -> None:
+    def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """Nothing to do: reading takes no time; see the port."""
         check_path(path)
 

@@ -15,8 +15,8 @@ from cdfd.errors import ConfigError, StorageError
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_one_by_one
 from cdfd.storage.s3_client import Got, S3Client, client_for, modified_ms
 from cdfd.storage.s3_errors import Request
-from cdfd.storage.s3_expected import Expected, result
-from cdfd.storage.s3_file import first_request, opened
+from cdfd.storage.s3_expected import Ahead, Expected, result
+from cdfd.storage.s3_file import beginning, first_request, opened
 from cdfd.storage.s3_options import parse
 
 _URI = re.compile(r"s3[an]?://([A-Za-z0-9][A-Za-z0-9._-]{1,254})((?:/.*)?)", re.IGNORECASE | re.DOTALL)
@@ -118,12 +118,16 @@ class S3Storage:
         check_path(path)
         await self._client.loop.run(self._client.delete(self._request("delete", path)))
 
-    def expect(self, path: str, size: int | None = None) -> None:
-        """Begin to read an object: all of a small one, of a larger one the end; see the port."""
+    def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
+        """Begin to read an object: all of a small one, of a larger one the end, and with `whole` the beginning too; see the port."""
         check_path(path)
         start, length = first_request(size)
         weight = (length or -start) if size is None else min(size, length or -start)
-        self._expected.begin(self._request("read", path), start, length, weight)
+        first = Ahead(start, length, weight)
+        further = beginning(size) if whole and size is not None else ()
+        self._expected.begin(
+            self._request("read", path), [first, *(Ahead(at, end - at, end - at) for at, end in further)]
+        )
 
     def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access: small objects whole, of others the ranges that are read. See the port."""
@@ -131,10 +135,10 @@ class S3Storage:
         start, length = first_request(size)
         request = self._request("read", path)
         under_way = self._expected.take(path)
-        got = None if under_way is None else result(under_way)
+        got = result(under_way[0]) if under_way else None
         if got is None:
             got = self._client.loop.submit(self._client.get(request, start, length)).result()
-        return opened(self._client, request, got, start)
+        return opened(self._client, request, got, start, under_way[1:])
 
     async def _read(self, path: str, start: int, length: int | None) -> Got:
         check_path(path)
@@ -149,10 +153,12 @@ class S3Storage:
     async def _taken(self, path: str, length: int | None) -> Got | None:
         """What was expected to be read, where that is it."""
         under_way = self._expected.take(path)
-        if under_way is None:
+        if not under_way:
             return None
-        await asyncio.wait((asyncio.wrap_future(under_way),))
-        got = result(under_way)
+        for further in under_way[1:]:
+            further.cancel()
+        await asyncio.wait((asyncio.wrap_future(under_way[0]),))
+        got = result(under_way[0])
         if got is None or len(got.data) < min(got.size, got.size if length is None else length):
             return None
         return got if length is None else replace(got, data=got.data[:length])

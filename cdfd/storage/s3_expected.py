@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
+from typing import NamedTuple
 
 from cdfd.errors import StorageError
 from cdfd.storage.s3_client import Got, S3Client
@@ -14,35 +16,45 @@ OBJECTS, BYTES = 64, 72 << 20
 """Of objects that nobody came for yet, at most; the oldest go first."""
 
 
+class Ahead(NamedTuple):
+    """A range to ask for: its start, from the end where negative, its length, and how many bytes it may be."""
+
+    start: int
+    length: int | None
+    weight: int
+
+
 class Expected:
     """Requests under way, by path. Used from any thread."""
 
     def __init__(self, client: S3Client) -> None:
         self._client = client
         self._lock = threading.Lock()
-        self._waiting: OrderedDict[str, tuple[Future[Got], int]] = OrderedDict()
+        self._waiting: OrderedDict[str, tuple[list[Future[Got]], int]] = OrderedDict()
         self._bytes = 0
 
-    def begin(self, request: Request, start: int, length: int | None, weight: int) -> None:
-        """Ask for a range of an object; `weight` is how many bytes that may be."""
+    def begin(self, request: Request, ranges: Sequence[Ahead]) -> None:
+        """Ask for ranges of an object."""
         with self._lock:
             if request.path in self._waiting:
                 return
-            self._waiting[request.path] = self._client.loop.submit(self._client.get(request, start, length)), weight
+            get, submit = self._client.get, self._client.loop.submit
+            begun = [submit(get(request, ahead.start, ahead.length)) for ahead in ranges]
+            weight = sum(ahead.weight for ahead in ranges)
+            self._waiting[request.path] = begun, weight
             self._bytes += weight
             while len(self._waiting) > OBJECTS or self._bytes > BYTES:
-                _, (future, old) = self._waiting.popitem(last=False)
+                _, (futures, old) = self._waiting.popitem(last=False)
                 self._bytes -= old
-                future.cancel()
+                for future in futures:
+                    future.cancel()
 
-    def take(self, path: str) -> Future[Got] | None:
-        """The request for a path, where one was begun; for one taker."""
+    def take(self, path: str) -> Sequence[Future[Got]]:
+        """The requests for a path, in the order of the ranges; none where none was begun. For one taker."""
         with self._lock:
-            found = self._waiting.pop(path, None)
-            if found is None:
-                return None
-            self._bytes -= found[1]
-            return found[0]
+            futures, weight = self._waiting.pop(path, ([], 0))
+            self._bytes -= weight
+            return futures
 
 
 def result(future: Future[Got]) -> Got | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 
@@ -32,6 +32,8 @@ TAIL = 256 << 10
 """Bytes to begin with of a larger one: most footers fit."""
 PIECE = 4 << 20
 """Bytes of a GET, at most."""
+BEGIN = 8 << 20
+"""Bytes to begin with at the beginning of an object all of which will be read."""
 AHEAD = 16 << 20
 """Bytes of a file to hold that were not read yet; one piece more when it is asked for."""
 GAP = 64 << 10
@@ -49,11 +51,27 @@ def first_request(size: int | None) -> tuple[int, int | None]:
     return (0, WHOLE) if size <= WHOLE else (-TAIL, None)
 
 
-def opened(client: S3Client, request: Request, got: Got, start: int) -> pa.NativeFile:
-    """A file of which the bytes in `got` are there."""
+def beginning(size: int) -> list[tuple[int, int]]:
+    """Ranges of an object of that size to ask for together with its first request, where all of it will be read."""
+    if size <= WHOLE:
+        return []
+    end = min(size - TAIL, BEGIN)
+    return [(start, min(start + PIECE, end)) for start in range(0, end, PIECE)]
+
+
+def opened(
+    client: S3Client, request: Request, got: Got, start: int, begun: Sequence[Future[Got]] = ()
+) -> pa.NativeFile:
+    """A file of which the bytes in `got` are there, and those of its `beginning` on their way."""
     if len(got.data) == got.size:
         return pa.BufferReader(got.data)
-    return RangedFile(_Ranges(client, request, got, max(0, got.size - len(got.data)) if start < 0 else start), "r")
+    at = max(0, got.size - len(got.data)) if start < 0 else start
+    ranges = _Ranges(client, request, got, at)
+    # Ranges were chosen by the size that the log tells: of an object of another size they are other ranges.
+    for (first, end), future in zip(beginning(got.size), begun, strict=False):
+        if end <= at:
+            ranges.adopt(first, end, future)
+    return RangedFile(ranges, "r")
 
 
 class RangedFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
@@ -136,6 +154,11 @@ class _Ranges:
 
     # --- ranges ---
 
+    def adopt(self, start: int, end: int, future: Future[Got]) -> None:
+        """A range that was asked for before the file was opened."""
+        insort(self._pieces, _Piece(start, end, end - start, future), key=_start)
+        self._held += end - start
+
     def will_read(self, columns: Collection[str], groups: Collection[int] | None) -> None:
         try:
             found = [self._clipped(chunk) for chunk in self._chunks() if _is_in(chunk.path, columns)]
@@ -214,12 +237,14 @@ class _Ranges:
     def _bytes(self, piece: _Piece) -> bytes | pa.Buffer:
         assert piece.future is not None
         try:
-            data = piece.future.result().data
+            got = piece.future.result()
         except CancelledError:
             raise StorageError("the file was closed, or the process is ending", path=self._request.path) from None
-        if len(data) != piece.end - piece.start:
+        if got.etag != self._etag:
+            raise StorageError("the object was replaced while it was read", path=self._request.path, retriable=True)
+        if len(got.data) != piece.end - piece.start:
             raise StorageError("the store answered with another range", path=self._request.path, retriable=True)
-        return data
+        return got.data
 
     def _fetch_ahead(self) -> None:
         while self._plan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Iterator
+from concurrent.futures import wait
 from functools import cache
 
 import numpy as np
@@ -21,6 +22,7 @@ from cdfd.storage.base import ReadsAhead
 from cdfd.storage.location import open_storage
 from cdfd.storage.parquet_layout import chunks
 from cdfd.storage.s3 import S3Storage
+from cdfd.storage.s3_errors import Request
 from tests.s3.proxy import Asked, Fault, Proxy, proxied
 from tests.s3.server import Server
 
@@ -94,6 +96,34 @@ def test_all_columns_of_a_large_one(store: S3Storage, proxy: Proxy) -> None:
     assert len(large) > 3 * s3_file.PIECE
     assert len(proxy.asked) < len(large) / s3_file.PIECE + 12
     assert bytes_asked(proxy, len(large)) < 1.1 * len(large)
+
+
+def test_the_beginning_of_one_that_was_announced_is_asked_for_with_its_end(store: S3Storage, proxy: Proxy) -> None:
+    data = table(200_000)
+    put(store, proxy, large := written(200_000, row_group_size=50_000, compression="none"))
+    store.expect("x", len(large), whole=True)
+    with store.open_columns("x", len(large)) as source:
+        assert isinstance(source, ReadsAhead)
+        begun = {asked.range for asked in proxy.asked}
+        assert {f"bytes=-{s3_file.TAIL}", f"bytes=0-{s3_file.PIECE - 1}"} <= begun
+        with opened(source, announce=lambda file: source.will_read(file.schema_arrow.names)) as file:
+            assert pa.Table.from_batches(file.iter_batches(batch_size=10_000)).cast(data.schema).equals(data)
+    assert bytes_asked(proxy, len(large)) < 1.1 * len(large)
+
+
+def test_one_that_was_replaced_since_it_was_announced_is_not_mixed(store: S3Storage, proxy: Proxy) -> None:
+    put(store, proxy, large := written(200_000, row_group_size=50_000, compression="none"))
+    client, request = store._client, Request("read", store._bucket, "t/x", "x")
+    start, end = s3_file.beginning(len(large))[0]
+    before = client.loop.submit(client.get(request, start, end - start))
+    wait([before])
+    put(store, proxy, bytes(reversed(large)))
+    after = client.loop.submit(client.get(request, -s3_file.TAIL, None)).result()
+    with (
+        s3_file.opened(client, request, after, -s3_file.TAIL, [before]) as source,
+        pytest.raises(StorageError, match="replaced"),
+    ):
+        source.read(100)
 
 
 @pytest.mark.parametrize("names", [["id"], ["inner", "city"], ["wide"]])
