@@ -31,15 +31,14 @@ class Cursor:
         self._require_usable()
         return self._position
 
+    def move(self, position: Position) -> None:
+        """Stand elsewhere. `SinkError` while a delivery is under way."""
+        self._require_ended(position)
+        self._position = position
+
     def begin(self, position: Position) -> None:
         """A delivery starts. `SinkError` where `position` is not the one it stands at, or another is under way."""
-        self._require_usable()
-        if self._begun is not None:
-            raise SinkError(
-                f"a delivery that began at {self._begun} has not ended",
-                version=position.version,
-                hint="Commit it or abort it first",
-            )
+        self._require_ended(position)
         if self._position is not None and self._position != position:
             hint = "Begin where last_position says, or give the table a sink of its own"
             if position.table_id != self._position.table_id:
@@ -82,6 +81,15 @@ class Cursor:
     def close(self) -> None:
         """Nothing more is begun."""
         self._refusal = "the sink is closed"
+
+    def _require_ended(self, position: Position) -> None:
+        self._require_usable()
+        if self._begun is not None:
+            raise SinkError(
+                f"a delivery that began at {self._begun} has not ended",
+                version=position.version,
+                hint="Commit it or abort it first",
+            )
 
     def _require_usable(self) -> None:
         if self._refusal is not None:

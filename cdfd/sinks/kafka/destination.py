@@ -39,6 +39,8 @@ class Destination:
         timeout: seconds that a call to the broker may take.
         closing_timeout: seconds for each of the steps that end a connection.
         transaction_timeout: seconds that a transaction may take; see `ProducerSettings`.
+        role: what of the table is delivered besides what follows its log: `backfill`, or a part of a job of Spark; none for the daemon's
+            own delivery. It has a position and a producer of its own, and says the same of where its rows come from.
     """
 
     connection: Mapping[str, Any] = field(repr=False)
@@ -56,6 +58,7 @@ class Destination:
     timeout: float = 30.0
     closing_timeout: float = 4.0
     transaction_timeout: float = 120.0
+    role: str | None = None
 
     @property
     def exactly_once(self) -> bool:
@@ -63,9 +66,14 @@ class Destination:
         return self.delivery == "exactly_once"
 
     @property
+    def delivery_name(self) -> str:
+        """Under which its position is kept: the table's name, and its role if it has one."""
+        return self.table if self.role is None else f"{self.table}.{self.role}"
+
+    @property
     def transactional_id(self) -> str:
         """The name under which only one process may deliver this table."""
-        return f"cdfd.{self.pipeline}.{self.table}"
+        return f"cdfd.{self.pipeline}.{self.delivery_name}"
 
     @property
     def progress(self) -> Topic:

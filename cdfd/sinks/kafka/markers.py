@@ -30,6 +30,7 @@ class Markers:
         self._origin = destination.origin(position.table_id)
         self._position = position
         self._announced = progress is not None and progress.announced
+        self._job: Mapping[str, str | int] = {} if progress is None else progress.job
         self._earlier: Mapping[str, int] = {} if progress is None else progress.counts
         self._counts = RowCounts()
         self._version: Version | None = None
@@ -64,7 +65,7 @@ class Markers:
     def progress(self, following: Position) -> Progress:
         """What is to be remembered with the position after the delivery."""
         counts = self._total() if following.part else {}
-        return Progress(following, {name: count for name, count in counts.items() if count}, self._announced)
+        return Progress(following, {name: count for name, count in counts.items() if count}, self._announced, self._job)
 
     def _end(self) -> Iterator[Note]:
         if self._version is None:

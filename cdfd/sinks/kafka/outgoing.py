@@ -91,7 +91,7 @@ class Sending:
         self._destination = destination
         self._partitions = facts.partitions
         self._stage = stage
-        self._key = key_of(destination.pipeline, destination.table)
+        self._key = key_of(destination.pipeline, destination.delivery_name)
         self._begun = False
         self._turn = 0
         self.oversized = OversizedRecords(destination, facts.limit)

@@ -20,7 +20,13 @@ T = TypeVar("T")
 
 
 async def read_position(destination: Destination) -> Position | None:
-    """What is to be delivered next according to the last commit that can be seen; None where there is none.
+    """What is to be delivered next, as `read_progress` says."""
+    found = await read_progress(destination)
+    return None if found is None else found.position
+
+
+async def read_progress(destination: Destination) -> Progress | None:
+    """What the last commit that can be seen left behind; None where there is none.
 
     Disturbs nobody. A transaction that is open, of any table of the pipeline, may hide what is newer.
 
@@ -57,7 +63,7 @@ async def _in_thread(work: Callable[[], T]) -> T:
         worker.close()
 
 
-def _read(destination: Destination) -> Position | None:
+def _read(destination: Destination) -> Progress | None:
     if not destination.exactly_once:
         return None
     topic = destination.progress.name
@@ -65,11 +71,8 @@ def _read(destination: Destination) -> Position | None:
         if topic not in admin.find([topic]):
             return None
         bounds = admin.bounds(topic, PROGRESS_PARTITION, committed=True)
-    key = key_of(destination.pipeline, destination.table)
-    found = progress_records.newest(
-        destination.connection, topic, key, bounds, destination.timeout, destination.timeout
-    )
-    return None if found is None else found.position
+    key = key_of(destination.pipeline, destination.delivery_name)
+    return progress_records.newest(destination.connection, topic, key, bounds, destination.timeout, destination.timeout)
 
 
 def _move(destination: Destination, make_producer: MakeProducer, position: Position | None) -> None:
@@ -81,7 +84,7 @@ def _move(destination: Destination, make_producer: MakeProducer, position: Posit
     with closing(make_producer(destination.producer_settings(Batching()))) as producer:
         producer.init_transactions()
         producer.begin()
-        key = key_of(destination.pipeline, destination.table)
+        key = key_of(destination.pipeline, destination.delivery_name)
         send_record(producer, destination.progress.name, PROGRESS_PARTITION, key, value)
         producer.commit()
 

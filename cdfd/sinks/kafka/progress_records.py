@@ -45,11 +45,14 @@ class Progress:
         position: what is to be delivered next.
         counts: change rows by type of the parts of its version that are delivered; none where it is at a version's beginning.
         announced: whether the table's schema was sent to the schema topic.
+        job: what the position is part of, where that is not the table as a whole: the range of a backfill, the batch of a query. It stays
+            until another one is begun.
     """
 
     position: Position
     counts: Mapping[str, int] = field(default_factory=dict)
     announced: bool = False
+    job: Mapping[str, str | int] = field(default_factory=dict)
 
 
 class _NotOurs(ValueError):
@@ -69,6 +72,8 @@ def value_of(progress: Progress) -> bytes:
         document["counts"] = dict(progress.counts)
     if progress.announced:
         document["announced"] = True
+    if progress.job:
+        document["job"] = dict(progress.job)
     return _json(document | {"writer": writer})
 
 
@@ -78,10 +83,13 @@ def progress_of(value: bytes) -> Progress:
     if not isinstance(document, dict):
         raise _NotOurs("it is not a JSON object")
     phase, counts, announced = document.get("phase"), document.get("counts", {}), document.get("announced", False)
+    job = document.get("job", {})
     if phase not in ("snapshot", "stream"):
         raise _NotOurs(f"phase is {phase!r}")
     if not isinstance(counts, dict) or not isinstance(announced, bool):
         raise _NotOurs("counts or announced are not what they should be")
+    if not isinstance(job, dict) or not all(type(value) in (str, int) for value in job.values()):
+        raise _NotOurs("job is not what it should be")
     position = Position(
         _text(document, "table_id"),
         _number(document, "version"),
@@ -89,7 +97,7 @@ def progress_of(value: bytes) -> Progress:
         phase,
         _number(document, "ordinal"),
     )
-    return Progress(position, {name: _number(counts, name) for name in counts}, announced)
+    return Progress(position, {name: _number(counts, name) for name in counts}, announced, job)
 
 
 def newest(

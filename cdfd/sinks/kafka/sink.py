@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -102,6 +103,19 @@ class KafkaSink:
         """What is to be delivered next; see the port."""
         return self._works.cursor.position
 
+    @property
+    def progress(self) -> Progress | None:
+        """What the last delivery that counts left behind; None where nothing was ever delivered."""
+        return self._works.progress
+
+    def take_on(self, job: Mapping[str, str | int], position: Position) -> None:
+        """Stand at the beginning of another job, wherever the one before ended; it counts with its first delivery. `SinkError` while one is
+        under way.
+        """
+        works = self._works
+        works.cursor.move(position)
+        works.progress = Progress(position, job=job)
+
     async def begin(self, position: Position) -> KafkaDelivery:
         """Start a delivery; see the port. Nothing is sent until there are rows."""
         self._works.cursor.begin(position)
@@ -166,7 +180,7 @@ def _progress(destination: Destination, admin: TopicAdmin) -> Progress | None:
     return progress_records.newest(
         destination.connection,
         topic,
-        progress_records.key_of(destination.pipeline, destination.table),
+        progress_records.key_of(destination.pipeline, destination.delivery_name),
         admin.bounds(topic, PROGRESS_PARTITION, committed=False),
         destination.transaction_timeout + MARGIN,
         destination.timeout,
