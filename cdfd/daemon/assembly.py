@@ -6,10 +6,11 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cdfd.changes.execute import Execution, OnMissing, everything, fail, named
 from cdfd.config import settings
@@ -36,6 +37,9 @@ from cdfd.tail.arrivals import Arrivals
 from cdfd.tail.clock import Clock
 from cdfd.tail.notifications import Notifications
 from cdfd.tail.start import Start
+
+if TYPE_CHECKING:
+    from cdfd.storage.sqs import Queue
 
 logger = logging.getLogger("cdfd.feed")
 
@@ -96,13 +100,27 @@ async def notified(config: Settings, clock: Clock) -> AsyncIterator[Notification
     if config.poll.notifications is None:
         yield None
         return
+    async with Notifications(partial(_queue, config, config.poll.notifications), clock).running() as notifications:
+        yield notifications
+
+
+def _queue(config: Settings, name: str) -> AbstractAsyncContextManager[Queue]:
     # As S3's own client: it takes a while to import, and others do without.
     from cdfd.storage import sqs
     from cdfd.storage.s3_options import parse
 
-    name, options = sqs.QueueName.parse(config.poll.notifications), parse(config.storage.s3.options())
-    async with Notifications(lambda: sqs.opened(name, options), clock).running() as notifications:
-        yield notifications
+    return sqs.opened(sqs.QueueName.parse(name), parse(config.storage.s3.options()))
+
+
+async def check_notifications(config: Settings) -> None:
+    """Ask the queue of notifications once, where one is configured. Nothing is taken from it.
+
+    Raises:
+        StorageError: it is not there, or cannot be read.
+    """
+    if config.poll.notifications is not None:
+        async with _queue(config, config.poll.notifications) as queue:
+            await queue.check()
 
 
 def check_engine(config: Settings) -> None:
@@ -122,10 +140,6 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
     """
     config, clock = shared.config, shared.clock
     opened = open_table(config, table)
-    select = everything if table.columns is None else partial(named, table.columns)
-    execution = Execution(
-        opened.files, select, batch_rows=BATCH_ROWS, on_missing=_on_missing(table), whole=table.columns is None
-    )
     ledger = shared.ledger_of(table)
     recorder = None
     if ledger is not None:
@@ -136,11 +150,11 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
             yield Feed(
                 opened,
                 sink,
-                execution,
+                execution(opened, table),
                 tailer,
                 _policies(shared, table),
                 stop,
-                _limits(config),
+                limits(config),
                 recorder,
                 monitor,
                 shared.turns,
@@ -156,7 +170,16 @@ def _sink_name(config: Settings) -> str:
     return "the folder" if isinstance(config.sink, FilesSettings) else "the table"
 
 
-def _limits(config: Settings) -> Limits:
+def execution(opened: Table, table: settings.Table) -> Execution:
+    """How the files of a table of the configuration are read."""
+    select = everything if table.columns is None else partial(named, table.columns)
+    return Execution(
+        opened.files, select, batch_rows=BATCH_ROWS, on_missing=_on_missing(table), whole=table.columns is None
+    )
+
+
+def limits(config: Settings) -> Limits:
+    """What a delivery into the sink may hold."""
     if isinstance(config.sink, FilesSettings):
         return Limits(max_bytes=0)  # a file for each version: people look at them
     return Limits(PART_BYTES, config.catch_up.max_rows, config.catch_up.max_bytes, config.catch_up.max_seconds)

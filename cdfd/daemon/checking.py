@@ -25,13 +25,23 @@ def run(path: Path) -> tuple[str, int]:
         ConfigError: the file is wrong.
     """
     config = load(path)
-    rows = asyncio.run(_check(config))
-    return aligned([COLUMNS, *(row for row, _ in rows)]), 0 if all(usable for _, usable in rows) else 1
+    rows, queue = asyncio.run(_check(config))
+    found = aligned([COLUMNS, *(row for row, _ in rows)])
+    usable = all(usable for _, usable in rows)
+    if config.poll.notifications is not None:
+        found += f"\nnotifications  {queue or 'ok'}\n"
+    return found, 0 if usable and queue is None else 1
 
 
-async def _check(config: Settings) -> list[tuple[tuple[str, ...], bool]]:
+async def _check(config: Settings) -> tuple[list[tuple[tuple[str, ...], bool]], CdfdError | None]:
+    """Of each table what was found, and whether that is usable; and why notifications are not."""
     async with ledgers(config) as ledger_of:
-        return [await _check_table(config, table, ledger_of(table)) for table in config.tables]
+        rows = [await _check_table(config, table, ledger_of(table)) for table in config.tables]
+    try:
+        await assembly.check_notifications(config)
+    except CdfdError as error:
+        return rows, error
+    return rows, None
 
 
 async def _check_table(config: Settings, table: settings.Table, ledger: Ledger) -> tuple[tuple[str, ...], bool]:

@@ -82,6 +82,19 @@ class Queue:
             raise _translated("read", error, self._url) from None
         return [Message(each["Body"], each["ReceiptHandle"]) for each in found.get("Messages", ())]
 
+    async def check(self) -> None:
+        """Receive as `receive` does, but hide nothing from others and wait for nothing.
+
+        Raises:
+            StorageError: the queue cannot be asked.
+        """
+        try:
+            await self._client.receive_message(
+                QueueUrl=self._url, MaxNumberOfMessages=1, WaitTimeSeconds=0, VisibilityTimeout=0
+            )
+        except FAILURES as error:
+            raise _translated("read", error, self._url) from None
+
     async def delete(self, receipts: Sequence[str]) -> None:
         """Delete messages of one answer, by their receipts. What is not deleted comes again.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 
 import boto3
 import pytest
+from commands import cdfd
 from lake import WITHIN, rows
 
 from cdfd.errors import ConfigError, StorageError
@@ -115,6 +117,32 @@ def test_a_daemon(
             do(table.insert(rows(each)))
             assert pipeline.check() == each + 1
         daemon.stop()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_check(
+    moto_server: Server, bucket: str, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    for name, value in moto_server.environment().items():
+        monkeypatch.setenv(name, value)
+    uri = f"s3://{bucket}/orders"
+    asyncio.run(new_table(moto_server, uri, 1))
+    config = {
+        "pipeline": "shop",
+        "tables": [{"name": "orders", "uri": uri}],
+        "sink": {"kind": "files", "path": str(tmp_path / "out")},
+        "poll": {"notifications": queue if there else f"{queue}-gone"},
+    }
+    file = tmp_path / "shop.yaml"
+    file.write_text(json.dumps(config))
+    ended = cdfd("check", "-c", file)
+    last = ended.lines()[-1]
+    if there:
+        assert (ended.code, last.split()) == (0, ["notifications", "ok"]), ended
+    else:
+        assert ended.code == 1
+        assert last.startswith("notifications")
+        assert "Check the queue's name" in last
 
 
 @pytest.mark.parametrize(
