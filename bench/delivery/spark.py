@@ -1,30 +1,22 @@
-"""The peer: delta-spark's change feed, streamed to Kafka at least once.
-
-PySpark gets a virtual environment of its own, and the jars come from Maven Central: once, into `.cache/spark-bench`.
-"""
+"""The peer: delta-spark's change feed, streamed to Kafka at least once."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-PYSPARK = "pyspark==4.1.1"
-POM = Path(__file__).with_name("pom.xml")
+from tests.spark.installation import jars, missing
+
 JOB = Path(__file__).with_name("spark_feed.py")
-CACHE = Path(__file__).parents[2] / ".cache" / "spark-bench"
-INSTALL_SECONDS = 900
 CORES = 2
 PRODUCER = {"compression.type": "lz4", "acks": "all", "batch.size": "262144", "linger.ms": "5"}
 VERSIONS = "PySpark 4.1.1, delta-spark 4.3.0"
@@ -32,57 +24,6 @@ VERSIONS = "PySpark 4.1.1, delta-spark 4.3.0"
 
 class PeerError(Exception):
     """There is no Spark here, and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Installation:
-    """Where it is."""
-
-    folder: Path
-
-    @property
-    def python(self) -> Path:
-        return self.folder / "venv" / "bin" / "python"
-
-    @property
-    def jars(self) -> str:
-        return ",".join(str(jar) for jar in sorted((self.folder / "jars").glob("*.jar")))
-
-
-def installed() -> Installation:
-    """What is there, fetched first where it is not.
-
-    Raises:
-        PeerError: it cannot be had.
-    """
-    content = POM.read_bytes() + f"{PYSPARK} {sys.version}".encode()
-    folder = CACHE / hashlib.sha256(content).hexdigest()[:16]
-    if not folder.exists():
-        print("fetching PySpark and delta-spark, once ...", file=sys.stderr, flush=True)
-        unfinished = CACHE / f"{folder.name}.unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        _fetch(unfinished)
-        unfinished.rename(folder)
-    return Installation(folder)
-
-
-def _fetch(folder: Path) -> None:
-    jars = [f"-DoutputDirectory={folder / 'jars'}", "-DincludeScope=runtime"]
-    _run("mvn", "-B", "-q", "-ntp", "-f", str(POM), "dependency:copy-dependencies", *jars)
-    venv.create(folder / "venv", with_pip=True)
-    _run(str(Installation(folder).python), "-m", "pip", "install", "--quiet", PYSPARK)
-
-
-def _run(*command: str) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-    except FileNotFoundError:
-        raise PeerError(f"there is no `{command[0]}` on the PATH") from None
-    except subprocess.TimeoutExpired:
-        raise PeerError(f"`{command[0]}` did not end within {INSTALL_SECONDS} s") from None
-    if done.returncode:
-        raise PeerError(f"`{' '.join(command)}` failed: {(done.stdout + done.stderr).strip()[-500:]}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +61,18 @@ def spark(table: str, servers: str, *, follow: bool) -> Iterator[Spark]:
     Raises:
         PeerError: there is none, or it failed.
     """
-    installation = installed()
+    if (reason := missing()) is not None:
+        raise PeerError(reason)
     producer = PRODUCER | {"bootstrap.servers": servers}
-    settings = {"table": table, "jars": installation.jars, "cores": CORES, "producer": producer, "follow": follow}
-    command = [str(installation.python), str(JOB), json.dumps(settings)]
-    environment = {**os.environ, "PYSPARK_PYTHON": str(installation.python), "SPARK_LOCAL_IP": "127.0.0.1"}
+    settings = {
+        "table": table,
+        "jars": ",".join(map(str, jars())),
+        "cores": CORES,
+        "producer": producer,
+        "follow": follow,
+    }
+    command = [sys.executable, str(JOB), json.dumps(settings)]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     environment.pop("SPARK_HOME", None)
     with tempfile.TemporaryFile("w+") as log:
         started = time.monotonic()
