@@ -164,10 +164,10 @@ class Execution:
                     shelves[scan.path] = Future()
                 # With one file to read, the columns are what can be decoded side by side.
                 use_threads = len(scans) < self.threads and not _is_little(scan.size)
-                if scan.images is None:
-                    yield partial(self._read, plan, scan, use_threads)
-                else:
+                if scan.images in ("early", "late"):
                     yield partial(self._half, plan, scan, use_threads, room, shelves.get(scan.path), looks)
+                else:
+                    yield partial(self._read, plan, scan, use_threads)
 
     def _look(self, scan: FileScan, told: Future[Halves | None]) -> Iterator[_Scanned]:
         """No rows: finds out which rows of a file are late by itself. None where that cannot be told."""
@@ -198,7 +198,7 @@ class Execution:
             yield from self._read(plan, scan, use_threads, left.result())
             return
         looked = {path: told.result() for path, told in looks.items()}
-        pairs = all(halves is None or halves.paired for halves in looked.values())
+        pairs = scan.pairs and all(halves is None or halves.paired for halves in looked.values())
         found = Shelf(room, looked.get(scan.path) if pairs else None, pairs)
         try:
             yield from self._read(plan, scan, use_threads, found)

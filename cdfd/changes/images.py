@@ -77,9 +77,7 @@ class Halves:
         late, row, apart, last = BitMap64(), 0, False, DELETE
         for codes in _codes(types):
             is_post = codes == POST_IMAGE
-            if pairs and (
-                is_post[0] != (last == PRE_IMAGE) or not np.array_equal(is_post[1:], codes[:-1] == PRE_IMAGE)
-            ):
+            if pairs and not _are_paired(codes, is_post, last):
                 return None
             found = codes == INSERT
             if not pairs:
@@ -91,6 +89,58 @@ class Halves:
         if pairs and last == PRE_IMAGE:
             return None
         return cls(pairs, RowSet(FrozenBitMap64(late)), not late or late.min() + len(late) == row, apart)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageCounts:
+    """How many rows the halves of a change data file have.
+
+    Attributes:
+        rows: of the file.
+        inserts, posts: how many of them are inserts and post-images.
+        paired: whether each image of an update has its other next to it.
+        apart: where it has not, whether the first late row is a post-image (see `Halves`).
+    """
+
+    rows: int = 0
+    inserts: int = 0
+    posts: int = 0
+    paired: bool = True
+    apart: bool = False
+
+    @classmethod
+    def of(cls, types: Iterable[pa.Array]) -> ImageCounts:
+        """From the `_change_type` column, in pieces. DataError for a value that is no change type."""
+        counts = np.zeros(len(CHANGE_TYPES), dtype=np.int64)
+        paired, first_late, last = True, None, DELETE
+        for codes in _codes(types):
+            is_post = codes == POST_IMAGE
+            paired = paired and _are_paired(codes, is_post, last)
+            counts += np.bincount(codes, minlength=len(CHANGE_TYPES))
+            is_late = is_post | (codes == INSERT)
+            if first_late is None and is_late.any():
+                first_late = codes[is_late.argmax()]
+            last = codes[-1]
+        return cls(
+            int(counts.sum()),
+            int(counts[INSERT]),
+            int(counts[POST_IMAGE]),
+            paired and last != PRE_IMAGE,
+            first_late == POST_IMAGE,
+        )
+
+    def late(self, *, pairs: bool) -> int:
+        """Rows of the late half, where images count as `pairs` or do not."""
+        return self.inserts if pairs and self.paired else self.inserts + self.posts
+
+    def gap(self, *, pairs: bool) -> int:
+        """Ordinals that are left out before the late half."""
+        return int(self.apart and not (pairs and self.paired))
+
+
+def _are_paired(codes: Codes, is_post: npt.NDArray[np.bool_], last: int) -> bool:
+    """Whether a post-image comes after each pre-image but the last row, and nowhere else; `last` is the row before."""
+    return bool(is_post[0] == (last == PRE_IMAGE) and np.array_equal(is_post[1:], codes[:-1] == PRE_IMAGE))
 
 
 def _codes(types: Iterable[pa.Array]) -> Iterator[Codes]:

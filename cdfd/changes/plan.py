@@ -29,7 +29,7 @@ from cdfd.errors import LogError, UnsupportedError
 
 Changes = Literal["auto", "cdf", "files"]
 ChangeType = Literal["insert", "delete"]
-Images = Literal["early", "late"]
+Images = Literal["early", "late", "as_written"]
 Origin = Literal["cdc", "files", "snapshot", "none"]
 F = TypeVar("F", Add, Remove)
 
@@ -49,7 +49,10 @@ class FileScan:
         only: the rows to read; None for all.
         without: of those, the rows to leave out; None for none.
         schema: the schema to read the file in where it is not the plan's: rows that a version deletes while it replaces the schema.
-        images: of a change data file, the half to read (see `cdfd.changes.images`); None for both.
+        images: of a change data file, the half to read (see `cdfd.changes.images`); None for both, one after the other; `as_written` for
+            its rows in the order of the file, where nobody asks for theirs.
+        pairs: False where it is known that images of a change data file that look like pairs are none.
+        piece: (number, of how many) of a data file that is read in pieces, by its row groups; None for all of it.
     """
 
     path: str
@@ -60,11 +63,16 @@ class FileScan:
     without: DeletionVectorDescriptor | None = None
     schema: TableSchema | None = None
     images: Images | None = None
+    pairs: bool = True
+    piece: tuple[int, int] | None = None
 
     @property
     def share(self) -> int:
-        """Bytes of the file that count as this scan's; a file that is read in two halves counts once."""
-        if self.images is None:
+        """Bytes of the file that count as this scan's; a file that is read in halves or in pieces counts once."""
+        if self.piece is not None:
+            number, pieces = self.piece
+            return self.size * (number + 1) // pieces - self.size * number // pieces
+        if self.images not in ("early", "late"):
             return self.size
         return self.size // 2 if self.images == "late" else self.size - self.size // 2
 

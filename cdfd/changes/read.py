@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdfd.changes.columns import CHANGE_TYPE, constant_type, types_as_written
-from cdfd.changes.images import Halves, Shelf
+from cdfd.changes.images import Halves, ImageCounts, Shelf
 from cdfd.changes.layout import Layout, Layouts
 from cdfd.changes.parquet import opened
 from cdfd.changes.plan import FileScan, Images
+from cdfd.changes.wanted import DAMAGED, Wanted, check_groups
 from cdfd.delta import deletion_vector, paths, values
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
@@ -32,7 +32,6 @@ BATCH_BYTES = 8 << 20
 BATCH_ROWS = 65_536
 """Rows of a batch, at most: enough that what a batch costs by itself does not count."""
 
-DAMAGED = "It is truncated or damaged"
 MISSING = "VACUUM may have removed it; read on from a newer version or a snapshot, or see `on_missing_file`"
 
 
@@ -109,6 +108,18 @@ def look(scan: FileScan, files: TableFiles) -> Halves:
         return Halves.of(lambda: _types(file))
 
 
+def count(scan: FileScan, files: TableFiles) -> int:
+    """How many rows a scan of a data file has, without reading them. Raises what `read` does."""
+    with _named(scan.path), files.open(scan.path, scan.size or None) as source, opened(source, []) as file:
+        return _wanted(scan, files, file.metadata).count(file.metadata)
+
+
+def count_images(scan: FileScan, files: TableFiles) -> ImageCounts:
+    """How many rows of which type a change data file has. Raises what `read` does."""
+    with _named(scan.path), files.open(scan.path, scan.size or None) as source, opened(source, [CHANGE_TYPE]) as file:
+        return ImageCounts.of(_types(file))
+
+
 def _types(file: pq.ParquetFile) -> Iterator[pa.Array]:
     """The `_change_type` column of a change data file."""
     if CHANGE_TYPE not in file.schema_arrow.names:
@@ -163,18 +174,24 @@ def read(
         opened(source, announce=partial(_announce, source, schema, scan, files.layouts)) as file,
     ):
         reader = _Reader.prepare(file, schema, scan, files)
-        if scan.only is not None and _reads_ahead(source.__class__):
+        if _some_groups(scan) and _reads_ahead(source.__class__):
             source.will_read(reader.names, {group for _, groups in reader.row_groups() for group in groups})
-        if scan.change_type is None:
-            yield from _in_halves(reader, scan.images, Shelf() if shelf is None else shelf, (batch_rows, use_threads))
+        if scan.change_type is None and scan.images != "as_written":
+            shelf = Shelf(pairs=scan.pairs) if shelf is None else shelf
+            yield from _in_halves(reader, scan.images, shelf, (batch_rows, use_threads))
         else:
             yield from map(Rows, reader.batches(batch_rows, use_threads))
 
 
 def _announce(source: Any, schema: TableSchema, scan: FileScan, layouts: Layouts, file: pq.ParquetFile) -> None:
     """Let a file in a store fetch what will be read; where only some rows are wanted, which is not known yet."""
-    if scan.only is None and _reads_ahead(source.__class__):
+    if not _some_groups(scan) and _reads_ahead(source.__class__):
         source.will_read(layouts.of(schema, file.schema_arrow).names(scan.change_type))
+
+
+def _some_groups(scan: FileScan) -> bool:
+    """Whether a scan may leave row groups out."""
+    return scan.only is not None or scan.piece is not None
 
 
 @cache
@@ -205,14 +222,14 @@ def _early(reader: _Reader, late: RowSet, shelf: Shelf, options: tuple[int, bool
         return
     yield from shelf.part(reader.batches(*options), late)
     if shelf.again is not None:
-        rest = replace(reader, only=RowSet.of(range(shelf.again, count)), without=late)
+        rest = reader.of_rows(Wanted(RowSet.of(range(shelf.again, count)), late))
         yield from rest.batches(*options)
 
 
 def _late(reader: _Reader, late: RowSet, shelf: Shelf, options: tuple[int, bool]) -> Iterator[pa.RecordBatch]:
     yield from shelf.take()
     if shelf.again is not None:
-        yield from replace(reader, only=late.difference(RowSet.of(range(shelf.again)))).batches(*options)
+        yield from reader.of_rows(Wanted(late.difference(RowSet.of(range(shelf.again))))).batches(*options)
 
 
 def _first_apart(shelf: Shelf, batches: Iterator[pa.RecordBatch]) -> Iterator[Rows]:
@@ -244,23 +261,17 @@ class _Reader:
     layout: Layout
     partition_values: Mapping[str, pa.Scalar]
     change_type: str | None
-    only: RowSet | None
-    without: RowSet | None
+    wanted: Wanted
 
     @classmethod
     def prepare(cls, file: pq.ParquetFile, schema: TableSchema, scan: FileScan, files: TableFiles) -> _Reader:
-        _check_groups(file.metadata)
-        only, without = files.rows(scan.only), files.rows(scan.without)
-        for rows in (only, without):
-            _check_rows(rows, file.metadata.num_rows)
-        return cls(
-            file,
-            files.layouts.of(schema, file.schema_arrow),
-            values.parse_partition(scan.partition_values, schema),
-            scan.change_type,
-            only,
-            without,
-        )
+        wanted = _wanted(scan, files, file.metadata)
+        partition_values = values.parse_partition(scan.partition_values, schema)
+        return cls(file, files.layouts.of(schema, file.schema_arrow), partition_values, scan.change_type, wanted)
+
+    def of_rows(self, wanted: Wanted) -> _Reader:
+        """The same for other rows of the file."""
+        return replace(self, wanted=wanted)
 
     def batches(self, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
         names = self.names
@@ -271,7 +282,8 @@ class _Reader:
             ):
                 # What is made of views can be filtered.
                 views = self.layout.views
-                kept = self._kept(self._logical(batch), row) if views else self._logical(self._kept(batch, row))
+                wanted = self.wanted
+                kept = wanted.kept(self._logical(batch), row) if views else self._logical(wanted.kept(batch, row))
                 row += batch.num_rows
                 if kept.num_rows:
                     yield kept
@@ -283,37 +295,20 @@ class _Reader:
 
     def row_groups(self) -> Iterator[tuple[int, list[int]]]:
         """Row groups to read, with the number of their first row; neighbours together, those without a wanted row left out."""
-        metadata = self.file.metadata
-        row, start, run = 0, 0, list[int]()
-        for group in range(metadata.num_row_groups):
-            count = metadata.row_group(group).num_rows
-            if self._wants(row, count):
-                start = start if run else row
-                run.append(group)
-            elif run:
+        start, run = 0, list[int]()
+        for group, row, _ in self.wanted.row_groups(self.file.metadata):
+            if run and run[-1] != group - 1:
                 yield start, run
                 run = []
-            row += count
+            start = start if run else row
+            run.append(group)
         if run:
             yield start, run
-
-    def _wants(self, row: int, count: int) -> bool:
-        if self.without is not None and self.without.contains_range(row, count):
-            return False
-        return self.only is None or self.only.count(row, count) > 0
 
     def _batch_rows(self, most: int) -> int:
         metadata = self.file.metadata
         size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
         return max(1, min(most, BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)))
-
-    def _kept(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        if self.only is None and self.without is None:
-            return batch
-        keep = np.ones(batch.num_rows, dtype=bool) if self.only is None else self.only.mask(first_row, batch.num_rows)
-        if self.without is not None:
-            keep &= ~self.without.mask(first_row, batch.num_rows)
-        return batch if keep.all() else batch.filter(pa.array(keep))
 
     def _logical(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.change_type is None:
@@ -324,19 +319,11 @@ class _Reader:
         return pa.RecordBatch.from_arrays([*columns, types], schema=self.layout.schema)
 
 
-def _check_groups(metadata: pq.FileMetaData) -> None:
-    """A row's number in the file, which deletion vectors go by, is counted over row groups: those must add up."""
-    counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
-        raise DataError(
-            f"the file says that it has {metadata.num_rows} rows and {sum(counts)} in its row groups", hint=DAMAGED
-        )
-
-
-def _check_rows(rows: RowSet | None, count: int) -> None:
-    last = None if rows is None else rows.max()
-    if last is not None and last >= count:
-        raise DataError(f"the deletion vector hides row {last} of a file of {count} rows")
+def _wanted(scan: FileScan, files: TableFiles, metadata: pq.FileMetaData) -> Wanted:
+    check_groups(metadata)
+    wanted = Wanted(files.rows(scan.only), files.rows(scan.without), scan.piece)
+    wanted.check(metadata.num_rows)
+    return wanted
 
 
 @contextlib.contextmanager

@@ -1,0 +1,91 @@
+"""Which rows of a data file a scan reads: all but those that a vector hides, those of a vector, those of some row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdfd.delta.roaring import RowSet
+from cdfd.errors import DataError
+
+DAMAGED = "It is truncated or damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Rows of one file; see `FileScan`.
+
+    Attributes:
+        only: these; None for all.
+        without: but not these; None for none.
+        piece: and of those, the rows of one piece of the file; None for all.
+    """
+
+    only: RowSet | None = None
+    without: RowSet | None = None
+    piece: tuple[int, int] | None = None
+
+    def check(self, rows: int) -> None:
+        """DataError where a vector names rows that a file of so many rows does not have."""
+        for found in (self.only, self.without):
+            last = None if found is None else found.max()
+            if last is not None and last >= rows:
+                raise DataError(f"the deletion vector hides row {last} of a file of {rows} rows")
+
+    def row_groups(self, metadata: pq.FileMetaData) -> Iterator[tuple[int, int, int]]:
+        """Row groups that have a wanted row: number, first row, rows."""
+        row = 0
+        groups = range(metadata.num_row_groups)
+        mine: Collection[int] = groups if self.piece is None else _of_piece(metadata, *self.piece)
+        for group in groups:
+            rows = metadata.row_group(group).num_rows
+            if group in mine and self._any(row, rows):
+                yield group, row, rows
+            row += rows
+
+    def _any(self, row: int, rows: int) -> bool:
+        if self.without is not None and self.without.contains_range(row, rows):
+            return False
+        return self.only is None or self.only.count(row, rows) > 0
+
+    def count(self, metadata: pq.FileMetaData) -> int:
+        """How many rows of a file are wanted."""
+        only = self.only if self.only is None or self.without is None else self.only.difference(self.without)
+        counted = 0
+        for _, row, rows in self.row_groups(metadata):
+            if only is not None:
+                counted += only.count(row, rows)
+            else:
+                counted += rows - (0 if self.without is None else self.without.count(row, rows))
+        return counted
+
+    def kept(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+        """The wanted rows of a batch, whose first row has that number in the file."""
+        if self.only is None and self.without is None:
+            return batch
+        keep = np.ones(batch.num_rows, dtype=bool) if self.only is None else self.only.mask(first_row, batch.num_rows)
+        if self.without is not None:
+            keep &= ~self.without.mask(first_row, batch.num_rows)
+        return batch if keep.all() else batch.filter(pa.array(keep))
+
+
+def check_groups(metadata: pq.FileMetaData) -> None:
+    """A row's number in the file, which deletion vectors go by, is counted over row groups: DataError where those do not add up."""
+    counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
+        raise DataError(
+            f"the file says that it has {metadata.num_rows} rows and {sum(counts)} in its row groups", hint=DAMAGED
+        )
+
+
+def _of_piece(metadata: pq.FileMetaData, number: int, pieces: int) -> set[int]:
+    """Row groups of one of so many pieces of a file: those whose middle lies in it, by uncompressed bytes."""
+    sizes = [max(0, metadata.row_group(group).total_byte_size) for group in range(metadata.num_row_groups)]
+    whole = max(2 * sum(sizes), 1)
+    places = [(2 * end - size) * pieces // whole for end, size in zip(accumulate(sizes), sizes, strict=True)]
+    return {group for group, place in enumerate(places) if min(place, pieces - 1) == number}
