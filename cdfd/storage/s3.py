@@ -157,7 +157,8 @@ class S3Storage:
             return None
         for further in under_way[1:]:
             further.cancel()
-        await asyncio.wait((asyncio.wrap_future(under_way[0]),))
+        if not under_way[0].done():
+            await asyncio.wait((asyncio.wrap_future(under_way[0]),))
         got = result(under_way[0])
         if got is None or len(got.data) < min(got.size, got.size if length is None else length):
             return None
