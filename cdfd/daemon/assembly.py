@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,11 +11,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cdfd.changes.execute import Execution, OnMissing, everything, fail, named
 from cdfd.config import settings
 from cdfd.config.settings import FilesSink as FilesSettings
 from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
+from cdfd.configured import execution as execution
+from cdfd.configured import open_table as open_table
 from cdfd.daemon import kafka
 from cdfd.daemon.delivering import PART_BYTES, Limits
 from cdfd.daemon.feed import Feed, Policies
@@ -25,14 +25,13 @@ from cdfd.daemon.monitor import Monitor, Silence
 from cdfd.daemon.recording import Recorder
 from cdfd.daemon.turns import Turns
 from cdfd.encoding.json import LineEncoder
-from cdfd.errors import MissingFileError, SinkError, UnsupportedError
+from cdfd.errors import SinkError, UnsupportedError
 from cdfd.progress.ledger import Ledger, app_id
 from cdfd.report import watched
 from cdfd.sinks.base import Sink
 from cdfd.sinks.files import FilesSink
 from cdfd.sinks.formats import JsonLines, Parquet, RowsFormat
 from cdfd.sinks.kafka.topics import PROGRESS_PREFIX
-from cdfd.table import Table
 from cdfd.tail.arrivals import Arrivals
 from cdfd.tail.clock import Clock
 from cdfd.tail.notifications import Notifications
@@ -41,10 +40,6 @@ from cdfd.tail.start import Start
 if TYPE_CHECKING:
     from cdfd.storage.sqs import Queue
 
-logger = logging.getLogger("cdfd.feed")
-
-BATCH_ROWS = 16_384
-"""Rows to encode and deliver at once: encoding takes several times a batch's own memory."""
 LARGE_AT_A_TIME = 2
 """Large deliveries at a time, each of which may keep all cores busy and takes its share of memory."""
 
@@ -170,14 +165,6 @@ def _sink_name(config: Settings) -> str:
     return "the folder" if isinstance(config.sink, FilesSettings) else "the table"
 
 
-def execution(opened: Table, table: settings.Table) -> Execution:
-    """How the files of a table of the configuration are read."""
-    select = everything if table.columns is None else partial(named, table.columns)
-    return Execution(
-        opened.files, select, batch_rows=BATCH_ROWS, on_missing=_on_missing(table), whole=table.columns is None
-    )
-
-
 def limits(config: Settings) -> Limits:
     """What a delivery into the sink may hold."""
     if isinstance(config.sink, FilesSettings):
@@ -195,11 +182,6 @@ def _policies(shared: Shared, table: settings.Table) -> Policies:
         recover_from_ledger=shared.recover_from_ledger,
         ledger_counts=isinstance(sink, KafkaSettings) and sink.delivery == "at_least_once",
     )
-
-
-def open_table(config: Settings, table: settings.Table) -> Table:
-    """A table of the configuration. Touches nothing yet."""
-    return Table.open(table.uri, config.storage.options(table.uri), table.allowed_roots)
 
 
 @asynccontextmanager
@@ -272,13 +254,3 @@ def _rows_format(sink: FilesSettings) -> RowsFormat:
     if sink.format == "parquet":
         return Parquet()
     return JsonLines(LineEncoder())
-
-
-def _on_missing(table: settings.Table) -> OnMissing:
-    if table.on_missing_file != "skip":
-        return fail
-
-    def skip(error: MissingFileError) -> None:
-        logger.warning("%s; left out", error, extra={"table": error.table, "version": error.version})
-
-    return skip
