@@ -200,6 +200,37 @@ def check(config: CONFIG) -> None:
     raise typer.Exit(code)
 
 
+@app.command()
+def backfill(
+    config: CONFIG,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Name of a table of the configuration.")],
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="WHERE", help="earliest, a version or a timestamp.")
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="WHERE", help="now, a version or a timestamp; default: now, or only the snapshot."),
+    ] = None,
+    snapshot: Annotated[
+        bool,
+        typer.Option("--snapshot", help="First the live rows at the starting version, by default the newest."),
+    ] = False,
+    id: Annotated[
+        str | None, typer.Option("--id", metavar="NAME", help="Publish once, however often this is run.")
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin anew where a backfill that was interrupted would go on.")
+    ] = False,
+) -> None:
+    """Publish a range of versions, or a snapshot, again, while the daemon does what it does."""
+    from cdfd.daemon import backfill as command
+    from cdfd.daemon.backfill_job import Request
+
+    told, code = command.run(config, Request(table, from_, until, snapshot, id, restart))
+    _print(told)
+    raise typer.Exit(code)
+
+
 progress = typer.Typer(
     help="Positions per table: sink, ledger, table, lag.", no_args_is_help=True, rich_markup_mode=None
 )

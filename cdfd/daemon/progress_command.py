@@ -90,7 +90,7 @@ def set_position(path: Path, table: str, version: int, choose: Choose = choose) 
         SinkError, FencedError: the sink cannot go there, or a daemon is at work.
     """
     config = load(path)
-    return asyncio.run(_set(config, _named(config, table), version, choose(config)))
+    return asyncio.run(_set(config, named(config, table), version, choose(config)))
 
 
 def reset(path: Path, table: str, choose: Choose = choose) -> str:
@@ -101,7 +101,7 @@ def reset(path: Path, table: str, choose: Choose = choose) -> str:
         SinkError, FencedError: the sink cannot forget, or a daemon is at work.
     """
     config = load(path)
-    return asyncio.run(_reset(config, _named(config, table), choose(config)))
+    return asyncio.run(_reset(config, named(config, table), choose(config)))
 
 
 async def _show(config: Settings, sink: SinkAccess) -> list[tuple[tuple[str, ...], bool]]:
@@ -152,7 +152,8 @@ async def _reset(config: Settings, table: settings.Table, sink: SinkAccess) -> s
     return f"{table.name}: nothing is delivered, beginning at {table.start}\n"
 
 
-def _named(config: Settings, name: str) -> settings.Table:
+def named(config: Settings, name: str) -> settings.Table:
+    """The table of that name. `ConfigError` where there is none."""
     table = config.table(name)
     if table is None:
         known = ", ".join(table.name for table in config.tables)
