@@ -326,9 +326,9 @@ class TestProgress:
         windows: list[tuple[int, int]] = []
         last = progress_records._last
 
-        def noted(consumer: Any, place: Any, key: bytes, bounds: tuple[int, int], patience: float) -> Any:
+        def noted(consumer: Any, place: Any, key: bytes, bounds: tuple[int, int], *others: Any) -> Any:
             windows.append(bounds)
-            return last(consumer, place, key, bounds, patience)
+            return last(consumer, place, key, bounds, *others)
 
         monkeypatch.setattr(progress_records, "_last", noted)
         monkeypatch.setattr(progress_records, "_TAIL", 100)

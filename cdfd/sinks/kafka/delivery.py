@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,6 +106,12 @@ class KafkaDelivery:
             await self._hand_over()
         self._reopen()
 
+    def resume_version(self, version: Version, counts: Mapping[str, int]) -> None:
+        """As `start_version`, of one that an earlier delivery began, and of which others have sent rows: `counts`, by change type."""
+        self._require_open()
+        self._markers.resume(version, counts)
+        self._version = version
+
     async def write(self, batch: pa.RecordBatch) -> None:
         """See the port. Waits while the threads are behind by a few parcels."""
         self._require_open()
@@ -124,14 +130,16 @@ class KafkaDelivery:
             await self._hand_over()
         self._reopen()
 
-    async def commit(self, following: Position) -> None:
-        """See the port."""
+    async def commit(
+        self, following: Position, job: Mapping[str, str | int] | None = None, counts: Mapping[str, int] | None = None
+    ) -> None:
+        """See the port; `job` and `counts` are remembered with the position, see `Markers.progress`."""
         self._require_open()
         self._works.cursor.check(following, rows=self._any_rows)
         self._state = "failed"
         for note in self._markers.finish(following):
             self._gathering.note(note)
-        progress = self._markers.progress(following)
+        progress = self._markers.progress(following, job, counts)
         parcel = self._gathering.take()
         if self._handed_over:
             self._encode(parcel, last=True)

@@ -41,6 +41,7 @@ class Destination:
         transaction_timeout: seconds that a transaction may take; see `ProducerSettings`.
         role: what of the table is delivered besides what follows its log: `backfill`, or a part of a job of Spark; none for the daemon's
             own delivery. It has a position and a producer of its own, and says the same of where its rows come from.
+        since: offset of the progress topic before which there is nothing of this role.
     """
 
     connection: Mapping[str, Any] = field(repr=False)
@@ -59,6 +60,7 @@ class Destination:
     closing_timeout: float = 4.0
     transaction_timeout: float = 120.0
     role: str | None = None
+    since: int = 0
 
     @property
     def exactly_once(self) -> bool:

@@ -28,6 +28,7 @@ class Markers:
         self._schema_topic = destination.schema_topic
         self._transactions_topic = destination.transactions_topic
         self._origin = destination.origin(position.table_id)
+        self._role = destination.role
         self._position = position
         self._announced = progress is not None and progress.announced
         self._job: Mapping[str, str | int] = {} if progress is None else progress.job
@@ -52,6 +53,10 @@ class Markers:
         if self._transactions_topic is not None and not continued:
             yield Note(self._transactions_topic, begin_record(self._origin, plan))
 
+    def resume(self, version: Version, counts: Mapping[str, int]) -> None:
+        """A version that an earlier delivery began, and of which others have sent rows: `counts`, by change type."""
+        self._version, self._counts, self._earlier = version, RowCounts(), counts
+
     def count(self, batch: pa.RecordBatch) -> None:
         """Rows of the version. `DataError` where they are no change rows."""
         if self._transactions_topic is not None:
@@ -62,10 +67,21 @@ class Markers:
         if self._version is not None and following.version > self._version.plan.version:
             yield from self._end()
 
-    def progress(self, following: Position) -> Progress:
-        """What is to be remembered with the position after the delivery."""
-        counts = self._total() if following.part else {}
-        return Progress(following, {name: count for name, count in counts.items() if count}, self._announced, self._job)
+    def progress(
+        self, following: Position, job: Mapping[str, str | int] | None = None, counts: Mapping[str, int] | None = None
+    ) -> Progress:
+        """What is to be remembered with the position after the delivery.
+
+        Args:
+            following: the position.
+            job: another one than before; None for the same. That of the table's own delivery ends where the position moves on.
+            counts: rows of a part; None where it is none.
+        """
+        if job is None:
+            job = self._job if self._role is not None or following == self._position else {}
+        if counts is None:
+            counts = self._total() if following.part else {}
+        return Progress(following, {name: count for name, count in counts.items() if count}, self._announced, job)
 
     def _end(self) -> Iterator[Note]:
         if self._version is None:

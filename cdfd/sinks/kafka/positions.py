@@ -36,6 +36,15 @@ async def read_progress(destination: Destination) -> Progress | None:
     return await _in_thread(partial(_read, destination))
 
 
+async def progress_end(destination: Destination) -> int:
+    """The offset that the next record of any position of the pipeline gets, at least. The topic must be there.
+
+    Raises:
+        SinkError: the cluster cannot be reached.
+    """
+    return await _in_thread(partial(_end, destination))
+
+
 async def move_position(destination: Destination, make_producer: MakeProducer, position: Position | None) -> None:
     """Make a table stand at a position, at None as if nothing had ever been delivered. A daemon that delivers it is fenced.
 
@@ -70,9 +79,16 @@ def _read(destination: Destination) -> Progress | None:
     with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
         if topic not in admin.find([topic]):
             return None
-        bounds = admin.bounds(topic, PROGRESS_PARTITION, committed=True)
+        first, end = admin.bounds(topic, PROGRESS_PARTITION, committed=True)
     key = key_of(destination.pipeline, destination.delivery_name)
+    bounds = max(first, destination.since), end
     return progress_records.newest(destination.connection, topic, key, bounds, destination.timeout, destination.timeout)
+
+
+def _end(destination: Destination) -> int:
+    topic = destination.progress.name
+    with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
+        return admin.bounds(topic, PROGRESS_PARTITION, committed=False)[1]
 
 
 def _move(destination: Destination, make_producer: MakeProducer, position: Position | None) -> None:

@@ -13,9 +13,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
@@ -34,6 +35,7 @@ _TAIL = 4096
 _FARTHER = 64
 _POLL_MS = 100
 _POLL_RECORDS = 10_000
+_LOOK_AFTER = 0.2
 _SAY_AFTER = 1.0
 
 
@@ -43,10 +45,11 @@ class Progress:
 
     Attributes:
         position: what is to be delivered next.
-        counts: change rows by type of the parts of its version that are delivered; none where it is at a version's beginning.
+        counts: change rows by type of the parts of its version that are delivered; none where it is at a version's beginning. In a record of
+            such a part, those of the part.
         announced: whether the table's schema was sent to the schema topic.
         job: what the position is part of, where that is not the table as a whole: the range of a backfill, the batch of a query. It stays
-            until another one is begun.
+            until another one is begun. Of a table itself, that which delivers the version at the position in parts.
     """
 
     position: Position
@@ -105,7 +108,8 @@ def newest(
 ) -> Progress | None:
     """The progress of a table according to the newest committed record with its key; None where there is none.
 
-    The end of the topic is read first, and only as much before it as is needed.
+    The end of the topic is read first, and only as much before it as is needed. Nobody else may be writing records with the key: what
+    transactions of others hide is waited for only where there is one among it.
 
     Args:
         connection: of `connection.arguments`.
@@ -127,20 +131,21 @@ def newest(
         upper, size = end, _TAIL
         while upper > start:
             lower = max(upper - size, start)
-            record = _last(consumer, place, key, (lower, upper), patience)
+            hidden = partial(_hidden, options, place, key, timeout)
+            record = _last(consumer, place, key, (lower, upper), patience, hidden)
             if record is not None:
                 return _read(record)
             upper, size = lower, size * _FARTHER
     return None
 
 
-def _consumer(options: Mapping[str, Any], timeout: float) -> KafkaConsumer:
+def _consumer(options: Mapping[str, Any], timeout: float, *, committed: bool = True) -> KafkaConsumer:
     return KafkaConsumer(
         **options,
         group_id=None,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        isolation_level="read_committed",
+        isolation_level="read_committed" if committed else "read_uncommitted",
         allow_auto_create_topics=False,
         max_poll_records=_POLL_RECORDS,
         bootstrap_timeout_ms=int(timeout * 1000),
@@ -149,13 +154,34 @@ def _consumer(options: Mapping[str, Any], timeout: float) -> KafkaConsumer:
     )
 
 
+def _hidden(
+    options: Mapping[str, Any], place: TopicPartition, key: bytes, timeout: float, lower: int, upper: int
+) -> bool:
+    """Whether there is a record with that key between two offsets, committed or not."""
+    with closing(_consumer(options, timeout, committed=False)) as consumer:
+        consumer.assign([place])
+        consumer.seek(place, lower)
+        deadline = time.monotonic() + timeout
+        while consumer.position(place) < upper:
+            if any(record.key == key for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ())):
+                return True
+            if time.monotonic() > deadline:
+                return True  # whoever waits for it says what it waited for
+    return False
+
+
 def _last(
-    consumer: KafkaConsumer, place: TopicPartition, key: bytes, bounds: tuple[int, int], patience: float
+    consumer: KafkaConsumer,
+    place: TopicPartition,
+    key: bytes,
+    bounds: tuple[int, int],
+    patience: float,
+    hidden: Callable[[int, int], bool],
 ) -> Any | None:
-    """The last record with that key between two offsets."""
+    """The last record with that key between two offsets; `hidden` tells whether it may be worth waiting for between two others."""
     lower, upper = bounds
     consumer.seek(place, lower)
-    found, told = None, False
+    found, told, looked = None, False, False
     begun = moved = time.monotonic()
     position = lower
     while position < upper:
@@ -164,7 +190,11 @@ def _last(
                 found = record
         now, before, position = time.monotonic(), position, consumer.position(place)
         if position > before:
-            moved = now
+            moved, looked = now, False
+        elif now - moved > _LOOK_AFTER and not looked:
+            looked = True
+            if not hidden(position, upper):
+                return found
         elif now - moved > patience:
             raise SinkError(
                 f"the end of topic {place.topic} cannot be read: for {now - moved:.0f} seconds nothing has come after offset {position}",

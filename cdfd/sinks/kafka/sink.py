@@ -177,11 +177,12 @@ def _facts(destination: Destination, found: Found) -> TopicFacts:
 
 def _progress(destination: Destination, admin: TopicAdmin) -> Progress | None:
     topic = destination.progress.name
+    first, end = admin.bounds(topic, PROGRESS_PARTITION, committed=False)
     return progress_records.newest(
         destination.connection,
         topic,
         progress_records.key_of(destination.pipeline, destination.delivery_name),
-        admin.bounds(topic, PROGRESS_PARTITION, committed=False),
+        (max(first, destination.since), end),
         destination.transaction_timeout + MARGIN,
         destination.timeout,
     )
