@@ -12,10 +12,11 @@ that is asked for, slices are measured (footers, and the change types of change 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from cdfd.changes.execute import ChangeBatch, Execution
 from cdfd.changes.images import ImageCounts
@@ -23,6 +24,9 @@ from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
 from cdfd.changes.position import Position
 from cdfd.changes.read import count, count_images
 from cdfd.errors import CdfdError, MissingFileError
+
+Keep = Callable[[FileScan], bool]
+"""Whether anybody asks for the rows of a scan."""
 
 FILE_BYTES = 128 << 10
 """What a file weighs beside its bytes: about what is decoded while one is opened."""
@@ -44,6 +48,7 @@ class Slice:
         ordinal: `_change_ordinal` of its first row; None where it is not known.
         following: `_change_ordinal` of the row after its last one; None where it is not known.
         looks: change data files whose types are counted where this slice is measured. Each file is looked at once.
+        wanted: whether anybody asks for its rows; one that is not wanted is measured all the same, for those after it.
     """
 
     plan: ChangePlan
@@ -51,6 +56,12 @@ class Slice:
     ordinal: int | None = None
     following: int | None = None
     looks: tuple[FileScan, ...] = ()
+    wanted: bool = True
+
+    @property
+    def weight(self) -> int:
+        """Bytes of its files, and `FILE_BYTES` for each."""
+        return self.plan.size + FILE_BYTES * len(self.plan.scans)
 
     @property
     def is_placed(self) -> bool:
@@ -78,6 +89,7 @@ def cut(
     start: Position | None = None,
     end: int | None = None,
     ordered: bool = True,
+    keep: Keep | None = None,
 ) -> list[Slice]:
     """Slices of at most `limit` bytes or a single scan, in order; a larger data file in pieces. A plan gives the same ones at any time.
 
@@ -87,17 +99,20 @@ def cut(
         start: where to begin, with the ordinal of the first row; None for the beginning.
         end: the number of the scan to end before; None for the end.
         ordered: False where nobody asks for the order of rows, nor for their ordinals: no change data file is read twice then.
+        keep: which scans anybody asks for the rows of; None for all. Those that nobody does are in slices of their own.
     """
     part, ordinal = (0, 0) if start is None else (start.part, start.ordinal)
     stop = len(plan.scans) if end is None else min(end, len(plan.scans))
     scans = plan.scans[part:stop]
     if not ordered and len(scans) == len(plan.scans):
         scans = _as_written(scans)
+    kept = None if keep is None else np.fromiter(map(keep, scans), np.bool_, len(scans))
     slices, seen = list[Slice](), set[str]()
-    for first, some in _cut(scans, limit):
+    for first, some in _cut(scans, limit, kept):
         known = not slices
         looks = _looks((*some, *plan.across) if known and len(scans) < len(plan.scans) else some, seen)
-        slices.append(Slice(replace(plan, scans=some), part + first, ordinal if known else None, None, looks))
+        wanted = kept is None or bool(kept[first])
+        slices.append(Slice(replace(plan, scans=some), part + first, ordinal if known else None, None, looks, wanted))
     return slices
 
 
@@ -117,13 +132,18 @@ def _as_written(scans: Sequence[FileScan]) -> Sequence[FileScan]:
     return tuple(replace(scan, images="as_written") for scan in scans if scan.images != "late")
 
 
-def _cut(scans: Sequence[FileScan], limit: int) -> Iterator[tuple[int, Sequence[FileScan]]]:
-    """Runs of scans, each with the number of its first one."""
+def _cut(
+    scans: Sequence[FileScan], limit: int, kept: npt.NDArray[np.bool_] | None
+) -> Iterator[tuple[int, Sequence[FileScan]]]:
+    """Runs of scans, each with the number of its first one; all of a run are `kept`, or none."""
+    breaks = None if kept is None else np.flatnonzero(np.diff(kept)) + 1
     ends = np.cumsum(np.clip(_shares(scans), 0, MOST_BYTES) + FILE_BYTES)
     start = 0
     while start < len(scans):
         before = ends[start - 1] if start else 0
         end = max(start + 1, int(np.searchsorted(ends, before + limit, "right")))
+        if breaks is not None and (run := int(np.searchsorted(breaks, start, "right"))) < len(breaks):
+            end = min(end, int(breaks[run]))
         pieces = _pieces(scans[start], limit) if end == start + 1 else 1
         if pieces > 1:
             for number in range(pieces):
@@ -140,7 +160,7 @@ def _pieces(scan: FileScan, limit: int) -> int:
     return min(-(-scan.share // max(limit, 1)), MOST_PIECES)
 
 
-def _shares(scans: Sequence[FileScan]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _shares(scans: Sequence[FileScan]) -> npt.NDArray[np.int64]:
     if isinstance(scans, LiveScans):
         # A million files are no million objects.
         sizes = scans.files.table.column("size").fill_null(0).to_numpy()
@@ -185,7 +205,8 @@ def placed(plan: ChangePlan, slices: Sequence[Slice], measured: Sequence[Measure
     for each, held in zip(slices, measured, strict=True):
         following = ordinal + held.rows + sum(_rows(scan, images, pairs) for scan in each.plan.scans)
         scans = each.plan.scans if pairs else tuple(replace(scan, pairs=False) for scan in each.plan.scans)
-        found.append(Slice(replace(each.plan, scans=scans, across=()), each.part, ordinal, following))
+        there = replace(each.plan, scans=scans, across=())
+        found.append(Slice(there, each.part, ordinal, following, wanted=each.wanted))
         ordinal = following
     return found
 
@@ -207,5 +228,24 @@ def read_slice(part: Slice, execution: Execution) -> Generator[ChangeBatch, None
     Raises:
         CdfdError: as `read` says; it names table, version and file.
     """
-    start = Position("", part.plan.version, ordinal=part.ordinal or 0)
-    return execution.batches([part.plan], start)
+    return read_slices((part,), execution)
+
+
+def read_slices(parts: Sequence[Slice], execution: Execution) -> Generator[ChangeBatch, None, None]:
+    """The change rows of several slices, one after the other."""
+    for run in _runs(parts):
+        first = run[0]
+        start = Position("", first.plan.version, ordinal=first.ordinal or 0)
+        yield from execution.batches([part.plan for part in run], start)
+
+
+def _runs(parts: Sequence[Slice]) -> Iterator[list[Slice]]:
+    """Slices that can be read as if they were whole versions: ordinals begin at 0 in each version after the first."""
+    run: list[Slice] = []
+    for part in parts:
+        if run and (part.ordinal != 0 or part.plan.version == run[-1].plan.version):
+            yield run
+            run = []
+        run.append(part)
+    if run:
+        yield run

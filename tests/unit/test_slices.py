@@ -19,14 +19,14 @@ from cdfd.changes.execute import ChangeBatch, Execution
 from cdfd.changes.plan import ChangePlan, ChangeType, FileScan, LiveScans
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
-from cdfd.changes.slices import FILE_BYTES, Slice, cut, measure, placed, read_slice
+from cdfd.changes.slices import FILE_BYTES, Slice, cut, measure, placed, read_slice, read_slices
 from cdfd.delta.actions import Add, DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet, inline
 from cdfd.delta.files import PackedFiles, pack
 from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import DataError, MissingFileError
 from cdfd.storage.memory import MemoryStorage
-from tests.unit.test_change_images import Lot, blocks, lot, versions
+from tests.unit.test_change_images import KINDS, Lot, blocks, lot, versions
 
 SCHEMA = TableSchema(StructType((StructField("n", Primitive("long")),)))
 WHOLE = 1 << 40
@@ -80,6 +80,22 @@ class TestChangeDataFiles:
         lot, _ = made
         execution, plan = opened(lot.storage(), batch_rows=batch_rows), lot.plan()
         assert in_slices(plan, limit, execution) == rows(execution.batches([plan]))
+
+    @settings(deadline=None, max_examples=60)
+    @given(versions() | blocks(), LIMITS, st.data())
+    def test_of_some_of_its_files(self, made: tuple[Lot, set[int]], limit: int, data: st.DataObject) -> None:
+        """What nobody asks for changes nothing in what is left."""
+        lot, _ = made
+        execution, plan = opened(lot.storage()), lot.plan()
+        kept = data.draw(st.sets(st.sampled_from([scan.path for scan in plan.scans]))) if plan.scans else set[str]()
+        slices = cut(plan, limit, keep=lambda scan: scan.path in kept)
+        if any(not each.is_placed for each in slices):
+            slices = placed(plan, slices, [measure(each, execution) for each in slices])
+        found = rows(read_slices([each for each in slices if each.wanted], execution))
+        keys = {(image.kind, image.id) for path, _, images in lot.files for image in images if path in kept}
+        letters = {kind: letter for letter, kind in KINDS.items()}
+        wanted = [row for row in rows(execution.batches([plan])) if (letters[row.values[-3]], row.values[0]) in keys]
+        assert found == wanted
 
     @settings(deadline=None, max_examples=60)
     @given(versions() | blocks(), LIMITS, st.data())
@@ -195,6 +211,14 @@ class TestCut:
 
     def test_files_of_unknown_size_weigh_something(self) -> None:
         assert self.shares(0, 0, 0, limit=2 * FILE_BYTES) == [["0", "1"], ["2"]]
+
+    def test_several_versions_are_read_one_after_the_other(self) -> None:
+        execution = table({"a": range(5), "b": range(3)}, group=1)
+        first, second = of("a", "b", "a"), replace(of("b", "a"), version=4)
+        slices = [*cut(first, 1), *cut(second, WHOLE)]
+        sized = [measure(each, execution) for each in slices]
+        slices = [*placed(first, slices[:-1], sized[:-1]), slices[-1]]
+        assert rows(read_slices(slices, execution)) == rows(execution.batches([first, second]))
 
     def test_shares_of_pieces_add_up(self) -> None:
         (scan,) = of("a", size=1001).scans
