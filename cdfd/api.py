@@ -162,7 +162,7 @@ async def _both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> t
 
 
 def _plans(loop: _Loop, table: Table, first: int, last: int, changes: Changes) -> Iterator[ChangePlan]:
-    with table.tailer() as tailer:
+    with table.tailer(replacements=True) as tailer:
         stream = table.stream(changes).versions(tailer, first, last)
         while (version := loop.run(anext(stream, None))) is not None:
             yield version.plan

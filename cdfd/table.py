@@ -68,6 +68,8 @@ class Table:
         max_interval: float = MAX_POLL_SECONDS,
         arrivals: Arrivals | None = None,
         notifications: Notifications | None = None,
+        *,
+        replacements: bool = False,
     ) -> Iterator[Tailer]:
         """A tailer over its log, woken by the file system where the table is local, by notifications where it is on S3 and they are given.
 
@@ -76,6 +78,7 @@ class Table:
             interval, max_interval: seconds from one poll to the next.
             arrivals: what watches folders, where tables share it.
             notifications: what hears of objects in S3.
+            replacements: as `Tailer` says.
         """
         time = clock or SystemClock()
         with Arrivals() if arrivals is None else nullcontext(arrivals) as shared:
@@ -88,7 +91,7 @@ class Table:
             else:
                 watch = PollWatch(time)
             try:
-                yield Tailer(self.log, watch, time, Backoff(interval, max_interval))
+                yield Tailer(self.log, watch, time, Backoff(interval, max_interval), replacements=replacements)
             finally:
                 watch.close()
 

@@ -91,7 +91,7 @@ async def _write(request: Request, writer: Writer) -> None:
     table = Table.open(request.uri, None, request.allowed_roots)
     select = everything if request.columns is None else partial(named, request.columns)
     execution = Execution(table.files, select, batch_rows=BATCH_ROWS)
-    with table.tailer() as tailer:
+    with table.tailer(replacements=request.until is not None) as tailer:
         first, last = await _range(table, tailer, request)
         if request.columns is not None:
             (await table.log.header()).schema.select(request.columns)

@@ -49,6 +49,8 @@ class Tailer:
         clock: time.
         backoff: the poll interval's bounds.
         table_id: `metaData.id`, where known: a log that begins anew with another is refused.
+        replacements: whether an entry may give the table another id: `CREATE OR REPLACE TABLE` does, and the log goes on. For who keeps no
+            positions of the table that it was.
         idle: set while there is nothing to read.
     """
 
@@ -57,6 +59,7 @@ class Tailer:
     clock: Clock
     backoff: Backoff
     table_id: str | None = None
+    replacements: bool = False
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     _last: _Seen | None = None
     _explained: float = -math.inf
@@ -89,6 +92,8 @@ class Tailer:
         while until is None or version <= until:
             entry = await self._next(version)
             if entry.commit.metadata is not None:
+                if self.replacements:
+                    self.table_id = entry.commit.metadata.id
                 self.check_id(entry.commit.metadata.id, version)
             yield entry
             version += 1

@@ -439,6 +439,27 @@ class TestOtherTables:
 
         run(scenario())
 
+    def test_a_table_that_is_replaced_has_another_id_and_the_same_log(self) -> None:
+        """CREATE OR REPLACE TABLE: no matter to who keeps no position. What is deleted and created anew is still found out."""
+
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 2, clock, "old")
+            other = Lake(clock)
+            await table(other, 1, clock, "new")
+            await lake.put(entry_path(2), other.bytes_of(entry_path(0)))
+            tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0), replacements=True)
+            assert [entry.commit.version async for entry in tailer.entries(0, 2)] == [0, 1, 2]
+            assert tailer.table_id == "new"
+            lake.forget("")
+            clock.advance(DOUBT_SECONDS)
+            await table(lake, 5, clock, "third")
+            with pytest.raises(TableChangedError, match="its id was new and is third"):
+                await anext(tailer.entries(3))
+
+        run(scenario())
+
     def test_the_same_table_from_an_older_copy(self) -> None:
         async def scenario() -> None:
             clock = manual_clock()
