@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
-from typing import Any, get_args
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -170,6 +170,8 @@ def _all_sections(root: type[Section]) -> Iterator[type[Section]]:
 
 def _is_secret(section: type[Section], name: str) -> bool:
     annotation = section.model_fields[name].annotation
+    if get_origin(annotation) is Mapping:
+        return False  # a file holds one of them, at most
     return annotation is Secret or any(
         argument is Secret for part in get_args(annotation) for argument in (part, *get_args(part))
     )

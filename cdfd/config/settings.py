@@ -223,9 +223,26 @@ class CatchUp(Section):
 
 
 class SparkEngine(Section):
-    """Work that is handed to Spark: in `auto`, versions and first snapshots of more than `threshold` bytes."""
+    """Work that is handed to Spark: in `auto`, versions and first snapshots of more than `threshold` bytes.
+
+    Where Spark is: `master` or `remote`; neither for what its own configuration says, or this machine. `checkpoint`, `batch_size` and `order`
+    are those of the queries of `engine.kind: spark`.
+    """
 
     threshold: Size = 8 << 30
+    part_size: Size = 128 << 20
+    master: Text | None = None
+    remote: SecretText | None = None
+    conf: Mapping[str, SecretText] = {}
+    checkpoint: Uri | None = None
+    batch_size: Size = 1 << 30
+    order: Literal["key", "none"] = "key"
+
+    @model_validator(mode="after")
+    def _check_place(self) -> SparkEngine:
+        if self.master is not None and self.remote is not None:
+            raise Conflicts((("remote",), "has no use with engine.spark.master; leave one of them out"))
+        return self
 
 
 class Engine(Section):
@@ -233,6 +250,12 @@ class Engine(Section):
 
     kind: Literal["embedded", "spark", "auto"] = "embedded"
     spark: SparkEngine = SparkEngine()
+
+    @model_validator(mode="after")
+    def _check_checkpoint(self) -> Engine:
+        if self.kind == "spark" and self.spark.checkpoint is None:
+            raise Conflicts((("spark", "checkpoint"), "required with engine.kind spark"))
+        return self
 
 
 class S3(Section):

@@ -19,6 +19,8 @@ from cdfd.configured import execution as execution
 from cdfd.configured import open_table as open_table
 from cdfd.daemon import kafka
 from cdfd.daemon.delivering import PART_BYTES, Limits
+from cdfd.daemon.engines import check_engine as check_engine
+from cdfd.daemon.engines import engine, large_versions
 from cdfd.daemon.feed import Feed, Policies
 from cdfd.daemon.ledgers import ledgers
 from cdfd.daemon.monitor import Monitor, Silence
@@ -26,6 +28,7 @@ from cdfd.daemon.recording import Recorder
 from cdfd.daemon.turns import Turns
 from cdfd.encoding.json import LineEncoder
 from cdfd.errors import SinkError, UnsupportedError
+from cdfd.jobs import Engine
 from cdfd.progress.ledger import Ledger, app_id
 from cdfd.report import watched
 from cdfd.sinks.base import Sink
@@ -56,6 +59,7 @@ class Shared:
         turns: of large deliveries.
         arrivals: what watches folders.
         notifications: what hears of objects in S3; None where it is not configured.
+        engine: of large versions.
     """
 
     config: Settings
@@ -65,6 +69,7 @@ class Shared:
     turns: Turns
     arrivals: Arrivals
     notifications: Notifications | None
+    engine: Engine
 
 
 @asynccontextmanager
@@ -72,20 +77,25 @@ async def shared(config: Settings, clock: Clock, recover_from_ledger: bool = Fal
     """What all tables need, until the end.
 
     Raises:
-        ConfigError, UnsupportedError: the ledger's place cannot be opened, or an engine that this version does not have.
+        ConfigError, UnsupportedError: the ledger's place cannot be opened, or an engine that cannot be used.
     """
-    check_engine(config)
     none = config.progress.ledger.kind == "none"
-    async with ledgers(config, clock) as ledger_of, notified(config, clock) as notifications:
+    turns = Turns(LARGE_AT_A_TIME)
+    async with (
+        engine(config, turns) as found,
+        ledgers(config, clock) as ledger_of,
+        notified(config, clock) as notifications,
+    ):
         with Arrivals() as arrivals:
             yield Shared(
                 config,
                 clock,
                 recover_from_ledger,
                 (lambda _: None) if none else ledger_of,
-                Turns(LARGE_AT_A_TIME),
+                turns,
                 arrivals,
                 notifications,
+                found,
             )
 
 
@@ -118,14 +128,6 @@ async def check_notifications(config: Settings) -> None:
             await queue.check()
 
 
-def check_engine(config: Settings) -> None:
-    """`UnsupportedError` for an engine that this version does not have."""
-    if config.engine.kind != "embedded":
-        raise UnsupportedError(
-            f"there is no engine of kind {config.engine.kind} in this version", hint="Use `engine.kind: embedded`"
-        )
-
-
 @asynccontextmanager
 async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monitor: Monitor) -> AsyncIterator[Feed]:
     """The loop of one table, its sink opened, and closed at the end.
@@ -155,6 +157,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                 shared.turns,
                 _sink_name(config),
                 terminal=watched() and len(config.tables) == 1,
+                large=large_versions(config, table, sink, shared.engine, stop, monitor),
             )
 
 

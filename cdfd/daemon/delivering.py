@@ -13,6 +13,7 @@ from cdfd.changes.parts import parts
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
+from cdfd.daemon.large import LargeVersions
 from cdfd.daemon.monitor import Monitor
 from cdfd.daemon.turns import Turns
 from cdfd.encoding.side import RowCounts
@@ -56,6 +57,7 @@ class Deliverer:
         report: counts rows for people.
         turns: large deliveries wait for theirs.
         clock: time.
+        large: where versions go that are too large for this process; None where there is no such place.
     """
 
     table: str
@@ -67,6 +69,12 @@ class Deliverer:
     report: Report
     turns: Turns
     clock: Clock
+    large: LargeVersions | None = None
+
+    @property
+    def half_delivered(self) -> bool:
+        """Whether a part of the version where the sink stands may be delivered already, beyond what its position says."""
+        return self.large is not None and self.large.begun
 
     async def deliver(self, versions: Sequence[Version], position: Position) -> int:
         """Deliver what stands at `position`: the first of `versions`, and of those after it as many as go with it.
@@ -84,6 +92,8 @@ class Deliverer:
                 hint="Put `changes` back to what it was, or deliver into an empty sink",
             )
         self.monitor.behind(first)
+        if self.large is not None and self.large.takes(first, position):
+            return await self._elsewhere(self.large, first, position)
         for start, end in parts(plan, part, self.limits.part_bytes):
             if start == part and end == len(plan.scans):
                 return await self._as_many(self._group(versions), position)
@@ -92,12 +102,22 @@ class Deliverer:
             position = await self._part(first, position, end)
         return 1
 
+    async def _elsewhere(self, large: LargeVersions, version: Version, position: Position) -> int:
+        """Have a version delivered by others; 0 where a stop came before its end."""
+        counts = await large.deliver(version, position)
+        if counts is None:
+            return 0
+        self.monitor.committed(_after(version), [version], counts, version.plan.size)
+        self.report.count(version.plan.version, sum(counts.values()))
+        return 1
+
     def _group(self, versions: Sequence[Version]) -> Sequence[Version]:
         """Those that one delivery may hold, by the sizes of their files; a schema begins a delivery of its own."""
         size = 0
         for count, version in enumerate(versions):
             size += version.plan.size
-            if count and (size > self.limits.max_bytes or version.schema_change is not None):
+            large = self.large is not None and self.large.is_large(version)
+            if count and (size > self.limits.max_bytes or version.schema_change is not None or large):
                 return versions[:count]
         return versions
 

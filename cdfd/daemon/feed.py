@@ -19,6 +19,7 @@ from cdfd.changes.execute import Execution
 from cdfd.changes.position import Position
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.daemon.delivering import Deliverer, Limits
+from cdfd.daemon.large import LargeVersions
 from cdfd.daemon.monitor import Monitor, Silence
 from cdfd.daemon.recording import Recorder
 from cdfd.daemon.turns import Turns
@@ -78,6 +79,7 @@ class Feed:
         turns: of large deliveries, shared by the tables of a daemon.
         sink_name: what the sink is called in messages.
         terminal: whether to show on a terminal how far long work has come, instead of logging it.
+        large: where versions go that are too large for this process.
     """
 
     table: Table
@@ -92,6 +94,7 @@ class Feed:
     turns: Turns = field(default_factory=lambda: Turns(1))
     sink_name: str = "the sink"
     terminal: bool = False
+    large: LargeVersions | None = None
     _deliverer: Deliverer = field(init=False)
     _looked: float = field(init=False, default=-math.inf)
 
@@ -108,6 +111,7 @@ class Feed:
             report,
             self.turns,
             clock,
+            self.large,
         )
 
     async def run(self) -> None:
@@ -213,9 +217,10 @@ class Feed:
         """Give up on the changes in between, which cannot be had any more, for the live rows of the newest version."""
         known = await self.sink.last_position()
         assert known is not None
+        half = self._deliverer.half_delivered
         newest = await self.tailer.check_table()
         position = Position(known.table_id, newest, phase="snapshot")
-        if known.version >= newest and (known.phase == "snapshot" or known.part > 0):
+        if known.version >= newest and (known.phase == "snapshot" or known.part > 0 or half):
             # It is the newest version's live rows that cannot be read, or changes that are delivered by half and have nothing after them.
             raise error
         logger.warning("%s; starting again from a snapshot", error, extra={"table": self.table.uri, "version": newest})

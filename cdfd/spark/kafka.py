@@ -1,0 +1,56 @@
+"""Delivering to Kafka in executors: by the daemon's own sink, in parts that are delivered once (see `cdfd.sinks.kafka.parts`)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import zlib
+
+from cdfd.changes.slices import Measured
+from cdfd.jobs import Assignment, Part
+from cdfd.sinks.kafka.parts import Counts
+
+_WORKERS = 1
+"""Cores that reading keeps busy: Spark gives each task one."""
+
+
+def packed(part: Part) -> bytes:
+    """A part, to travel."""
+    return zlib.compress(pickle.dumps(part), 1)
+
+
+def deliver(assignment: Assignment, item: bytes) -> bytes:
+    """Deliver a part that was `packed`; its rows, for `counts_of`. Runs in an executor.
+
+    Raises:
+        CdfdError: as `Assignment.deliver` says.
+    """
+    number, part = _unpacked(item)
+    return json.dumps(asyncio.run(assignment.deliver(number, part, _WORKERS))).encode()
+
+
+def counts_of(result: bytes) -> Counts:
+    """Change rows by type."""
+    found: Counts = json.loads(result)
+    return found
+
+
+def measure(assignment: Assignment, item: bytes) -> bytes:
+    """What a part that was `packed` holds, for `measured_of`. Runs in an executor.
+
+    Raises:
+        CdfdError: as `measure` says.
+    """
+    return pickle.dumps(assignment.measured(_unpacked(item)[1], _WORKERS))
+
+
+def measured_of(result: bytes) -> Measured:
+    """What a slice holds."""
+    found: Measured = pickle.loads(result)
+    return found
+
+
+def _unpacked(item: bytes) -> Part:
+    found: Part = pickle.loads(zlib.decompress(item))
+    return found

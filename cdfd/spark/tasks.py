@@ -1,0 +1,143 @@
+"""Work spread over a Spark: one task for each item, results back as Arrow. Works with Spark Connect, too, and without pandas.
+
+The vehicle is a data source of one task for each partition, made for the occasion. What it carries is in none of its options: plans, the web
+page and event logs show its name only.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from cdfd.errors import CdfdError, SinkError
+
+Work = Callable[[bytes], bytes]
+"""From an item to its result, in an executor. It pickles."""
+
+_WAVE_ITEMS = 1000
+_WAVE_BYTES = 16 << 20
+_SCHEMA = pa.schema([("item", pa.int64()), ("result", pa.binary())])
+_MARK = re.compile(r"\[cdfd-error:([A-Za-z0-9+/=]+)\]")
+_FIELDS = ("what", "table", "version", "path", "hint", "retriable")
+
+
+class TaskError(Exception):
+    """An error of ours on its way out of an executor: Spark hands on no more than its text."""
+
+    def __init__(self, error: CdfdError) -> None:
+        document = {"kind": type(error).__name__} | {name: getattr(error, name) for name in _FIELDS}
+        super().__init__(f"{error} [cdfd-error:{base64.b64encode(json.dumps(document).encode()).decode()}]")
+
+
+class _Item(InputPartition):
+    def __init__(self, number: int, content: bytes) -> None:
+        super().__init__(number)
+        self.number = number
+        self.content = content
+
+
+class _Tasks(DataSourceReader):
+    """Is pickled once its partitions are known, for each of them: it must not hold their items then."""
+
+    def __init__(self, items: Sequence[bytes], work: Work) -> None:
+        self._items = items
+        self._work = work
+
+    def partitions(self) -> Sequence[InputPartition]:
+        items, self._items = self._items, ()
+        return [_Item(number, content) for number, content in enumerate(items)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Item)
+        try:
+            result = self._work(partition.content)
+        except CdfdError as error:
+            raise TaskError(error) from error
+        yield pa.RecordBatch.from_pydict({"item": [partition.number], "result": [result]}, schema=_SCHEMA)
+
+
+class _Job(DataSource):
+    """A job; what it is of are attributes of its subclasses."""
+
+    called: ClassVar[str]
+    items: ClassVar[Sequence[bytes]]
+    work: ClassVar[tuple[Work]]
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.called
+
+    def schema(self) -> str:
+        return "item bigint, result binary"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return _Tasks(self.items, self.work[0])
+
+
+def waves(items: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """Items in runs that a driver can hold many times over."""
+    start, size = 0, 0
+    for number, item in enumerate(items):
+        if number > start and (number - start == _WAVE_ITEMS or size + len(item) > _WAVE_BYTES):
+            yield items[start:number]
+            start, size = number, 0
+        size += len(item)
+    if start < len(items):
+        yield items[start:]
+
+
+def run(spark: SparkSession, name: str, items: Sequence[bytes], work: Work) -> list[bytes]:
+    """The results of `work` for each item, in order. Blocks until the last task is done, or the first has failed as often as it may.
+
+    Args:
+        spark: the session.
+        name: of the data source; jobs at the same time need different ones.
+        items: not too many; see `waves`.
+        work: runs in executors, where cdfd is installed.
+
+    Raises:
+        CdfdError: what `work` raised.
+        SinkError: Spark did not do it.
+    """
+    # A class that no module has is pickled as what it is.
+    job = type("Job", (_Job,), {"called": name, "items": list(items), "work": (work,)})
+    try:
+        spark.dataSource.register(job)
+        found = spark.read.format(name).load().toArrow()
+    except (PySparkException, Py4JError, OSError) as error:
+        raise translated(error) from error
+    results = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
+    return [results[number] for number in range(len(items))]
+
+
+def translated(error: Exception) -> CdfdError:
+    """What Spark says of a job that failed, as the error of ours that it failed of; else as one that says that Spark did."""
+    text = str(error)
+    marked = _MARK.search(text)
+    if marked is not None:
+        return _rebuilt(json.loads(base64.b64decode(marked[1])))
+    line = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    return SinkError(f"Spark did not finish the job: {line[:500]}", hint="Spark's own log may say more", retriable=True)
+
+
+def _rebuilt(document: dict[str, Any]) -> CdfdError:
+    kinds = {kind.__name__: kind for kind in _families(CdfdError)}
+    error = kinds.get(document["kind"], CdfdError)(document["what"])
+    for name in _FIELDS:
+        setattr(error, name, document[name])
+    return error
+
+
+def _families(kind: type[CdfdError]) -> Iterator[type[CdfdError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _families(each)
