@@ -599,7 +599,7 @@ def test_documented_defaults_and_marks_are_true() -> None:
         default = field.default
         assert (name in mounted_names()) == ("*file*" in row), key
         if isinstance(default, str | int) and not isinstance(default, bool) and default and "max_bytes" not in key:
-            shown = {8 << 30: "8GiB", 128 << 20: "128MiB"}.get(default, str(default)) if isinstance(default, int) else default
+            shown = {8 << 30: "8GiB", 1 << 30: "1GiB", 128 << 20: "128MiB"}.get(default, str(default)) if isinstance(default, int) else default
             assert f"`{shown}`" in row or name == "kind", key
 
 
