@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kafka.conftest import broker, name, needs_broker, read
 from tests.spark.installation import missing
 from tests.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["broker", "name", "needs_broker", "read", "spark"]
 
 _HERE = Path(__file__).parent
 
