@@ -66,12 +66,17 @@ class Registry:
         self.authorization = "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, Any]:
-        parts = [unquote(part) for part in path.split("/")[1:]]
+        parts = [unquote(part) for part in path.partition("?")[0].split("/")[1:]]
         match method, parts:
             case "GET", ["schemas", "types"]:
                 return 200, ["JSON", "PROTOBUF", "AVRO"]
             case "GET", ["schemas", "ids", number] if int(number) in self.schemas:
                 return 200, {"schema": self.schemas[int(number)]}
+            case "GET", ["subjects", subject, "versions"] if subject in self.subjects:
+                return 200, list(range(1, len(self.subjects[subject]) + 1))
+            case "GET", ["subjects", subject, "versions", number] if subject in self.subjects:
+                found = self.subjects[subject][int(number) - 1]
+                return 200, {"subject": subject, "version": int(number), "id": found, "schema": self.schemas[found]}
             case "POST", ["subjects", subject, "versions"]:
                 return self._register(subject, body["schema"])
         return 404, {"error_code": 40401, "message": "HTTP 404 Not Found"}

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import urllib3
 
-from cdfd.errors import SchemaChangedError, SinkError
+from cdfd.errors import ConfigError, SchemaChangedError, SinkError
 
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _RETRIED: Final = frozenset({408, 429, 500, 502, 503, 504})
@@ -90,6 +90,32 @@ class SchemaRegistry:
             raise self._error(status, answer, f"subject {subject}")
         self._known[subject, schema] = number
         return number
+
+    def versions(self, subject: str) -> dict[int, str]:
+        """The schemas that are or were registered under a subject, by id, in the order in which they were.
+
+        Raises:
+            ConfigError: the registry does not know the subject.
+            SinkError: it cannot be reached, or does not tell for another reason.
+        """
+        path, what = f"/subjects/{quote(subject, safe='')}/versions", f"subject {subject}"
+        # What is deleted is only hidden, and records may have it still.
+        status, numbers = self._ask("GET", f"{path}?deleted=true", None, what)
+        if status == 404:
+            raise ConfigError(
+                f"the schema registry {self._url} has no subject {subject}",
+                hint="It is there as soon as the first rows of the table are delivered in the format avro",
+            )
+        if status != 200 or not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+            raise self._error(status, numbers, what)
+        found: dict[int, str] = {}
+        for number in numbers:
+            status, answer = self._ask("GET", f"{path}/{number}?deleted=true", None, f"{what}, version {number}")
+            known = (answer.get("id"), answer.get("schema")) if status == 200 and isinstance(answer, dict) else (0, 0)
+            if type(known[0]) is not int or not isinstance(known[1], str):
+                raise self._error(status, answer, f"{what}, version {number}")
+            found[known[0]] = known[1]
+        return found
 
     def check(self) -> None:
         """`SinkError` where there is no registry that we may use and that has Avro; registers nothing."""

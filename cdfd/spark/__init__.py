@@ -1,0 +1,29 @@
+"""What cdfd offers to Spark. Needs PySpark, which comes with the extra: `pip install cdfd[spark]`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cdfd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("cdfd")` (a table's changes) and `format("cdfd-kafka")` (a sink for them) known to a session.
+
+    Raises:
+        ConfigError: PySpark is missing, or too old.
+    """
+    try:
+        from pyspark.sql.datasource import DataSourceArrowWriter  # noqa: F401  # 4.1 is the first to have it
+    except ImportError:
+        raise ConfigError("Spark needs PySpark 4.1 or newer", hint="Run: pip install 'cdfd[spark]'") from None
+    from cdfd.spark.kafka_sink import CdfdKafka
+    from cdfd.spark.source import CdfdSource
+
+    spark.dataSource.register(CdfdSource)
+    spark.dataSource.register(CdfdKafka)
