@@ -15,7 +15,7 @@ from schema_registry import Registry, serving
 from cdfd.changes.columns import CHANGE_COLUMNS
 from cdfd.encoding.avro import AvroRows
 from cdfd.encoding.registry import SchemaRegistry
-from cdfd.errors import SchemaChangedError, SinkError
+from cdfd.errors import ConfigError, SchemaChangedError, SinkError
 
 
 def record(**fields: Any) -> str:
@@ -47,6 +47,18 @@ def test_one_schema_has_one_id(server: Registry, client: SchemaRegistry) -> None
 def test_a_schema_is_asked_for_once(server: Registry, client: SchemaRegistry) -> None:
     assert client.register("orders-value", record(a="int")) == client.register("orders-value", record(a="int"))
     assert server.requests == ["POST /subjects/orders-value/versions"]
+
+
+def test_the_schemas_of_a_subject_are_told(server: Registry, client: SchemaRegistry) -> None:
+    first = client.register("orders-value", record(a="int"))
+    client.register("customers-value", record(b="int"))
+    second = client.register("orders-value", record(a="long"))
+    assert client.versions("orders-value") == {first: record(a="int"), second: record(a="long")}
+    with pytest.raises(ConfigError, match="no subject elsewhere-value"):
+        client.versions("elsewhere-value")
+    server.failures += [403]
+    with pytest.raises(SinkError, match="answered 403"):
+        client.versions("orders-value")
 
 
 def test_names_and_paths_are_quoted() -> None:
