@@ -12,7 +12,7 @@ that is asked for, slices are measured (footers, and the change types of change 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -24,9 +24,6 @@ from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
 from cdfd.changes.position import Position
 from cdfd.changes.read import count, count_images
 from cdfd.errors import CdfdError, MissingFileError
-
-Keep = Callable[[FileScan], bool]
-"""Whether anybody asks for the rows of a scan."""
 
 FILE_BYTES = 128 << 10
 """What a file weighs beside its bytes: about what is decoded while one is opened."""
@@ -89,7 +86,7 @@ def cut(
     start: Position | None = None,
     end: int | None = None,
     ordered: bool = True,
-    keep: Keep | None = None,
+    kept: npt.NDArray[np.bool_] | None = None,
 ) -> list[Slice]:
     """Slices of at most `limit` bytes or a single scan, in order; a larger data file in pieces. A plan gives the same ones at any time.
 
@@ -99,14 +96,16 @@ def cut(
         start: where to begin, with the ordinal of the first row; None for the beginning.
         end: the number of the scan to end before; None for the end.
         ordered: False where nobody asks for the order of rows, nor for their ordinals: no change data file is read twice then.
-        keep: which scans anybody asks for the rows of; None for all. Those that nobody does are in slices of their own.
+        kept: for each scan of the plan, whether anybody asks for its rows; None for all. Those that nobody does are in slices of their own.
     """
     part, ordinal = (0, 0) if start is None else (start.part, start.ordinal)
     stop = len(plan.scans) if end is None else min(end, len(plan.scans))
     scans = plan.scans[part:stop]
+    kept = None if kept is None else kept[part:stop]
     if not ordered and len(scans) == len(plan.scans):
+        # Early halves come first, and a file is wanted in both or in none.
         scans = _as_written(scans)
-    kept = None if keep is None else np.fromiter(map(keep, scans), np.bool_, len(scans))
+        kept = None if kept is None else kept[: len(scans)]
     slices, seen = list[Slice](), set[str]()
     for first, some in _cut(scans, limit, kept):
         known = not slices
@@ -137,7 +136,7 @@ def _cut(
 ) -> Iterator[tuple[int, Sequence[FileScan]]]:
     """Runs of scans, each with the number of its first one; all of a run are `kept`, or none."""
     breaks = None if kept is None else np.flatnonzero(np.diff(kept)) + 1
-    ends = np.cumsum(np.clip(_shares(scans), 0, MOST_BYTES) + FILE_BYTES)
+    ends = np.cumsum(shares(scans) + FILE_BYTES)
     start = 0
     while start < len(scans):
         before = ends[start - 1] if start else 0
@@ -160,12 +159,13 @@ def _pieces(scan: FileScan, limit: int) -> int:
     return min(-(-scan.share // max(limit, 1)), MOST_PIECES)
 
 
-def _shares(scans: Sequence[FileScan]) -> npt.NDArray[np.int64]:
+def shares(scans: Sequence[FileScan]) -> npt.NDArray[np.int64]:
+    """Bytes of the files of each scan, at most `MOST_BYTES`."""
     if isinstance(scans, LiveScans):
         # A million files are no million objects.
         sizes = scans.files.table.column("size").fill_null(0).to_numpy()
-        return np.asarray(sizes, dtype=np.int64)
-    return np.fromiter((min(scan.share, MOST_BYTES) for scan in scans), np.int64, len(scans))
+        return np.clip(np.asarray(sizes, dtype=np.int64), 0, MOST_BYTES)
+    return np.fromiter((max(0, min(scan.share, MOST_BYTES)) for scan in scans), np.int64, len(scans))
 
 
 def measure(part: Slice, execution: Execution) -> Measured:

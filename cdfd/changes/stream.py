@@ -6,7 +6,7 @@ up to date from then on, at the cost of each commit.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -80,7 +80,7 @@ class PlanStream:
             return segment.checkpoint.files[0].modified_ms
         return commit_timestamp(entry.commit, state.header, entry.modified_ms, await self._time_before(state.version))
 
-    async def versions(self, tailer: Tailer, start: int, until: int | None = None) -> AsyncIterator[Version]:
+    async def versions(self, tailer: Tailer, start: int, until: int | None = None) -> AsyncGenerator[Version, None]:
         """Plans of the versions from `start` on, as they come.
 
         Raises:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -88,7 +89,7 @@ class TestChangeDataFiles:
         lot, _ = made
         execution, plan = opened(lot.storage()), lot.plan()
         kept = data.draw(st.sets(st.sampled_from([scan.path for scan in plan.scans]))) if plan.scans else set[str]()
-        slices = cut(plan, limit, keep=lambda scan: scan.path in kept)
+        slices = cut(plan, limit, kept=np.array([scan.path in kept for scan in plan.scans], np.bool_))
         if any(not each.is_placed for each in slices):
             slices = placed(plan, slices, [measure(each, execution) for each in slices])
         found = rows(read_slices([each for each in slices if each.wanted], execution))

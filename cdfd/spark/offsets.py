@@ -1,0 +1,73 @@
+"""Offsets of a stream: positions, as JSON in Spark's checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cdfd.changes.position import Phase, Position
+from cdfd.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Where a stream is, and where it began.
+
+    A query that ends before its first micro-batch is complete asks again where to begin, and may hear of a newer version by then; what that
+    batch was planned from stands in its end.
+    """
+
+    position: Position
+    first_version: int
+    first_phase: Phase
+
+    @classmethod
+    def beginning(cls, position: Position) -> Offset:
+        """That of a stream that begins there."""
+        return cls(position, position.version, position.phase)
+
+    def at(self, position: Position) -> Offset:
+        """The same stream, at another position."""
+        return Offset(position, self.first_version, self.first_phase)
+
+    @property
+    def first(self) -> Position:
+        """Where the stream began."""
+        return Position(self.position.table_id, self.first_version, phase=self.first_phase)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is still there."""
+        return self.position == self.first
+
+    def to_json(self) -> dict[str, Any]:
+        """For Spark's checkpoint."""
+        at = self.position
+        return {
+            "table_id": at.table_id,
+            "version": at.version,
+            "part": at.part,
+            "phase": at.phase,
+            "ordinal": at.ordinal,
+            "first_version": self.first_version,
+            "first_phase": self.first_phase,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Offset:
+        """From Spark's checkpoint. ConfigError where that is of another source."""
+        counts = [found.get(name) for name in ("version", "part", "ordinal", "first_version")]
+        phases = [found.get(name) for name in ("phase", "first_phase")]
+        table = found.get("table_id")
+        if (
+            not isinstance(table, str)
+            or any(not isinstance(count, int) or isinstance(count, bool) or count < 0 for count in counts)
+            or any(phase not in ("snapshot", "stream") for phase in phases)
+        ):
+            raise ConfigError(
+                "the checkpoint's offset is none of a cdfd source",
+                hint="The checkpoint is that of another query; use a folder of its own for each",
+            )
+        position = Position(table, found["version"], found["part"], found["phase"], found["ordinal"])
+        return cls(position, found["first_version"], found["first_phase"])

@@ -1,0 +1,190 @@
+"""Options of `format("cdfd")`: named as delta-spark's where it has them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, cast, get_args
+
+from cdfd.changes.plan import Changes
+from cdfd.errors import ConfigError
+from cdfd.tail.start import Start, parsed
+
+STORAGE = "storage."
+"""What options for the table's store begin with: `storage.endpoint_url`."""
+
+MOST = 2**63 - 1
+
+_SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What is read, and how.
+
+    Attributes:
+        path: the table's path or URI.
+        start: a version, a moment, `earliest`, `latest` or `snapshot`; None for what is usual.
+        end: a version or a moment; None for the newest version there is.
+        changes: where change rows may come from; see `cdfd.changes.plan`.
+        columns: which columns, in that order; None for all. Where none of them is one of the change columns, those are there besides.
+        skip_missing: go on where a file is gone.
+        max_files, max_bytes: of one micro-batch; None for no limit.
+        partition_bytes: bytes of files for one task; None for what suits the whole.
+        allowed_roots: where absolute paths in the log may lead besides the table.
+        storage: of the table's store. Not shown: there are secrets among them.
+    """
+
+    path: str
+    start: Start | None = None
+    end: Start | None = None
+    changes: Changes = "auto"
+    columns: tuple[str, ...] | None = None
+    skip_missing: bool = False
+    max_files: int | None = None
+    max_bytes: int | None = None
+    partition_bytes: int | None = None
+    allowed_roots: tuple[str, ...] = ()
+    storage: Mapping[str, object] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """From Spark's options, whose names are in any case.
+
+        Raises:
+            ConfigError: an option that is unknown, or a value that is none; never says what a storage option is.
+        """
+        # Spark makes names lower case on their way to a streaming source, so case never counts.
+        given = {name.lower(): text for name, text in options.items()}
+        storage = {name.removeprefix(STORAGE): text for name, text in given.items() if name.startswith(STORAGE)}
+        rest = {name: text for name, text in given.items() if not name.startswith(STORAGE)}
+        for name in rest:
+            if name not in _NAMES:
+                raise ConfigError(f"unknown option {_shown(name, options)}", hint=_nearest(name))
+        if not rest.get("path"):
+            raise ConfigError(
+                "no table is named", hint='Give its path or URI: .format("cdfd").load("s3://lake/orders")'
+            )
+        if rest.get("readchangefeed", "true").strip().lower() != "true":
+            raise ConfigError(
+                "readChangeFeed is false, and changes are all that cdfd reads",
+                hint='Leave it out, or read the table\'s rows with format("delta")',
+            )
+        return cls(
+            rest["path"],
+            _bound(rest, "startingVersion", "startingTimestamp"),
+            _bound(rest, "endingVersion", "endingTimestamp"),
+            _changes(rest),
+            _list(rest, "columns"),
+            _flag(rest, "ignoreMissingFiles"),
+            _count(rest, "maxFilesPerTrigger"),
+            _size(rest, "maxBytesPerTrigger"),
+            _size(rest, "maxPartitionBytes"),
+            _list(rest, "allowedRoots") or (),
+            storage,
+        )
+
+
+_OPTIONS = (
+    "path",
+    "readChangeFeed",
+    "startingVersion",
+    "startingTimestamp",
+    "endingVersion",
+    "endingTimestamp",
+    "maxFilesPerTrigger",
+    "maxBytesPerTrigger",
+    "changes",
+    "columns",
+    "ignoreMissingFiles",
+    "maxPartitionBytes",
+    "allowedRoots",
+)
+_NAMES = {name.lower(): name for name in _OPTIONS}
+
+
+def _shown(name: str, options: Mapping[str, str]) -> str:
+    return repr(next(each for each in options if each.lower() == name))[:100]
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name, _NAMES, 1)
+    known = f"Known: {', '.join(_OPTIONS)}, and {STORAGE}<name> for the table's store"
+    return (f"Did you mean {_NAMES[near[0]]}? " if near else "") + known
+
+
+def _bound(options: Mapping[str, str], version: str, timestamp: str) -> Start | None:
+    at, since = options.get(version.lower()), options.get(timestamp.lower())
+    if at is not None and since is not None:
+        raise ConfigError(f"{version} and {timestamp} are both given", hint="Give one of them")
+    if at is not None:
+        return _version(version, at)
+    return None if since is None else _moment(timestamp, since)
+
+
+def _version(name: str, text: str) -> Start:
+    word = text.strip().lower()
+    words = ("latest", "earliest", "snapshot") if name.startswith("start") else ("latest",)
+    if word in words:
+        return word
+    if word.isascii() and word.isdigit() and len(word) < 20:
+        return int(word)
+    raise ConfigError(f"{name} is {text!r:.100}", hint=f"It is a version, or one of: {', '.join(words)}")
+
+
+def _moment(name: str, text: str) -> datetime:
+    """A time as delta-spark takes it: `2026-01-01`, `2026-01-01 12:30:00`, with a zone or in UTC."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigError(f"{name} is {text!r:.100}, which is no time", hint="Such as 2026-01-01T12:30:00Z") from None
+    moment = parsed(found)
+    assert isinstance(moment, datetime)
+    return moment.astimezone(UTC)
+
+
+def _changes(options: Mapping[str, str]) -> Changes:
+    word = options.get("changes", "auto").strip().lower()
+    if word not in get_args(Changes):
+        raise ConfigError(f"changes is {word!r:.100}", hint=f"One of: {', '.join(get_args(Changes))}")
+    return cast(Changes, word)
+
+
+def _list(options: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    names = tuple(each.strip() for each in text.split(","))
+    if not all(names):
+        raise ConfigError(f"{name} is {text!r:.200}", hint="Names with commas between them")
+    return names
+
+
+def _flag(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name.lower(), "false").strip().lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"{name} is {text!r:.100}", hint="true or false")
+    return text == "true"
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    return _whole(options, name, {"": 1}, "A number of files, from 1 on")
+
+
+def _size(options: Mapping[str, str], name: str) -> int | None:
+    return _whole(options, name, _SIZES, "A number of bytes, such as 67108864 or 64m")
+
+
+def _whole(options: Mapping[str, str], name: str, units: Mapping[str, int], hint: str) -> int | None:
+    text: Any = options.get(name.lower())
+    if text is None:
+        return None
+    word = text.strip().lower()
+    digits = word.rstrip("bkmgt")
+    unit = word[len(digits) :]
+    unit = unit[:-1] if len(unit) == 2 and unit.endswith("b") else unit
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and unit in units and int(digits)):
+        raise ConfigError(f"{name} is {text!r:.100}", hint=hint)
+    return min(int(digits) * units[unit], MOST)

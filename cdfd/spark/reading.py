@@ -1,0 +1,62 @@
+"""What executors do: a portion of a table's changes, read and handed to Spark."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from cdfd.changes.conform import Conformer
+from cdfd.changes.execute import Execution, fail
+from cdfd.changes.slices import Slice, read_slices
+from cdfd.errors import MissingFileError
+from cdfd.spark.options import SourceOptions
+from cdfd.spark.target import Target
+from cdfd.table import Table
+
+logger = logging.getLogger("cdfd.spark")
+
+
+@dataclass(frozen=True)
+class Portion(InputPartition):
+    """What one task reads; its plans are conformed to the target's schema."""
+
+    slices: tuple[Slice, ...]
+    target: Target
+
+
+def opened(options: SourceOptions) -> Table:
+    """The table. A process keeps the ones that it was asked for: their connections, and what it learned of their files."""
+    return _opened(options.path, tuple(sorted(options.storage.items())), options.allowed_roots)
+
+
+@lru_cache(maxsize=8)
+def _opened(path: str, storage: tuple[tuple[str, object], ...], allowed_roots: tuple[str, ...]) -> Table:
+    return Table.open(path, dict(storage), allowed_roots)
+
+
+def execution_of(table: Table, options: SourceOptions, workers: int | None = None) -> Execution:
+    """How its files are read, by so many threads."""
+    return Execution(table.files, workers=workers, on_missing=_warn if options.skip_missing else fail)
+
+
+def _warn(error: MissingFileError) -> None:
+    logger.warning("left out: %s", error)
+
+
+def read_portion(portion: Portion, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of a portion as Spark takes them.
+
+    Raises:
+        CdfdError: naming table, version and file.
+    """
+    # A task has one core: another thread would take it from another task.
+    execution = execution_of(opened(options), options, workers=1)
+    conformer = Conformer(portion.target.schema)
+    convert = portion.target.for_spark(conformer)
+    for found in read_slices(portion.slices, execution):
+        yield convert(conformer.conform(found))

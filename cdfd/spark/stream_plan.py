@@ -1,0 +1,227 @@
+"""What a stream reads next, and how it finds that again: versions planned as they are needed, kept until they are delivered."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cdfd.changes.execute import named
+from cdfd.changes.plan import ChangePlan
+from cdfd.changes.position import Position
+from cdfd.changes.slices import Slice, cut, placed, shares
+from cdfd.changes.stream import PlanStream, Version
+from cdfd.delta.schema_change import SchemaChange, compare
+from cdfd.errors import ConfigError, LogError, SchemaChangedError
+from cdfd.spark.options import SourceOptions
+from cdfd.spark.portions import LEAST_BYTES, Schemas, Stretch, measured
+from cdfd.spark.reading import execution_of
+from cdfd.spark.target import Target
+from cdfd.table import Table
+from cdfd.tail.start import start_version
+from cdfd.tail.tailer import Tailer
+
+
+@dataclass(slots=True)
+class Budget:
+    """What one micro-batch may still hold. The first file fits, whatever its size: else a stream would stand still.
+
+    Attributes:
+        files, bytes: how many; None for any.
+        used: whether anything was taken.
+    """
+
+    files: int | None
+    bytes: int | None
+    used: bool = False
+
+    def take(self, plan: ChangePlan, part: int) -> int:
+        """The number of the scan to end before, of those from `part` on, and takes them."""
+        scans = plan.scans[part:]
+        if self.files is None and self.bytes is None:
+            self.used = self.used or len(scans) > 0
+            return len(plan.scans)
+        ends = np.cumsum(shares(scans), dtype=np.int64)
+        if plan.origin == "cdc":
+            # The halves of change data files belong together: where they are cut, files are read twice.
+            files = len({scan.path for scan in scans})
+            fits = (self.files is None or files <= self.files) and (self.bytes is None or ends[-1] <= self.bytes)
+            fit = len(scans) if fits or not self.used else 0
+        else:
+            fit = len(scans) if self.files is None else min(len(scans), self.files)
+            if self.bytes is not None:
+                fit = min(fit, int(np.searchsorted(ends, self.bytes, "right")))
+            fit = files = max(fit, 0 if self.used else min(1, len(scans)))
+        if fit:
+            self.used = True
+            self.files = None if self.files is None else max(0, self.files - files)
+            self.bytes = None if self.bytes is None else max(0, self.bytes - int(ends[fit - 1]))
+        return part + fit
+
+
+@dataclass(slots=True)
+class StreamPlanner:
+    """Plans a stream over one table.
+
+    Attributes:
+        table: what is read.
+        options: what the user asks for.
+        target: the columns.
+    """
+
+    table: Table
+    options: SourceOptions
+    target: Target
+    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _tailer: Tailer | None = None
+    _stream: PlanStream | None = None
+    _next: int = -1
+    _planned: dict[int, Version] = field(default_factory=dict)
+    _snapshot: Version | None = None
+
+    def close(self) -> None:
+        """Let go of what watches the table."""
+        self._open.close()
+
+    def delivered(self, end: Position) -> None:
+        """What is before `end` will not be asked for again."""
+        for version in [version for version in self._planned if version < end.version]:
+            del self._planned[version]
+        if end.phase == "stream":
+            self._snapshot = None
+
+    async def beginning(self) -> Position:
+        """Where a stream begins that has no checkpoint."""
+        header = await self.table.log.header()
+        table_id, start = header.metadata.id, self.options.start
+        if start is None or start == "snapshot":
+            return Position(table_id, header.version, phase="snapshot")
+        if start == "latest":
+            return Position(table_id, header.version + 1)
+        return Position(table_id, await start_version(self.table.log, start))
+
+    async def latest(self, start: Position) -> Position:
+        """Where the micro-batch ends that begins at `start`: at the newest version, or before that where it is full.
+
+        Raises:
+            SchemaChangedError: the version at `start` has another schema than the one that the query knows.
+            CdfdError: as `PlanStream.versions` says.
+        """
+        budget, at = Budget(self.options.max_files, self.options.max_bytes), start
+        if at.phase == "snapshot":
+            plan = (await self._live(at)).plan
+            end = budget.take(plan, _checked(plan, at, self.table.uri).part)
+            if end < len(plan.scans):
+                return self._within(plan, at, end)
+            at = at.after_version()
+        newest = await self._newest(at)
+        async with contextlib.aclosing(self._versions(at, newest)) as versions:
+            async for version in versions:
+                if (change := self._changed(version)) is not None:
+                    if at == start:
+                        raise self._refused(version, change)
+                    return at
+                plan = version.plan
+                end = budget.take(plan, _checked(plan, at, self.table.uri).part)
+                if end < len(plan.scans):
+                    return at if end == at.part else self._within(plan, at, end)
+                at = at.after_version()
+        return at
+
+    async def stretches(self, start: Position, end: Position) -> list[Stretch]:
+        """What is to be read from `start` up to `end`."""
+        schemas = Schemas.to(self.target.schema)
+        found, at = list[Stretch](), start
+        if at.phase == "snapshot":
+            if at == end:
+                return []
+            plan = (await self._live(at)).plan
+            stop = end.part if end.phase == "snapshot" else None
+            found.append(Stretch(schemas.of(plan, self.table.uri), _checked(plan, at, self.table.uri), stop))
+            if stop is not None:
+                return found
+            at = at.after_version()
+        last = end.version if end.part else end.version - 1
+        async with contextlib.aclosing(self._versions(at, last)) as versions:
+            async for version in versions:
+                plan = schemas.of(version.plan, self.table.uri)
+                stop = end.part if plan.version == end.version else None
+                found.append(Stretch(plan, _checked(plan, at, self.table.uri), stop))
+                at = at.after_version()
+        return found
+
+    def _within(self, plan: ChangePlan, start: Position, end: int) -> Position:
+        """The position before scan number `end` of a version that is read from `start` on."""
+        execution = execution_of(self.table, self.options)
+        slices: list[Slice] = cut(plan, LEAST_BYTES, start=start, end=end)
+        following = placed(plan, slices, list(measured(slices, execution)))[-1].following
+        assert following is not None
+        return start.at_part(end, following)
+
+    async def _live(self, at: Position) -> Version:
+        if self._snapshot is None or self._snapshot.plan.version != at.version:
+            self._snapshot = await self.table.stream(self.options.changes).snapshot(at.version, self._tail(at))
+        return self._snapshot
+
+    def _tail(self, at: Position) -> Tailer:
+        if self._tailer is None:
+            self._tailer = self._open.enter_context(self.table.tailer())
+        # A table that was deleted and created anew is another one: its positions mean nothing.
+        self._tailer.table_id = at.table_id
+        return self._tailer
+
+    async def _newest(self, at: Position) -> int:
+        newest = await self.table.log.latest_version()
+        if newest < at.version - 1:
+            await self._tail(at).check_table()
+            raise LogError(
+                f"the log ends at version {newest}, although version {at.version - 1} was read",
+                table=self.table.uri,
+                hint="It was replaced by an older copy; begin again with another checkpoint",
+            )
+        return newest
+
+    async def _versions(self, at: Position, last: int) -> AsyncGenerator[Version, None]:
+        """The versions from that of `at` on, up to `last`."""
+        version = at.version
+        while version <= last and (known := self._planned.get(version)) is not None:
+            yield known
+            version += 1
+        if version > last:
+            return
+        if self._stream is None or self._next != version:
+            self._stream = self.table.stream(self.options.changes)
+        async with contextlib.aclosing(self._stream.versions(self._tail(at), version, last)) as versions:
+            async for found in versions:
+                self._planned[found.plan.version] = found
+                self._next = found.plan.version + 1
+                yield found
+
+    def _changed(self, version: Version) -> SchemaChange | None:
+        """How the columns that are read differ from those that the query knows; None where they do not, or are older."""
+        known, schema = self.target.schema, version.plan.schema
+        if version.plan.version <= self.target.version or schema == known:
+            return None
+        change = compare(known, schema if self.target.whole else named(known.names, schema))
+        return change if change.added or not change.additive else None
+
+    def _refused(self, version: Version, change: SchemaChange) -> SchemaChangedError:
+        return SchemaChangedError(
+            f"the table's schema changed: {'; '.join(change.describe()):.500}",
+            table=self.table.uri,
+            version=version.plan.version,
+            hint="Everything before is read. Start the query again, from `spark.readStream` on: it goes on with the new schema",
+        )
+
+
+def _checked(plan: ChangePlan, at: Position, uri: str) -> Position:
+    if at.part > len(plan.scans):
+        raise ConfigError(
+            f"{at.part} files of this version are read, but it has {len(plan.scans)} to read",
+            table=uri,
+            version=plan.version,
+            hint="Put the option `changes` back to what it was, or begin with another checkpoint",
+        )
+    return at

@@ -1,0 +1,222 @@
+"""`format("cdfd")`, batch: the rows that `cdfd.changes` gives and, where it answers, those of delta-spark's change feed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import cdfd
+import cdfd.spark
+from cdfd.changes.columns import CHANGE_ORDINAL
+
+Table = str
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered(spark: SparkSession) -> None:
+    cdfd.spark.register(spark)
+
+
+@pytest.fixture(scope="module")
+def orders(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """A table with a change feed, partitioned, with deletion vectors: inserts, an update, a delete, a merge, an OPTIMIZE, an added column."""
+    table = f"{tmp_path_factory.mktemp('lake')}/orders"
+    name = f"delta.`{table}`"
+    spark.sql(
+        f"CREATE TABLE {name} (id BIGINT NOT NULL, amount DECIMAL(12,2), status STRING COMMENT 'of now', day DATE, at TIMESTAMP,"
+        " local TIMESTAMP_NTZ, raw BINARY, tags ARRAY<STRING>, sizes MAP<STRING, INT>, place STRUCT<lat: DOUBLE, names: ARRAY<STRING>>)"
+        " USING delta PARTITIONED BY (day) TBLPROPERTIES"
+        " (delta.enableChangeDataFeed = true, delta.enableDeletionVectors = true)"
+    )
+    row = (
+        "SELECT id, CAST(id * 1.5 AS DECIMAL(12,2)), CONCAT('s', id % 3), DATE'2026-01-01' + CAST(id % 3 AS INT),"
+        " TIMESTAMP'2026-01-01 10:00:00' + id * INTERVAL 1 SECOND, TIMESTAMP_NTZ'2026-01-01 10:00:00',"
+        " IF(id % 2 = 0, NULL, CAST('x' AS BINARY)), ARRAY('a', NULL), MAP('k', CAST(id AS INT)),"
+        " NAMED_STRUCT('lat', 0.5D, 'names', ARRAY('n')) FROM RANGE({}, {})"
+    )
+    spark.sql(f"INSERT INTO {name} {row.format(0, 20)}")
+    spark.sql(f"INSERT INTO {name} {row.format(20, 40)}")
+    spark.sql(f"UPDATE {name} SET status = 'paid' WHERE id % 4 = 0")
+    spark.sql(f"DELETE FROM {name} WHERE id IN (1, 2, 3)")
+    spark.sql(f"OPTIMIZE {name}")
+    spark.sql(f"ALTER TABLE {name} ADD COLUMN (note STRING)")
+    spark.sql(
+        f"MERGE INTO {name} t USING (SELECT id FROM RANGE(35, 45)) s ON t.id = s.id"
+        " WHEN MATCHED THEN UPDATE SET note = 'merged', day = DATE'2026-02-01'"
+        " WHEN NOT MATCHED THEN INSERT (id, day) VALUES (s.id, DATE'2026-01-01')"
+    )
+    return table
+
+
+def ours(spark: SparkSession, table: Table, **options: object) -> DataFrame:
+    reader = spark.read.format("cdfd")
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load(table)
+
+
+def theirs(spark: SparkSession, table: Table, **options: object) -> DataFrame:
+    reader = spark.read.format("delta").option("readChangeFeed", "true")
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load(table)
+
+
+def rows(frame: DataFrame) -> list[str]:
+    """In an order that both have, as text: dicts do not compare."""
+    return sorted(str(row.asDict(recursive=True)) for row in frame.collect())
+
+
+def of_python(table: Table, *args: Any, **options: Any) -> list[tuple[int, int, str, int]]:
+    found = (
+        cdfd.changes(table, *args, **options)
+        .read_all()
+        .select(["_commit_version", CHANGE_ORDINAL, "_change_type", "id"])
+    )
+    return sorted(tuple(row.values()) for row in found.to_pylist())
+
+
+def of_spark(frame: DataFrame) -> list[tuple[int, int, str, int]]:
+    return sorted(tuple(row) for row in frame.select("_commit_version", CHANGE_ORDINAL, "_change_type", "id").collect())
+
+
+class TestRows:
+    def test_those_of_delta_spark(self, spark: SparkSession, orders: Table) -> None:
+        found, wanted = ours(spark, orders, startingVersion=0), theirs(spark, orders, startingVersion=0)
+        assert rows(found.drop(CHANGE_ORDINAL)) == rows(wanted)
+        assert found.columns == [*wanted.columns, CHANGE_ORDINAL]
+        assert [field.dataType for field in found.schema][:-1] == [field.dataType for field in wanted.schema]
+
+    @pytest.mark.parametrize("limit", ["1", "1g"])
+    def test_those_of_python(self, spark: SparkSession, orders: Table, limit: str) -> None:
+        """In tasks of one file each, and in one: ordinals too."""
+        found = ours(spark, orders, maxPartitionBytes=limit)
+        assert of_spark(found) == of_python(orders)
+
+    def test_of_some_versions(self, spark: SparkSession, orders: Table) -> None:
+        """Columns are those of the last version that is read; for delta-spark, of the newest."""
+        for start, end in ((2, 3), (4, 4), (7, 7)):
+            found = ours(spark, orders, startingVersion=start, endingVersion=end)
+            wanted = theirs(spark, orders, startingVersion=start, endingVersion=end)
+            assert rows(found.drop(CHANGE_ORDINAL)) == rows(wanted if end == 7 else wanted.drop("note"))
+
+    def test_since_a_time(self, spark: SparkSession, orders: Table) -> None:
+        times = {row.version: row.timestamp for row in spark.sql(f"DESCRIBE HISTORY delta.`{orders}`").collect()}
+        at = times[3].astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+        found = ours(spark, orders, startingTimestamp=at, endingTimestamp=datetime.fromisoformat(at).isoformat() + "Z")
+        assert {row._commit_version for row in found.collect()} == {3}
+        wanted = theirs(spark, orders, startingTimestamp=at, endingTimestamp=at)
+        assert rows(found.drop(CHANGE_ORDINAL)) == rows(wanted.drop("note"))
+
+    def test_a_snapshot(self, spark: SparkSession, orders: Table) -> None:
+        found = ours(spark, orders, startingVersion="snapshot", endingVersion=3)
+        assert {row._change_type for row in found.collect()} == {"insert"}
+        live = spark.read.format("delta").option("versionAsOf", 3).load(orders)
+        assert rows(found.select(live.columns)) == rows(live)
+
+    def test_nothing(self, spark: SparkSession, orders: Table) -> None:
+        assert ours(spark, orders, startingVersion="latest").count() == 0
+
+    def test_from_file_actions(self, spark: SparkSession, orders: Table) -> None:
+        found = ours(spark, orders, changes="files", startingVersion=3)
+        assert {row._change_type for row in found.collect()} == {"insert", "delete"}
+
+
+class TestColumns:
+    def test_by_name(self, spark: SparkSession, orders: Table) -> None:
+        assert ours(spark, orders, columns="NOTE, id").columns[:3] == ["note", "id", "_change_type"]
+        found = ours(spark, orders, columns="id,_change_type")
+        assert found.columns == ["id", "_change_type"]
+        assert found.count() == len(of_python(orders))
+
+    def test_by_schema(self, spark: SparkSession, orders: Table) -> None:
+        found = spark.read.format("cdfd").schema("_commit_version BIGINT, ID BIGINT").load(orders)
+        assert found.columns == ["_commit_version", "ID"]
+        assert sorted((row[0], row[1]) for row in found.collect()) == sorted(
+            (row[0], row[3]) for row in of_python(orders)
+        )
+
+    def test_none_of_the_table(self, spark: SparkSession, orders: Table) -> None:
+        found = ours(spark, orders, columns="_commit_version,_change_ordinal")
+        assert sorted(tuple(row) for row in found.collect()) == [row[:2] for row in of_python(orders)]
+
+    def test_of_another_type(self, spark: SparkSession, orders: Table) -> None:
+        with pytest.raises(
+            PySparkException, match="column 'id' is bigint, and the schema that is asked for says string"
+        ):
+            spark.read.format("cdfd").schema("id STRING").load(orders).collect()
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"startingVersions": 1}, "Did you mean startingVersion?"),
+            ({"startingVersion": 99}, "goes backwards"),
+            ({"endingVersion": 99}, "there is no version 99; the newest is 7"),
+            ({"columns": "idd"}, "Did you mean 'id'?"),
+            ({"readChangeFeed": "false"}, "changes are all that cdfd reads"),
+        ],
+    )
+    def test_of_options(self, spark: SparkSession, orders: Table, options: dict[str, object], message: str) -> None:
+        with pytest.raises(PySparkException) as caught:
+            ours(spark, orders, **options).collect()
+        assert message in str(caught.value)
+
+    def test_no_table(self, spark: SparkSession, tmp_path: Path) -> None:
+        with pytest.raises(AnalysisException, match="not a Delta table: it has no log"):
+            ours(spark, str(tmp_path / "none"))
+
+
+class TestFilters:
+    @pytest.fixture(scope="class")
+    def numbers(self, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Table:
+        """Ten files of ten rows each, partitions of even and odd files; of the file of 30 to 39, only the log is left."""
+        table = f"{tmp_path_factory.mktemp('lake')}/numbers"
+        for number in range(10):
+            frame = spark.range(10 * number, 10 * number + 10, 1, 1).selectExpr("id", f"{number % 2} AS p")
+            frame.write.format("delta").partitionBy("p").mode("append").save(table)
+        (gone,) = spark.read.format("delta").load(table).where("id = 33").select("_metadata.file_path").collect()
+        Path(gone[0].removeprefix("file:").replace("//", "/")).unlink()
+        return table
+
+    @pytest.mark.parametrize(
+        ("condition", "ids"),
+        [
+            ("id < 30", range(30)),
+            ("p = 0", [id for id in range(100) if id // 10 % 2 == 0]),
+            ("id IN (5, 95)", [5, 95]),
+            ("_commit_version > 4", range(50, 100)),
+            ("_change_type = 'delete'", []),
+            ("id >= 45 AND id <= 46 AND p IS NOT NULL", [45, 46]),
+        ],
+    )
+    def test_files_that_hold_no_such_row_are_not_read(
+        self, spark: SparkSession, numbers: Table, condition: str, ids: list[int]
+    ) -> None:
+        found = ours(spark, numbers).where(condition).collect()
+        assert sorted(row.id for row in found) == list(ids)
+        assert all((row._commit_version, row._change_ordinal) == (row.id // 10, row.id % 10) for row in found)
+
+    def test_of_a_snapshot(self, spark: SparkSession, numbers: Table) -> None:
+        """Files of one version: what is left out counts in the ordinals of the rest, so it is measured, and must be there."""
+        found = ours(spark, numbers, startingVersion="snapshot", columns="id").where("id > 85").drop(CHANGE_ORDINAL)
+        with pytest.raises(PySparkException, match="the file is gone"):
+            found.collect()
+        found = ours(spark, numbers, startingVersion="snapshot", columns="id,_change_type").where("id > 85")
+        assert sorted(row.id for row in found.collect()) == list(range(86, 100))
+
+    def test_where_the_session_does_not_push_them(self, spark: SparkSession, orders: Table) -> None:
+        name = "spark.sql.python.filterPushdown.enabled"
+        assert spark.conf.get(name) == "true"
+        spark.conf.set(name, "false")
+        try:
+            found = ours(spark, orders).where("id < 3")
+            assert of_spark(found) == [row for row in of_python(orders) if row[3] < 3]
+        finally:
+            spark.conf.set(name, "true")

@@ -1,0 +1,247 @@
+"""`format("cdfd")`, streaming: each row once, across restarts, in the middle of a version and of a snapshot."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+import cdfd
+import cdfd.spark
+from cdfd.changes.columns import CHANGE_ORDINAL
+
+WITHIN = 60  # seconds until a query counts as stuck
+
+Key = tuple[int, int, str, int]
+"""Version, ordinal, change type, id."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered(spark: SparkSession) -> None:
+    cdfd.spark.register(spark)
+
+
+class Stream:
+    """A query over a table, with a checkpoint of its own; `rows` is all that it ever delivered, batch by batch."""
+
+    def __init__(self, spark: SparkSession, table: str, folder: Path, **options: object) -> None:
+        self.spark = spark
+        self.table = table
+        self.options = {name: str(value) for name, value in options.items()}
+        self.checkpoint = folder / "checkpoint"
+        self.rows: list[Key] = []
+        self.batches: list[int] = []
+        self.fail_at: int | None = None
+
+    def frame(self) -> DataFrame:
+        return self.spark.readStream.format("cdfd").options(**self.options).load(self.table)
+
+    def run(self, batches: int | None = None) -> list[Key]:
+        """What comes until there is nothing more, or of so many micro-batches; only what is new."""
+        before = len(self.rows)
+        writer = self.frame().writeStream.foreachBatch(self._take).option("checkpointLocation", str(self.checkpoint))
+        if batches is None:
+            query = writer.trigger(availableNow=True).start()
+            try:
+                assert query.awaitTermination(WITHIN)
+            finally:
+                query.stop()
+            return self.rows[before:]
+        query = writer.start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        return self.rows[before:]
+
+    def _take(self, frame: DataFrame, number: int) -> None:
+        found = frame.select("_commit_version", CHANGE_ORDINAL, "_change_type", "id").collect()
+        if self.fail_at == number:
+            self.fail_at = None
+            raise RuntimeError("lost on the way")
+        self.rows += [(row[0], row[1], row[2], row[3]) for row in found]
+        self.batches.append(len(found))
+
+    def offsets(self) -> list[Mapping[str, Any]]:
+        files = sorted((self.checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+        return [json.loads(file.read_text().splitlines()[-1]) for file in files]
+
+
+def create(spark: SparkSession, folder: Path, feed: bool = True) -> str:
+    table = f"{folder}/t"
+    spark.sql(
+        f"CREATE TABLE delta.`{table}` (id BIGINT, v STRING) USING delta"
+        f" TBLPROPERTIES (delta.enableChangeDataFeed = {str(feed).lower()})"
+    )
+    return table
+
+
+def insert(spark: SparkSession, table: str, first: int, end: int, files: int = 1) -> None:
+    frame = spark.range(first, end, 1, files).selectExpr("id", "CAST(id AS STRING) AS v")
+    frame.write.format("delta").mode("append").save(table)
+
+
+def changes(table: str, *args: int, **options: Any) -> list[Key]:
+    found = cdfd.changes(table, *args, **options).read_all()
+    return [(row["_commit_version"], row[CHANGE_ORDINAL], row["_change_type"], row["id"]) for row in found.to_pylist()]
+
+
+def snapshot(table: str, version: int) -> list[Key]:
+    found = cdfd.snapshot(table, version).read_all()
+    return [(row["_commit_version"], row[CHANGE_ORDINAL], row["_change_type"], row["id"]) for row in found.to_pylist()]
+
+
+def test_from_the_beginning_and_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Runs with a checkpoint each take what came since the one before."""
+    table = create(spark, tmp_path)
+    insert(spark, table, 0, 10, files=2)
+    stream = Stream(spark, table, tmp_path, startingVersion=0)
+    assert sorted(stream.run()) == sorted(changes(table))
+    assert stream.run() == []
+    spark.sql(f"UPDATE delta.`{table}` SET v = 'x' WHERE id < 3")
+    spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 5")
+    assert sorted(stream.run()) == sorted(changes(table, 2))
+    assert len(stream.batches) == 2
+
+
+def test_snapshot_first_in_pieces_with_failures(spark: SparkSession, tmp_path: Path) -> None:
+    """Without a start: live rows, three files at a time, then changes; a batch that fails comes again, no other does."""
+    table = create(spark, tmp_path, feed=False)
+    insert(spark, table, 0, 40, files=4)
+    insert(spark, table, 40, 80, files=4)
+    stream = Stream(spark, table, tmp_path, maxFilesPerTrigger=3)
+    stream.fail_at = 1
+    with pytest.raises(StreamingQueryException, match="lost on the way"):
+        stream.run(batches=9)
+    assert stream.batches == [30]
+    # The table goes on meanwhile; the snapshot stays the one that was begun.
+    insert(spark, table, 80, 120, files=4)
+    stream.run(batches=9)
+    assert stream.batches == [30, 30, 30, 30]
+    insert(spark, table, 120, 121)
+    stream.run(batches=9)
+    assert Counter(stream.rows) == Counter([*snapshot(table, 2), *changes(table, 3)])
+    places = [(each["phase"], each["version"], each["part"], each["ordinal"]) for each in stream.offsets()]
+    assert places == [
+        ("snapshot", 2, 3, 30),
+        ("snapshot", 2, 6, 60),
+        ("stream", 3, 1, 10),
+        ("stream", 4, 0, 0),
+        ("stream", 5, 0, 0),
+    ]
+
+
+def test_a_first_batch_that_fails_is_begun_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    """Asked again where to begin, the table has gone on: what was planned counts."""
+    table = create(spark, tmp_path)
+    insert(spark, table, 0, 5)
+    stream = Stream(spark, table, tmp_path)
+    stream.fail_at = 0
+    with pytest.raises(StreamingQueryException, match="lost on the way"):
+        stream.run()
+    spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 2")
+    stream.run()
+    stream.run()
+    assert Counter(stream.rows) == Counter([*snapshot(table, 1), *changes(table, 2)])
+
+
+def test_limits_of_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    """The first file of a batch fits, however large; a version of change data files is not cut."""
+    table = create(spark, tmp_path)
+    insert(spark, table, 0, 9, files=3)
+    spark.sql(f"UPDATE delta.`{table}` SET v = 'x'")
+    stream = Stream(spark, table, tmp_path, startingVersion=1, maxBytesPerTrigger="1b")
+    stream.run(batches=9)
+    assert stream.batches == [3, 3, 3, 18]
+    assert sorted(stream.rows) == sorted(changes(table))
+
+
+def test_available_now_takes_all_there_is(spark: SparkSession, tmp_path: Path) -> None:
+    """PySpark 4.1 asks a Python source once: with a limit, one micro-batch is what it takes; the next run goes on there."""
+    table = create(spark, tmp_path)
+    for first in range(0, 30, 10):
+        insert(spark, table, first, first + 10)
+    stream = Stream(spark, table, tmp_path, startingVersion=0)
+    stream.run()
+    assert stream.batches == [30]
+
+
+def test_only_what_is_to_come(spark: SparkSession, tmp_path: Path) -> None:
+    table = create(spark, tmp_path)
+    insert(spark, table, 0, 3)
+    stream = Stream(
+        spark, table, tmp_path, startingVersion="latest", columns="id,_change_type,_commit_version,_change_ordinal"
+    )
+    assert stream.run() == []
+    insert(spark, table, 3, 5)
+    assert [row[3] for row in sorted(stream.run())] == [3, 4]
+
+
+def test_the_schema_changes(spark: SparkSession, tmp_path: Path) -> None:
+    """A running query stops before it, started anew it goes on, and earlier rows lack the column."""
+    table = create(spark, tmp_path)
+    insert(spark, table, 0, 3)
+    stream = Stream(spark, table, tmp_path, startingVersion=0)
+    query = (
+        stream.frame()
+        .writeStream.foreachBatch(stream._take)
+        .option("checkpointLocation", str(stream.checkpoint))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        spark.sql(f"ALTER TABLE delta.`{table}` ADD COLUMN (note STRING)")
+        spark.sql(f"INSERT INTO delta.`{table}` VALUES (3, 'd', 'n')")
+        with pytest.raises(StreamingQueryException) as caught:
+            query.processAllAvailable()
+    finally:
+        query.stop()
+    assert "the table's schema changed: added note" in str(caught.value)
+    assert "version 2" in str(caught.value)
+    assert stream.frame().columns[:3] == ["id", "v", "note"]
+    stream.run()
+    assert sorted(stream.rows) == sorted(changes(table))
+
+
+def test_a_table_created_anew_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
+    table = create(spark, tmp_path)
+    insert(spark, table, 0, 3)
+    stream = Stream(spark, table, tmp_path, startingVersion=0)
+    stream.run()
+    shutil.rmtree(table)
+    create(spark, tmp_path)
+    for number in range(3):
+        insert(spark, table, number, number + 1)
+    with pytest.raises(StreamingQueryException, match="deleted and created anew"):
+        stream.run()
+
+
+def test_a_file_that_is_gone(spark: SparkSession, tmp_path: Path) -> None:
+    """The error names table, version and file; with `ignoreMissingFiles` the rest is read."""
+    table = create(spark, tmp_path, feed=False)
+    insert(spark, table, 0, 3)
+    insert(spark, table, 3, 5)
+    (gone,) = spark.read.format("delta").load(table).where("id < 3").select("_metadata.file_path").distinct().collect()
+    path = Path(gone[0].removeprefix("file:").replace("//", "/"))
+    path.unlink()
+    stream = Stream(spark, table, tmp_path, startingVersion=0)
+    with pytest.raises(StreamingQueryException) as caught:
+        stream.run()
+    message = str(caught.value)
+    assert "MissingFileError: the file is gone" in message
+    assert f"table {table}, version 1, file {path.name}" in message
+    stream.options["ignoreMissingFiles"] = "true"
+    assert [row[3] for row in sorted(stream.run())] == [3, 4]
+
+
+def test_an_end_is_for_batches(spark: SparkSession, tmp_path: Path) -> None:
+    table = create(spark, tmp_path)
+    with pytest.raises(Exception, match="a stream has no end"):
+        Stream(spark, table, tmp_path, endingVersion=0).run()

@@ -1,0 +1,115 @@
+"""Options and offsets of `format("cdfd")`, which need no Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from cdfd.changes.position import Position
+from cdfd.errors import ConfigError
+from cdfd.spark.offsets import Offset
+from cdfd.spark.options import SourceOptions
+
+
+def options(**given: str) -> SourceOptions:
+    return SourceOptions.parse({"path": "t"} | given)
+
+
+class TestOptions:
+    def test_defaults(self) -> None:
+        assert options() == SourceOptions("t")
+
+    def test_names_in_any_case(self) -> None:
+        found = options(STARTINGVERSION="3", endingversion="7", readchangefeed="TRUE")
+        assert (found.start, found.end) == (3, 7)
+
+    @pytest.mark.parametrize(
+        "text", ["2026-01-02", "2026-01-02 00:00:00", "2026-01-02T00:00:00.000Z", "2026-01-02T01:00:00+01:00"]
+    )
+    def test_times(self, text: str) -> None:
+        assert options(startingTimestamp=text).start == datetime(2026, 1, 2, tzinfo=UTC)
+        assert options(endingTimestamp=text).end == datetime(2026, 1, 2, tzinfo=UTC)
+
+    def test_words(self) -> None:
+        assert [options(startingVersion=word).start for word in ("Latest", "earliest", "snapshot")] == [
+            "latest",
+            "earliest",
+            "snapshot",
+        ]
+
+    @pytest.mark.parametrize(
+        ("text", "size"), [("1", 1), ("64m", 64 << 20), ("1GB", 1 << 30), (" 2k ", 2048), ("5b", 5)]
+    )
+    def test_sizes(self, text: str, size: int) -> None:
+        assert options(maxBytesPerTrigger=text).max_bytes == size
+        assert options(maxPartitionBytes=text).partition_bytes == size
+
+    def test_the_rest(self) -> None:
+        found = options(
+            columns="a, b",
+            changes="Files",
+            ignoreMissingFiles="true",
+            maxFilesPerTrigger="7",
+            allowedRoots="s3://a,s3://b",
+        )
+        assert found.columns == ("a", "b")
+        assert found.changes == "files"
+        assert found.skip_missing
+        assert found.max_files == 7
+        assert found.allowed_roots == ("s3://a", "s3://b")
+
+    def test_of_the_store(self) -> None:
+        found = options(**{"Storage.Endpoint_Url": "http://x", "storage.secret_access_key": "hunter2"})
+        assert found.storage == {"endpoint_url": "http://x", "secret_access_key": "hunter2"}
+        assert "hunter2" not in repr(found)
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({"startVersion": "1"}, "unknown option 'startVersion'. Did you mean startingVersion?"),
+            ({"endpoint_url": "x"}, "storage.<name> for the table's store"),
+            ({"path": ""}, "no table is named"),
+            (
+                {"startingVersion": "-1"},
+                "startingVersion is '-1'. It is a version, or one of: latest, earliest, snapshot",
+            ),
+            ({"endingVersion": "snapshot"}, "endingVersion is 'snapshot'"),
+            (
+                {"startingVersion": "1", "startingTimestamp": "2026-01-01"},
+                "startingVersion and startingTimestamp are both given",
+            ),
+            ({"startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday', which is no time"),
+            ({"maxFilesPerTrigger": "0"}, "maxFilesPerTrigger is '0'"),
+            ({"maxFilesPerTrigger": "1k"}, "maxFilesPerTrigger is '1k'"),
+            ({"maxBytesPerTrigger": "1x"}, "maxBytesPerTrigger is '1x'"),
+            ({"maxBytesPerTrigger": "9" * 30}, "maxBytesPerTrigger"),
+            ({"changes": "all"}, "One of: auto, cdf, files"),
+            ({"columns": "a,,b"}, "columns is 'a,,b'"),
+            ({"ignoreMissingFiles": "yes"}, "true or false"),
+            ({"readChangeFeed": "false"}, "changes are all that cdfd reads"),
+        ],
+    )
+    def test_wrong_ones(self, given: dict[str, str], message: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            options(**given)
+        assert message in str(caught.value)
+
+
+class TestOffsets:
+    def test_there_and_back(self) -> None:
+        offset = Offset.beginning(Position("t", 3, phase="snapshot")).at(Position("t", 5, 2, ordinal=70))
+        found = Offset.from_json(offset.to_json())
+        assert found == offset
+        assert not found.is_first
+        assert found.at(found.first).is_first
+
+    @pytest.mark.parametrize(
+        "change", [{"version": -1}, {"part": True}, {"phase": "x"}, {"table_id": None}, {"ordinal": "1"}]
+    )
+    def test_of_another_source(self, change: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError, match="none of a cdfd source"):
+            Offset.from_json(Offset.beginning(Position("t", 3)).to_json() | change)
+        with pytest.raises(ConfigError, match="none of a cdfd source"):
+            Offset.from_json({"reservoirVersion": 3})
