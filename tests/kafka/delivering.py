@@ -1,0 +1,121 @@
+"""A table delivered from its beginning to its end, in this process, by a daemon's loop with one engine or another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
+from cdfd.config.settings import KafkaSink, Settings
+from cdfd.daemon import assembly, kafka
+from cdfd.daemon.monitor import Silence
+from cdfd.jobs import Engine
+from cdfd.tail.clock import SystemClock
+from tests.kafka.reading import Record, read_topic
+
+
+@dataclass(frozen=True)
+class Delivering:
+    """One table of a pipeline.
+
+    Attributes:
+        servers: of the cluster.
+        name: of the pipeline.
+        uri: of the table.
+        more: of its configuration.
+        sink: more of `sink`.
+    """
+
+    servers: str
+    name: str
+    uri: str
+    more: Mapping[str, Any]
+    sink: Mapping[str, Any]
+
+    @property
+    def topic(self) -> str:
+        return f"{self.name}.rows"
+
+    def settings(self, kind: str = "embedded", part_size: int = 300_000) -> Settings:
+        table = {"uri": self.uri, "name": "rows", "topic": self.topic, "start": "earliest"} | dict(self.more)
+        topics = {"prefix": f"{self.name}.", "partitions": 3, "transactions": True}
+        return Settings.model_validate(
+            {
+                "pipeline": self.name,
+                "tables": [table],
+                "sink": {"kind": "kafka", "bootstrap_servers": self.servers, "topics": topics} | dict(self.sink),
+                "progress": {"ledger": "none"},
+                "poll": {"interval": 0.05, "max_interval": 0.1},
+                "engine": {"kind": kind, "spark": {"threshold": 1, "part_size": part_size}},
+                "http": {"listen": None},
+            }
+        )
+
+    async def deliver(self, newest: int, engine: Engine | None = None, *, part_size: int = 300_000) -> Noted:
+        """Deliver what is not delivered, up to a version. With an engine, each version that has files is a job of its."""
+        config = self.settings("embedded" if engine is None else "auto", part_size)
+        stop = asyncio.Event()
+        noted = Noted(stop, newest)
+        async with assembly.shared(config, SystemClock()) as shared:
+            given = shared if engine is None else replace(shared, engine=engine)
+            async with assembly.feed(given, config.tables[0], stop, noted) as feed, asyncio.timeout(120):
+                await feed.run()
+        return noted
+
+    async def forget(self) -> None:
+        """As if nothing had been delivered; what is in the topic stays there."""
+        config = self.settings()
+        assert isinstance(config.sink, KafkaSink)
+        await kafka.move(config, config.sink, config.tables[0], None)
+
+    def records(self) -> list[Record]:
+        return read_topic(self.servers, self.topic)
+
+    def since(self, before: Sequence[Record]) -> list[Record]:
+        """Records that are not among those before."""
+        known = {(record.partition, record.offset) for record in before}
+        return [record for record in self.records() if (record.partition, record.offset) not in known]
+
+    def transactions(self) -> list[dict[str, Any]]:
+        """What is told of versions, without the times."""
+        return [json.loads(record.value or b"") for record in read_topic(self.servers, f"{self.name}.transactions")]
+
+
+class Noted(Silence):
+    """Stops a loop at a version, and keeps what it was told."""
+
+    def __init__(self, stop: asyncio.Event, newest: int) -> None:
+        self.rows: Counter[str] = Counter()
+        self._stop = stop
+        self._newest = newest
+
+    def committed(
+        self, following: Position, versions: Sequence[Version], rows: Mapping[str, int], bytes_read: int
+    ) -> None:
+        self.rows.update(rows)
+        if following.version > self._newest:
+            self._stop.set()
+
+
+def contents(records: Sequence[Record]) -> Counter[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]:
+    return Counter((record.key, record.value, record.headers) for record in records)
+
+
+def in_order(records: Sequence[Record]) -> bool:
+    """Whether the records of each key are in one partition, in the order of the table's changes."""
+    newest: dict[bytes | None, tuple[int, tuple[int, int]]] = {}
+    for record in records:
+        if record.key is None or record.value is None:
+            continue
+        row = json.loads(record.value)
+        place = (row["_commit_version"], row["_change_ordinal"])
+        partition, before = newest.get(record.key, (record.partition, (-1, -1)))
+        if partition != record.partition or place <= before:
+            return False
+        newest[record.key] = (record.partition, place)
+    return True
