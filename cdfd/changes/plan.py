@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, overload
 
+import pyarrow.compute as pc
+
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, PartitionValues, Remove
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import PackedFiles
@@ -25,6 +27,7 @@ from cdfd.delta.header import Header
 from cdfd.delta.protocol import cdf_enabled, in_commit_timestamps_enabled
 from cdfd.delta.schema import TableSchema
 from cdfd.delta.snapshot import Snapshot
+from cdfd.delta.statistics import record_counts
 from cdfd.errors import LogError, UnsupportedError
 
 Changes = Literal["auto", "cdf", "files"]
@@ -219,6 +222,17 @@ class LiveScans(Sequence[FileScan]):
 
     def __iter__(self) -> Iterator[FileScan]:
         return map(_insert, self.files)
+
+    def rows(self) -> int | None:
+        """Rows of all files together, by the log; None where it does not say that of each of them."""
+        found = 0
+        for batch in self.files.table.to_batches():
+            counts = record_counts(batch.column("stats"))
+            if counts.null_count:
+                return None
+            hidden = pc.struct_field(batch.column("deletion_vector"), "cardinality")
+            found += (pc.sum(counts).as_py() or 0) - (pc.sum(hidden).as_py() or 0)
+        return max(found, 0)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, LiveScans):

@@ -12,18 +12,18 @@ that is asked for, slices are measured (footers, and the change types of change 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from cdfd.changes.execute import ChangeBatch, Execution
+from cdfd.changes.execute import ChangeBatch, Execution, fail
 from cdfd.changes.images import ImageCounts
 from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
 from cdfd.changes.position import Position
 from cdfd.changes.read import count, count_images
-from cdfd.errors import CdfdError, MissingFileError
+from cdfd.errors import CdfdError, DataError, MissingFileError
 
 FILE_BYTES = 128 << 10
 """What a file weighs beside its bytes: about what is decoded while one is opened."""
@@ -169,11 +169,13 @@ def shares(scans: Sequence[FileScan]) -> npt.NDArray[np.int64]:
 
 
 def measure(part: Slice, execution: Execution) -> Measured:
-    """What a slice holds, without reading it: for `placed`.
+    """What a slice holds, without reading it: for `placed`. Live files of which the log says how many rows they have are not looked into.
 
     Raises:
         CdfdError: as `read` says; it names table, version and file. A file that is gone is for `execution.on_missing`.
     """
+    if isinstance(part.plan.scans, LiveScans) and (noted := part.plan.scans.rows()) is not None:
+        return Measured(noted)
     rows, images = 0, dict[str, ImageCounts]()
     uri, version = execution.files.storage.uri, part.plan.version
     for scan in part.looks or part.plan.scans:
@@ -227,16 +229,35 @@ def read_slice(part: Slice, execution: Execution) -> Generator[ChangeBatch, None
 
     Raises:
         CdfdError: as `read` says; it names table, version and file.
+        DataError: after its last row, a slice that has other rows than was measured.
     """
     return read_slices((part,), execution)
 
 
 def read_slices(parts: Sequence[Slice], execution: Execution) -> Generator[ChangeBatch, None, None]:
-    """The change rows of several slices, one after the other."""
+    """The change rows of several slices, one after the other. Raises what `read_slice` does."""
     for run in _runs(parts):
         first = run[0]
         start = Position("", first.plan.version, ordinal=first.ordinal or 0)
-        yield from execution.batches([part.plan for part in run], start)
+        ends = {part.plan.version: part.ordinal or 0 for part in run}
+        for batch in execution.batches([part.plan for part in run], start):
+            ends[batch.plan.version] = batch.following
+            yield batch
+        if execution.on_missing is fail:
+            _check_ends(run, ends, execution.files.storage.uri)
+
+
+def _check_ends(parts: Iterable[Slice], ends: Mapping[int, int], uri: str) -> None:
+    """Refuse rows that are fewer or more than was measured: those of other slices have numbers by it."""
+    for part in parts:
+        version = part.plan.version
+        if part.following is not None and ends[version] != part.following:
+            raise DataError(
+                f"rows up to number {ends[version]} were read where the log or the files' footers told of {part.following}",
+                table=uri,
+                version=version,
+                hint="The statistics of some file are wrong: write them anew, or read without `_change_ordinal`",
+            )
 
 
 def _runs(parts: Sequence[Slice]) -> Iterator[list[Slice]]:

@@ -56,14 +56,18 @@ class PlanStream:
     _snapshot: Snapshot | None = None
     _timestamp: int | None = None
 
-    async def snapshot(self, version: int | None = None, tailer: Tailer | None = None) -> Version:
+    async def snapshot(
+        self, version: int | None = None, tailer: Tailer | None = None, *, with_counts: bool = False
+    ) -> Version:
         """The live rows of a version (None: the newest) as a plan of inserts. `versions` may go on after it.
+
+        `with_counts`, the plan knows how many rows each file has, where the log says it.
 
         Raises:
             CdfdError: as `DeltaLog.snapshot` says, and for a table that is not the one that `tailer` knows.
         """
         async with _same_table(tailer):
-            state = await self.log.snapshot(version)
+            state = await self.log.snapshot(version, with_counts=with_counts)
         if tailer is not None:
             tailer.check_id(state.metadata.id, state.version)
         self._header, self._snapshot = state.header, None

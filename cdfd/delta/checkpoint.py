@@ -17,6 +17,7 @@ from cdfd.delta import action_fields, paths
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import DELETION_VECTOR, FILES, TEXT, pack
+from cdfd.delta.statistics import counts_only
 from cdfd.errors import LogError
 
 HEADER = ("protocol", "metaData")
@@ -201,6 +202,12 @@ def _maps(fields: dict[str, Any]) -> dict[str, Any]:
     if fields["format"] is not None:
         result["format"] = fields["format"] | {"options": dict(fields["format"]["options"] or ())}
     return result
+
+
+def counted(adds: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of `adds`, with how many rows a file has as all that is left of its statistics."""
+    place = FILES.get_field_index("stats")
+    return adds.set_column(place, FILES.field(place), counts_only(adds.column(place)))
 
 
 def _files(batch: pa.RecordBatch, action: str) -> pa.RecordBatch:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pa_json
 
 from cdfd.delta import values
 from cdfd.delta.actions import NO_VALUES
@@ -33,6 +35,56 @@ _TIMESTAMPS = {Primitive("timestamp"), Primitive("timestamp_ntz")}
 
 Path = Sequence[str]
 """Logical names through structs, from the top."""
+
+
+def record_counts(stats: pa.Array) -> pa.Array:
+    """`numRecords` of many files, int64; null where it is not there, or the document says nothing.
+
+    Args:
+        stats: documents, as text; null where there is none.
+    """
+    texts = pc.fill_null(stats.cast(pa.large_string()), "{}")
+    if len(texts) and pc.any(pc.match_substring_regex(texts, r"[\r\n]|^\s*$")).as_py():
+        # A document has a line to itself below; within one, line ends are nothing but space.
+        texts = pc.if_else(
+            pc.match_substring_regex(texts, r"^\s*$"), "{}", pc.replace_substring_regex(texts, r"[\r\n]", " ")
+        )
+    lines = pc.binary_join_element_wise(texts, *_LINE_END)
+    document = lines.buffers()[2] if len(lines) else pa.py_buffer(b"{}")
+    wanted = pa.schema([("numRecords", pa.int64())])
+    options = pa_json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
+    try:
+        found = pa_json.read_json(
+            pa.BufferReader(document[: pc.sum(pc.binary_length(lines)).as_py() or 0]), None, options
+        )
+    except pa.ArrowInvalid:
+        return pa.array([_record_count(text) for text in texts.to_pylist()], pa.int64())
+    counts = found.column("numRecords").combine_chunks()
+    return pc.if_else(pc.greater_equal(counts, 0), counts, None)
+
+
+def counts_only(stats: pa.Array) -> pa.Array:
+    """Documents, as text, that say `numRecords` and nothing else: of a million files they take a tenth of the memory."""
+    counts = record_counts(stats).cast(pa.large_string())
+    return pc.binary_join_element_wise(
+        pa.scalar('{"numRecords":', pa.large_string()),
+        counts,
+        pa.scalar("}", pa.large_string()),
+        pa.scalar("", pa.large_string()),
+    )
+
+
+_LINE_END = (pa.scalar("", pa.large_string()), pa.scalar("\n", pa.large_string()))
+
+
+def _record_count(text: str) -> int | None:
+    """Of one document, where one of many is broken."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    count = found.get("numRecords") if isinstance(found, dict) else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 1 << 63 else None
 
 
 @dataclass(frozen=True, slots=True)

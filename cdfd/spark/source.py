@@ -94,7 +94,8 @@ class BatchReader(DataSourceReader):
     async def _planned(self, table: Table) -> list[Stretch]:
         schemas = Schemas.to(self._target.schema)
         found = []
-        for plan in await _plans(table, self._options, self._filters, self._target.version):
+        target = self._target
+        for plan in await _plans(table, self._options, self._filters, target.version, ordered=target.ordered):
             conformed = schemas.of(plan, table.uri)
             kept = None
             if self._filters.conditions and self._filters.has_version(plan):
@@ -129,10 +130,12 @@ class _Offer:
         return filters
 
 
-async def _plans(table: Table, options: SourceOptions, filters: Filters, last: int) -> list[ChangePlan]:
+async def _plans(
+    table: Table, options: SourceOptions, filters: Filters, last: int, *, ordered: bool
+) -> list[ChangePlan]:
     stream = table.stream(options.changes)
     if options.start == "snapshot":
-        return [(await stream.snapshot(last)).plan]
+        return [(await stream.snapshot(last, with_counts=ordered)).plan]
     first = last + 1 if options.start == "latest" else await start_version(table.log, options.start or "earliest")
     check_range(first, last, table.uri)
     first, last = filters.versions(first, last)

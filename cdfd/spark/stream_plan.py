@@ -69,11 +69,13 @@ class StreamPlanner:
         table: what is read.
         options: what the user asks for.
         target: the columns.
+        last: the version to end after; None for none.
     """
 
     table: Table
     options: SourceOptions
     target: Target
+    last: int | None = None
     _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _tailer: Tailer | None = None
     _stream: PlanStream | None = None
@@ -117,6 +119,7 @@ class StreamPlanner:
                 return self._within(plan, at, end)
             at = at.after_version()
         newest = await self._newest(at)
+        newest = newest if self.last is None else min(newest, self.last)
         async with contextlib.aclosing(self._versions(at, newest)) as versions:
             async for version in versions:
                 if (change := self._changed(version)) is not None:
@@ -162,7 +165,8 @@ class StreamPlanner:
 
     async def _live(self, at: Position) -> Version:
         if self._snapshot is None or self._snapshot.plan.version != at.version:
-            self._snapshot = await self.table.stream(self.options.changes).snapshot(at.version, self._tail(at))
+            stream = self.table.stream(self.options.changes)
+            self._snapshot = await stream.snapshot(at.version, self._tail(at), with_counts=True)
         return self._snapshot
 
     def _tail(self, at: Position) -> Tailer:

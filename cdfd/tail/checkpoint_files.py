@@ -42,6 +42,7 @@ class _Wanted:
     partitioned: bool
     vectors: bool
     stats: bool
+    counts: bool
     tombstones: bool
 
 
@@ -70,9 +71,9 @@ async def read_state(storage: Storage, checkpoint: Checkpoint) -> State:
 
 
 async def read_snapshot(
-    storage: Storage, checkpoint: Checkpoint, *, with_stats: bool, with_tombstones: bool
+    storage: Storage, checkpoint: Checkpoint, *, with_stats: bool, with_tombstones: bool, with_counts: bool = False
 ) -> Snapshot:
-    """The state that the checkpoint holds.
+    """The state that the checkpoint holds; `with_counts`, of the statistics, how many rows files have.
 
     Raises:
         LogError: a file is missing, truncated, corrupt, or no checkpoint.
@@ -83,7 +84,8 @@ async def read_snapshot(
     wanted = _Wanted(
         partitioned=bool(header.metadata.partition_columns),
         vectors=header.protocol.min_reader_version >= 3,
-        stats=with_stats,
+        stats=with_stats or with_counts,
+        counts=with_counts and not with_stats,
         tombstones=with_tombstones,
     )
     rows = await asyncio.to_thread(_read_rows, storage, checkpoint, state.sidecars, wanted)
@@ -147,7 +149,8 @@ def _read_file(storage: Storage, path: str, size: int, wanted: _Wanted, rows: _R
             tombstones=wanted.tombstones,
         )
         for batch in _batches(file, names):
-            rows.adds.append(checkpoints.adds(batch))
+            adds = checkpoints.adds(batch)
+            rows.adds.append(checkpoints.counted(adds) if wanted.counts else adds)
             if wanted.tombstones:
                 rows.removes.append(checkpoints.removes(batch))
 

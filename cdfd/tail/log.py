@@ -331,9 +331,14 @@ class DeltaLog:
         return headers.from_checksum(version, data)
 
     async def snapshot(
-        self, version: int | None = None, *, with_stats: bool = False, with_tombstones: bool = False
+        self,
+        version: int | None = None,
+        *,
+        with_stats: bool = False,
+        with_tombstones: bool = False,
+        with_counts: bool = False,
     ) -> Snapshot:
-        """The state of the table at `version` (None: the newest).
+        """The state of the table at `version` (None: the newest); `with_counts`, of the statistics, how many rows files have.
 
         Raises:
             UnsupportedError: the table asks for what cdfd does not implement.
@@ -345,7 +350,11 @@ class DeltaLog:
         if segment.checkpoint is not None:
             with self._named(segment.checkpoint.version):
                 state = await checkpoint_files.read_snapshot(
-                    self.storage, segment.checkpoint, with_stats=with_stats, with_tombstones=with_tombstones
+                    self.storage,
+                    segment.checkpoint,
+                    with_stats=with_stats,
+                    with_tombstones=with_tombstones,
+                    with_counts=with_counts,
                 )
             start = state.version + 1
         steps = {c.start: c for c in sorted(segment.compactions, key=lambda c: c.end)}
@@ -354,13 +363,13 @@ class DeltaLog:
             if state is not None and at in steps:
                 compaction = steps[at]
                 with self._named(compaction.end, compaction.file.path):
-                    parse = partial(compactions.parse, compaction.end, with_stats=with_stats)
+                    parse = partial(compactions.parse, compaction.end, with_stats=with_stats or with_counts)
                     merged = await self._parsed(compaction.file.path, parse)
                     state = state.apply_compacted(merged, compaction.start)
                 at = compaction.end + 1
                 continue
             with self._named(at), _listed():
-                entry = await self.entry(at, with_stats=with_stats)
+                entry = await self.entry(at, with_stats=with_stats or with_counts)
                 state = snapshot.first(entry.commit) if state is None else snapshot.replay(state, (entry.commit,))
             at += 1
         assert state is not None

@@ -95,10 +95,14 @@ def stored(files: Mapping[str, bytes]) -> tuple[MemoryStorage, Checkpoint]:
     return storage, Checkpoint(3, main)
 
 
-def read(files: Mapping[str, bytes], *, with_stats: bool = True, with_tombstones: bool = True) -> Snapshot:
+def read(
+    files: Mapping[str, bytes], *, with_stats: bool = True, with_tombstones: bool = True, **more: bool
+) -> Snapshot:
     storage, checkpoint = stored(files)
     return asyncio.run(
-        checkpoint_files.read_snapshot(storage, checkpoint, with_stats=with_stats, with_tombstones=with_tombstones)
+        checkpoint_files.read_snapshot(
+            storage, checkpoint, with_stats=with_stats, with_tombstones=with_tombstones, **more
+        )
     )
 
 
@@ -151,6 +155,11 @@ class TestLayouts:
         found = read(LAYOUTS["single"], with_stats=False, with_tombstones=False)
         assert [file.stats for file in found.live()] == [None, None]
         assert len(found.tombstones()) == 0
+
+    @pytest.mark.parametrize("files", LAYOUTS.values(), ids=list(LAYOUTS))
+    def test_of_statistics_how_many_rows_there_are(self, files: Mapping[str, bytes]) -> None:
+        found = read(files, with_stats=False, with_counts=True)
+        assert {file.stats for file in found.live()} == {file.stats for file in by_path(ADDS)}
 
     def test_an_unpartitioned_table_below_reader_version_3(self) -> None:
         """Then no column of partition values or vectors is read."""

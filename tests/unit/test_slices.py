@@ -159,7 +159,9 @@ def plans(draw: st.DrawFn) -> Made:
         scans.append(FileScan(f"f{number}", kind, {}, size, only=only, without=draw(vectors(count))))
     if not snapshot:
         return Made(ChangePlan(3, 9, SCHEMA, tuple(scans), "files"), storage)
-    adds = [Add(scan.path, {}, scan.size, 0, True, None, scan.without) for scan in scans]
+    # What the log says of rows is of the file, those that a vector hides among them.
+    noted = [f'{{"numRecords":{count}}}' if draw(st.booleans()) else None for count in counts]
+    adds = [Add(scan.path, {}, scan.size, 0, True, text, scan.without) for scan, text in zip(scans, noted, strict=True)]
     files = PackedFiles(Add, pa.Table.from_batches([pack(adds)]))
     return Made(ChangePlan(3, 9, SCHEMA, LiveScans(files), "snapshot"), storage)
 
@@ -246,6 +248,33 @@ class TestCut:
         slices = cut(ChangePlan(3, 9, SCHEMA, LiveScans(files), "snapshot"), 64 << 20)
         assert sum(len(each.plan.scans) for each in slices) == 5000
         assert max(len(pickle.dumps(each)) for each in slices) < 20_000
+
+
+def noted(*counts: int) -> ChangePlan:
+    """A first snapshot of which the log says how many rows each file has."""
+    adds = [
+        Add(f"f{place}", {}, 1000, 0, True, f'{{"numRecords":{count}}}', inline(RowSet.of({0})))
+        for place, count in enumerate(counts)
+    ]
+    files = PackedFiles(Add, pa.Table.from_batches([pack(adds)]))
+    return ChangePlan(3, 9, SCHEMA, LiveScans(files), "snapshot")
+
+
+class TestNotedRows:
+    def test_files_are_not_looked_into(self) -> None:
+        gone = table({})
+        slices = cut(noted(4, 3), FILE_BYTES)
+        assert [measure(each, gone).rows for each in slices] == [3, 2]
+
+    def test_what_the_files_have_not_is_refused(self) -> None:
+        execution = table({"f0": range(4), "f1": range(3)})
+        plan = noted(4, 5)
+        slices = cut(plan, FILE_BYTES)
+        first, second = placed(plan, slices, [measure(each, execution) for each in slices])
+        assert len(rows(read_slice(first, execution))) == 3
+        with pytest.raises(DataError, match=r"rows up to number 5 were read where .* told of 7") as caught:
+            rows(read_slice(second, execution))
+        assert (caught.value.table, caught.value.version) == ("memory://t", 3)
 
 
 class TestErrors:

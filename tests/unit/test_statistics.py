@@ -16,7 +16,7 @@ from cdfd.delta.schema import (
     StructType,
     TableSchema,
 )
-from cdfd.delta.statistics import FileStatistics, parse
+from cdfd.delta.statistics import FileStatistics, counts_only, parse, record_counts
 
 
 def mapped(name: str, physical: str) -> StructField:
@@ -163,3 +163,34 @@ def test_random_statistics_never_raise(document: dict[str, object]) -> None:
     for path in (("id",), ("name",), ("at",), ("a",), ("a", "b", "c")):
         found.bounds(path)
         found.null_count(path)
+
+
+DOCUMENTS = {
+    '{"numRecords":5,"minValues":{"numRecords":9}}': 5,
+    '{"minValues":{"a":"\\n"},\n\r  "numRecords":7}': 7,
+    "{}": None,
+    " ": None,
+    '{"numRecords":-1}': None,
+    '{"numRecords":null}': None,
+}
+BROKEN = {
+    "not json": None,
+    '{"numRecords":"3"}': None,
+    "[1]": None,
+    '{"numRecords":1e3}': None,
+    '{"numRecords":true}': None,
+}
+
+
+@given(st.lists(st.sampled_from([*DOCUMENTS, None]) | st.sampled_from([*DOCUMENTS, *BROKEN]), max_size=6))
+def test_how_many_rows_many_files_have(texts: list[str | None]) -> None:
+    expected = [None if text is None else (DOCUMENTS | BROKEN)[text] for text in texts]
+    for kind in (pa.string(), pa.large_string()):
+        column = pa.array(["x", *texts], kind)[1:]
+        assert record_counts(column).to_pylist() == expected
+        assert record_counts(counts_only(column)).to_pylist() == expected
+
+
+def test_a_document_that_is_longer_than_a_block() -> None:
+    long = '{"numRecords":2,"minValues":{"a":"' + "x" * (3 << 20) + '"}}'
+    assert record_counts(pa.array([long, '{"numRecords":1}'])).to_pylist() == [2, 1]
