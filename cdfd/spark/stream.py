@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -45,9 +47,18 @@ class StreamReader(DataSourceStreamReader):
         """Where a stream without a checkpoint begins; it says the same each time."""
         return self._planner.beginning().to_json()
 
-    def latestOffset(self) -> dict[str, Any]:
-        """Where the next micro-batch ends. PySpark before 4.2 says neither where it begins nor what limits there are: both are known here."""
-        return self._planner.latest().to_json()
+    def latestOffset(self, start: Mapping[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
+        """Where the next micro-batch ends.
+
+        Args:
+            start: where it begins; PySpark before 4.2 does not say, and it is known here.
+            limit: of no use: limits are options.
+        """
+        return self._planner.latest(None if start is None else Offset.from_json(start)).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The newest version of now is where the query ends, in as many micro-batches as it takes."""
+        self._planner.end_at_newest()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """What is between two offsets. With twice the same one, Spark tells after a restart where the stream is."""
@@ -75,6 +86,11 @@ class StreamReader(DataSourceStreamReader):
         return self._planning
 
 
+# Of PySpark 4.2. Before that, `Trigger.AvailableNow` asks once for the latest offset, and there it ends.
+with contextlib.suppress(ImportError):
+    importlib.import_module("pyspark.sql.streaming.datasource").SupportsTriggerAvailableNow.register(StreamReader)
+
+
 class _Planning:
     """The planning process's side: a loop, and where the stream is."""
 
@@ -99,10 +115,13 @@ class _Planning:
             self._first = Offset.beginning(self._runner.run(self._planner.beginning()))
         return self._first
 
-    def latest(self) -> Offset:
-        at = self._at or self.beginning()
+    def end_at_newest(self) -> None:
+        self._planner.last = self._runner.run(self._table.log.latest_version())
+
+    def latest(self, start: Offset | None) -> Offset:
+        at = start or self._at or self.beginning()
         # Until it is planned, what was said of the next micro-batch holds.
-        if self._latest is None or self._latest.position == at.position:
+        if self._latest is None or start is not None or self._latest.position == at.position:
             self._latest = at.at(self._runner.run(self._planner.latest(at.position)))
         return self._latest
 

@@ -1,0 +1,163 @@
+"""A stream's planning without Spark: offsets, limits and what is between two offsets, over tables in folders."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+import cdfd
+from cdfd.demo.writer import TableWriter
+from cdfd.errors import ConfigError, LogError, TableChangedError
+from cdfd.spark.source import CdfdSource
+from cdfd.spark.stream import StreamReader
+from cdfd.storage.local import LocalStorage
+from tests import lake
+
+Row = tuple[int, int, str, int]
+
+
+def table(folder: Path, versions: int = 0, **options: Any) -> str:
+    async def made() -> None:
+        await lake.table(LocalStorage(str(folder)), versions, lake.manual_clock(), **options)
+
+    lake.run(made())
+    return str(folder)
+
+
+def insert(path: str, version: int, *commits: pa.Table) -> None:
+    async def made() -> None:
+        writer = TableWriter(LocalStorage(path), lake.SCHEMA, clock=lake.manual_clock(), table_id="T")
+        writer.version = version
+        for rows in commits:
+            await writer.insert(rows)
+
+    lake.run(made())
+
+
+@contextmanager
+def reading(path: str, **options: object) -> Iterator[StreamReader]:
+    source = CdfdSource({"path": path} | {name: str(value) for name, value in options.items()})
+    reader = source.streamReader(source.schema())
+    try:
+        yield reader
+    finally:
+        reader.stop()
+
+
+def rows_between(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:
+    """Read by copies, as executors do."""
+    found = []
+    elsewhere: StreamReader = pickle.loads(pickle.dumps(reader))
+    for partition in reader.partitions(start, end):
+        for batch in elsewhere.read(pickle.loads(pickle.dumps(partition))):
+            for row in batch.to_pylist():
+                found.append((row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]))
+    return found
+
+
+def wanted(path: str, *args: int, read: Callable[..., pa.RecordBatchReader] = cdfd.changes) -> list[Row]:
+    found = read(path, *args).read_all().to_pylist()
+    return [(row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]) for row in found]
+
+
+def place(offset: dict[str, Any]) -> tuple[object, ...]:
+    return offset["phase"], offset["version"], offset["part"], offset["ordinal"]
+
+
+def test_from_snapshot_to_changes(tmp_path: Path) -> None:
+    path = table(tmp_path, 5)
+    with reading(path, maxFilesPerTrigger=3) as reader:
+        start = reader.initialOffset()
+        assert place(start) == ("snapshot", 4, 0, 0)
+        middle = reader.latestOffset()
+        assert place(middle) == ("snapshot", 4, 3, 3)
+        assert reader.latestOffset() == middle  # until it is planned
+        found = rows_between(reader, start, middle)
+        end = reader.latestOffset()
+        assert place(end) == ("stream", 5, 0, 0)
+        found += rows_between(reader, middle, end)
+        assert sorted(found) == sorted(wanted(path, 4, read=cdfd.snapshot))
+        reader.commit(end)
+        assert reader.latestOffset() == end
+        assert rows_between(reader, end, end) == []
+
+
+def test_after_a_restart(tmp_path: Path) -> None:
+    """Spark says where the stream is by asking for what is between the same offset twice."""
+    path = table(tmp_path, 9)
+    with reading(path, startingVersion=1, maxFilesPerTrigger=2) as reader:
+        start = reader.initialOffset()
+        middle = reader.latestOffset()
+        found = rows_between(reader, start, middle)
+    with reading(path, startingVersion=1, maxFilesPerTrigger=2) as reader:
+        assert reader.partitions(middle, middle) == []
+        following = reader.latestOffset()
+        assert place(following) == ("stream", 5, 0, 0)
+        # The batch that was not complete comes again, planned from the log.
+        assert rows_between(reader, start, middle) == found
+        found += rows_between(reader, middle, following)
+    assert found == wanted(path, 1, 4)
+
+
+def test_newer_sparks_say_where_a_batch_begins(tmp_path: Path) -> None:
+    path = table(tmp_path, 4)
+    with reading(path, startingVersion=1, maxFilesPerTrigger=2) as reader:
+        reader.prepareForTriggerAvailableNow()
+        insert(path, 3, lake.rows(7))
+        found, at = list[Row](), reader.initialOffset()
+        while (end := reader.latestOffset(at, None)) != at:
+            found += rows_between(reader, at, end)
+            at = end
+        assert found == wanted(path, 1, 3)
+        assert place(at) == ("stream", 4, 0, 0)
+
+
+def test_partitions_of_a_first_batch_that_began_earlier(tmp_path: Path) -> None:
+    path = table(tmp_path, 3)
+    with reading(path) as reader:
+        reader.initialOffset()
+        end = reader.latestOffset()
+    insert(path, 2, lake.rows(70))
+    with reading(path) as reader:
+        later = reader.initialOffset()
+        assert place(later) == ("snapshot", 3, 0, 0)
+        assert rows_between(reader, later, end) == wanted(path, 2, read=cdfd.snapshot)
+        assert rows_between(reader, end, reader.latestOffset()) == wanted(path, 3)
+
+
+def test_another_table_in_its_place(tmp_path: Path) -> None:
+    path = table(tmp_path / "a", 5)
+    with reading(path, startingVersion=0) as reader:
+        offset = reader.latestOffset()
+        reader.partitions(reader.initialOffset(), offset)
+    other = table(tmp_path / "b", 7, table_id="U")
+    with reading(other, startingVersion=0) as reader:
+        reader.partitions(offset, offset)
+        with pytest.raises(TableChangedError, match="its id was T and is U now"):
+            reader.latestOffset()
+    shorter = table(tmp_path / "c", 2, table_id="U")
+    with reading(shorter, startingVersion=0) as reader:
+        reader.partitions(offset, offset)
+        with pytest.raises(TableChangedError, match="its id was T and is U now"):
+            reader.latestOffset()
+    copy = table(tmp_path / "d", 2)
+    with reading(copy, startingVersion=0) as reader:
+        reader.partitions(offset, offset)
+        with pytest.raises(LogError, match="the log ends at version 1, although version 4 was read"):
+            reader.latestOffset()
+
+
+def test_an_offset_that_the_plan_does_not_have(tmp_path: Path) -> None:
+    path = table(tmp_path, 3)
+    with reading(path, startingVersion=1) as reader:
+        end = reader.latestOffset()
+        with pytest.raises(ConfigError, match="7 files of this version are read, but it has 1"):
+            reader.partitions(end | {"version": 1, "part": 7}, end)
