@@ -89,7 +89,8 @@ class LargeVersions:
         if slices is None:
             return None
         job = await self._begin(version, position, slices) if known is None else self._resumed(known, slices)
-        log.info("version %d goes on as a job of %d parts", position.version, job.parts, extra=self._about(position))
+        begins = "is delivered" if known is None else "goes on"
+        log.info("version %d %s as a job of %d parts", position.version, begins, job.parts, extra=self._about(position))
         assignment = replace(assignment, job=job.id, since=job.since)
         total = Counter[str]()
         for some in stages(slices):

@@ -20,7 +20,8 @@ from cdfd.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-_DEFAULTS = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+# Nobody expects a web page of a daemon, open to all.
+_DEFAULTS = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 _JVM_SECONDS = 5.0
 _FAILURES = (PySparkException, Py4JError, OSError)
 
@@ -68,7 +69,7 @@ class Sessions:
     def _made(self) -> SparkSession:
         settings = self._settings
         builder = SparkSession.builder
-        options = _DEFAULTS | {"spark.app.name": self._name}
+        options = {"spark.app.name": self._name} | ({} if settings.remote is not None else _DEFAULTS)
         for name, value in options.items():
             builder = builder.config(name, value)
         for name, secret in settings.conf.items():

@@ -1,4 +1,4 @@
-"""Work spread over a Spark: one task for each item, results back as Arrow. Works with Spark Connect, too, and without pandas.
+"""Work spread over a Spark: one task for each item. Works with Spark Connect, too, and without pandas.
 
 The vehicle is a data source of one task for each partition, made for the occasion. What it carries is in none of its options: plans, the web
 page and event logs show its name only.
@@ -27,6 +27,7 @@ _WAVE_ITEMS = 1000
 _WAVE_BYTES = 16 << 20
 _SCHEMA = pa.schema([("item", pa.int64()), ("result", pa.binary())])
 _MARK = re.compile(r"\[cdfd-error:([A-Za-z0-9+/=]+)\]")
+_CALLING = "An error occurred while calling"
 _FIELDS = ("what", "table", "version", "path", "hint", "retriable")
 
 
@@ -112,10 +113,11 @@ def run(spark: SparkSession, name: str, items: Sequence[bytes], work: Work) -> l
     job = type("Job", (_Job,), {"called": name, "items": list(items), "work": (work,)})
     try:
         spark.dataSource.register(job)
-        found = spark.read.format(name).load().toArrow()
+        # By `toArrow`, what a task failed of would come as an error of the JVM's.
+        found = spark.read.format(name).load().collect()
     except (PySparkException, Py4JError, OSError) as error:
         raise translated(error) from error
-    results = dict(zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True))
+    results = {row.item: bytes(row.result) for row in found}
     return [results[number] for number in range(len(items))]
 
 
@@ -125,7 +127,8 @@ def translated(error: Exception) -> CdfdError:
     marked = _MARK.search(text)
     if marked is not None:
         return _rebuilt(json.loads(base64.b64decode(marked[1])))
-    line = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    lines = (line.strip(" :") for line in text.splitlines())
+    line = next((line for line in lines if line and not line.startswith(_CALLING)), type(error).__name__)
     return SinkError(f"Spark did not finish the job: {line[:500]}", hint="Spark's own log may say more", retriable=True)
 
 

@@ -1,0 +1,123 @@
+"""What the Spark engine does without a Spark: jobs, their parts and stages, errors that come back as text."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from cdfd.changes.plan import ChangePlan, FileScan
+from cdfd.changes.position import Position
+from cdfd.changes.slices import Slice, cut
+from cdfd.changes.stream import Version
+from cdfd.config.settings import Settings
+from cdfd.delta.schema import TableSchema
+from cdfd.delta.schema_string import parse
+from cdfd.errors import MissingFileError, SinkError, StorageError
+from cdfd.jobs import Assignment, digest, stages
+from cdfd.sinks.kafka.parts import Job
+from cdfd.sinks.kafka.progress_records import Progress, progress_of, value_of
+
+SCHEMA = TableSchema(parse(json.dumps({"type": "struct", "fields": []})), ())
+JOB = Job("a" * 32, 7, "stream", 12, 1 << 27, "0123456789abcdef", 99)
+
+
+def plan(*scans: FileScan) -> ChangePlan:
+    return ChangePlan(7, 1000, SCHEMA, scans, "files")
+
+
+def scan(path: str, kind: str | None, images: str | None = None, size: int = 1000) -> FileScan:
+    return FileScan(path, kind, {}, size, images=images)  # type: ignore[arg-type] # as short as can be
+
+
+def settings() -> Settings:
+    security = {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": "u", "password": "hunter2"}
+    return Settings.model_validate(
+        {
+            "pipeline": "shop",
+            "tables": [{"uri": "s3://lake/orders"}],
+            "sink": {"kind": "kafka", "bootstrap_servers": "k:9092", "security": security},
+            "engine": {"kind": "auto", "spark": {"conf": {"spark.hadoop.secret": "hunter3"}}},
+        }
+    )
+
+
+class TestStages:
+    def test_all_deletes_before_all_inserts(self) -> None:
+        slices = cut(plan(*(scan(f"{n}", kind) for kind in ("delete", "insert") for n in range(3))), 1000)
+        assert [[number for number, _ in stage] for stage in stages(slices)] == [[0, 1, 2], [3, 4, 5]]
+
+    def test_early_halves_before_late_ones(self) -> None:
+        slices = cut(plan(*(scan(f"{n}", None, half) for half in ("early", "late") for n in range(2))), 1000)
+        assert [len(stage) for stage in stages(slices)] == [2, 2]
+
+    def test_a_part_of_both_comes_between(self) -> None:
+        scans = [scan("a", "delete"), scan("b", "delete"), scan("c", "insert"), scan("d", "insert")]
+        slices = [Slice(plan(*some), 0) for some in (scans[:1], scans[1:3], scans[3:])]
+        assert [len(stage) for stage in stages(slices)] == [1, 1, 1]
+
+
+class TestDigest:
+    def test_the_same_cut_has_the_same(self) -> None:
+        whole = plan(*(scan(f"{n}", "insert", size=500_000) for n in range(9)))
+        assert digest(cut(whole, 1_000_000)) == digest(cut(whole, 1_000_000))
+        assert digest(cut(whole, 1_000_000)) != digest(cut(whole, 2_000_000))
+
+    def test_other_ordinals_are_another_cut(self) -> None:
+        slices = cut(plan(scan("a", "insert"), scan("b", "insert")), 1000)
+        moved = [slices[0], replace(slices[1], ordinal=5)]
+        assert digest(slices) != digest(moved)
+
+
+class TestJob:
+    def test_a_progress_record_keeps_it(self) -> None:
+        written = value_of(Progress(Position("T", 7), job=JOB.fields()))
+        assert Job.of(progress_of(written)) == JOB
+
+    def test_none(self) -> None:
+        assert Job.of(None) is None
+        assert Job.of(Progress(Position("T", 7))) is None
+
+    @pytest.mark.parametrize("wrong", [{"id": 1}, {"since": "x"}, {"version": 8}, {"phase": "snapshot"}])
+    def test_one_that_is_not_understood_is_not_begun_anew(self, wrong: dict[str, str | int]) -> None:
+        with pytest.raises(SinkError, match="does not know"):
+            Job.of(Progress(Position("T", 7), job=JOB.fields() | wrong))
+
+
+class TestAssignment:
+    def test_it_travels_and_shows_no_secret(self) -> None:
+        version = Version(plan(scan("a", "insert")), "T")
+        made = replace(Assignment.of(settings(), "orders", version, Position("T", 7)), job="j", since=3)
+        assert pickle.loads(pickle.dumps(made)) == made
+        assert made.version.plan.scans == ()
+        assert "hunter" not in repr(made)
+        assert "hunter" not in json.dumps(settings().public())
+
+
+class TestTasks:
+    def test_an_error_comes_back_as_it_was(self) -> None:
+        tasks = pytest.importorskip("cdfd.spark.tasks")
+        error = MissingFileError("the file is gone", table="s3://t", version=7, path="a=ü/b", hint="Look")
+        text = f"org.apache.spark.SparkException: Job aborted\nTraceback ...\nTaskError: {tasks.TaskError(error)}\n\tat x.y(Z.scala)"
+        found = tasks.translated(RuntimeError(text))
+        assert type(found) is MissingFileError
+        assert str(found) == str(error)
+        retriable = StorageError("slow", retriable=True)
+        assert tasks.translated(RuntimeError(str(tasks.TaskError(retriable)))).retriable
+
+    def test_what_is_not_ours_says_that_spark_failed(self) -> None:
+        tasks = pytest.importorskip("cdfd.spark.tasks")
+        found = tasks.translated(RuntimeError("\nExecutor lost\n\tat a\n\tat b"))
+        assert (type(found), found.retriable) == (SinkError, True)
+        assert str(found).startswith("Spark did not finish the job: Executor lost. ")
+
+    def test_waves_hold_all_items_in_order(self) -> None:
+        tasks = pytest.importorskip("cdfd.spark.tasks")
+        items = [bytes(size) for size in (10, 17 << 20, 5, 9 << 20, 8 << 20)] + [b""] * 2500
+        found = list(tasks.waves(items))
+        assert [item for wave in found for item in wave] == items
+        assert [len(wave) for wave in found][:3] == [1, 1, 2]
+        assert max(map(len, found)) == 1000
+        assert list(tasks.waves([])) == []
