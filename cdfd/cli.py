@@ -84,6 +84,13 @@ class RowFormat(StrEnum):
     debezium = "debezium"
 
 
+class Engine(StrEnum):
+    """What executes plans."""
+
+    embedded = "embedded"
+    spark = "spark"
+
+
 class _Options:
     """What applies to every command."""
 
@@ -221,12 +228,13 @@ def backfill(
     restart: Annotated[
         bool, typer.Option("--restart", help="Begin anew where a backfill that was interrupted would go on.")
     ] = False,
+    engine: Annotated[Engine, typer.Option(help="What reads and delivers: this process, or Spark.")] = Engine.embedded,
 ) -> None:
     """Publish a range of versions, or a snapshot, again, while the daemon does what it does."""
     from cdfd.daemon import backfill as command
     from cdfd.daemon.backfill_job import Request
 
-    told, code = command.run(config, Request(table, from_, until, snapshot, id, restart))
+    told, code = command.run(config, Request(table, from_, until, snapshot, id, restart, engine.value))
     _print(told)
     raise typer.Exit(code)
 

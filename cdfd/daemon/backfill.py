@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from cdfd import allocator
@@ -27,14 +28,17 @@ from cdfd.configured import execution, open_table
 from cdfd.daemon import assembly
 from cdfd.daemon.backfill_job import Job, Request
 from cdfd.daemon.delivering import Deliverer
+from cdfd.daemon.engines import require_spark, spark_engine
+from cdfd.daemon.large import EmbeddedEngine, LargeVersions
 from cdfd.daemon.monitor import Silence
 from cdfd.daemon.progress_command import named
 from cdfd.daemon.stopping import INTERRUPTED, Stopping
 from cdfd.daemon.turns import Turns
 from cdfd.errors import CdfdError, ConfigError, UnsupportedError
+from cdfd.jobs import Assignment, Engine
 from cdfd.report import Report, watched
 from cdfd.sinks.kafka import configured
-from cdfd.sinks.kafka.positions import read_progress
+from cdfd.sinks.kafka.positions import progress_end, read_progress
 from cdfd.sinks.kafka.progress_records import Progress
 from cdfd.sinks.kafka.sink import KafkaSink
 from cdfd.table import versions
@@ -66,6 +70,10 @@ def _check(config: Settings, request: Request) -> None:
     if not isinstance(config.sink, KafkaSettings):
         hint = "For a file use `cdfd tail TABLE --from ... --until ... -o FILE`"
         raise UnsupportedError(f"a sink of kind {config.sink.kind} takes nothing twice", hint=hint)
+    if request.engine == "spark":
+        if config.sink.delivery != "exactly_once":
+            raise UnsupportedError("--engine spark needs `delivery: exactly_once`", hint="Use `--engine embedded`")
+        require_spark()
     if request.start is None and not request.snapshot:
         raise ConfigError("--from is required without --snapshot", hint="Say a version, a timestamp, or `earliest`")
     if request.id is not None and not _ID.fullmatch(request.id):
@@ -99,7 +107,7 @@ class _Counts(Silence):
 
 
 class Backfill:
-    """One backfill by the engine in this process.
+    """One backfill. With Spark, its executors deliver versions of more than a part, and this process the others.
 
     Args:
         config: all settings; their sink is Kafka.
@@ -150,11 +158,11 @@ class Backfill:
                 self.ended = True
                 return
             table_id = (await self._opened.log.header()).metadata.id
-            async with self._standing(job, table_id) as (sink, position):
+            async with self._engine() as engine, self._standing(job, table_id) as (sink, position):
                 tailer.table_id = position.table_id
                 report = Report(logger, "published", self._opened.uri, terminal=watched(), clock=self._clock)
                 with contextlib.closing(report):
-                    await self._deliver(job, position, tailer, self._deliverer(sink, report))
+                    await self._deliver(job, position, tailer, self._deliverer(sink, engine, report))
 
     def summary(self) -> str:
         """What was done, for people."""
@@ -219,6 +227,14 @@ class Backfill:
         return Job(first, last, request.snapshot, request.start or "", request.until or "")
 
     @asynccontextmanager
+    async def _engine(self) -> AsyncIterator[Engine]:
+        if self._request.engine == "embedded":
+            yield EmbeddedEngine(Turns(1))
+            return
+        async with spark_engine(self._config) as engine:
+            yield engine
+
+    @asynccontextmanager
     async def _standing(self, job: Job, table_id: str) -> AsyncIterator[tuple[KafkaSink, Position]]:
         """The sink, and where in the job it stands now that nobody else delivers it."""
         async with configured.opened(self._sink, self._table, self._place) as sink:
@@ -229,13 +245,13 @@ class Backfill:
                 known = None
             if known is None:
                 position = job.begin(table_id)
-                sink.take_on(job.record(), position)
+                sink.take_on(position, job.record())
             else:
                 position = self._resumed = known.position
                 logger.info("going on at %s", _where(position), extra={"table": self._opened.uri})
             yield sink, position
 
-    def _deliverer(self, sink: KafkaSink, report: Report) -> Deliverer:
+    def _deliverer(self, sink: KafkaSink, engine: Engine, report: Report) -> Deliverer:
         return Deliverer(
             self._opened.uri,
             sink,
@@ -246,6 +262,24 @@ class Backfill:
             report,
             Turns(1),
             self._clock,
+            self._large(sink, engine),
+        )
+
+    def _large(self, sink: KafkaSink, engine: Engine) -> LargeVersions | None:
+        """What delivers versions of more than a part; or by this process what Spark had begun."""
+        if not self._place.exactly_once:
+            return None
+        part = self._config.engine.spark.part_size
+        return LargeVersions(
+            self._opened.uri,
+            sink,
+            partial(Assignment.of, self._config, self._table.name, role=self._request.role),
+            partial(progress_end, self._place),
+            engine,
+            part if self._request.engine == "spark" else None,
+            part,
+            self._stop,
+            self._counts,
         )
 
     async def _deliver(self, job: Job, position: Position, tailer: Tailer, deliverer: Deliverer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
 from cdfd.changes.position import Position
 from cdfd.sinks.kafka.progress_records import Progress
@@ -22,6 +22,7 @@ class Request:
         snapshot: first the live rows at `start`.
         id: of a backfill that is to be done once, however often it is asked for.
         restart: begin anew where one that was interrupted would go on.
+        engine: what reads and delivers; one may go on with what the other began.
     """
 
     table: str
@@ -30,6 +31,7 @@ class Request:
     snapshot: bool = False
     id: str | None = None
     restart: bool = False
+    engine: Literal["embedded", "spark"] = "embedded"
 
     @property
     def role(self) -> str:
@@ -56,7 +58,7 @@ class Job:
     @classmethod
     def found(cls, progress: Progress | None) -> Self | None:
         """That of a record. None where there is none."""
-        job = {} if progress is None else progress.job
+        job = {} if progress is None else progress.whole
         first, last = job.get("first"), job.get("last")
         if not isinstance(first, int) or not isinstance(last, int):
             return None

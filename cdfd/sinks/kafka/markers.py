@@ -28,10 +28,10 @@ class Markers:
         self._schema_topic = destination.schema_topic
         self._transactions_topic = destination.transactions_topic
         self._origin = destination.origin(position.table_id)
-        self._role = destination.role
         self._position = position
         self._announced = progress is not None and progress.announced
         self._job: Mapping[str, str | int] = {} if progress is None else progress.job
+        self._whole: Mapping[str, str | int] = {} if progress is None else progress.whole
         self._earlier: Mapping[str, int] = {} if progress is None else progress.counts
         self._counts = RowCounts()
         self._version: Version | None = None
@@ -74,14 +74,16 @@ class Markers:
 
         Args:
             following: the position.
-            job: another one than before; None for the same. That of the table's own delivery ends where the position moves on.
+            job: another one than before; None for the same, which ends where the position moves on.
             counts: rows of a part; None where it is none.
         """
         if job is None:
-            job = self._job if self._role is not None or following == self._position else {}
+            job = self._job if following == self._position else {}
         if counts is None:
             counts = self._total() if following.part else {}
-        return Progress(following, {name: count for name, count in counts.items() if count}, self._announced, job)
+        return Progress(
+            following, {name: count for name, count in counts.items() if count}, self._announced, job, self._whole
+        )
 
     def _end(self) -> Iterator[Note]:
         if self._version is None:

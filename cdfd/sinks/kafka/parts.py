@@ -150,11 +150,11 @@ async def _once(sink: KafkaSink, job: str, position: Position, write: Write) -> 
     found = delivered(sink.progress, job)
     if found is not None:
         return found
-    sink.take_on({"id": job}, position)
+    sink.take_on(position)
     delivery = await sink.begin(position)
     try:
         counts = await write(delivery)
-        await delivery.commit(position.after_version(), counts=counts)
+        await delivery.commit(position.after_version(), {"id": job}, counts)
     except BaseException:
         await delivery.abort()
         raise

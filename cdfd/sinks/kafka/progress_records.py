@@ -48,14 +48,15 @@ class Progress:
         counts: change rows by type of the parts of its version that are delivered; none where it is at a version's beginning. In a record of
             such a part, those of the part.
         announced: whether the table's schema was sent to the schema topic.
-        job: what the position is part of, where that is not the table as a whole: the range of a backfill, the batch of a query. It stays
-            until another one is begun. Of a table itself, that which delivers the version at the position in parts.
+        job: the job that delivers the version at the position in parts; or, of such a part, the one that it is of.
+        whole: what is delivered, where that is not what follows the table's log: the range of a backfill. It stays until another one begins.
     """
 
     position: Position
     counts: Mapping[str, int] = field(default_factory=dict)
     announced: bool = False
     job: Mapping[str, str | int] = field(default_factory=dict)
+    whole: Mapping[str, str | int] = field(default_factory=dict)
 
 
 class _NotOurs(ValueError):
@@ -77,6 +78,8 @@ def value_of(progress: Progress) -> bytes:
         document["announced"] = True
     if progress.job:
         document["job"] = dict(progress.job)
+    if progress.whole:
+        document["whole"] = dict(progress.whole)
     return _json(document | {"writer": writer})
 
 
@@ -86,13 +89,11 @@ def progress_of(value: bytes) -> Progress:
     if not isinstance(document, dict):
         raise _NotOurs("it is not a JSON object")
     phase, counts, announced = document.get("phase"), document.get("counts", {}), document.get("announced", False)
-    job = document.get("job", {})
+    job, whole = (_fields(document, name) for name in ("job", "whole"))
     if phase not in ("snapshot", "stream"):
         raise _NotOurs(f"phase is {phase!r}")
     if not isinstance(counts, dict) or not isinstance(announced, bool):
         raise _NotOurs("counts or announced are not what they should be")
-    if not isinstance(job, dict) or not all(type(value) in (str, int) for value in job.values()):
-        raise _NotOurs("job is not what it should be")
     position = Position(
         _text(document, "table_id"),
         _number(document, "version"),
@@ -100,7 +101,7 @@ def progress_of(value: bytes) -> Progress:
         phase,
         _number(document, "ordinal"),
     )
-    return Progress(position, {name: _number(counts, name) for name in counts}, announced, job)
+    return Progress(position, {name: _number(counts, name) for name in counts}, announced, job, whole)
 
 
 def newest(
@@ -220,6 +221,13 @@ def _read(record: Any) -> Progress | None:
             f"the record at topic {record.topic}, {where}, is no position: {error}",
             hint="Who else writes there? `cdfd progress set` writes a new one",
         ) from error
+
+
+def _fields(document: Mapping[str, Any], name: str) -> Mapping[str, str | int]:
+    found = document.get(name, {})
+    if not isinstance(found, dict) or not all(type(value) in (str, int) for value in found.values()):
+        raise _NotOurs(f"{name} is not what it should be")
+    return found
 
 
 def _text(document: Mapping[str, Any], name: str) -> str:

@@ -108,13 +108,19 @@ class KafkaSink:
         """What the last delivery that counts left behind; None where nothing was ever delivered."""
         return self._works.progress
 
-    def take_on(self, job: Mapping[str, str | int], position: Position) -> None:
-        """Stand at the beginning of another job, wherever the one before ended; it counts with its first delivery. `SinkError` while one is
-        under way.
+    def take_on(self, position: Position, whole: Mapping[str, str | int] | None = None) -> None:
+        """Stand at the beginning of something else, wherever what was before ended; it counts with its first delivery.
+
+        Args:
+            position: where it begins.
+            whole: what it is, see `Progress`.
+
+        Raises:
+            SinkError: a delivery is under way.
         """
         works = self._works
         works.cursor.move(position)
-        works.progress = Progress(position, job=job)
+        works.progress = Progress(position, whole=whole or {})
 
     async def begin(self, position: Position) -> KafkaDelivery:
         """Start a delivery; see the port. Nothing is sent until there are rows."""
