@@ -12,6 +12,7 @@ from cdfd.config import settings
 from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
 from cdfd.configured import open_table
+from cdfd.daemon import spark_feed
 from cdfd.daemon.delivering import PART_BYTES
 from cdfd.daemon.large import EmbeddedEngine, LargeVersions
 from cdfd.daemon.monitor import Monitor
@@ -25,21 +26,18 @@ from cdfd.sinks.kafka.sink import KafkaSink
 
 
 def check_engine(config: Settings) -> None:
-    """Whether the daemon can work with the engine that is configured.
+    """Whether the engine that is configured can work with the rest.
 
     Raises:
-        UnsupportedError: not with that sink, or it is none of the daemon's.
+        UnsupportedError: not with that sink.
         ConfigError: PySpark is missing.
     """
     kind, sink = config.engine.kind, config.sink
     if kind == "embedded":
         return
     if kind == "spark":
-        raise UnsupportedError(
-            "with `engine.kind: spark` it is Spark that runs the pipeline, not the daemon",
-            hint="Use `engine.kind: embedded`, or `auto` to have Spark deliver large versions",
-        )
-    if not isinstance(sink, KafkaSettings) or sink.delivery != "exactly_once":
+        spark_feed.check(config)
+    elif not isinstance(sink, KafkaSettings) or sink.delivery != "exactly_once":
         raise UnsupportedError(
             "`engine.kind: auto` needs a Kafka sink with `delivery: exactly_once`: others cannot tell which parts of a version are delivered",
             hint="Use `engine.kind: embedded`",

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
 
 from cdfd import __version__, allocator
-from cdfd.config import load
+from cdfd.config import load, settings
 from cdfd.config.settings import Settings
-from cdfd.daemon import assembly, http
+from cdfd.daemon import assembly, http, spark_feed
+from cdfd.daemon.monitor import Monitor
 from cdfd.daemon.status import Status
 from cdfd.daemon.stopping import Stopping
-from cdfd.daemon.supervisor import Supervisor
+from cdfd.daemon.supervisor import Loop, Supervisor
 from cdfd.errors import ConfigError
 from cdfd.tail.clock import SystemClock
 
@@ -30,11 +32,11 @@ def run(path: Path, *, recover_from_ledger: bool = False) -> int:
         CdfdError: what ended the tables' loops.
     """
     allocator.prefer_small()
-    return asyncio.run(serve(load(path), recover_from_ledger=recover_from_ledger))
+    return asyncio.run(serve(load(path), path, recover_from_ledger=recover_from_ledger))
 
 
-async def serve(config: Settings, *, recover_from_ledger: bool = False) -> int:
-    """Run the loops of all tables until a signal: 0 after SIGTERM, 130 after SIGINT.
+async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = False) -> int:
+    """Run the loops of all tables until a signal: 0 after SIGTERM, 130 after SIGINT. `path` is that of the file with `config`.
 
     Raises:
         CdfdError: what ended the tables' loops; see `Supervisor`.
@@ -48,12 +50,15 @@ async def serve(config: Settings, *, recover_from_ledger: bool = False) -> int:
     status = Status(config, clock)
     async with AsyncExitStack() as stack:
         await _serve_http(stack, config, status)
-        shared = await stack.enter_async_context(assembly.shared(config, clock, recover_from_ledger))
         monitors = {table.name: status.table(table.name) for table in config.tables}
-        loops = {
-            table.name: partial(assembly.feed, shared, table, stopping.event, monitors[table.name])
-            for table in config.tables
-        }
+        opened: Callable[[settings.Table, asyncio.Event, Monitor], AbstractAsyncContextManager[Loop]]
+        if config.engine.kind == "spark":
+            assembly.check_engine(config)
+            opened = await stack.enter_async_context(spark_feed.feeds(config, path, clock))
+        else:
+            shared = await stack.enter_async_context(assembly.shared(config, clock, recover_from_ledger))
+            opened = partial(assembly.feed, shared)
+        loops = {table.name: partial(opened, table, stopping.event, monitors[table.name]) for table in config.tables}
         await stopping.run(Supervisor(loops, monitors, stopping.event, clock).run())
     logger.info("stopped")
     stopping.done()

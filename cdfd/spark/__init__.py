@@ -13,7 +13,7 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("cdfd")` (a table's changes) known to a session, and let it push filters.
+    """Make `format("cdfd")` (a table's changes) and `format("cdfd-kafka")` (a sink for them) known to a session, and let it push filters.
 
     Raises:
         ConfigError: PySpark is missing, or too old.
@@ -22,8 +22,10 @@ def register(spark: SparkSession) -> None:
         from pyspark.sql.datasource import DataSourceArrowWriter  # noqa: F401  # 4.1 is the first to have it
     except ImportError:
         raise ConfigError("Spark needs PySpark 4.1 or newer", hint="Run: pip install 'cdfd[spark]'") from None
+    from cdfd.spark.kafka_sink import CdfdKafka
     from cdfd.spark.source import CdfdSource
 
     spark.dataSource.register(CdfdSource)
     # Without it, Spark tells no Python source of filters.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(CdfdKafka)

@@ -1,0 +1,43 @@
+"""What a query's checkpoint says of its source: a file of JSON lines for each micro-batch in `offsets/`, the last line of each an offset.
+
+v1
+{"batchWatermarkMs":0,...}
+{"table_id":"...","version":8,...,"first_version":7,"first_phase":"snapshot"}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from cdfd.errors import CdfdError
+from cdfd.spark.offsets import Offset
+from cdfd.storage.location import open_storage
+
+_OFFSETS = "offsets/"
+_LONGEST = 1 << 20
+
+
+def snapshot_version(location: str) -> int | None:
+    """The version whose live rows a stream of `format("cdfd")` began with.
+
+    None where it began with changes, where another source is read, and where the checkpoint cannot be read from here: formats then tell
+    those rows as inserts.
+    """
+    try:
+        text = asyncio.run(_newest(location))
+        lines = [] if text is None else text.decode().splitlines()
+        found = json.loads(lines[2]) if len(lines) == 3 else None
+        offset = Offset.from_json(found) if isinstance(found, dict) else None
+    except (CdfdError, ValueError, RecursionError):
+        return None
+    return offset.first_version if offset is not None and offset.first_phase == "snapshot" else None
+
+
+async def _newest(location: str) -> bytes | None:
+    """The file of the newest micro-batch."""
+    storage = open_storage(location)
+    # Files beside them are checksums (`.7.crc`) and such.
+    names = [stat.path.removeprefix(_OFFSETS) async for stat in storage.list(_OFFSETS)]
+    numbers = [int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 20]
+    return await storage.read(f"{_OFFSETS}{max(numbers)}", 0, _LONGEST) if numbers else None

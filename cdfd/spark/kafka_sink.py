@@ -1,0 +1,266 @@
+"""`format("cdfd-kafka")`: change rows of a stream or of a batch job into a topic, encoded and delivered as the daemon does.
+
+Each partition of a micro-batch is delivered in a transaction of its own, which carries a record of what it is: the query, the batch, how
+many rows. A partition that is written again, because a task failed, was run twice, or because the driver died between the executors'
+commits and Spark's own, finds that record and is not sent again.
+
+That takes for granted that a batch that is run again is cut as it was, as Spark's own sources are and `format("cdfd")` is. Where the rows of
+a partition that was delivered are not those that come now, the query ends with an error rather than lose one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from cdfd.changes.columns import COMMIT_VERSION
+from cdfd.changes.plan import ChangePlan
+from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
+from cdfd.configured import open_table
+from cdfd.delta.datatypes import StructType as Columns
+from cdfd.delta.schema import TableSchema
+from cdfd.encoding.side import RowCounts
+from cdfd.errors import ConfigError, SinkError
+from cdfd.sinks.kafka import configured, parts
+from cdfd.sinks.kafka.delivery import KafkaDelivery
+from cdfd.sinks.kafka.destination import Destination
+from cdfd.sinks.kafka.progress_records import Progress
+from cdfd.sinks.kafka.sink import KafkaSink
+from cdfd.spark.change_rows import ChangeRows
+from cdfd.spark.checkpoints import snapshot_version
+from cdfd.spark.sink_options import SinkOptions
+
+QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+"""Where Spark tells tasks of their query and micro-batch."""
+_TELL_SNAPSHOTS = frozenset({"debezium", "cloudevents"})
+
+
+class CdfdKafka(DataSource):
+    """The format; register it with `spark.dataSource.register(CdfdKafka)`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is told."""
+        return "cdfd-kafka"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """For `writeStream`. `overwrite` is the output mode `complete`, which changes do not have.
+
+        Raises:
+            ConfigError, UnsupportedError: as `SinkOptions.parse` and `ChangeRows.plan` say.
+            CdfdError: the table cannot be read.
+        """
+        _refuse(overwrite)
+        out = _rows_out(self.options, schema)
+        checkpoint = dict(self.options).get("checkpointlocation")
+        if out.options.snapshot is None and checkpoint is not None and out.options.sink.format in _TELL_SNAPSHOTS:
+            out = replace(out, options=replace(out.options, snapshot=snapshot_version(checkpoint)))
+        return StreamWriter(out)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """For `write`; raises what `streamWriter` does."""
+        _refuse(overwrite)
+        out = _rows_out(self.options, schema)
+        return BatchWriter(out, out.options.job or str(uuid.uuid4()))
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOut:
+    """What tasks are told of where rows go and how.
+
+    Attributes:
+        options: of the sink.
+        rows: makes change rows of Spark's.
+        table_id: of the table.
+    """
+
+    options: SinkOptions
+    rows: ChangeRows
+    table_id: str
+
+    def deliver(self, batches: Iterator[pa.RecordBatch], query: str, batch: int, number: int) -> int:
+        """Deliver one partition's rows, if nobody has; how many there are.
+
+        Args:
+            batches: Spark's.
+            query, batch: what they are of. A query delivers one batch after the other.
+            number: of the partition.
+
+        Raises:
+            CdfdError: it cannot be delivered. Spark tries again then.
+        """
+        rows = (self.rows(some) for some in batches if some.num_rows)
+        first = next(rows, None)
+        if first is None:
+            return 0
+        part = _Part(self, query, batch, number, itertools.chain((first,), rows))
+        return asyncio.run(part.deliver(first[COMMIT_VERSION][0].as_py()))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a query."""
+
+    def __init__(self, out: RowsOut) -> None:
+        self._out = out
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Deliver a partition. Raises what `RowsOut.deliver` does."""
+        context = _context()
+        query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
+        if query is None or batch is None:
+            raise ConfigError("this Spark does not tell tasks of which micro-batch they are", hint="Use PySpark 4.1")
+        self._out.deliver(iterator, query, int(batch), context.partitionId())
+        return WriterCommitMessage()
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes what a batch job does."""
+
+    def __init__(self, out: RowsOut, job: str) -> None:
+        self._out = out
+        self._job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Deliver a partition. Raises what `RowsOut.deliver` does."""
+        self._out.deliver(iterator, self._job, 0, _context().partitionId())
+        return WriterCommitMessage()
+
+
+class _Part:
+    """A partition on its way.
+
+    Args:
+        out: where to.
+        query, batch: what it is of.
+        number: of the partition.
+        rows: not empty; can be read once.
+    """
+
+    def __init__(self, out: RowsOut, query: str, batch: int, number: int, rows: Iterator[pa.RecordBatch]) -> None:
+        self._out, self._query, self._batch, self._number = out, query, batch, number
+        self._rows = rows
+        self._counts = RowCounts()
+        self._begun = False
+
+    async def deliver(self, version: int) -> int:
+        """Deliver it; how many rows it has. `version` is that of the first of them."""
+        place = _place(self._out.options, self._number)
+        position = Position(self._out.table_id, version)
+        job = f"{self._query}/{self._batch}"
+        delivered = await parts.deliver(place, lambda: self._opened(place, version), job, position, self._write)
+        for rows in self._rows:
+            self._counts.add(rows)
+        counts = _some(self._counts.by_type())
+        if counts != _some(dict(delivered)):
+            raise self._other_rows(f"{sum(delivered.values())} rows", f"{sum(counts.values())}")
+        return sum(counts.values())
+
+    async def _write(self, delivery: KafkaDelivery) -> parts.Counts:
+        if self._begun:
+            raise SinkError(
+                "another attempt took over and did not deliver the rows, which cannot be read twice",
+                hint="Spark runs the task again",
+                retriable=True,
+            )
+        self._begun = True
+        snapshot: bool | None = None
+        for rows in self._rows:
+            for some in _by_origin(rows, self._out.options.snapshot):
+                version = some[COMMIT_VERSION][0].as_py()
+                live = version == self._out.options.snapshot
+                if live != snapshot:
+                    snapshot = live
+                    await delivery.start_version(_version(version, self._out.table_id, snapshot=live))
+                self._counts.add(some)
+                await delivery.write(some)
+        return self._counts.by_type()
+
+    @asynccontextmanager
+    async def _opened(self, place: Destination, version: int) -> AsyncIterator[KafkaSink]:
+        options = self._out.options
+        async with configured.opened(options.sink, options.table, place) as sink:
+            self._check(sink.progress, version)
+            yield sink
+
+    def _check(self, progress: Progress | None, version: int) -> None:
+        """Refuse to deliver what was delivered long ago, or was cut in another way."""
+        query, _, batch = str({} if progress is None else progress.job.get("id", "")).rpartition("/")
+        if progress is None or query != self._query or not batch.isdigit():
+            return
+        if int(batch) > self._batch:
+            raise SinkError(
+                f"batch {self._batch} of query {query} is over: batch {batch} is delivered",
+                hint="This is an attempt that was given up, or the query went on from an older checkpoint",
+            )
+        if int(batch) == self._batch and progress.position.version != version + 1:
+            raise self._other_rows(f"rows from version {progress.position.version - 1} on", f"version {version}")
+
+    def _other_rows(self, then: str, now: str) -> SinkError:
+        return SinkError(
+            f"partition {self._number} of batch {self._batch} was delivered with {then}, and now it is {now}",
+            hint="A batch that is run again has to be cut as it was: is there a `repartition` that depends on the cluster?",
+        )
+
+
+def _refuse(overwrite: bool) -> None:
+    if overwrite:
+        raise ConfigError("a topic cannot be overwritten", hint='Write with mode "append"')
+
+
+def _rows_out(given: object, schema: StructType) -> RowsOut:
+    options = SinkOptions.parse(dict(given))  # type: ignore[call-overload] # Spark's dictionary, whose types it does not tell
+    table = open_table(options.config, options.table)
+    header = asyncio.run(table.log.header())
+    rows = ChangeRows.plan(schema.json(), header.schema.arrow, options.table.columns)
+    for name in options.table.key:
+        header.schema.select([name])
+    return RowsOut(options, rows, header.metadata.id)
+
+
+def _place(options: SinkOptions, number: int) -> Destination:
+    place = configured.destination(options.config, options.sink, options.table)
+    return replace(place, role=parts.role(number), schema_topic=None, transactions_topic=None)
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None
+    return context
+
+
+def _some(counts: dict[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count}
+
+
+def _by_origin(rows: pa.RecordBatch, snapshot: int | None) -> Iterator[pa.RecordBatch]:
+    """Rows that are all live rows of a version, or all changes, in order."""
+    if snapshot is None:
+        yield rows
+        return
+    live = pc.equal(rows[COMMIT_VERSION], snapshot).to_numpy(zero_copy_only=False)
+    edges = [0, *(np.flatnonzero(np.diff(live)) + 1).tolist(), len(live)]
+    for start, end in itertools.pairwise(edges):
+        yield rows.slice(start, end - start)
+
+
+def _version(number: int, table_id: str, *, snapshot: bool) -> Version:
+    """What a delivery wants to know of its rows."""
+    plan = ChangePlan(number, 0, TableSchema(Columns(()), ()), (), "snapshot" if snapshot else "files")
+    return Version(plan, table_id)

@@ -1,0 +1,167 @@
+"""`engine.kind: spark`: a table's feed as a query of Structured Streaming, from `format("cdfd")` to `format("cdfd-kafka")`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import cdfd.spark
+from cdfd import errors
+from cdfd.changes.position import Position
+from cdfd.config import Settings, Table
+from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, SinkError, StorageError
+from cdfd.spark.offsets import Offset
+from cdfd.spark.options import STORAGE
+
+FAILURES: Final = (PySparkException, Py4JError, OSError)
+"""What Spark's calls raise, through whichever of its two ways."""
+
+_OURS: Final = re.compile(r"^cdfd\.[a-z_.]+\.(\w+): (.*)$", re.MULTILINE)
+_LONGEST: Final = 2000
+_LASTING: Final = (errors.LogError, errors.UnsupportedError, errors.DataError, errors.PathError, ConfigError)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A micro-batch that is delivered.
+
+    Attributes:
+        number: of the query's; -1 for none.
+        rows: of it.
+        following: what comes next.
+        newest: the newest version that was seen; None where that is not known.
+    """
+
+    number: int
+    rows: int
+    following: Position
+    newest: int | None
+
+
+def location(config: Settings, table: Table) -> str:
+    """Where the query of a table keeps its checkpoint."""
+    assert config.engine.spark.checkpoint is not None
+    return f"{config.engine.spark.checkpoint.rstrip('/')}/{config.pipeline}/{table.name}"
+
+
+def start(spark: SparkSession, config: Settings, table: Table, path: str) -> StreamingQuery:
+    """Start the query of a table; it goes on from its checkpoint, where there is one.
+
+    Args:
+        spark: the session.
+        config: all settings.
+        table: one of them.
+        path: of a file that says what `config` does, for Spark's driver to read.
+
+    Raises:
+        CdfdError: the query cannot be started.
+    """
+    settings = config.engine.spark
+    cdfd.spark.register(spark)
+    try:
+        rows = spark.readStream.format("cdfd").options(**source_options(config, table)).load(table.uri)
+        if table.key and settings.order == "key":
+            # Rows of several files change one key: in their order only where one task writes them.
+            rows = rows.coalesce(1)
+        written = rows.writeStream.format("cdfd-kafka").options(config=path, table=table.name)
+        written = written.option("checkpointLocation", location(config, table))
+        written = written.queryName(f"{config.pipeline}.{table.name}")
+        return written.trigger(processingTime=f"{max(1, int(config.poll.interval * 1000))} milliseconds").start()
+    except FAILURES as error:
+        raise failure(error, table) from error
+
+
+def source_options(config: Settings, table: Table) -> dict[str, str]:
+    """What `format("cdfd")` is told of a table; secrets of its store among it."""
+    options = {
+        "changes": table.changes,
+        "ignoreMissingFiles": str(table.on_missing_file == "skip").lower(),
+        "maxBytesPerTrigger": str(config.engine.spark.batch_size),
+    }
+    if table.start.timestamp_ms is not None:
+        options["startingTimestamp"] = str(table.start)
+    else:
+        options["startingVersion"] = str(table.start)
+    if table.columns is not None:
+        options["columns"] = ",".join(table.columns)
+    if table.allowed_roots:
+        options["allowedRoots"] = ",".join(table.allowed_roots)
+    return options | {f"{STORAGE}{name}": _text(value) for name, value in config.storage.options(table.uri).items()}
+
+
+def last_batch(query: StreamingQuery, table: Table) -> Batch | None:
+    """The last micro-batch that a query has delivered; None where there is none yet.
+
+    Raises:
+        CdfdError: Spark does not answer.
+    """
+    try:
+        progress = query.lastProgress
+        if progress is None:
+            return None
+        # As it comes from Spark: the object's own offsets are Python's text of dictionaries.
+        found = json.loads(progress.json)
+        source = found["sources"][0]
+        following = _position(source["endOffset"])
+        newest = _position(source["latestOffset"])
+        if following is None:
+            return None
+        seen = None if newest is None else newest.version - (0 if newest.part else 1)
+        return Batch(found["batchId"], found["numInputRows"], following, seen)
+    except FAILURES as error:
+        raise failure(error, table) from error
+
+
+def waits(query: StreamingQuery, table: Table) -> bool:
+    """Whether a query has nothing to do. Raises `CdfdError` where Spark does not answer."""
+    try:
+        status = query.status
+    except FAILURES as error:
+        raise failure(error, table) from error
+    return not status["isDataAvailable"] and not status["isTriggerActive"]
+
+
+def ended(query: StreamingQuery, table: Table) -> CdfdError | None:
+    """What ended a query; None where it runs."""
+    try:
+        if query.isActive:
+            return None
+        error = query.exception()
+    except FAILURES as broken:
+        return failure(broken, table)
+    if error is None:
+        return SinkError("the query was stopped", table=table.uri, hint="Somebody else stopped it", retriable=True)
+    return failure(error, table)
+
+
+def failure(error: BaseException, table: Table) -> CdfdError:
+    """What Spark says, as an error of ours: the one that a Python process of Spark's ended with, if there is one."""
+    text = str(error)
+    said = list(_OURS.finditer(text))
+    if not said:
+        line = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+        return StorageError(f"Spark: {line[:_LONGEST]}", table=table.uri, retriable=True)
+    found = said[-1]
+    what = found[2].removesuffix(" SQLSTATE: 38000")[:_LONGEST]
+    kind = getattr(errors, found[1], ConfigError if found[1] == "ConfigProblems" else CdfdError)
+    # What is lasting is said so; of anything else the next attempt may know better.
+    made: CdfdError = (kind if issubclass(kind, CdfdError) else CdfdError)(what)
+    made.retriable = not isinstance(made, (*_LASTING, SchemaChangedError, errors.TableChangedError, errors.FencedError))
+    return made
+
+
+def _position(offset: Any) -> Position | None:
+    found = json.loads(offset) if isinstance(offset, str) else offset
+    return Offset.from_json(found).position if isinstance(found, Mapping) else None
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,126 @@
+"""Options of `format("cdfd-kafka")`: a configuration file, or the keys of one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cdfd.config import KafkaSink, Settings, Table, load, parse
+from cdfd.errors import ConfigError, UnsupportedError
+
+_SPARKS: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path"})
+"""Options that Spark's own `writeStream` and `save` put among a sink's."""
+_OF_TABLE: Final = {"uri": "uri", "table": "name", "topic": "topic", "columns": "columns"}
+_LISTS: Final = frozenset({"key", "columns"})
+_KAFKA: Final = "kafka."
+_SPELLED: Final = {"bootstrap.servers": "bootstrap_servers"}
+_FREE: Final = "topics.config."
+_OF_FILE: Final = frozenset({"config", "table"})
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where change rows go, and how.
+
+    Attributes:
+        config: all settings.
+        table: the one whose rows they are.
+        sink: Kafka.
+        job: a name for what a batch job writes: it is written once, however often the job is run; None for a new one each time.
+        snapshot: rows of this version are live rows, which some formats tell apart; None where none are.
+    """
+
+    config: Settings
+    table: Table
+    sink: KafkaSink
+    job: str | None = None
+    snapshot: int | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], environ: Mapping[str, str] | None = None) -> SinkOptions:
+        """From Spark's options, whose names are in any case.
+
+        `config` and `table` name a file and a table of it. Or else `pipeline`, `uri`, `table`, `topic`, `key` and `columns` are those of a
+        table, and anything else is a key of `sink`, nested ones with dots, with `kafka.` before it or not; or of `storage`, such as
+        `storage.s3.region`. Values may refer to the environment, as those of a file.
+
+        Raises:
+            ConfigError: what is wrong with them; never says what a secret one is.
+            UnsupportedError: the file's sink is another one.
+        """
+        given = {name.lower(): text for name, text in options.items() if name.lower() not in _SPARKS}
+        job, snapshot = given.pop("job", None), _version(given.pop("snapshotversion", None))
+        config = _from_file(given, environ) if "config" in given else _from_options(given, environ)
+        sink = config.sink
+        if not isinstance(sink, KafkaSink):
+            raise UnsupportedError(f"the configuration's sink is of kind {sink.kind}", hint="Use `sink.kind: kafka`")
+        name = given.get("table", config.tables[0].name)
+        table = config.table(name)
+        if table is None:
+            known = ", ".join(table.name for table in config.tables)
+            raise ConfigError(f"there is no table {name!r:.200} in the configuration", hint=f"There are: {known}")
+        return cls(config, table, sink, job, snapshot)
+
+
+def _from_file(given: Mapping[str, str], environ: Mapping[str, str] | None) -> Settings:
+    for name in given:
+        if name not in _OF_FILE:
+            raise ConfigError(
+                f"option {name!r:.100} beside `config`",
+                hint="The file says it all but for `table`, `job` and `snapshotVersion`",
+            )
+    config = load(given["config"], environ)
+    if "table" not in given and len(config.tables) > 1:
+        known = ", ".join(table.name for table in config.tables)
+        raise ConfigError("option `table` is required: the configuration has several", hint=f"There are: {known}")
+    return config
+
+
+def _from_options(given: Mapping[str, str], environ: Mapping[str, str] | None) -> Settings:
+    for name in ("pipeline", "uri"):
+        if not given.get(name):
+            raise ConfigError(f"option `{name}` is required", hint="Or name a configuration file: `config` and `table`")
+    table: dict[str, Any] = {}
+    sink: dict[str, Any] = {"kind": "kafka"}
+    storage: dict[str, Any] = {}
+    for name, text in given.items():
+        if name in _LISTS:
+            table[name] = [each.strip() for each in text.split(",")]
+        elif name in _OF_TABLE:
+            table[_OF_TABLE[name]] = text
+        elif name.startswith("storage."):
+            _put(storage, name.removeprefix("storage."), text)
+        elif name != "pipeline":
+            key = name.removeprefix(_KAFKA)
+            _put(sink, _SPELLED.get(key, key), text)
+    document = {"pipeline": given["pipeline"], "tables": [table], "sink": sink, "progress": {"ledger": "none"}}
+    if storage:
+        document["storage"] = storage
+    # Only references are looked up: what `AWS_*` says holds as with a file.
+    return parse(json.dumps(document), os.environ if environ is None else environ, "options")
+
+
+def _put(section: dict[str, Any], name: str, text: str) -> None:
+    """An entry of a section, or of one below it; names of settings of topics have dots of their own."""
+    if name.startswith(_FREE):
+        section.setdefault("topics", {}).setdefault("config", {})[name.removeprefix(_FREE)] = text
+        return
+    first, dot, rest = name.partition(".")
+    below = section.setdefault(first, {}) if dot else section
+    if not isinstance(below, dict):
+        raise ConfigError(f"option {name!r:.100} is below one that is a value itself")
+    if dot:
+        _put(below, rest, text)
+    else:
+        section[first] = text
+
+
+def _version(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ConfigError(f"snapshotVersion is {text!r:.100}, which is no version")
+    return int(text)
