@@ -141,7 +141,7 @@ async def _plans(
     first, last = filters.versions(first, last)
     if first > last:
         return []
-    with table.tailer() as tailer:
+    with table.tailer(replacements=True) as tailer:
         return [version.plan async for version in stream.versions(tailer, first, last)]
 
 
