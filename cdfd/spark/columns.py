@@ -171,15 +171,24 @@ def _as_plain(array: Any, target: Any) -> Any:
         return array
     if isinstance(kind, pa.BaseExtensionType):
         return array.storage
+    if not len(array):
+        return pa.nulls(0, target)
     mask = array.is_null() if array.null_count else None
     if pa.types.is_struct(kind):
         fields = list(target)
         children = [_as_plain(array.field(number), field.type) for number, field in enumerate(fields)]
         return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
-    # A slice's offsets do not begin at 0, and neither may those of what is made with a mask be sliced.
-    whole = pc.take(array, pa.array(range(0), pa.int64())) if not len(array) else pa.concat_arrays([array])
-    offsets = whole.offsets
+    offsets, start, count = _window(array)
     if pa.types.is_list(kind):
-        return pa.ListArray.from_arrays(offsets, _as_plain(whole.values, target.value_type), type=target, mask=mask)
-    keys, items = _as_plain(whole.keys, target.key_type), _as_plain(whole.items, target.item_type)
+        elements = _as_plain(array.values.slice(start, count), target.value_type)
+        return pa.ListArray.from_arrays(offsets, elements, type=target, mask=mask)
+    keys = _as_plain(array.keys.slice(start, count), target.key_type)
+    items = _as_plain(array.items.slice(start, count), target.item_type)
     return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
+
+
+def _window(array: Any) -> tuple[Any, int, int]:
+    """Offsets from 0 on, and which elements they are in (start and count): a batch is often a slice of a larger one."""
+    offsets = array.offsets
+    start, end = offsets[0].as_py(), offsets[-1].as_py()
+    return pc.subtract(offsets, pa.scalar(start, offsets.type)), start, end - start

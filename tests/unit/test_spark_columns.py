@@ -1,0 +1,139 @@
+"""Columns for Spark: its types, and Arrow arrays without what its readers do not take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import types as spark
+
+from cdfd.changes.columns import change_schema, constant_type
+from cdfd.delta.schema import ArrayType, Decimal, MapType, Primitive, StructField, StructType, TableSchema
+from cdfd.errors import ConfigError
+from cdfd.spark.columns import ForSpark, spark_schema
+from cdfd.spark.target import Target
+
+VARIANT = Primitive("variant")
+SCHEMA = TableSchema(
+    StructType(
+        (
+            StructField("Id", Primitive("long"), nullable=False, metadata={"comment": "of an order", "x": 1}),
+            StructField("v", VARIANT),
+            StructField("list", ArrayType(VARIANT)),
+            StructField("map", MapType(Primitive("string"), StructType((StructField("v", VARIANT),)))),
+            StructField("m", Decimal(9, 2)),
+        )
+    )
+)
+VALUES: dict[str, list[Any]] = {
+    "Id": [1, 2, None, 4],
+    "v": ['{"a":1}', None, "2", "null"],
+    "list": [["1", None], None, [], ["2", "3"]],
+    "map": [[("a", {"v": "1"})], None, [("b", None), ("c", {"v": None})], []],
+    "m": [None, None, None, None],
+}
+
+
+def batch() -> pa.RecordBatch:
+    """As it is read: with extension types at any depth."""
+    columns = [_array(VALUES[field.name], field.type) for field in SCHEMA.arrow]
+    types = constant_type("insert", 4)
+    more = [
+        pa.array([7] * 4, pa.int64()),
+        pa.array([1000] * 4, pa.timestamp("ms", "UTC")),
+        pa.array(range(4), pa.int64()),
+    ]
+    return pa.RecordBatch.from_arrays([*columns, types, *more], schema=change_schema(SCHEMA.arrow))
+
+
+def _array(values: list[Any], kind: Any) -> Any:
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, pa.array(values, kind.storage_type))
+    mask = pa.array([value is None for value in values])
+    if pa.types.is_list(kind):
+        lengths = [len(value or ()) for value in values]
+        flat = _array([item for value in values for item in value or ()], kind.value_type)
+        return pa.ListArray.from_arrays(_offsets(lengths), flat, type=kind, mask=mask)
+    if pa.types.is_map(kind):
+        lengths = [len(value or ()) for value in values]
+        pairs = [pair for value in values for pair in value or ()]
+        keys, items = (
+            pa.array([key for key, _ in pairs], kind.key_type),
+            _array([item for _, item in pairs], kind.item_type),
+        )
+        return pa.MapArray.from_arrays(_offsets(lengths), keys, items, type=kind, mask=mask)
+    if pa.types.is_struct(kind):
+        children = [_array([(value or {}).get(field.name) for value in values], field.type) for field in kind]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    return pa.array(values, kind)
+
+
+def _offsets(lengths: list[int]) -> pa.Array:
+    found = [0]
+    for length in lengths:
+        found.append(found[-1] + length)
+    return pa.array(found, pa.int32())
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 4), (1, 3), (2, 2), (3, 1), (4, 0)])
+def test_batches(start: int, count: int) -> None:
+    """Slices of larger ones, too."""
+    target = Target.of(SCHEMA, 3)
+    whole = batch()
+    convert = ForSpark.plan(whole.schema, target.names, target.called)
+    found = convert(whole.slice(start, count))
+    found.validate(full=True)
+    assert "extension" not in str(found.schema)
+    assert found.schema.field("_change_type").type == pa.string()
+    assert found.schema.field("_commit_timestamp").type == pa.timestamp("us", "UTC")
+    for name, values in VALUES.items():
+        assert found.column(name).to_pylist() == values[start : start + count]
+    assert all(field.nullable for field in found.schema)
+
+
+def test_types() -> None:
+    found = spark_schema(SCHEMA, ["Id", "v", "map", "m", "_commit_timestamp"])
+    assert (
+        found.simpleString()
+        == "struct<Id:bigint,v:string,map:map<string,struct<v:string>>,m:decimal(9,2),_commit_timestamp:timestamp>"
+    )
+    assert found["Id"] == spark.StructField("Id", spark.LongType(), True, {"comment": "of an order"})
+
+
+def test_columns_that_are_chosen() -> None:
+    assert Target.of(SCHEMA, 3, ("M", "id")).names == (
+        "m",
+        "Id",
+        "_change_type",
+        "_commit_version",
+        "_commit_timestamp",
+        "_change_ordinal",
+    )
+    assert Target.of(SCHEMA, 3, ("_CHANGE_TYPE", "m")).names == ("_change_type", "m")
+    assert Target.of(SCHEMA, 3, ("_commit_version",)).schema.names == ()
+    with pytest.raises(ConfigError, match="asked for twice"):
+        Target.of(SCHEMA, 3, ("m", "M"))
+    with pytest.raises(ConfigError, match="Did you mean 'list'"):
+        Target.of(SCHEMA, 3, ("lists",))
+
+
+def test_a_schema_that_is_given() -> None:
+    given = spark.StructType().add("ID", "long", False).add("_change_ordinal", "long")
+    target = Target.of(SCHEMA, 3, None, given)
+    assert (target.names, target.called) == (("Id", "_change_ordinal"), ("ID", "_change_ordinal"))
+    assert target.ordered
+    assert not target.whole
+    with pytest.raises(ConfigError, match="column 'm' is decimal"):
+        Target.of(SCHEMA, 3, None, spark.StructType().add("m", "double"))
+    with pytest.raises(ConfigError, match="there is no column 'n'"):
+        Target.of(SCHEMA, 3, None, spark.StructType().add("n", "double"))
+
+
+def test_a_table_with_a_column_of_ours() -> None:
+    schema = TableSchema(StructType((StructField("_Commit_Version", Primitive("long")),)))
+    with pytest.raises(ConfigError, match="the table has a column '_Commit_Version'"):
+        Target.of(schema, 3)
