@@ -110,8 +110,8 @@ def _put(section: dict[str, Any], name: str, text: str) -> None:
         return
     first, dot, rest = name.partition(".")
     below = section.setdefault(first, {}) if dot else section
-    if not isinstance(below, dict):
-        raise ConfigError(f"option {name!r:.100} is below one that is a value itself")
+    if not isinstance(below, dict) or (not dot and first in section):
+        raise ConfigError(f"option {name!r:.100} says what another one says, too", hint="Give one of them")
     if dot:
         _put(below, rest, text)
     else:
