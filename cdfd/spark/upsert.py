@@ -1,22 +1,26 @@
 """A Delta table that change rows keep in step with the table that they are of.
 
-Every batch of changes is folded: of each key the last change by (`_commit_version`, `_change_ordinal`) counts. A MERGE brings the result into
-the copy, whose rows carry the position of their last change in two columns of their own. A change is applied only where it is newer than the
+Every batch of changes is folded: of each key the last change counts. A MERGE brings the result into the copy, whose rows carry the position
+of their last change, (`_commit_version`, `_change_ordinal`), in two columns of their own. A change is applied only where it is newer than the
 row, so a batch that comes again changes nothing, and no repeat takes a row back:
 
-| change                                     | row in the copy, position older | newer or the same | no row     |
-|--------------------------------------------|---------------------------------|-------------------|------------|
-| `insert`, `update_postimage`               | updated                         | left              | inserted * |
-| `delete`, `update_preimage` without a post | deleted                         | left              | nothing    |
+| change                         | row in the copy of an older position | of a newer one, or this | no row     |
+|--------------------------------|--------------------------------------|-------------------------|------------|
+| `insert`, `update_postimage`   | updated                              | left                    | inserted * |
+| `delete`, `update_preimage`    | deleted, if of an older version      | left                    | nothing    |
 
-* unless the key is known to have been deleted later. A row that is gone has no position, so a stream keeps the keys that it has deleted, and
-their positions, in a small Delta table beside its checkpoint. A batch writes there before it merges: where it ends between the two, it comes
-again, and does both again.
+In one version a key has one old and one new row at most, so the new one stays, whichever comes first (`SET id = id + 1`).
+
+* unless the key is known to have been deleted by a later version. A row that is gone has no position, so a stream keeps the keys that it has
+deleted, and when, in a small Delta table in the folder of its checkpoint. A batch writes there before it merges: where it ends between the
+two, it comes again, and does both again. With that table's id a stream tells Delta which batch a MERGE is, so one that is done is not even
+begun again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -36,6 +40,9 @@ VERSION: Final = "_cdfd_version"
 ORDINAL: Final = "_cdfd_ordinal"
 _DELETED: Final = "_cdfd_deleted"
 _GONE: Final = ("delete", "update_preimage")
+_TXN_APP: Final = "spark.databricks.delta.write.txnAppId"
+_TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
+_FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 _BATCHES_BETWEEN_SWEEPS: Final = 100
 
 
@@ -121,7 +128,7 @@ class Upsert:
     deleted: str | None = None
     remembered: timedelta | None = None
     _found: bool = False
-    _buried: bool = False
+    _stream: str | None = None
 
     def __call__(self, batch: DataFrame, batch_id: int = 0) -> None:
         """Apply a batch. The same again changes nothing.
@@ -136,13 +143,14 @@ class Upsert:
         try:
             self._prepare(spark, newest)
             if not newest.isEmpty():
-                self._merge(spark, self._living(spark, newest, batch_id), columns)
+                with self._once(spark, batch_id, self._living(spark, newest, batch_id)) as living:
+                    self._merge(spark, living, columns)
         finally:
             newest.unpersist()
 
     def _newest(self, batch: DataFrame, columns: Sequence[str]) -> DataFrame:
         """The last change of each key: the table's columns, its position, whether the row is gone, and when."""
-        order = [sql.col(COMMIT_VERSION).desc(), sql.col(CHANGE_ORDINAL).desc()]
+        order = [sql.col(COMMIT_VERSION).desc(), sql.col(CHANGE_TYPE).isin(*_GONE), sql.col(CHANGE_ORDINAL).desc()]
         window = Window.partitionBy(*(sql.col(quoted(key)) for key in self.keys)).orderBy(*order)
         ranked = batch.withColumn("_cdfd_rank", sql.row_number().over(window)).where(sql.col("_cdfd_rank") == 1)
         return ranked.select(
@@ -182,10 +190,10 @@ class Upsert:
         if self.deleted is None:
             return newest
         gone = newest.where(sql.col(_DELETED)).select(*map(quoted, self.keys), VERSION, ORDINAL, COMMIT_TIMESTAMP)
-        if not self._buried:
-            _create(gone.limit(0), self.deleted, (), {})
-            self._buried = True
         table = _identifier(self.deleted)
+        if self._stream is None:
+            _create(gone.limit(0), self.deleted, (), {})
+            self._stream = str(spark.sql(f"DESCRIBE DETAIL {table}").select("id").collect()[0][0])
         if not gone.isEmpty():
             names = gone.columns
             _run(
@@ -197,15 +205,30 @@ class Upsert:
             _forget(spark, self.deleted, self.remembered)
         known = _opened(spark, self.deleted).alias("t")
         changes = newest.alias("s")
-        later = sql.expr(f"{self._same_key()} AND NOT s.{_DELETED} AND NOT {_NEWER}")
+        later = sql.expr(f"{self._same_key()} AND NOT s.{_DELETED} AND t.{VERSION} > s.{VERSION}")
         return changes.join(known, later, "left_anti")
+
+    @contextmanager
+    def _once(self, spark: SparkSession, batch_id: int, changes: DataFrame) -> Iterator[DataFrame]:
+        """Within this, a MERGE of a batch that Delta knows to be done does nothing."""
+        if self._stream is None:
+            yield changes
+            return
+        told = {_TXN_APP: f"cdfd.{self._stream}", _TXN_VERSION: str(batch_id)}
+        for name, value in told.items():
+            spark.conf.set(name, value)
+        try:
+            yield changes
+        finally:
+            for name in told:
+                spark.conf.unset(name)
 
     def _merge(self, spark: SparkSession, changes: DataFrame, columns: Sequence[str]) -> None:
         names = [*columns, VERSION, ORDINAL]
         evolving = "WITH SCHEMA EVOLUTION " if self.evolve_schema else ""
         statement = f"""MERGE {evolving}INTO {_identifier(self.target)} t USING {{changes}} s ON {self._same_key()}
-            WHEN MATCHED AND s.{_DELETED} AND {_NEWER} THEN DELETE
-            {_update(names)}
+            WHEN MATCHED AND s.{_DELETED} AND (t.{VERSION} IS NULL OR s.{VERSION} > t.{VERSION}) THEN DELETE
+            {_update(names, f"NOT s.{_DELETED} AND ")}
             {_insert(names, f"NOT s.{_DELETED}")}"""
         _run(spark, changes, statement)
 
@@ -219,9 +242,10 @@ _NEWER: Final = (
 )
 
 
-def _update(names: Sequence[str]) -> str:
-    cells = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in names)
-    return f"WHEN MATCHED AND {_NEWER} THEN UPDATE SET {cells}"
+def _update(names: Sequence[str], condition: str = "") -> str:
+    # Columns that the copy is yet to have are not known as its.
+    cells = ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in names)
+    return f"WHEN MATCHED AND {condition}{_NEWER} THEN UPDATE SET {cells}"
 
 
 def _insert(names: Sequence[str], condition: str = "") -> str:
@@ -249,7 +273,8 @@ def _forget(spark: SparkSession, deleted: str, remembered: timedelta) -> None:
 
 def _create(empty: DataFrame, target: str, partition_by: Sequence[str], properties: Mapping[str, str]) -> None:
     """A Delta table without rows, unless there is one."""
-    writer = empty.write.format("delta").mode("ignore").options(**properties)
+    mapping = {"delta.columnMapping.mode": "name"} if _needs_mapping(empty.schema) else {}
+    writer = empty.write.format("delta").mode("ignore").options(**(mapping | dict(properties)))
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     try:
@@ -259,7 +284,8 @@ def _create(empty: DataFrame, target: str, partition_by: Sequence[str], properti
             writer.saveAsTable(target)
     except AnalysisException as error:
         raise ConfigError(
-            f"Spark cannot create the copy: {error}"[:1000],
+            # Not its text: Spark cannot tell that of delta-spark's errors, and fails in trying.
+            f"Spark cannot create the copy: {error.getCondition()}",
             table=target,
             hint="The session needs delta-spark, as its extension and its catalog",
         ) from error
@@ -305,6 +331,18 @@ def _check_keys(schema: StructType, columns: Sequence[str], keys: Sequence[str])
             raise ConfigError(
                 f"the key column {key!r:.200} is a {schema[key].dataType.simpleString():.100}, which cannot be compared"
             )
+
+
+def _needs_mapping(kind: DataType) -> bool:
+    """Whether a name is one that Parquet columns may not have."""
+    match kind:
+        case StructType():
+            return any(not _FORBIDDEN.isdisjoint(each.name) or _needs_mapping(each.dataType) for each in kind)
+        case ArrayType():
+            return _needs_mapping(kind.elementType)
+        case MapType():
+            return _needs_mapping(kind.keyType) or _needs_mapping(kind.valueType)
+    return False
 
 
 def _has_map(kind: DataType) -> bool:
