@@ -52,4 +52,4 @@ def further(scans: Sequence[FileScan], number: int, files: TableFiles, whole: bo
 
 def _expect(scan: FileScan, files: TableFiles, whole: bool) -> None:
     # Where only some rows are wanted, row groups are left out.
-    files.expect(scan.path, scan.size, whole=whole and scan.only is None)
+    files.expect(scan.path, scan.size, whole=whole and scan.only is None and scan.piece is None)

@@ -39,9 +39,9 @@ def _opened(path: str, storage: tuple[tuple[str, object], ...], allowed_roots: t
     return Table.open(path, dict(storage), allowed_roots)
 
 
-def execution_of(table: Table, options: SourceOptions, workers: int | None = None) -> Execution:
-    """How its files are read, by so many threads."""
-    return Execution(table.files, workers=workers, on_missing=_warn if options.skip_missing else fail)
+def execution_of(table: Table, options: SourceOptions, workers: int | None = None, *, whole: bool = False) -> Execution:
+    """How its files are read: by so many threads, and whether with all of their columns."""
+    return Execution(table.files, workers=workers, on_missing=_warn if options.skip_missing else fail, whole=whole)
 
 
 def _warn(error: MissingFileError) -> None:
@@ -55,7 +55,7 @@ def read_portion(portion: Portion, options: SourceOptions) -> Iterator[pa.Record
         CdfdError: naming table, version and file.
     """
     # A task has one core: another thread would take it from another task.
-    execution = execution_of(opened(options), options, workers=1)
+    execution = execution_of(opened(options), options, workers=1, whole=portion.target.whole)
     conformer = Conformer(portion.target.schema)
     convert = portion.target.for_spark(conformer)
     for found in read_slices(portion.slices, execution):
