@@ -1,0 +1,89 @@
+"""`engine.kind: spark`: `cdfd run` has Spark deliver, and every change arrives once and in order, whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import urllib.request
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from commands import CDFD
+from lake import rows
+
+from tests.kafka.node import free_ports
+from tests.kafka.pipeline import Pipeline, do
+from tests.kafka.shared import SharedBroker
+from tests.spark.installation import missing
+
+VERSIONS = 7
+WITHIN = 180.0  # seconds until a test gives up; Spark takes a while to start
+
+
+@pytest.fixture
+def pipeline(broker: SharedBroker, tmp_path: Path, name: str) -> Pipeline:
+    if (reason := missing()) is not None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    pipeline = Pipeline(tmp_path, name, broker.bootstrap_servers, broker.bootstrap_servers)
+    # A file at a time: as many micro-batches as can be.
+    spark = {"master": "local[2]", "checkpoint": str(tmp_path / "checkpoints"), "batch_size": 1}
+    (port,) = free_ports(1)
+    pipeline.configure(engine={"kind": "spark", "spark": spark}, http={"listen": f"127.0.0.1:{port}"})
+    return pipeline
+
+
+def test_killed_in_the_middle_and_a_schema_that_changes(pipeline: Pipeline) -> None:
+    table = pipeline.table()
+    for number in range(VERSIONS):
+        do(table.insert(rows(*range(10 * number, 10 * number + 10))))
+    do(table.update(pc.field("id") < 5, {"v": pc.scalar("b")}))
+    do(table.delete(pc.field("id") == 7))
+    # Rows are seen before Spark's own commit of their micro-batch, which then comes again.
+    for seen in (10, 40):
+        with pipeline.daemon() as daemon:
+            pipeline.read(seen, timeout=WITHIN)
+            daemon.kill()
+    with pipeline.daemon() as daemon:
+        pipeline.read(10 * VERSIONS + 11, timeout=WITHIN)
+        pipeline.check()
+        status = document(pipeline, "status")["tables"]["orders"]
+        assert status["position"]["version"] > VERSIONS
+        assert status["not_ready"] is None
+        do(table.add_column(pa.field("x", pa.int64())))
+        do(table.delete(pc.field("id") == 8))
+        last = pipeline.read(10 * VERSIONS + 12, timeout=WITHIN)
+        daemon.wait_for("the query is started anew")
+        daemon.stop()
+    (deleted,) = [each for record in last if (each := json.loads(record.value or b"{}")).get("id") == 8 and "x" in each]
+    assert deleted["_change_type"] == "delete"
+
+
+def test_executors_publish_again(pipeline: Pipeline) -> None:
+    table = pipeline.table()
+    for number in range(3):
+        do(table.insert(rows(*range(10 * number, 10 * number + 10))))
+    do(table.delete(pc.field("id") == 7))
+    # All that is more than a byte goes to Spark.
+    pipeline.configure(engine={"spark": {"master": "local[2]", "part_size": 1}})
+    command = [*CDFD, "backfill", "-c", str(pipeline.config), "orders", "--snapshot", "--from", "2", "--until", "now"]
+    for engine, expected in (("spark", 31), ("embedded", 62)):
+        ended = subprocess.run([*command, "--engine", engine], capture_output=True, text=True, timeout=WITHIN)
+        assert ended.returncode == 0, ended.stderr
+        assert "31 rows (1 delete, 30 insert)" in ended.stdout
+        assert ("as a job of" in ended.stderr) == (engine == "spark")
+        assert len(pipeline.read(expected)) == expected
+    records = Counter((record.key, record.value) for record in pipeline.read())
+    assert set(records.values()) == {2}
+
+
+def document(pipeline: Pipeline, what: str) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
+    listen = json.loads(pipeline.config.read_text())["http"]["listen"]
+    with urllib.request.urlopen(f"http://{listen}/{what}", timeout=10) as answer:
+        found: dict[str, dict[str, dict[str, dict[str, int]]]] = json.load(answer)
+        return found
