@@ -9,10 +9,12 @@ import hashlib
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Protocol
 
 from cdfd.changes.execute import ChangeBatch, Execution, in_thread
+from cdfd.changes.lanes import mapped
 from cdfd.changes.position import Position
 from cdfd.changes.slices import Measured, Slice, measure, read_slice
 from cdfd.changes.stream import Version
@@ -27,6 +29,8 @@ from cdfd.sinks.kafka.delivery import KafkaDelivery
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.parts import Counts
 from cdfd.sinks.kafka.sink import KafkaSink
+
+_AT_A_TIME = 8
 
 Part = tuple[int, Slice]
 """A slice, and the number under which it is delivered."""
@@ -64,7 +68,7 @@ class Assignment:
 
     def measured(self, part: Slice, workers: int | None = None) -> Measured:
         """What a slice holds; see `measure`. Blocks."""
-        return measure(part, self._execution(workers))
+        return measure(part, self.execution(workers))
 
     async def deliver(self, number: int, part: Slice, workers: int | None = None) -> Counts:
         """Deliver a part, if nobody has; see `parts.deliver`.
@@ -88,7 +92,7 @@ class Assignment:
                 return configured.opened(sink, table, place)
 
             async def write(delivery: KafkaDelivery) -> Counts:
-                return await self._write(delivery, part, self._execution(workers))
+                return await self._write(delivery, part, self.execution(workers))
 
             return await parts.deliver(place, opened, self.job, self.position, write)
         except CdfdError as error:
@@ -109,7 +113,8 @@ class Assignment:
         # The table's own delivery tells of the version and its schema.
         return replace(place, schema_topic=None, transactions_topic=None, since=self.since)
 
-    def _execution(self, workers: int | None) -> Execution:
+    def execution(self, workers: int | None = None) -> Execution:
+        """How the table's files are read."""
         table = self._table
         return execution(open_table(self.config, table), table, workers)
 
@@ -136,6 +141,22 @@ class Engine(Protocol):
         Raises:
             CdfdError: of the first part that could not be delivered. Others may be.
         """
+
+
+async def measured_here(assignment: Assignment, slices: Sequence[Slice]) -> list[Measured]:
+    """What slices hold, found out in this process, several at a time.
+
+    Raises:
+        CdfdError: as `measure` says.
+    """
+    execution = assignment.execution()
+    measured = mapped(partial(measure, execution=execution), slices, workers=_AT_A_TIME)
+    found = []
+    each: AsyncGenerator[Measured, None] = in_thread(measured)
+    async with aclosing(each):
+        async for one in each:
+            found.append(one)
+    return found
 
 
 def stages(slices: Sequence[Slice]) -> Iterator[list[Part]]:

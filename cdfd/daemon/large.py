@@ -13,20 +13,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from cdfd.changes.execute import in_thread
 from cdfd.changes.position import Position
 from cdfd.changes.slices import Measured, Slice, cut, placed
 from cdfd.changes.stream import Version
 from cdfd.daemon.monitor import Monitor
 from cdfd.daemon.turns import Turns
 from cdfd.errors import SinkError
-from cdfd.jobs import Assignment, Engine, Part, digest, stages
+from cdfd.jobs import Assignment, Engine, Part, digest, measured_here, stages
 from cdfd.sinks.kafka.parts import Counts, Job
 from cdfd.sinks.kafka.sink import KafkaSink
 
@@ -184,12 +182,7 @@ class EmbeddedEngine:
 
     async def measure(self, assignment: Assignment, slices: Sequence[Slice]) -> list[Measured]:
         """See the port."""
-        found = []
-        each: AsyncGenerator[Measured, None] = in_thread(assignment.measured(part) for part in slices)
-        async with aclosing(each):
-            async for measured in each:
-                found.append(measured)
-        return found
+        return await measured_here(assignment, slices)
 
     async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> Counts:
         """See the port."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from subprocess import TimeoutExpired
 from threading import Lock
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -92,24 +93,37 @@ class Sessions:
 @contextmanager
 def tagged(session: SparkSession, tag: str) -> Iterator[None]:
     """What this thread has Spark do bears a tag meanwhile."""
-    session.addTag(tag)
+    if _is_remote(session):
+        add, remove = session.addTag, session.removeTag
+    else:
+        # Tags of the session are of its thread: only the context's reach from one to another.
+        add, remove = session.sparkContext.addJobTag, session.sparkContext.removeJobTag
+    add(tag)
     try:
         yield
     finally:
         with suppress(*_FAILURES):  # of a session that is gone
-            session.removeTag(tag)
+            remove(tag)
 
 
 def interrupt(session: SparkSession, tag: str) -> None:
-    """End what bears a tag. Does not raise."""
+    """End what bears a tag, as far as it has begun. Does not raise."""
     with suppress(*_FAILURES):
-        session.interruptTag(tag)
+        if _is_remote(session):
+            session.interruptTag(tag)
+        else:
+            session.sparkContext.cancelJobsWithTag(tag)
+
+
+def _is_remote(session: SparkSession) -> bool:
+    """Whether it is one of Spark Connect."""
+    return hasattr(session, "is_stopped")
 
 
 def _lives(session: SparkSession) -> bool:
-    stopped = getattr(session, "is_stopped", None)  # of Spark Connect
-    if stopped is not None:
-        return not stopped
+    if _is_remote(session):
+        remote: Any = session
+        return not remote.is_stopped
     try:
         context = session.sparkContext._jsc
         return context is not None and not context.sc().isStopped()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,15 +56,30 @@ class Delivering:
             }
         )
 
-    async def deliver(self, newest: int, engine: Engine | None = None, *, part_size: int = 300_000) -> Noted:
-        """Deliver what is not delivered, up to a version. With an engine, each version that has files is a job of its."""
+    async def deliver(
+        self,
+        newest: int,
+        engine: Engine | None = None,
+        *,
+        part_size: int = 300_000,
+        stop_when: Callable[[], bool] | None = None,
+    ) -> Noted:
+        """Deliver what is not delivered, up to a version, or until something is so.
+
+        With an engine, each version that has files is a job of its.
+        """
         config = self.settings("embedded" if engine is None else "auto", part_size)
         stop = asyncio.Event()
         noted = Noted(stop, newest)
         async with assembly.shared(config, SystemClock()) as shared:
             given = shared if engine is None else replace(shared, engine=engine)
-            async with assembly.feed(given, config.tables[0], stop, noted) as feed, asyncio.timeout(120):
-                await feed.run()
+            async with assembly.feed(given, config.tables[0], stop, noted) as feed, asyncio.timeout(240):
+                running = asyncio.create_task(feed.run())
+                while stop_when is not None and not running.done() and not stop.is_set():
+                    if await asyncio.to_thread(stop_when):
+                        stop.set()
+                    await asyncio.sleep(0.05)
+                await running
         return noted
 
     async def forget(self) -> None:
@@ -103,7 +118,8 @@ class Noted(Silence):
 
 
 def contents(records: Sequence[Record]) -> Counter[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]:
-    return Counter((record.key, record.value, record.headers) for record in records)
+    """Keys, values and headers. Which of the headers come first is up to what else was encoded with a record."""
+    return Counter((record.key, record.value, tuple(sorted(record.headers))) for record in records)
 
 
 def in_order(records: Sequence[Record]) -> bool:

@@ -1,0 +1,83 @@
+"""A job whose tasks die in every way: what a test runs as a process of its own.
+
+python -m tests.spark.faulty_engine MASTER SERVERS NAME TABLE NEWEST NOTES
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cdfd.config.settings import SparkEngine as Settings
+from cdfd.jobs import Assignment, Part
+from cdfd.sinks.kafka.delivery import KafkaDelivery
+from cdfd.sinks.kafka.parts import Counts
+from cdfd.spark import kafka
+from cdfd.spark.engine import SparkEngine
+from cdfd.spark.sessions import Sessions
+from tests.kafka.delivering import Delivering
+
+
+def faulty(notes: str, assignment: Assignment, item: bytes) -> bytes:
+    """Delivers a part, and the first time ends in one way or another; how, its number decides."""
+    number, _ = kafka._unpacked(item)
+    note = Path(notes, str(number))
+    if note.exists():
+        return kafka.deliver(assignment, item)
+    note.touch()
+    if number == 2:
+
+        async def killed(*_: Any, **__: Any) -> None:
+            os._exit(1)
+
+        KafkaDelivery.commit = killed  # type: ignore[method-assign] # of this worker, which ends with it
+    result = kafka.deliver(assignment, item)
+    if number == 0:
+        raise RuntimeError("delivered, and nobody hears of it")
+    if number == 1:
+        os._exit(1)
+    if number == 3 and Path(notes, "cluster").exists():
+        # The worker's parent is PySpark's daemon, and the parent of that one the executor.
+        stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+        os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    return result
+
+
+class FaultyEngine(SparkEngine):
+    def __init__(self, sessions: Sessions, notes: str) -> None:
+        super().__init__(sessions)
+        self._notes = notes
+
+    async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> Counts:
+        items = [kafka.packed(part) for part in some]
+        results = await self._run(assignment, items, partial(faulty, self._notes, assignment))
+        return {"insert": sum(kafka.counts_of(result).get("insert", 0) for result in results)}
+
+
+async def main(master: str, servers: str, name: str, table: str, newest: str, notes: str) -> None:
+    conf = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.executor.memory": "512m",
+        "spark.local.dir": notes,
+    }
+    settings = Settings.model_validate({"master": master, "conf": conf})
+    engine = FaultyEngine(Sessions(settings, name), notes)
+    try:
+        noted = await Delivering(servers, name, table, {"key": ["id"]}, {}).deliver(
+            int(newest), engine, part_size=100_000
+        )
+    finally:
+        await engine.close()
+    print(dict(noted.rows))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,148 @@
+"""The Spark engine: what executors deliver is what the daemon delivers, once, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+from lake import SCHEMA, rows
+from pyspark.sql import SparkSession
+
+from cdfd.demo.writer import TableWriter
+from cdfd.errors import MissingFileError
+from cdfd.spark.engine import SparkEngine
+from cdfd.storage.local import LocalStorage
+from tests.kafka.delivering import Delivering, contents, in_order
+from tests.kafka.pipeline import Pipeline, do
+from tests.kafka.reading import read_topic
+from tests.kafka.shared import SharedBroker
+from tests.oracle.workload import Workload
+
+ROOT = Path(__file__).parents[2]
+
+
+class Borrowed:
+    """The session of the tests, which no engine ends."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def get(self) -> SparkSession:
+        return self._spark
+
+    def look(self, session: SparkSession) -> None:
+        """Nothing."""
+
+    def drop(self) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def engine(spark: SparkSession) -> SparkEngine:
+    return SparkEngine(Borrowed(spark))
+
+
+@pytest.mark.parametrize(("seed", "form"), [(2, "flat"), (6, "cloudevents")])
+def test_the_same_records_as_the_daemon(
+    engine: SparkEngine, broker: SharedBroker, name: str, tmp_path: Path, seed: int, form: str
+) -> None:
+    newest = [step.version for step in Workload(tmp_path / "rows", seed).steps(7)][-1]
+    table = Delivering(broker.bootstrap_servers, name, str(tmp_path / "rows"), {"key": ["id"]}, {"format": form})
+
+    async def scenario() -> None:
+        embedded = await table.deliver(newest)
+        first = table.records()
+        await table.forget()
+        on_spark = await table.deliver(newest, engine)
+        second = table.since(first)
+        assert contents(second) == contents(first)
+        assert on_spark.rows == embedded.rows
+        if form == "flat":
+            assert in_order(second)
+
+    asyncio.run(scenario())
+
+
+def test_tasks_that_die(broker: SharedBroker, name: str, tmp_path: Path, spark: SparkSession) -> None:
+    table = TableWriter(LocalStorage(tmp_path / "rows", sync=False), SCHEMA)
+    do(table.create())
+    added = [do(table._add(rows(*range(1000 * part, 1000 * part + 1000)))) for part in range(6)]
+    do(table.commit("WRITE", added))
+    (tmp_path / "notes").mkdir()
+    # A task may fail three times. On "local-cluster[2,1,512]" executors die, too, if there is a note "cluster"; that takes a minute longer.
+    command = [sys.executable, "-m", "tests.spark.faulty_engine", "local[2,4]", broker.bootstrap_servers, name]
+    folders = [f"{tmp_path}/rows", "1", f"{tmp_path}/notes"]
+    done = subprocess.run([*command, *folders], capture_output=True, text=True, timeout=150, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "'insert': 6000" in done.stdout
+    records = read_topic(broker.bootstrap_servers, f"{name}.rows")
+    assert sorted(json.loads(record.value or b"")["id"] for record in records) == list(range(6000))
+    assert {path.name for path in (tmp_path / "notes").iterdir()} >= set("012345")
+
+
+def test_a_daemon_that_is_killed_while_a_job_runs(
+    broker: SharedBroker, name: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Killed with its Spark; killed again after it went on; at last without any Spark it finishes what was begun on it."""
+    pipeline = Pipeline(tmp_path, name, broker.bootstrap_servers, broker.bootstrap_servers)
+    table = pipeline.table()
+    for first in range(0, 12_000, 1000):
+        do(table.insert(rows(*range(first, first + 1000))))
+    do(table.delete(pc.field("id") < 500))
+    on_spark = {"threshold": "1KiB", "part_size": "100KB", "master": "local[2]", "conf": {"spark.ui.enabled": "false"}}
+    start, transactions = {"start": "snapshot"}, {"prefix": f"{name}.", "partitions": 3, "transactions": True}
+    sink = {"topics": transactions}
+    pipeline.configure(start, sink=sink, engine={"kind": "auto", "spark": on_spark})
+    for delivered in (1, 2):
+        with pipeline.daemon() as daemon:
+            daemon.wait_for("goes on as a job of" if delivered > 1 else "is delivered as a job of", timeout=150)
+            pipeline.read(1000 * delivered, timeout=120)
+            daemon.kill()
+    pipeline.configure(start, sink=sink, engine={"kind": "embedded"})
+    with pipeline.daemon() as daemon:
+        daemon.wait_for("goes on as a job of")
+        daemon.wait_for("completed")
+        pipeline.check(table.version, snapshot=True)
+        daemon.stop()
+    pipeline.check(table.version, snapshot=True)
+    told = [json.loads(record.value or b"") for record in read_topic(broker.bootstrap_servers, f"{name}.transactions")]
+    assert [each["status"] for each in told] == ["BEGIN", "END"]
+    assert told[1]["event_count"] == 11_500
+
+
+def test_an_error_of_an_executor_is_the_daemons_own(
+    engine: SparkEngine, broker: SharedBroker, name: str, tmp_path: Path
+) -> None:
+    table = TableWriter(LocalStorage(tmp_path / "rows", sync=False), SCHEMA)
+    do(table.create())
+    do(table.commit("WRITE", [do(table._add(rows(number))) for number in range(3)]))
+    gone = next((tmp_path / "rows").glob("part-*"))
+    gone.unlink()
+    delivering = Delivering(broker.bootstrap_servers, name, f"{tmp_path}/rows", {}, {})
+    with pytest.raises(MissingFileError) as raised:
+        asyncio.run(delivering.deliver(1, engine))
+    found = raised.value
+    assert (found.table, found.version, found.path) == (f"{tmp_path}/rows", 1, gone.name)
+    assert str(found).startswith("the file is gone (table ")
+
+
+def test_a_stop_cancels_the_job_and_the_next_start_goes_on_with_it(
+    engine: SparkEngine, broker: SharedBroker, name: str, tmp_path: Path
+) -> None:
+    table = TableWriter(LocalStorage(tmp_path / "rows", sync=False), SCHEMA)
+    do(table.create())
+    do(table.commit("WRITE", [do(table._add(rows(number))) for number in range(12)]))
+    delivering = Delivering(broker.bootstrap_servers, name, f"{tmp_path}/rows", {}, {})
+    stopped = asyncio.run(
+        delivering.deliver(1, engine, part_size=100_000, stop_when=lambda: bool(delivering.records()))
+    )
+    assert not stopped.rows["insert"]
+    assert len(delivering.records()) < 12
+    asyncio.run(delivering.deliver(1, engine, part_size=1 << 20))
+    records = delivering.records()
+    assert sorted(json.loads(record.value or b"")["id"] for record in records) == list(range(12))
