@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 test chaos lint bench kafka clean
+.PHONY: help demo demo-kafka demo-s3 test chaos oracle lint bench kafka clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
@@ -35,6 +35,9 @@ test: lint  ## All tests
 
 chaos: $(MARK)  ## Daemons, brokers and connections that die, CDFD_CHAOS times (120) each, while a writer commits (needs Java)
 	CDFD_CHAOS=$${CDFD_CHAOS:-120} $(BIN)/python -m pytest -s tests/chaos/test_kafka.py
+
+oracle: $(MARK)  ## CDFD_ORACLE random tables (300) written by delta-spark, its change feed beside ours (needs Java and Maven)
+	CDFD_ORACLE=$${CDFD_ORACLE:-300} $(BIN)/python -m pytest -q tests/spark/test_oracle.py
 
 bench: $(MARK)  ## Benchmarks, with peers in the same run; updates bench/README.md
 	$(BIN)/python -m bench.run
