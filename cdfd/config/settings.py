@@ -5,7 +5,7 @@ Every field here is a row of the table in `docs/configuration.md`; a test compar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import (
@@ -355,6 +355,7 @@ class Settings(Section):
                         )
                     )
                 first.setdefault(value, index)
+        conflicts += [((index, "name"), what) for index, what in _taken_names(tables)]
         if conflicts:
             raise Conflicts(*conflicts)
         return tables
@@ -374,6 +375,14 @@ class Settings(Section):
     def public(self) -> dict[str, Any]:
         """Everything but secrets, as JSON has it; for `/status`."""
         return self.model_dump(mode="json")
+
+
+def _taken_names(tables: tuple[Table, ...]) -> Iterator[tuple[int, str]]:
+    """Tables by whose name another one's parts and backfills are known to Kafka."""
+    for index, table in enumerate(tables):
+        for other in tables:
+            if table.name.startswith((f"{other.name}.part.", f"{other.name}.backfill")):
+                yield index, f"a part or backfill of the table {quoted(other.name)} has such a name; give it another"
 
 
 def _with_topic(table: Any, prefix: str) -> Any:

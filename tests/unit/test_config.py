@@ -431,6 +431,10 @@ def test_tags_construct_nothing() -> None:
             "pipeline: p\ntables: [{uri: a/x}, {uri: b/x, name: y}]\nsink: {kind: files, path: /o}",
             'tables[1].topic: the same as that of tables[0], "x"; give one of them another (line 2)',
         ),
+        (
+            "pipeline: p\ntables: [{uri: a/x}, {uri: b/x.part.3}]\nsink: {kind: files, path: /o}",
+            'tables[1].name: a part or backfill of the table "x" has such a name; give it another (line 2)',
+        ),
         ("pipeline: p\ntables: [{uri: /a}]\nsink: {path: /o}", "sink.kind: required: kafka, files or delta (line 3)"),
         (
             "pipeline: p\ntables: [{uri: /a}]\nsink: {kind: kafak}",
@@ -599,7 +603,11 @@ def test_documented_defaults_and_marks_are_true() -> None:
         default = field.default
         assert (name in mounted_names()) == ("*file*" in row), key
         if isinstance(default, str | int) and not isinstance(default, bool) and default and "max_bytes" not in key:
-            shown = {8 << 30: "8GiB", 1 << 30: "1GiB", 128 << 20: "128MiB"}.get(default, str(default)) if isinstance(default, int) else default
+            shown = (
+                {8 << 30: "8GiB", 1 << 30: "1GiB", 128 << 20: "128MiB"}.get(default, str(default))
+                if isinstance(default, int)
+                else default
+            )
             assert f"`{shown}`" in row or name == "kind", key
 
 
