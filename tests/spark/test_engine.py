@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -13,10 +14,14 @@ import pytest
 from lake import SCHEMA, rows
 from pyspark.sql import SparkSession
 
+from cdfd.changes.position import Position
+from cdfd.changes.slices import cut
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import MissingFileError
+from cdfd.jobs import Assignment
 from cdfd.spark.engine import SparkEngine
 from cdfd.storage.local import LocalStorage
+from cdfd.table import Table
 from tests.kafka.delivering import Delivering, contents, in_order
 from tests.kafka.pipeline import Pipeline, do
 from tests.kafka.reading import read_topic
@@ -88,7 +93,7 @@ def test_tasks_that_die(broker: SharedBroker, name: str, tmp_path: Path, spark: 
 def test_a_daemon_that_is_killed_while_a_job_runs(
     broker: SharedBroker, name: str, tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Killed with its Spark; killed again after it went on; at last without any Spark it finishes what was begun on it."""
+    """With its Spark. The next one has none, and finishes what was begun on it."""
     pipeline = Pipeline(tmp_path, name, broker.bootstrap_servers, broker.bootstrap_servers)
     table = pipeline.table()
     for first in range(0, 12_000, 1000):
@@ -98,11 +103,10 @@ def test_a_daemon_that_is_killed_while_a_job_runs(
     start, transactions = {"start": "snapshot"}, {"prefix": f"{name}.", "partitions": 3, "transactions": True}
     sink = {"topics": transactions}
     pipeline.configure(start, sink=sink, engine={"kind": "auto", "spark": on_spark})
-    for delivered in (1, 2):
-        with pipeline.daemon() as daemon:
-            daemon.wait_for("goes on as a job of" if delivered > 1 else "is delivered as a job of", timeout=150)
-            pipeline.read(1000 * delivered, timeout=120)
-            daemon.kill()
+    with pipeline.daemon() as daemon:
+        daemon.wait_for("is delivered as a job of", timeout=150)
+        pipeline.read(1000, timeout=120)
+        daemon.kill()
     pipeline.configure(start, sink=sink, engine={"kind": "embedded"})
     with pipeline.daemon() as daemon:
         daemon.wait_for("goes on as a job of")
@@ -146,3 +150,25 @@ def test_a_stop_cancels_the_job_and_the_next_start_goes_on_with_it(
     asyncio.run(delivering.deliver(1, engine, part_size=1 << 20))
     records = delivering.records()
     assert sorted(json.loads(record.value or b"")["id"] for record in records) == list(range(12))
+
+
+def test_two_attempts_at_once(engine: SparkEngine, broker: SharedBroker, name: str, tmp_path: Path) -> None:
+    """As a speculative one: the later fences the earlier, which sees the part delivered."""
+    table = TableWriter(LocalStorage(tmp_path / "rows", sync=False), SCHEMA)
+    do(table.create())
+    do(table.insert(rows(*range(100_000))))
+    delivering = Delivering(broker.bootstrap_servers, name, f"{tmp_path}/rows", {}, {})
+    config = delivering.settings("auto")
+
+    async def scenario() -> None:
+        await delivering.deliver(0)  # the topics are there
+        opened = Table.open(f"{tmp_path}/rows")
+        version = await opened.stream().snapshot(1)
+        position = Position(version.table_id, 1, phase="snapshot")
+        assignment = replace(Assignment.of(config, "rows", version, position), job="j")
+        part = (0, cut(version.plan, 1 << 30)[0])
+        found = await asyncio.gather(*(engine.deliver(assignment, [part]) for _ in range(2)))
+        assert [each["insert"] for each in found] == [100_000, 100_000]
+
+    asyncio.run(scenario())
+    assert len(delivering.records()) == 100_000
