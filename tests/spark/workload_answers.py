@@ -175,24 +175,37 @@ def stretches(path: str) -> list[tuple[int, int]]:
     """The longest ranges of versions that have the feed on throughout, as the log says.
 
     Where deletion vectors are not a feature of the table any more, delta-spark does not look at those of older versions, and gives rows
-    that were never deleted: these versions are left out.
+    that were never deleted: these versions are left out. So is a version in which mapped columns go: what an overwrite of the schema deletes
+    is nulls to delta-spark.
     """
     found: list[tuple[int, int]] = []
     on = vectors = False
+    mapped: set[str] = set()
     for version, entry in enumerate(
         sorted(file for file in Path(path, "_delta_log").glob("*.json") if file.stem.isdigit())
     ):
+        gone = False
         for action in map(json.loads, entry.read_text().rstrip("\n").split("\n")):
             if (metadata := action.get("metaData")) is not None:
                 on = metadata["configuration"].get(FEED) == "true"
+                had_columns, mapped = mapped, physical_names(metadata["schemaString"])
+                gone = bool(had_columns - mapped)
             if (protocol := action.get("protocol")) is not None:
                 had, vectors = vectors, "deletionVectors" in protocol.get("readerFeatures", ())
                 found = [] if had and not vectors else found
+        if gone:
+            continue
         if on and found and found[-1][1] == version - 1:
             found[-1] = (found[-1][0], version)
         elif on:
             found.append((version, version))
     return found
+
+
+def physical_names(schema: str) -> set[str]:
+    """Of the columns, where they are mapped."""
+    fields = json.loads(schema)["fields"]
+    return {name for one in fields if (name := one["metadata"].get("delta.columnMapping.physicalName")) is not None}
 
 
 def _brief(who: str, rows: Bag) -> str:
