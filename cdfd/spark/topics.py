@@ -181,7 +181,7 @@ def _records(spark: SparkSession, reading: Mapping[str, str], streaming: bool) -
         there.schema  # noqa: B018
     except AnalysisException as error:
         raise ConfigError(
-            f"Spark cannot read Kafka: {error}"[:1000],
+            f"Spark cannot read Kafka: {error.getCondition()}",
             hint="The session needs the jars of org.apache.spark:spark-sql-kafka-0-10_2.13 in Spark's version",
         ) from error
     names = ("topic", "partition", "offset", "timestamp")
