@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 test chaos oracle lint bench kafka clean
+.PHONY: help demo demo-kafka demo-s3 test chaos oracle lint bench kafka spark clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
@@ -44,6 +44,9 @@ bench: $(MARK)  ## Benchmarks, with peers in the same run; updates bench/README.
 
 kafka: $(MARK)  ## A real Kafka broker in the foreground, for trying things out (needs Java and Maven)
 	$(BIN)/python -m tests.kafka.broker
+
+spark: $(MARK)  ## A PySpark shell with a Delta table, a topic of its changes and the daemon between them (needs Java and Maven)
+	@$(BIN)/python -m tests.spark.shell
 
 clean:  ## Remove what was made
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/data
