@@ -289,7 +289,7 @@ def test_a_driver_that_is_killed(spark: SparkSession, pipeline: Pipeline, tmp_pa
     ]
     copier = subprocess.Popen(command, cwd=Path(__file__).parents[2], start_new_session=True)
     try:
-        until(lambda: (tmp_path / "copy" / "_delta_log" / f"{3:020}.json").exists() or copier.poll() is not None, 150)
+        until(lambda: (tmp_path / "copy" / "_delta_log" / f"{2:020}.json").exists() or copier.poll() is not None, 300)
         assert copier.poll() is None
     finally:
         os.killpg(copier.pid, signal.SIGKILL)  # its JVM, too
