@@ -86,6 +86,17 @@ def list_delta_rs_actions(uri: str) -> Measured:
     return timed(lambda: len(pa.table(DeltaTable(uri).get_add_actions())))
 
 
+def spark_plan(uri: str) -> Measured:
+    """Partitions of a first snapshot, as Spark's driver has them planned by a Python process."""
+    from cdfd.spark.source import CdfdSource
+
+    def planned() -> int:
+        source = CdfdSource({"path": uri, "startingVersion": "snapshot"})
+        return len(source.reader(source.schema()).partitions())
+
+    return timed(planned)
+
+
 def resume(uri: str, version: str) -> Measured:
     """From a position to its first batch: the version adds one small file."""
     import cdfd
@@ -125,6 +136,7 @@ PROBES: dict[str, Callable[..., Measured]] = {
         list_cdfd,
         list_delta_rs_uris,
         list_delta_rs_actions,
+        spark_plan,
         resume,
         apply,
     )

@@ -1,7 +1,8 @@
 """Measures everything that has a target, ours and the peer's in turn, and writes the tables into `bench/README.md`.
 
-`python -m bench.run` runs all of it; `--only changes list` some, `--only kafka` those that deliver to Kafka; `--runs 9` more often; `--dry`
-leaves the README as it is. Every measurement is a process of its own; the first round (page cache) does not count; figures are medians.
+`python -m bench.run` runs all of it; `--only changes list` some, `--only kafka` those that deliver to Kafka, `--only spark` those on Spark;
+`--runs 9` more often; `--dry` leaves the README as it is. Every measurement is a process of its own (on Spark, a session); the first round
+(page cache, warm-up) does not count; figures are medians.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from bench.delivery.spark import VERSIONS
 from bench.figure import HEADER, Figure
 from bench.latency import COMMITS, commit_to_row_ms
 from bench.processes import CDFD, alternating, bare_mb, probe, process
+from bench.spark.figures import SPARK
 
 README = Path(__file__).parent / "README.md"
 PACKAGES = ("pyarrow", "numpy", "orjson", "deltalake", "kafka-python")
-KAFKA = "kafka"
 
 
 def change_rows(runs: int) -> Iterator[Figure]:
@@ -146,6 +147,8 @@ def memory(runs: int) -> Iterator[Figure]:
 
 Benchmarks = Mapping[str, Callable[[int], Iterable[Figure]]]
 
+GROUPS: Mapping[str, Benchmarks] = {"s3": STORE, "kafka": DELIVERY, "spark": SPARK}
+
 READING: Benchmarks = {
     "changes": change_rows,
     "json": json_lines,
@@ -155,8 +158,9 @@ READING: Benchmarks = {
     "start": start_up,
     "latency": latency,
     "memory": memory,
-    "s3": s3,
 }
+
+STORE: Benchmarks = {"s3": s3}
 
 
 def machine() -> str:
@@ -197,15 +201,22 @@ def write(section: str, preface: str, lines: Sequence[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=[*READING, KAFKA, *DELIVERY], default=[*READING, KAFKA])
+    parser.add_argument(
+        "--only", nargs="+", choices=[*READING, *GROUPS, *DELIVERY, *SPARK], default=[*READING, *GROUPS]
+    )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--dry", action="store_true", help="print the tables, leave the README as it is")
     settings = parser.parse_args()
-    asked = [name for name in settings.only if name != KAFKA] + (list(DELIVERY) if KAFKA in settings.only else [])
+    asked = [each for name in settings.only for each in GROUPS.get(name, [name])]
     arguments = " ".join(sys.argv[1:])
     command = f"`python -m bench.run{' ' + arguments if arguments else ''}`"
     preface = f"{command}: medians of {settings.runs} runs on {machine()}"
-    sections = {"measured": (READING, f"{preface}."), "delivered": (DELIVERY, f"{preface}, {VERSIONS}.")}
+    sections = {
+        "measured": (READING, f"{preface}."),
+        "from s3": (STORE, f"{preface}."),
+        "delivered": (DELIVERY, f"{preface}, {VERSIONS}."),
+        "on spark": (SPARK, f"{preface}, {VERSIONS}."),
+    }
     for section, (benchmarks, words) in sections.items():
         if names := [name for name in benchmarks if name in asked]:
             lines = measured(benchmarks, names, settings.runs)
