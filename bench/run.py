@@ -147,7 +147,6 @@ def memory(runs: int) -> Iterator[Figure]:
 
 Benchmarks = Mapping[str, Callable[[int], Iterable[Figure]]]
 
-GROUPS: Mapping[str, Benchmarks] = {"s3": STORE, "kafka": DELIVERY, "spark": SPARK}
 
 READING: Benchmarks = {
     "changes": change_rows,
@@ -161,6 +160,8 @@ READING: Benchmarks = {
 }
 
 STORE: Benchmarks = {"s3": s3}
+
+GROUPS: Mapping[str, Benchmarks] = {"s3": STORE, "kafka": DELIVERY, "spark": SPARK}
 
 
 def machine() -> str:
