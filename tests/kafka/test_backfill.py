@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 
 import pyarrow.compute as pc
 import pytest
-from commands import Ended, cdfd, started
-from kafka import KafkaAdminClient
+from commands import WITHIN, Ended, cdfd, started
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from lake import rows
 
 from cdfd.demo.writer import TableWriter
@@ -133,16 +135,25 @@ class TestAgain:
 
 class TestInterrupted:
     @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-    def test_goes_on_where_it_stood(self, pipeline: Pipeline, table: TableWriter, how: signal.Signals) -> None:
-        some = self.interrupted(pipeline, table, how)
+    def test_goes_on_where_it_stood(
+        self, pipeline: Pipeline, table: TableWriter, create: Callable[..., str], how: signal.Signals
+    ) -> None:
+        create(pipeline.topic, 3)
+        ended = self.interrupted(pipeline, table, how)
+        if how == signal.SIGTERM:
+            assert ended.code == 130, ended.err
+            assert "interrupted at version" in ended.out
         expected = Counter([*PAST, *((5 + number, "insert", 100 + number) for number in range(MANY))])
-        assert 0 < some < expected.total()
+        assert 0 < len(pipeline.read(8)) < expected.total()
         # What `now` is does not change by being interrupted.
         do(table.insert(rows(999)))
         assert "going on from version" in published(pipeline, "--from", 1)
         assert Counter(changes(pipeline.read(expected.total()))) == expected
 
-    def test_is_not_mixed_up_with_another_one(self, pipeline: Pipeline, table: TableWriter) -> None:
+    def test_is_not_mixed_up_with_another_one(
+        self, pipeline: Pipeline, table: TableWriter, create: Callable[..., str]
+    ) -> None:
+        create(pipeline.topic, 3)
         self.interrupted(pipeline, table, signal.SIGKILL)
         other = backfill(pipeline, "--from", "2")
         assert other.code == 2
@@ -152,15 +163,21 @@ class TestInterrupted:
         assert ": 1 row (1 insert)" in published(pipeline, "--from", 4 + MANY, "--restart")
         assert len(pipeline.read(before + 1)) == before + 1
 
-    def interrupted(self, pipeline: Pipeline, table: TableWriter, how: signal.Signals) -> int:
-        """A backfill from version 1 on that did not come to its end; how many rows were seen before that."""
+    def interrupted(self, pipeline: Pipeline, table: TableWriter, how: signal.Signals) -> Ended:
+        """A backfill from version 1 on that ends as soon as some of it is seen."""
         pipeline.configure(catch_up={"max_rows": 1})
         for number in range(MANY):
             do(table.insert(rows(100 + number)))
-        with started("backfill", "-c", pipeline.config, "orders", "--from", "1") as running:
-            some = len(pipeline.read(8))
-            ended = running.end(how)
-        if how == signal.SIGTERM:
-            assert ended.code == 130, ended.err
-            assert "interrupted at version" in ended.out
-        return some
+        told = {"bootstrap_servers": pipeline.direct, "isolation_level": "read_committed"}
+        with closing(KafkaConsumer(**told, enable_auto_commit=False)) as consumer:
+            places = [TopicPartition(pipeline.topic, number) for number in range(3)]
+            consumer.assign(places)
+            # Reading before there is anything: what comes then is seen at once.
+            consumer.seek_to_beginning()
+            consumer.poll(timeout_ms=100)
+            with started("backfill", "-c", pipeline.config, "orders", "--from", "1") as running:
+                deadline = time.monotonic() + WITHIN
+                while sum(consumer.position(place) for place in places) < 8:
+                    assert time.monotonic() < deadline
+                    consumer.poll(timeout_ms=20)
+                return running.end(how)
