@@ -30,7 +30,15 @@ def settings(folder: str, cores: int = 2) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
         "spark.local.dir": f"{folder}/local",
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}/derby -XX:TieredStopAtLevel=4 -Djava.io.tmpdir={folder}",
+        # Queries of a few rows: the JVM's second compiler would be at work for longer than what it speeds up.
+        "spark.driver.extraJavaOptions": " ".join(
+            [
+                "-XX:TieredStopAtLevel=1",
+                "-XX:+UseSerialGC",
+                f"-Dderby.system.home={folder}/derby",
+                f"-Djava.io.tmpdir={folder}",
+            ]
+        ),
         "spark.driver.memory": "2g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
