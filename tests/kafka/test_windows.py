@@ -145,18 +145,28 @@ class TestOtherTransactions:
             daemon.stop()
         assert proxied.finish() == 6
 
-    def test_one_that_hides_the_position(self, proxied: Pipeline, table: TableWriter) -> None:
-        """A start waits for it: what it hides may be our own position."""
+    def test_one_that_hides_nothing_of_ours(self, proxied: Pipeline, table: TableWriter) -> None:
+        """A start does not wait for it: our newest position is before it."""
         assert proxied.finish() == 3
         do(table.insert(some(3)))
+        with hanging(proxied, f"_cdfd_progress.{proxied.name}"), proxied.daemon() as daemon:
+            assert proxied.check() == 6
+            daemon.stop()
+
+    def test_one_that_hides_the_position(self, proxied: Pipeline, table: TableWriter) -> None:
+        """A start waits for it: what was committed after it began cannot be read before it ends."""
+        assert proxied.finish() == 3
         with ExitStack() as other:
             other.enter_context(hanging(proxied, f"_cdfd_progress.{proxied.name}"))
+            do(table.insert(some(3)))
+            assert proxied.finish() == 6
+            do(table.insert(some(6)))
             with proxied.daemon() as daemon:
                 line = daemon.wait_for("waiting for transactions of other tables")
                 assert line["level"] == "info"
-                assert len(proxied.read()) == 3
+                assert len(proxied.read()) == 6
                 other.close()
-                assert proxied.check() == 6
+                assert proxied.check() == 9
                 daemon.stop()
 
     def test_our_own_of_a_daemon_that_is_gone(self, proxied: Pipeline, proxy: Proxy, table: TableWriter) -> None:
