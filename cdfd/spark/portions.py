@@ -18,7 +18,7 @@ from cdfd.changes.slices import FILE_BYTES, Measured, Slice, cut, measure, place
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError
 
-LEAST_BYTES, MOST_BYTES = 16 << 20, 128 << 20
+LEAST_BYTES, MOST_BYTES = 32 << 20, 128 << 20
 """Of a portion, where nothing is said: small ones keep all cores busy to the end, each costs its task."""
 
 PORTIONS = 64
