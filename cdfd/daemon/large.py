@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -25,6 +26,7 @@ from cdfd.daemon.monitor import Monitor
 from cdfd.daemon.turns import Turns
 from cdfd.errors import SinkError
 from cdfd.jobs import Assignment, Engine, Part, digest, measured_here, stages
+from cdfd.sinks.kafka.delivery import KafkaDelivery
 from cdfd.sinks.kafka.parts import Counts, Job
 from cdfd.sinks.kafka.sink import KafkaSink
 
@@ -109,13 +111,9 @@ class LargeVersions:
     async def _begin(self, version: Version, position: Position, slices: Sequence[Slice]) -> Job:
         since = await self.progress_end()
         job = Job(uuid4().hex, position.version, position.phase, len(slices), self.part_bytes, digest(slices), since)
-        delivery = await self.sink.begin(position)
-        try:
+        async with self._delivery(position) as delivery:
             await delivery.start_version(version)
             await delivery.commit(position, job=job.fields())
-        except BaseException:
-            await delivery.abort()
-            raise
         return job
 
     def _resumed(self, job: Job, slices: Sequence[Slice]) -> Job:
@@ -129,13 +127,9 @@ class LargeVersions:
         )
 
     async def _finish(self, version: Version, position: Position, counts: Counts) -> None:
-        delivery = await self.sink.begin(position)
-        try:
+        async with self._delivery(position) as delivery:
             delivery.resume_version(version, counts)
             await delivery.commit(position.after_version())
-        except BaseException:
-            await delivery.abort()
-            raise
 
     async def _watched(
         self, work: Coroutine[Any, Any, T], position: Position | None = None, job: Job | None = None
@@ -159,9 +153,15 @@ class LargeVersions:
 
     async def _claim(self, position: Position, job: Job) -> None:
         """Say again what is under way: where another daemon has taken over, that is refused."""
+        async with self._delivery(position) as delivery:
+            await delivery.commit(position, job=job.fields())
+
+    @asynccontextmanager
+    async def _delivery(self, position: Position) -> AsyncGenerator[KafkaDelivery, None]:
+        """One of the table's own, aborted where what happens inside fails or is cancelled."""
         delivery = await self.sink.begin(position)
         try:
-            await delivery.commit(position, job=job.fields())
+            yield delivery
         except BaseException:
             await delivery.abort()
             raise
