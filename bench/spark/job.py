@@ -15,27 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, struct, to_json
 
 import cdfd.spark
-
-
-def opened(cores: int, jars: str) -> SparkSession:
-    builder = SparkSession.builder.master(f"local[{cores}]").appName("bench")
-    options = {
-        "spark.jars": jars,
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.driver.memory": "4g",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-    }
-    for name, value in options.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    cdfd.spark.register(spark)
-    return spark
+from bench.delivery.spark_feed import session
 
 
 def batch(spark: SparkSession, reader: str, table: str) -> DataFrame:
@@ -86,7 +66,8 @@ DOES = {"read": read, "count": count, "stream": stream}
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
-    spark = opened(settings["cores"], settings["jars"])
+    spark = session(settings["jars"], settings["cores"])
+    cdfd.spark.register(spark)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from tests.spark.installation import jars
 
-JOB = Path(__file__).with_name("job.py")
+ROOT = Path(__file__).parents[2]
 
 
 class JobError(Exception):
@@ -58,7 +58,8 @@ def session(cores: int) -> Iterator[Session]:
     with tempfile.TemporaryFile("w+") as log:
         # A session of its own: the JVM is a child of the Python process, and has to go with it whatever happens.
         process = subprocess.Popen(
-            [sys.executable, str(JOB), settings],
+            [sys.executable, "-m", "bench.spark.job", settings],
+            cwd=ROOT,
             stdin=pipe,
             stdout=pipe,
             stderr=log,
