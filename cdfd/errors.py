@@ -130,6 +130,10 @@ class SchemaChangedError(CdfdError):
     family = "schema_changed"
 
 
+class MissingColumnError(SchemaChangedError):
+    """The table does not have a column that `columns` or `key` names at the version that is read: its writer renamed or dropped it."""
+
+
 class SinkError(CdfdError):
     """The sink did not take the rows; nothing of the delivery under way counts."""
 

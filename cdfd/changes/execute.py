@@ -46,10 +46,12 @@ def everything(schema: TableSchema) -> TableSchema:
 
 
 def named(columns: Sequence[str], schema: TableSchema) -> TableSchema:
-    """Those of `columns` that this version has, in that order; one that was added later or dropped earlier is left out."""
-    known = {name.lower() for name in schema.names}
-    present = [name for name in columns if name.lower() in known]
-    return schema.select(present or columns)
+    """Those of `columns` that this version has, in that order; one that was added later or dropped earlier is left out.
+
+    Raises:
+        MissingColumnError: this version has none of them.
+    """
+    return schema.present(columns)
 
 
 def fail(error: MissingFileError) -> None:

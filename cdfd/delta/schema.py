@@ -27,7 +27,7 @@ from cdfd.delta.datatypes import (
     without_void,
 )
 from cdfd.delta.schema_string import parse, serialize
-from cdfd.errors import ConfigError, LogError, UnsupportedError
+from cdfd.errors import ConfigError, LogError, MissingColumnError, UnsupportedError
 
 __all__ = [
     "ArrayType",
@@ -195,6 +195,8 @@ class TableSchema:
     def select(self, columns: Sequence[str]) -> TableSchema:
         """The schema with only these top-level columns, in the order asked for; case does not count.
 
+        For a caller who chooses columns of a schema that is known. `present` is for the schemas that follow.
+
         Raises:
             ConfigError: a column that is not there (the hint has the nearest and all known names), one named twice, or
                 none at all.
@@ -210,8 +212,27 @@ class TableSchema:
             chosen[found[0].name] = found[0]
         if not chosen:
             raise ConfigError("no column is asked for", hint=f"leave `columns` out for all of {', '.join(self.names)}")
-        partitions = tuple(name for name in self.partition_columns if name in chosen)
-        return replace(self, struct=StructType(tuple(chosen.values())), partition_columns=partitions)
+        return self._with(tuple(chosen.values()))
+
+    def present(self, columns: Sequence[str]) -> TableSchema:
+        """The schema with those of `columns` that it has, in that order; case does not count. Other versions may have the others.
+
+        Raises:
+            MissingColumnError: it has none of them.
+        """
+        known = {child.name: child for child in self.struct}
+        chosen = {child.name: child for name in columns for child in by_name(known, name)[:1]}
+        if not chosen:
+            raise MissingColumnError(
+                f"the table has none of the columns {', '.join(columns):.500}",
+                hint=f"A writer renamed or dropped them; change `columns`. {_known_columns('', self.names)}",
+            )
+        return self._with(tuple(chosen.values()))
+
+    def _with(self, fields: tuple[StructField, ...]) -> TableSchema:
+        names = {child.name for child in fields}
+        partitions = tuple(name for name in self.partition_columns if name in names)
+        return replace(self, struct=StructType(fields), partition_columns=partitions)
 
 
 def _partition_fields(struct: StructType, columns: Sequence[str]) -> list[StructField]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from cdfd.changes.columns import CHANGE_COLUMNS
 from cdfd.delta.datatypes import by_name
 from cdfd.encoding.json import JsonEncoder
-from cdfd.errors import ConfigError, SchemaChangedError
+from cdfd.errors import MissingColumnError
 
 Rows = Callable[[pa.RecordBatch], pa.Array]
 """Encodes rows, or some columns of them, of any schema that comes: `large_binary`, none null."""
@@ -33,14 +33,12 @@ class KeyColumns:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
-        self._found_before = False
 
     def __call__(self, schema: pa.Schema) -> Sequence[int]:
         """Their positions, in the order of the key.
 
         Raises:
-            ConfigError: the table has no such column.
-            SchemaChangedError: it has had it in an earlier batch.
+            MissingColumnError: the table has no such column at this version.
         """
         table = schema.names[: -len(CHANGE_COLUMNS)]
         known = {name: position for position, name in enumerate(table)}
@@ -48,20 +46,18 @@ class KeyColumns:
         for name in self._names:
             found = by_name(known, name)
             if not found:
-                raise self._missing(name, table)
+                raise _missing(name, table)
             positions.append(found[0])
-        self._found_before = True
         return positions
 
-    def _missing(self, name: str, table: Sequence[str]) -> ConfigError | SchemaChangedError:
-        if self._found_before:
-            return SchemaChangedError(
-                f"the key column {name!r:.200} was renamed or dropped, and rows without it have no key",
-                hint="Everything before it is delivered; change `key`, and give the table a new topic",
-            )
-        near = difflib.get_close_matches(name, table, n=1)
-        known = f"Did you mean {near[0]!r:.200}?" if near else f"It has {', '.join(table[:50])}"
-        return ConfigError(f"the table has no column {name!r:.200}, which is in its `key`", hint=known)
+
+def _missing(name: str, table: Sequence[str]) -> MissingColumnError:
+    near = difflib.get_close_matches(name, table, n=1)
+    known = f"Did you mean {near[0]!r:.200}?" if near else f"It has {', '.join(table[:50])}"
+    return MissingColumnError(
+        f"the table has no column {name!r:.200}, which is in its `key`",
+        hint=f"{known}. If a writer renamed or dropped it, change `key`, and give the table a new topic",
+    )
 
 
 class JsonRows:

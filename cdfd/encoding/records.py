@@ -62,8 +62,7 @@ class RecordEncoder(Protocol):
         Raises:
             DataError: a value that the format cannot tell, or rows without the change columns.
             UnsupportedError: a type that the format does not have.
-            ConfigError: a key column that the table does not have.
-            SchemaChangedError: a key column that the table no longer has.
+            MissingColumnError: a key column that the table does not have.
             SinkError: a schema registry does not take the schema, or cannot be asked.
         """
 

@@ -29,13 +29,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from cdfd.changes.columns import COMMIT_VERSION
+from cdfd.changes.columns import COMMIT_VERSION, change_schema
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.configured import open_table
 from cdfd.delta.datatypes import StructType as Columns
 from cdfd.delta.schema import TableSchema
+from cdfd.encoding.keys import KeyColumns
 from cdfd.encoding.side import RowCounts
 from cdfd.errors import ConfigError, SinkError
 from cdfd.sinks.kafka import configured, parts
@@ -229,8 +230,8 @@ def _rows_out(given: object, schema: StructType) -> RowsOut:
     table = open_table(options.config, options.table)
     header = asyncio.run(table.log.header())
     rows = ChangeRows.plan(schema.json(), header.schema.arrow, options.table.columns)
-    for name in options.table.key:
-        header.schema.select([name])
+    if options.table.key:
+        KeyColumns(options.table.key)(change_schema(header.schema.arrow))
     return RowsOut(options, rows, header.metadata.id)
 
 

@@ -8,6 +8,8 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +22,7 @@ from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
 from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
-from cdfd.errors import DataError, LogError, MissingFileError
+from cdfd.errors import DataError, LogError, MissingColumnError, MissingFileError
 from cdfd.storage.memory import MemoryStorage
 
 SCHEMA = TableSchema(StructType((StructField("n", Primitive("long")),)))
@@ -98,6 +100,17 @@ class TestOrder:
         with pytest.raises(LogError, match="no further"):
             collect(found, before)
         assert rows(iter(before)) == EXPECTED[:8]
+
+    def test_a_version_without_the_columns_names_itself(self, workers: int) -> None:
+        """The table's doing, not the configuration's: a writer dropped `m`."""
+        found = execution(FILES, workers=workers, select=partial(named, ["M"])).batches(
+            [replace(PLANS[0], schema=OLD), PLANS[2]]
+        )
+        before: list[ChangeBatch] = []
+        with pytest.raises(MissingColumnError, match=r"none of the columns M.*The columns are: n") as caught:
+            collect(found, before)
+        assert [batch.schema.names for batch in before] == [("m",)] * len(before)
+        assert (caught.value.table, caught.value.version, caught.value.exit_code) == ("memory://t", 5, 1)
 
 
 def collect(batches: Iterator[ChangeBatch], into: list[ChangeBatch]) -> None:

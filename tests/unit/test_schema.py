@@ -30,7 +30,7 @@ from cdfd.delta.schema import (
     to_arrow,
 )
 from cdfd.delta.schema_string import MAX_DEPTH
-from cdfd.errors import CdfdError, ConfigError, LogError, UnsupportedError
+from cdfd.errors import CdfdError, ConfigError, LogError, MissingColumnError, UnsupportedError
 
 LONG, STRING, INTEGER = Primitive("long"), Primitive("string"), Primitive("integer")
 
@@ -422,6 +422,19 @@ def test_columns_that_cannot_be_selected(columns: list[str]) -> None:
     with pytest.raises(ConfigError) as wrong:
         TableSchema(EXAMPLE_TYPE).select(columns)
     assert wrong.value.exit_code == 2
+
+
+@given(st.lists(st.sampled_from(["a", "A", "b", "c", "e", "z", "_change_type"])))
+def test_a_version_has_some_of_the_columns_or_none(columns: list[str]) -> None:
+    """Which ones is the table's content, so it is no error of the configuration."""
+    schema = TableSchema(EXAMPLE_TYPE, ("a",))
+    known = {name.lower(): name for name in schema.names}
+    there = tuple(dict.fromkeys(known[name.lower()] for name in columns if name.lower() in known))
+    if there:
+        assert schema.present(columns) == schema.select(there)
+        return
+    with pytest.raises(MissingColumnError, match="The columns are: a"):
+        schema.present(columns)
 
 
 def test_the_nearest_column_is_named() -> None:
