@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from copy import copy
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +17,25 @@ from cdfd import __version__
 from cdfd.errors import CdfdError, StorageError
 
 
-class _Commands(TyperGroup):
+class _Group(TyperGroup):
+    """Commands that take the options of all commands, too: `cdfd --debug run` and `cdfd run --debug` are the same."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        if command is not None and not any(option.name in _Options.names for option in command.params):
+            own = (option for option in ctx.find_root().command.params if option.name in _Options.names)
+            command.params += [_again(option) for option in own]
+        return command
+
+
+def _again(option: Any) -> Any:
+    """The same option for after the command's name, where it wins over one before the name."""
+    after = copy(option)
+    after.default, after.expose_value, after.callback = None, False, _Options.set
+    return after
+
+
+class _Commands(_Group):
     """The commands, and how they end: quietly where nobody reads on, and with our exit codes rather than Typer's."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -94,7 +113,23 @@ class Engine(StrEnum):
 class _Options:
     """What applies to every command."""
 
+    names = ("debug", "log_format", "log_level")
     debug = False
+    log_format = "auto"
+    log_level = "info"
+
+    @classmethod
+    def set(cls, _: Any, option: Any, value: Any) -> None:
+        """Take the value of an option that was given, and write logs by it from now on."""
+        if value:
+            setattr(cls, option.name, getattr(value, "value", value))
+            cls.apply()
+
+    @classmethod
+    def apply(cls) -> None:
+        from cdfd import logs
+
+        logs.set_up(cls.log_format, "debug" if cls.debug else cls.log_level)
 
 
 TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="Path or URI of a Delta table.")]
@@ -113,10 +148,8 @@ def _main(
     ] = LogFormat.auto,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
 ) -> None:
-    from cdfd import logs
-
-    _Options.debug = debug
-    logs.set_up(log_format.value, "debug" if debug else log_level)
+    _Options.debug, _Options.log_format, _Options.log_level = debug, log_format.value, log_level
+    _Options.apply()
 
 
 @app.command()
@@ -192,9 +225,17 @@ def run(
     ] = False,
 ) -> None:
     """Run the daemon."""
+    from cdfd import logs
     from cdfd.daemon import process
 
-    raise typer.Exit(process.run(config, recover_from_ledger=recover_from_ledger))
+    try:
+        code = process.run(config, recover_from_ledger=recover_from_ledger)
+    except CdfdError as error:
+        if not logs.writes_json():
+            raise
+        logs.fatal(error, with_traceback=_Options.debug)
+        code = error.exit_code
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -240,7 +281,7 @@ def backfill(
 
 
 progress = typer.Typer(
-    help="Positions per table: sink, ledger, table, lag.", no_args_is_help=True, rich_markup_mode=None
+    cls=_Group, help="Positions per table: sink, ledger, table, lag.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(progress, name="progress")
 NAME = Annotated[str, typer.Argument(metavar="NAME", help="Name of a table of the configuration.")]
@@ -307,5 +348,5 @@ def main() -> None:
         if _Options.debug:
             traceback.print_exc()
         else:
-            sys.stderr.write(f"cdfd: {error}\n")
+            sys.stderr.write("cdfd: " + "\n".join(error.lines()) + "\n")
         sys.exit(error.exit_code)

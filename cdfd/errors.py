@@ -59,6 +59,10 @@ class CdfdError(Exception):
         line = self.what + (f" ({where})" if where else "") + (f". {self.hint}" if self.hint else "")
         return " ".join(line.split())
 
+    def lines(self) -> list[str]:
+        """The error for people: one line, or one for each of its problems."""
+        return [str(self)]
+
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process boundaries (Spark executors): keyword arguments do not survive the default.
         return _rebuild, (type(self), self.__dict__.copy())

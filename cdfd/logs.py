@@ -10,9 +10,11 @@ import datetime
 import json
 import logging
 import sys
+import traceback
+from types import TracebackType
 from typing import Any, Literal, TextIO
 
-from cdfd.errors import ConfigError
+from cdfd.errors import CdfdError, ConfigError
 
 LogFormat = Literal["auto", "text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
@@ -21,6 +23,7 @@ _PACKAGE = "cdfd"
 # Kafka's clients tell every attempt to connect as an error, many times a second; what comes of it, our own errors say. Below warnings they
 # write down requests, and user names with passwords among them.
 _CLIENTS = "kafka"
+_LONGEST_TEXT, _LONGEST_TRACEBACK, _FRAMES = 8000, 16_000, 30
 # What every record has, and `Formatter.format` adds: all else came by `extra`.
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -56,11 +59,48 @@ def set_up(format: str = "auto", level: str = "info", stream: TextIO | None = No
     logging.captureWarnings(True)
 
 
+def writes_json() -> bool:
+    """Whether logs are JSON lines now."""
+    handlers = (each for each in logging.getLogger().handlers if isinstance(each, _Handler))
+    return any(isinstance(each.formatter, JsonFormatter) for each in handlers)
+
+
+def fatal(error: CdfdError, *, with_traceback: bool) -> None:
+    """Log the error that ends the process: a line for each problem where there are several, and the error in the last line."""
+    logger = logging.getLogger("cdfd.daemon")
+    last, *problems = error.lines()
+    for problem in problems:
+        logger.error("%s", problem.strip(), extra={"path": error.path})
+    about = {"family": error.family, "exit_code": error.exit_code, "version": error.version, "path": error.path}
+    extra = {key: value for key, value in about.items() if value is not None}
+    if error.table is not None:
+        extra["table"] = error.table
+    logger.error("%s", last, extra=extra, exc_info=error if with_traceback else None)
+
+
+def shortened(text: str, longest: int) -> str:
+    """Text of at most so many characters; of a longer one the middle is left out. What a table or a broker says may be of any length."""
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]} … {len(text) - 2 * half} characters … {text[-half:]}"
+
+
 class _Handler(logging.StreamHandler[TextIO]):
     """Ours, to be told from handlers that others installed."""
 
 
-class JsonFormatter(logging.Formatter):
+class _Formatter(logging.Formatter):
+    """What both forms have in common: tracebacks of bounded length, the innermost frames of each."""
+
+    def formatException(
+        self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+    ) -> str:
+        """A traceback, and those of its causes."""
+        return shortened("".join(traceback.format_exception(*ei, limit=-_FRAMES)).rstrip("\n"), _LONGEST_TRACEBACK)
+
+
+class JsonFormatter(_Formatter):
     """One JSON object a line: ts (ISO 8601 UTC with milliseconds), level, logger, message, extras, traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -69,7 +109,7 @@ class JsonFormatter(logging.Formatter):
             "ts": _timestamp(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": shortened(record.getMessage(), _LONGEST_TEXT),
         }
         line |= {key: _plain(value) for key, value in _extras(record).items() if key not in line}
         if record.exc_info:
@@ -77,14 +117,17 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-class TextFormatter(logging.Formatter):
-    """`2026-01-01T00:00:00.000Z INFO cdfd.daemon.feed: delivered table=orders version=7`, then a traceback if any."""
+class TextFormatter(_Formatter):
+    """`2026-01-01T00:00:00.000Z INFO cdfd.daemon.feed: delivered table=orders version=7`, then a traceback if any, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""
         extras = "".join(f" {key}={_word(value)}" for key, value in _extras(record).items())
-        line = f"{_timestamp(record)} {record.levelname} {record.name}: {_one_line(record.getMessage())}{extras}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = f"{_timestamp(record)} {record.levelname} {record.name}: {_one_line(shortened(record.getMessage(), _LONGEST_TEXT))}{extras}"
+        if not record.exc_info:
+            return line
+        # An error's own text may have line ends: indented, its lines cannot be taken for lines of the log.
+        return "\n    ".join([line, *map(_one_line, self.formatException(record.exc_info).split("\n"))])
 
 
 def _timestamp(record: logging.LogRecord) -> str:
@@ -100,11 +143,11 @@ def _plain(value: Any) -> Any:
     """A value for JSON, which has no NaN and no infinities."""
     if isinstance(value, float) and value - value != 0.0:
         return str(value)
-    return value
+    return shortened(value, _LONGEST_TEXT) if isinstance(value, str) else value
 
 
 def _word(value: Any) -> str:
-    text = str(value)
+    text = shortened(str(value), _LONGEST_TEXT)
     return text if text.isprintable() and text and not set(text) & {" ", '"', "="} else json.dumps(text)
 
 

@@ -46,6 +46,13 @@ class ConfigProblems(ConfigError):
         count = f"{len(self.problems)} problems: " if len(self.problems) > 1 else ""
         super().__init__(count + "; ".join(self.problems), path=name)
 
+    def lines(self) -> list[str]:
+        """How many problems there are in which file, then a line for each; one problem alone is one line."""
+        if len(self.problems) < 2:
+            return [str(self)]
+        where = f" (file {self.path})" if self.path is not None else ""
+        return [f"{len(self.problems)} problems{where}", *(f"  {problem}" for problem in self.problems)]
+
 
 class Conflicts(ValueError):
     """Values that are right one by one and wrong together; each with the path from the section that was validated."""

@@ -42,6 +42,7 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
         CdfdError: what ended the tables' loops; see `Supervisor`.
     """
     stopping = Stopping()
+    stopping.ignore_hangup()
     # A thread that waits for a broker or a disk must not be the one that another table needs.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(8 + 2 * len(config.tables)))
     count = len(config.tables)

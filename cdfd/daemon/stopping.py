@@ -17,6 +17,7 @@ STOP_SECONDS = 4.0
 LEAVE_SECONDS = 9.0
 """How long after a signal the process ends, whatever does not answer. Nothing is lost: it could be killed at any time."""
 INTERRUPTED = 130
+HANGUP = "SIGHUP does not reload the configuration, and is ignored: restart the daemon to apply changes"
 
 
 class Stopping:
@@ -57,6 +58,10 @@ class Stopping:
             await asyncio.wait((running, stopped))
         if not running.cancelled():
             running.result()
+
+    def ignore_hangup(self) -> None:
+        """Log SIGHUP from here on, and go on. Nothing is read again while the daemon runs."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, logger.warning, HANGUP)
 
     def done(self) -> None:
         """Everything has ended by itself."""

@@ -53,9 +53,10 @@ class TestRun:
             daemon.log_line("completed")
             second = cdfd("run", "-c", path)
             assert second.code == 3
-            error = second.err.splitlines()[-1]
-            assert error.startswith("cdfd: another daemon delivers into this folder (table ")
-            assert "Stop it" in error
+            last = json.loads(second.err.splitlines()[-1])
+            assert last["message"].startswith("another daemon delivers into this folder (table ")
+            assert "Stop it" in last["message"]
+            assert (last["level"], last["family"], last["exit_code"]) == ("error", "fenced", 3)
             # The first one does not mind.
             run(writer.insert(rows(9)))
             wait_for(tmp_path / "out" / "orders" / f"{6:020d}.jsonl")
@@ -72,11 +73,31 @@ class TestRun:
         for _ in range(2):
             ended = cdfd("run", "-c", config(tmp_path, writer.storage.uri, start="earliest"))
             assert ended.code == 1
-            error = ended.err.splitlines()[-1]
-            assert f"(table {writer.storage.uri}, version 1, file {gone.name})" in error
+            last = json.loads(ended.err.splitlines()[-1])
+            assert f"(table {writer.storage.uri}, version 1, file {gone.name})" in last["message"]
+            assert (last["version"], last["path"], last["exit_code"]) == (1, gone.name, 1)
             assert "Traceback" not in ended.err
-        for line in ended.err.splitlines()[:-1]:
+        for line in ended.err.splitlines():
             assert {"ts", "level", "logger", "message"} <= set(json.loads(line))
+
+    def test_its_last_line_on_a_terminal_is_for_people(self, tmp_path: Path) -> None:
+        path = config(tmp_path, str(tmp_path / "orders"), {"engine": {"kind": "auto"}})
+        ended = cdfd("run", "-c", path, "--log-format", "text")
+        assert ended.code == 1
+        assert ended.err.splitlines()[-1].startswith("cdfd: `engine.kind: auto` needs a Kafka sink")
+        in_debug = cdfd("run", "-c", path, "--debug")
+        assert "Traceback" in json.loads(in_debug.err.splitlines()[-1])["traceback"]
+
+    def test_a_hangup_is_not_a_reload(self, writer: TableWriter, tmp_path: Path) -> None:
+        with started("run", "-c", config(tmp_path, writer.storage.uri)) as daemon:
+            daemon.log_line("completed")
+            daemon.process.send_signal(signal.SIGHUP)
+            line = json.loads(daemon.log_line("SIGHUP"))
+            assert (line["level"], line["logger"]) == ("warning", "cdfd.daemon")
+            assert "restart" in line["message"]
+            run(writer.insert(rows(9)))
+            wait_for(tmp_path / "out" / "orders" / f"{6:020d}.jsonl")
+            assert daemon.end(signal.SIGTERM).code == 0
 
     def test_what_is_wrong_with_a_configuration(self, tmp_path: Path) -> None:
         path = tmp_path / "cdfd.yaml"
@@ -85,9 +106,44 @@ class TestRun:
             ended = cdfd(command, "-c", path)
             assert (ended.code, ended.out) == (2, "")
             assert "Traceback" not in ended.err
-            for place in ("pipeline", "tables[0].url", "tables[0].start", "sink.path"):
-                assert place in ended.err
-        assert "nowhere.yaml" in one_line(cdfd("run", "-c", tmp_path / "nowhere.yaml"), 2)
+            lines = ended.err.splitlines()
+            if command == "run":
+                found = [json.loads(line) for line in lines]
+                assert found.pop()["exit_code"] == 2
+                lines = [f"  {line['message']}" for line in found]
+            else:
+                assert lines.pop(0) == f"cdfd: 5 problems (file {path})"
+            for place in ("pipeline", "tables[0].uri", "tables[0].url", "tables[0].start", "sink.path"):
+                assert sum(line.startswith(f"  {place}: ") for line in lines) == 1
+            assert len(lines) == 5
+        assert "nowhere.yaml" in one_line(cdfd("check", "-c", tmp_path / "nowhere.yaml"), 2)
+
+
+class TestOptionsOfAllCommands:
+    @pytest.mark.parametrize(
+        "args",
+        [
+            ("--log-format", "json", "--log-level", "error", "check"),
+            ("check", "--log-format", "json", "--log-level=error"),
+            ("--log-level", "debug", "--log-format", "text", "check", "--log-format", "json", "--log-level", "error"),
+            ("progress", "--log-format", "json", "show", "--log-level", "error"),
+        ],
+    )
+    def test_before_and_after_the_command(self, args: tuple[str, ...], orders: str, tmp_path: Path) -> None:
+        ended = cdfd(*args, "-c", config(tmp_path, orders))
+        assert (ended.code, ended.err) == (0, "")
+
+    def test_after_the_command_they_take_effect(self, orders: str, tmp_path: Path) -> None:
+        path = config(tmp_path, orders, key=["id"])
+        assert "Traceback" not in cdfd("progress", "set", "-c", path, "customers", "1").err
+        assert "Traceback" in cdfd("progress", "set", "-c", path, "customers", "1", "--debug").err
+        unknown = one_line(cdfd("check", "-c", path, "--log-level", "loud"), 2)
+        assert "unknown log level 'loud'" in unknown
+
+    @pytest.mark.parametrize("command", [["run"], ["tail"], ["progress", "show"]])
+    def test_help_tells_of_them_once(self, command: list[str]) -> None:
+        told = cdfd(*command, "--help").out
+        assert [told.count(f" {name} ") for name in ("--debug", "--log-format", "--log-level")] == [1, 1, 1]
 
 
 class TestCheck:

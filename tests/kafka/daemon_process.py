@@ -59,8 +59,9 @@ class Daemon:
 
     @property
     def error(self) -> str:
-        """The line that it ended with, after it did."""
-        return next((line for line in self.said if line.startswith("cdfd: ")), "")
+        """The message of the line that it ended with, after it did of an error."""
+        last = self.lines[-1] if self.lines else {}
+        return str(last["message"]) if "exit_code" in last else ""
 
     def log(self) -> str:
         """All of it, for people."""

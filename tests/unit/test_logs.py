@@ -61,6 +61,38 @@ def test_json_keeps_a_traceback_on_the_line() -> None:
     assert "ValueError" in json.loads(stream.getvalue())["traceback"]
 
 
+def test_a_traceback_in_text_cannot_forge_lines_or_steer_a_screen() -> None:
+    stream = Terminal()
+    set_up(stream=stream)
+    error = ValueError("a\n2026-01-01T00:00:00.000Z INFO cdfd: forged \x1b[2J")
+    try:
+        raise error
+    except ValueError:
+        LOG.exception("failed")
+    first, *rest = stream.getvalue().splitlines()
+    assert "ERROR" in first
+    assert all(line.startswith("    ") and line.isprintable() for line in rest)
+    assert any("forged \\x1b[2J" in line for line in rest)
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_what_others_say_is_bounded(format: str) -> None:
+    stream = io.StringIO()
+    set_up(format, stream=stream)
+
+    def deeper(depth: int) -> None:
+        if depth:
+            deeper(depth - 1)
+        raise ValueError("x" * 1_000_000)
+
+    try:
+        deeper(500)
+    except ValueError:
+        LOG.exception("failed: %s", "x" * 1_000_000, extra={"path": "y" * 1_000_000})
+    assert "deeper" in stream.getvalue()
+    assert len(stream.getvalue()) < 40_000
+
+
 def test_text_on_a_terminal_on_one_line() -> None:
     stream = Terminal()
     set_up(stream=stream)
