@@ -30,7 +30,7 @@ from cdfd.progress.txn_state import is_ours
 from cdfd.report import Report
 from cdfd.sinks.base import Sink
 from cdfd.table import Table
-from cdfd.tail.start import Start, awaited_start
+from cdfd.tail.start import Start, awaited_beginning
 from cdfd.tail.tailer import Tailer
 
 logger = logging.getLogger("cdfd.feed")
@@ -195,15 +195,8 @@ class Feed:
 
     async def _first_position(self) -> Position:
         """Where to begin, made durable at once: a daemon that dies before its first row begins there again."""
-        log, start = self.table.log, self.policies.start
-        if start == "snapshot":
-            await self.tailer.wait_for_table()
-            header = await log.header()
-            position = Position(header.metadata.id, header.version, phase="snapshot")
-        else:
-            version = await awaited_start(self.tailer, start)
-            header = await log.header()
-            position = Position(header.metadata.id, version)
+        found = await awaited_beginning(self.tailer, self.policies.start)
+        position = Position(found.table_id, found.version, phase="snapshot" if found.snapshot else "stream")
         await self._move(position, position)
         before = delivered(position)
         if self.policies.ledger_counts and before is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from cdfd.delta.protocol import in_commit_timestamps_enabled
@@ -17,15 +18,92 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a reader begins that has no position.
+
+    Attributes:
+        table_id: `metaData.id`.
+        version: the first version to deliver.
+        snapshot: whether its live rows are delivered, instead of its changes.
+    """
+
+    table_id: str
+    version: int
+    snapshot: bool = False
+
+
 async def awaited_start(tailer: Tailer, start: Start) -> int:
     """The first version to deliver of a table that may not be there yet: `latest` of one that has yet to appear is all of it.
 
     Raises:
-        ConfigError, GapError: as `start_version` says.
+        ConfigError, LogError: as `start_version` and `check_reached` say.
+    """
+    start = await _awaited(tailer, start)
+    version = await start_version(tailer.log, start)
+    if not isinstance(parsed(start), str):
+        check_reached(start, version, await tailer.log.latest_version(), tailer.clock.now_ms(), tailer.log.storage.uri)
+    return version
+
+
+async def awaited_beginning(tailer: Tailer, start: Start) -> Beginning:
+    """The same as `beginning`, of a table that may not be there yet."""
+    return await beginning(tailer.log, await _awaited(tailer, start), tailer.clock.now_ms())
+
+
+async def beginning(log: DeltaLog, start: Start, now_ms: int) -> Beginning:
+    """Where a reader begins that has no position. `start` may be `snapshot`: the live rows of the newest version, then what follows.
+
+    Args:
+        log: of the table, which is there.
+        start: as the configuration says it.
+        now_ms: the time.
+
+    Raises:
+        ConfigError, LogError: as `start_version`, `check_reached` and `DeltaLog.header` say.
+    """
+    header = await log.header()
+    if start == "snapshot":
+        return Beginning(header.metadata.id, header.version, snapshot=True)
+    version = await start_version(log, start)
+    check_reached(start, version, header.version, now_ms, log.storage.uri)
+    return Beginning(header.metadata.id, version)
+
+
+def check_reached(start: Start, version: int, newest: int, now_ms: int, table: str) -> None:
+    """Refuse a start that the table has not come to: a version beyond the next one, or a moment that is still to come.
+
+    Args:
+        start: as users say it.
+        version: what `start_version` makes of it.
+        newest: the newest version of the table.
+        now_ms: the time.
+        table: its URI.
+
+    Raises:
+        LogError: naming the newest version. It is about this table, and passes once the table has come so far.
     """
     wanted = parsed(start)
+    if isinstance(wanted, int) and wanted > newest + 1:
+        raise LogError(
+            f"the start is version {wanted}, but the newest version of the table is {newest}",
+            table=table,
+            hint=f"Start at `latest`, or at a version up to {newest + 1}",
+        )
+    if isinstance(wanted, datetime) and version > newest and wanted > _EPOCH + now_ms * _MILLISECOND:
+        raise LogError(
+            f"the start is {wanted.isoformat()}, which is still to come",
+            table=table,
+            hint=f"Start at `latest`; the newest version of the table is {newest}",
+        )
+
+
+async def _awaited(tailer: Tailer, start: Start) -> Start:
+    """The start, once the table is there."""
+    if start != "snapshot":
+        parsed(start)
     appeared = await tailer.wait_for_table()
-    return await start_version(tailer.log, "earliest" if appeared and wanted == "latest" else start)
+    return "earliest" if appeared and start != "snapshot" and parsed(start) == "latest" else start
 
 
 async def start_version(log: DeltaLog, start: Start) -> int:

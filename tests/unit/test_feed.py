@@ -18,6 +18,7 @@ from cdfd.errors import (
     CdfdError,
     DataError,
     GapError,
+    LogError,
     MissingFileError,
     SchemaChangedError,
     SinkError,
@@ -70,6 +71,21 @@ class TestStarts:
             await feed(lake, place, clock, 4, start="latest")
             assert sorted(ids(place), key=lambda row: row[1:]) == [*expected, ("insert", 4, 4)]
             assert await position(place) == Position("T", 5)
+
+        run(scenario())
+
+    @pytest.mark.parametrize("start", [5, 99, datetime(2099, 1, 1, tzinfo=UTC)])
+    def test_a_start_that_cannot_be_leaves_nothing_behind(self, place: Place, start: Any) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 4, clock)
+            with pytest.raises(LogError, match="the start is "):
+                await feed(lake, place, clock, start=start)
+            assert await position(place) is None
+            await writer.insert(rows(4))
+            await feed(lake, place, clock, 4, start=4)
+            assert ids(place) == [("insert", 4, 4)]
 
         run(scenario())
 

@@ -12,7 +12,7 @@ from cdfd.delta.commit import serialize
 from cdfd.errors import ConfigError, GapError, LogError
 from cdfd.tail.clock import ManualClock
 from cdfd.tail.log import DeltaLog, NotATableError
-from cdfd.tail.start import Start, awaited_start, parsed, start_version, until_version
+from cdfd.tail.start import Beginning, Start, awaited_start, beginning, parsed, start_version, until_version
 from cdfd.tail.tailer import Tailer
 from cdfd.tail.watch import Backoff, PollWatch
 
@@ -285,3 +285,46 @@ class TestLateTables:
                 await awaited_start(tailer, "tomorrow")
 
         run(scenario())
+
+
+class TestBeginnings:
+    """Of a table of five hourly versions, an hour after the last of them."""
+
+    NOW = BEGINNING + 5 * 3_600_000
+
+    @pytest.mark.parametrize(
+        ("start", "version", "snapshot"),
+        [
+            ("snapshot", 4, True),
+            ("latest", 5, False),
+            ("earliest", 0, False),
+            (0, 0, False),
+            (5, 5, False),
+            (moment(3600), 1, False),
+            (moment(4 * 3600 + 1), 5, False),
+            (moment(5 * 3600), 5, False),
+        ],
+    )
+    def test_where_it_begins(self, five: Lake, start: Start, version: int, snapshot: bool) -> None:
+        assert run(beginning(DeltaLog(five), start, self.NOW)) == Beginning("T", version, snapshot)
+
+    @pytest.mark.parametrize(
+        ("start", "told"),
+        [
+            (6, "the start is version 6, but the newest version of the table is 4"),
+            ("99", "the start is version 99, but the newest version of the table is 4"),
+            (moment(5 * 3600 + 0.001), "the start is 2026-01-01T05:00:00.001000.*still to come.*newest version.*is 4"),
+            ("2099-01-01", "the start is 2099-01-01.*still to come"),
+        ],
+    )
+    def test_a_table_that_has_not_come_so_far(self, five: Lake, start: Start, told: str) -> None:
+        with pytest.raises(LogError, match=f"{told}.*"):
+            run(beginning(DeltaLog(five), start, self.NOW))
+        clock = ManualClock(self.NOW)
+        tailer = Tailer(DeltaLog(five), PollWatch(clock), clock, Backoff(1.0, 8.0))
+        with pytest.raises(LogError, match=told):
+            run(awaited_start(tailer, start))
+
+    def test_a_moment_to_come_that_a_commit_has_reached(self, five: Lake) -> None:
+        """Clocks of writers may be ahead."""
+        assert run(beginning(DeltaLog(five), moment(4 * 3600), BEGINNING)) == Beginning("T", 4)
