@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import orjson
-
-from cdfd.delta import action_fields
 from cdfd.delta import commit as commits
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.commit import Commit
@@ -96,28 +93,13 @@ def scan(version: int, data: bytes | Iterable[bytes]) -> PartialHeader:
     Raises:
         LogError: as `commit.parse`, for the lines that are parsed.
     """
-    # A line with another action can hold these words in a string; it is parsed then and adds nothing.
-    wanted = (line if b'"metaData"' in line or b'"protocol"' in line else b"" for line in commits.lines(data))
+    wanted = (line if any(word in line for word in _WORDS) else b"" for line in commits.lines(data))
     commit = commits.parse(version, (line + b"\n" for line in wanted))
     return PartialHeader(version, commit.protocol, commit.metadata)
 
 
-def from_checksum(version: int, data: bytes) -> PartialHeader:
-    """Protocol and metadata of a version checksum file (`.crc`); an empty result where it does not hold both.
-
-    The file is an optional extra that writers add to a version; one that cannot be used is as good as none.
-    """
-    try:
-        fields = orjson.loads(data)
-        if not isinstance(fields, dict) or not all(
-            isinstance(fields.get(name), dict) for name in ("protocol", "metadata")
-        ):
-            return PartialHeader(version)
-        return PartialHeader(
-            version, action_fields.protocol(fields["protocol"]), action_fields.metadata(fields["metadata"])
-        )
-    except (orjson.JSONDecodeError, LogError):
-        return PartialHeader(version)
+_WORDS = (b'"metaData"', b'"protocol"', b"\\u")
+"""One of them is in every line that matters: JSON can spell a name with escapes. Other lines that have one are parsed, and add nothing."""
 
 
 def newest(version: int, found: Iterable[PartialHeader]) -> PartialHeader:

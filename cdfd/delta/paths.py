@@ -1,7 +1,7 @@
 """Names in a table's log, and paths of the table's files.
 
 Source: specification, "File Types" (names), "Add File and Remove File" (`path` is a URI reference, RFC 2396); the
-names of V2 checkpoints and compacted logs are those of deployed writers.
+names of V2 checkpoints are those of deployed writers.
 
 A path lives through two steps. `decode` makes the log's URI a plain path, once, when an action is parsed; two
 spellings of one file come out equal, because reconciliation compares paths. `resolve` says, when the file is to be
@@ -26,17 +26,15 @@ LOG = "_delta_log"
 LAST_CHECKPOINT = "_last_checkpoint"
 SIDECARS = "_sidecars"
 
-Kind = Literal["commit", "checkpoint", "part", "v2", "compacted", "crc", "last_checkpoint"]
+Kind = Literal["commit", "checkpoint", "part", "v2", "last_checkpoint"]
 
 _MAX_VERSION = 2**63 - 1
 _NAME = re.compile(
     r"""(?P<version>[0-9]{20})\.(?:
         (?P<commit>json)
-      | (?P<crc>crc)
       | checkpoint\.(?P<checkpoint>parquet)
       | checkpoint\.(?P<part>[0-9]{10})\.(?P<parts>[0-9]{10})\.parquet
       | checkpoint\.(?P<uuid>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.(?P<format>json|parquet)
-      | (?P<end>[0-9]{20})\.compacted\.json
     )""",
     re.VERBOSE,
 )
@@ -48,15 +46,13 @@ class LogName:
 
     Attributes:
         kind: `checkpoint` is a classic single file, `part` one of several, `v2` carries a UUID.
-        version: of the table; the first one of a compacted range; -1 of `_last_checkpoint`.
-        end: last version of a compacted range.
+        version: of the table; -1 of `_last_checkpoint`.
         part, parts: number of a part, from 1, and how many there are.
         uuid, format: of a V2 checkpoint; `json` or `parquet`.
     """
 
     kind: Kind
     version: int
-    end: int | None = None
     part: int | None = None
     parts: int | None = None
     uuid: str | None = None
@@ -72,7 +68,9 @@ def parse_name(name: str) -> LogName | None:
     """What a name directly in `_delta_log` stands for.
 
     None for all that a reader skips: folders (`_sidecars/`, `_staged_commits/`), dot files, temporary files, names of
-    no known form and names that contradict themselves (part 3 of 2).
+    no known form and names that contradict themselves (part 3 of 2). Version checksums (`n.crc`) and log compaction
+    files (`x.y.compacted.json`) repeat what the log says. A reader that believed them would read other rows where they are
+    wrong, so they are skipped, too.
     """
     if name == LAST_CHECKPOINT:
         return LogName("last_checkpoint", -1)
@@ -80,19 +78,14 @@ def parse_name(name: str) -> LogName | None:
     if match is None:
         return None
     version = int(match["version"])
-    end = version if match["end"] is None else int(match["end"])
-    if not version <= end <= _MAX_VERSION:
+    if version > _MAX_VERSION:
         return None
     if match["parts"] is not None:
         part, parts = int(match["part"]), int(match["parts"])
         return LogName("part", version, part=part, parts=parts) if 1 <= part <= parts else None
     if match["uuid"] is not None:
         return LogName("v2", version, uuid=match["uuid"], format=match["format"])
-    if match["end"] is not None:
-        return LogName("compacted", version, end=end)
-    if match["commit"] is not None:
-        return LogName("commit", version)
-    return LogName("crc" if match["crc"] is not None else "checkpoint", version)
+    return LogName("commit" if match["commit"] is not None else "checkpoint", version)
 
 
 def commit_name(version: int) -> str:
@@ -113,16 +106,6 @@ def part_name(version: int, part: int, parts: int) -> str:
 def v2_name(version: int, uuid: str, format: str = "parquet") -> str:
     """`n.checkpoint.u.json` or `n.checkpoint.u.parquet`."""
     return f"{version:020d}.checkpoint.{uuid}.{format}"
-
-
-def compacted_name(start: int, end: int) -> str:
-    """`x.y.compacted.json`."""
-    return f"{start:020d}.{end:020d}.compacted.json"
-
-
-def crc_name(version: int) -> str:
-    """`n.crc`."""
-    return f"{version:020d}.crc"
 
 
 # --- from URIs to paths ---------------------------------------------------------------------------

@@ -104,12 +104,6 @@ class Snapshot:
             raise LogError(f"version {commit.version} does not follow version {self.version}", version=commit.version)
         return self._with(self.header.apply(commit), commit)
 
-    def apply_compacted(self, commit: Commit, start: int) -> Snapshot:
-        """The state after a log compaction file, which stands for the versions from `start` to its own."""
-        if start != self.version + 1 or commit.version < start:
-            raise LogError(f"a compaction of {start} to {commit.version} does not follow version {self.version}")
-        return self._with(self.header.apply(commit), commit)
-
     def _with(self, header: Header, commit: Commit) -> Snapshot:
         base, overlay = self.base, self.overlay
         if isinstance(commit.adds, PackedFiles) and not commit.removes and self._empty:

@@ -17,7 +17,6 @@ from typing import TypeVar
 import pyarrow as pa
 
 from cdfd.delta import commit as commits
-from cdfd.delta import compaction as compactions
 from cdfd.delta import header as headers
 from cdfd.delta import last_checkpoint, paths, snapshot
 from cdfd.delta.commit import Commit
@@ -284,10 +283,6 @@ class DeltaLog:
 
     async def found_header(self, version: int | None = None) -> PartialHeader:
         """The same, whatever the table asks for and however little the log holds."""
-        if version is not None:
-            found = await self._checksum(version)
-            if found.complete:
-                return found
         segment = await self.segment(version)
         found = PartialHeader(segment.version)
         backwards = segment.commits[::-1]
@@ -323,13 +318,6 @@ class DeltaLog:
             self._kept_bytes += len(data)
         return await self._made(stat.path, data, scan)
 
-    async def _checksum(self, version: int) -> PartialHeader:
-        try:
-            data = await self.storage.read(log_path(paths.crc_name(version)))
-        except NotFoundError:
-            return PartialHeader(version)
-        return headers.from_checksum(version, data)
-
     async def snapshot(
         self,
         version: int | None = None,
@@ -357,21 +345,10 @@ class DeltaLog:
                     with_counts=with_counts,
                 )
             start = state.version + 1
-        steps = {c.start: c for c in sorted(segment.compactions, key=lambda c: c.end)}
-        at = start
-        while at <= segment.version:
-            if state is not None and at in steps:
-                compaction = steps[at]
-                with self._named(compaction.end, compaction.file.path):
-                    parse = partial(compactions.parse, compaction.end, with_stats=with_stats or with_counts)
-                    merged = await self._parsed(compaction.file.path, parse)
-                    state = state.apply_compacted(merged, compaction.start)
-                at = compaction.end + 1
-                continue
+        for at in range(start, segment.version + 1):
             with self._named(at), _listed():
                 entry = await self.entry(at, with_stats=with_stats or with_counts)
                 state = snapshot.first(entry.commit) if state is None else snapshot.replay(state, (entry.commit,))
-            at += 1
         assert state is not None
         return state
 

@@ -23,28 +23,17 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Compaction:
-    """A log compaction file that stands for the versions `start` to `end`, both included."""
-
-    start: int
-    end: int
-    file: Stat
-
-
-@dataclass(frozen=True, slots=True)
 class Segment:
     """What to read for the state at `version`.
 
     Attributes:
         checkpoint: None where the log is read from version 0.
         commits: consecutive log entries after the checkpoint (from 0 where there is none) up to `version`.
-        compactions: that lie wholly within `commits`.
     """
 
     version: int
     checkpoint: Checkpoint | None
     commits: tuple[Stat, ...]
-    compactions: tuple[Compaction, ...] = ()
 
     @property
     def first_version(self) -> int:
@@ -65,7 +54,6 @@ class SegmentBuilder:
     earliest: int | None = None
     latest: int | None = None
     _commits: list[tuple[int, Stat]] = field(default_factory=list)
-    _compactions: list[Compaction] = field(default_factory=list)
     _parts: dict[tuple[int, int], dict[int, Stat]] = field(default_factory=dict)
 
     def take(self, name: LogName, stat: Stat) -> None:
@@ -85,8 +73,6 @@ class SegmentBuilder:
                 parts[name.part] = stat
                 if len(parts) == name.parts:
                     self._complete(Checkpoint(name.version, tuple(parts[part] for part in sorted(parts))))
-            case "compacted" if name.end is not None and self._within(name.end):
-                self._compactions.append(Compaction(name.version, name.end, stat))
 
     def _within(self, version: int) -> bool:
         return self.wanted is None or version <= self.wanted
@@ -116,8 +102,7 @@ class SegmentBuilder:
                 hint="Older log entries were removed or never copied; a checkpoint is needed to begin later",
             )
         check_contiguous(after, (version for version, _ in commits))
-        inside = tuple(c for c in self._compactions if after < c.start <= c.end <= newest)
-        return Segment(newest, self.checkpoint, tuple(stat for _, stat in commits), inside)
+        return Segment(newest, self.checkpoint, tuple(stat for _, stat in commits))
 
     def _missing(self, wanted: int) -> LogError:
         if self.latest is None or wanted > self.latest or wanted < 0:

@@ -117,7 +117,7 @@ def test_changes_fold_to_the_table(life: Life, source: str) -> None:
 
 
 def test_a_snapshot_and_what_follows_fold_to_the_table(life: Life) -> None:
-    """Starting in the middle needs the state there: from a checkpoint, a compacted log, or the beginning."""
+    """Starting in the middle needs the state there: from a checkpoint, or from the beginning."""
     dropped = life.workload.dropped
     middle = life.last // 2
     rows = bag(cdfd.snapshot(life.uri, middle), [*META, *dropped])

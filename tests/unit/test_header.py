@@ -1,9 +1,8 @@
-"""Protocol and metadata in force: from commits, backwards from the newest entry, from checksum files."""
+"""Protocol and metadata in force: from commits, backwards from the newest entry."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import orjson
 import pytest
@@ -133,34 +132,13 @@ class TestScan:
             headers.scan(2, b'{"add":{}}\n\n{"protocol":\n')
         assert caught.value.version == 2
 
-
-class TestChecksum:
-    def test_of_deployed_writers(self) -> None:
-        """Unknown keys aside; `metadata` is spelled unlike the action."""
-        data = orjson.dumps(
-            {"tableSizeBytes": 1, "numFiles": 2, "protocol": PROTOCOL_FIELDS, "metadata": METADATA_FIELDS}
-        )
-        assert headers.from_checksum(2, data) == PartialHeader(2, PROTOCOL, METADATA)
-
-    @pytest.mark.parametrize(
-        "content",
-        [
-            {},
-            [],
-            5,
-            {"protocol": PROTOCOL_FIELDS},
-            {"metadata": METADATA_FIELDS},
-            {"protocol": None, "metadata": METADATA_FIELDS},
-            {"protocol": PROTOCOL_FIELDS, "metadata": []},
-            {"protocol": {}, "metadata": METADATA_FIELDS},
-            {"protocol": PROTOCOL_FIELDS, "metadata": {"id": 5}},
-        ],
-    )
-    def test_one_that_does_not_hold_both_is_as_good_as_none(self, content: Any) -> None:
-        assert headers.from_checksum(2, orjson.dumps(content)) == PartialHeader(2)
+    @pytest.mark.parametrize(("name", "spelled"), [("protocol", "pr\\u006ftocol"), ("metaData", "meta\\u0044ata")])
+    def test_sees_what_a_parser_sees(self, name: str, spelled: str) -> None:
+        data = self.ENTRY.replace(f'{{"{name}"'.encode(), f'{{"{spelled}"'.encode())
+        assert data != self.ENTRY
+        assert headers.scan(2, data) == PartialHeader(2, PROTOCOL, METADATA)
 
     @given(st.binary(max_size=60))
     def test_noise(self, data: bytes) -> None:
-        assert headers.from_checksum(2, data) == PartialHeader(2)
         with contextlib.suppress(CdfdError):
             headers.scan(2, data)

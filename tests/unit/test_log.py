@@ -239,17 +239,6 @@ class TestHeader:
         with pytest.raises(LogError, match="the checkpoint cannot be read"):
             live(files)
 
-    def test_from_a_checksum(self) -> None:
-        """One request, whatever the log is like."""
-        checksum = orjson.dumps({"protocol": PROTOCOL, "metadata": metadata("start")})
-        log, storage = stored(table(12) | {paths.crc_name(7): checksum})
-        assert asyncio.run(log.header(7)).version == 7
-        assert storage.asked == [paths.crc_name(7)]
-
-    @pytest.mark.parametrize("content", [b"", b"{}", b'{"protocol":{},"metadata":{}}', b"\xff"])
-    def test_a_checksum_that_is_broken_is_none(self, content: bytes) -> None:
-        assert note(table(12) | {paths.crc_name(7): content}, 7) == "start"
-
     def test_a_log_without_protocol_or_metadata(self) -> None:
         with pytest.raises(LogError, match="no protocol action") as caught:
             note({paths.commit_name(0): entry({"metaData": metadata("x")})})
@@ -276,22 +265,6 @@ class TestSnapshot:
         assert live(table(12), version) == named(12 if version is None else version)
         assert live(table(12) | layout.single(0, state(0)), version) == named(12 if version is None else version)
 
-    def test_over_compacted_logs(self) -> None:
-        """The longest from where the state is; what they stand for is not read."""
-        compacted = {
-            paths.compacted_name(start, end): entry(*(add(number) for number in range(start, end + 1)))
-            for start, end in [(2, 3), (2, 8), (3, 9), (10, 11)]
-        }
-        log, storage = stored(table(12) | layout.single(1, state(1)) | compacted)
-        found = asyncio.run(log.snapshot())
-        assert sorted(file.path for file in found.live()) == sorted(named(12))
-        assert [name for name in storage.asked if name.endswith(".json")] == [
-            paths.compacted_name(2, 8),
-            paths.commit_name(9),
-            paths.compacted_name(10, 11),
-            paths.commit_name(12),
-        ]
-
     def test_statistics_where_they_are_wanted(self) -> None:
         """From every kind of file that may hold them."""
         stats = '{"numRecords":1}'
@@ -305,8 +278,8 @@ class TestSnapshot:
             layout.v2(1, actions, 0, "json"),
             layout.v2(1, actions, 1, "json"),
         ):
-            compacted = {paths.compacted_name(2, 3): entry(counted(2), counted(3))}
-            log, _ = stored(checkpoint | table(4, first=2) | compacted | {paths.commit_name(4): entry(counted(4))})
+            entries = {paths.commit_name(number): entry(counted(number)) for number in (2, 3, 4)}
+            log, _ = stored(checkpoint | entries)
             found = asyncio.run(log.snapshot(with_stats=True))
             assert [file.stats for file in found.live()] == [stats] * 4
             assert [file.stats for file in asyncio.run(log.snapshot()).live()] == [None] * 4
@@ -314,7 +287,7 @@ class TestSnapshot:
 
 class TestLog:
     def test_no_table(self) -> None:
-        for files in ({}, {"x": b""}, {paths.crc_name(1): b""}):
+        for files in ({}, {"x": b""}, {"00000000000000000001.crc": b""}):
             log, _ = stored(files)
             for asked in (log.segment(), log.earliest_version(), log.latest_version(), log.header(), log.snapshot()):
                 with pytest.raises(NotATableError) as caught:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cdfd.delta import paths
 from cdfd.errors import GapError, LogError
 from cdfd.storage.base import Stat
-from cdfd.tail.segment import Checkpoint, Compaction, Segment, SegmentBuilder, check_contiguous
+from cdfd.tail.segment import Checkpoint, Segment, SegmentBuilder, check_contiguous
 
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
 COMMIT, SINGLE = paths.commit_name, paths.checkpoint_name
@@ -56,7 +56,8 @@ class TestFromTheBeginning:
             ".tmp",
             "_last_checkpoint",
             "x",
-            paths.crc_name(1),
+            "00000000000000000001.crc",
+            "00000000000000000000.00000000000000000001.compacted.json",
             f"._{COMMIT(1)}",
             f"{COMMIT(2)}.tmp",
             COMMIT(3)[:-1],
@@ -114,23 +115,6 @@ class TestCheckpoints:
 
     def test_parts_that_no_listing_could_hold(self) -> None:
         assert segment([*commits(0, 1), paths.part_name(1, 1, 10**10 - 1)]).checkpoint is None
-
-
-class TestCompactions:
-    def names(self, *ranges: tuple[int, int]) -> list[str]:
-        return [paths.compacted_name(start, end) for start, end in ranges]
-
-    def test_that_lie_within_the_commits(self) -> None:
-        names = self.names((0, 3), (4, 6), (6, 8), (11, 12), (12, 13), (3, 7))
-        found = segment([*commits(0, 12), SINGLE(5), *names])
-        assert found.compactions == tuple(
-            Compaction(start, end, stat(paths.compacted_name(start, end))) for start, end in [(6, 8), (11, 12)]
-        )
-
-    def test_not_beyond_the_wanted_version(self) -> None:
-        assert segment([*commits(0, 12), *self.names((2, 4), (3, 9))], 5).compactions == (
-            Compaction(2, 4, stat(paths.compacted_name(2, 4))),
-        )
 
 
 class TestHoles:

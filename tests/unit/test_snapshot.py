@@ -1,6 +1,6 @@
 """Reconciliation: random histories against a model of a few dictionaries, and every way to a version against the others.
 
-Specification, "Action Reconciliation". The ways: from version 0, from a checkpoint of any layout at any version, over compacted logs,
+Specification, "Action Reconciliation". The ways: from version 0, from a checkpoint of any layout at any version,
 folded on the way or not.
 """
 
@@ -19,8 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdfd.delta import action_fields, paths, snapshot
 from cdfd.delta import commit as commits
+from cdfd.delta import paths, snapshot
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol, Remove, Txn
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import FILES, PACK, pack
@@ -212,23 +212,6 @@ class History:
     def commits(self) -> list[Commit]:
         return [commits.parse(version, entry(actions)) for version, actions in enumerate(self.actions)]
 
-    def compacted(self, start: int, end: int) -> list[Fields]:
-        """What a log compaction file of these versions holds: the newest action of each key, tombstones of domains too."""
-        newest: dict[Any, Fields] = {}
-        for actions in self.actions[start : end + 1]:
-            # A pair of one path has two keys: its order does not matter.
-            for action in actions:
-                newest[_key(action)] = action
-        return list(newest.values())
-
-
-def _key(action: Fields) -> Any:
-    (kind, fields), *_ = action.items()
-    if kind in ("add", "remove"):
-        parsed = action_fields.add(fields)
-        return parsed.key
-    return kind, fields.get("appId"), fields.get("domain")
-
 
 HISTORIES = st.lists(STEPS, min_size=1, max_size=9).map(History.of)
 fewer = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -279,17 +262,6 @@ class TestHistories:
         for key in [*live, *removed, ("nowhere", None), ("a b", "x")]:
             assert state.find(key) == live.get(key)
 
-    @given(HISTORIES, st.data())
-    @fewer
-    def test_over_a_compacted_log(self, history: History, data: st.DataObject) -> None:
-        start = data.draw(st.integers(1, max(history.last, 1)))
-        end = data.draw(st.integers(start, max(history.last, 1)))
-        if end > history.last:
-            return
-        state = replay(first(history.commits[0]), history.commits[1:start])
-        compaction = commits.parse(end, entry(history.compacted(start, end)))
-        assert content(state.apply_compacted(compaction, start)) == history.models[end].content()
-
     @given(
         HISTORIES,
         st.sampled_from(["single", "parts", "v2 json", "v2 parquet", "v2 without sidecars"]),
@@ -300,7 +272,7 @@ class TestHistories:
     def test_from_a_checkpoint_at_any_version(
         self, history: History, kind: str, clean: bool, data: st.DataObject
     ) -> None:
-        """With the log before it or without, with compacted logs after it or without."""
+        """With the log before it or without."""
         at = data.draw(st.integers(0, history.last))
         state = history.models[at].checkpoint()
         files = {
@@ -312,10 +284,6 @@ class TestHistories:
         }[kind]()
         for version in range(at + 1 if clean else 0, history.last + 1):
             files[paths.commit_name(version)] = entry(history.actions[version])
-        if at + 1 < history.last:
-            start = data.draw(st.integers(at + 1, history.last))
-            end = data.draw(st.integers(start, history.last))
-            files[paths.compacted_name(start, end)] = entry(history.compacted(start, end))
         asyncio.run(self.compare(files, history, at))
 
     async def compare(self, files: dict[str, bytes], history: History, at: int) -> None:
@@ -401,13 +369,6 @@ class TestReconciliation:
             state.apply(Commit(version))
         assert caught.value.version == version
         assert state.version == 1
-
-    @pytest.mark.parametrize(("start", "end"), [(1, 4), (3, 4), (2, 1)])
-    def test_compactions_too(self, start: int, end: int) -> None:
-        state = first(START).apply(Commit(1))
-        with pytest.raises(LogError, match="does not follow version 1"):
-            state.apply_compacted(Commit(end), start)
-        assert state.apply_compacted(Commit(4), 2).version == 4
 
     def test_a_protocol_of_tomorrow_is_refused(self) -> None:
         state = first(START)
