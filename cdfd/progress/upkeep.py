@@ -72,5 +72,5 @@ async def _clean(log: DeltaLog, version: int) -> None:
     names = [(name, stat) async for name, stat in log.list_names()]
     kept = max((n.version for n, _ in names if n.kind == "checkpoint" and n.version <= version - EVERY), default=0)
     for name, stat in names:
-        if 0 <= name.version < kept and (name.end is None or name.end < kept):
+        if 0 <= name.version < kept:
             await log.storage.delete(stat.path)
