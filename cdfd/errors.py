@@ -156,3 +156,15 @@ class ConfigError(CdfdError):
 
     family = "config"
     exit_code = 2
+
+
+class TableConfigError(CdfdError):
+    """What the configuration says does not fit what was found while a table was read: other tables go on."""
+
+    family = "config"
+
+
+class InternalError(CdfdError):
+    """A table's loop met what cdfd does not expect: a bug, or a machine without memory."""
+
+    family = "internal"

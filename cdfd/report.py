@@ -54,7 +54,10 @@ class Report:
         self._rows += rows
         if self._terminal:
             if now - self._began >= PATIENCE_SECONDS:
-                self._show(version)
+                try:
+                    self._show(version)
+                except OSError:
+                    self._terminal = False  # it is gone: rows do not depend on who watches
         elif now - self._told >= LOG_SECONDS:
             self._told = now
             extra = {"table": self._table, "version": version, "rows": self._rows}

@@ -112,6 +112,7 @@ async def feed(
     limits = Limits(options.pop("part_bytes", 1 << 30), max_bytes=options.pop("max_bytes", 0))
     on_missing = options.pop("on_missing", None)
     stop = options.pop("stop", asyncio.Event())
+    recorder = options.pop("recorder", None)
 
     def watched(event: str, about: Any) -> None:
         hook(event, about)
@@ -123,7 +124,8 @@ async def feed(
     sink = await place.open()
     try:
         with opened.tailer(clock) as tailer:
-            await Feed(opened, Hooked(sink, watched), execution, tailer, Policies(**options), stop, limits).run()
+            policies = Policies(**options)
+            await Feed(opened, Hooked(sink, watched), execution, tailer, policies, stop, limits, recorder).run()
     finally:
         await sink.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cdfd.changes.execute import ChangeBatch, Execution, in_thread
@@ -138,9 +138,9 @@ class Deliverer:
         plan, last = version.plan, end == len(version.plan.scans)
         some = replace(plan, scans=plan.scans[:end])
         size = sum(scan.share for scan in plan.scans[position.part : end])
-        async with self.turns.turn(size), _delivery(self.sink, position, self.monitor) as delivery:
+        async with self.turns.turn(size) as moved, _delivery(self.sink, position, self.monitor) as delivery:
             writing = _Writing(delivery, [version], position.ordinal)
-            await self._write(writing, [some], position)
+            await self._write(writing, [some], position, moved)
             await writing.finish()
             following = _after(version) if last else position.at_part(end, writing.ordinal)
             await self._commit(writing, following, [version] if last else [], size)
@@ -149,16 +149,18 @@ class Deliverer:
     async def _together(self, versions: Sequence[Version], position: Position) -> int:
         """Deliver several versions, or as many as come before a limit; how many."""
         size = sum(version.plan.size for version in versions)
-        async with self.turns.turn(size), _delivery(self.sink, position, self.monitor) as delivery:
+        async with self.turns.turn(size) as moved, _delivery(self.sink, position, self.monitor) as delivery:
             writing = _Writing(delivery, versions)
-            await self._write(writing, [version.plan for version in versions], position)
+            await self._write(writing, [version.plan for version in versions], position, moved)
             if not writing.stopped:
                 await writing.finish()
             whole = versions[: writing.begun]
             await self._commit(writing, _after(whole[-1]), whole, sum(version.plan.size for version in whole))
         return len(whole)
 
-    async def _write(self, writing: _Writing, plans: Sequence[ChangePlan], position: Position) -> None:
+    async def _write(
+        self, writing: _Writing, plans: Sequence[ChangePlan], position: Position, moved: Callable[[], None]
+    ) -> None:
         deadline = self.clock.monotonic() + self.limits.max_seconds
         lots = in_thread(_lots(self.execution.batches(plans, position)))
         async with contextlib.aclosing(_timed(lots, self.monitor)) as batches:
@@ -168,6 +170,7 @@ class Deliverer:
                     if not await writing.advance(found.plan.version, end=full or self.stop.is_set()):
                         return
                     await writing.write(found)
+                    moved()
                     self.report.count(found.plan.version, found.rows.num_rows)
 
     async def _commit(self, writing: _Writing, following: Position, whole: Sequence[Version], size: int) -> None:

@@ -123,14 +123,18 @@ class Feed:
         if self.recorder is None:
             await self._run()
             return
-        recording = asyncio.create_task(self.recorder.run())
+        # The recorder ends of nothing but a bug. That ends the loop, too: a ledger that falls behind must not go unseen.
+        tasks = [asyncio.create_task(work) for work in (self.recorder.run(), self._run())]
         try:
-            await self._run()
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            recording.cancel()
-            await asyncio.wait((recording,))
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        recording, running = tasks
         if not recording.cancelled():
-            recording.result()  # it ends of nothing but a bug, which must not go unseen
+            recording.result()
+        running.result()
         await self.recorder.finish()
 
     async def _run(self) -> None:

@@ -15,6 +15,7 @@ from cdfd.config import load, settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly, http, spark_feed
 from cdfd.daemon.monitor import Monitor
+from cdfd.daemon.preflight import preflight
 from cdfd.daemon.status import Status
 from cdfd.daemon.stopping import Stopping
 from cdfd.daemon.supervisor import Loop, Supervisor
@@ -22,6 +23,9 @@ from cdfd.errors import ConfigError
 from cdfd.tail.clock import SystemClock
 
 logger = logging.getLogger("cdfd.daemon")
+
+SHARED_THREADS, THREADS_OF_A_TABLE = 16, 8
+"""Threads for calls that block, at most. A table has fewer calls under way than these: one whose store hangs takes none of another's."""
 
 
 def run(path: Path, *, recover_from_ledger: bool = False) -> int:
@@ -39,12 +43,15 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
     """Run the loops of all tables until a signal: 0 after SIGTERM, 130 after SIGINT. `path` is that of the file with `config`.
 
     Raises:
+        ConfigError: what is wrong with the configuration itself; see `preflight`.
         CdfdError: what ended the tables' loops; see `Supervisor`.
     """
+    preflight(config)
     stopping = Stopping()
     stopping.ignore_hangup()
-    # A thread that waits for a broker or a disk must not be the one that another table needs.
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(8 + 2 * len(config.tables)))
+    # A thread that waits for a broker or a disk must not be the one that another table needs. They are started when they are needed.
+    threads = SHARED_THREADS + THREADS_OF_A_TABLE * len(config.tables)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(threads, "cdfd"))
     count = len(config.tables)
     logger.info("cdfd %s: pipeline %s, %d table%s", __version__, config.pipeline, count, "" if count == 1 else "s")
     clock = SystemClock()
@@ -54,7 +61,6 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
         monitors = {table.name: status.table(table.name) for table in config.tables}
         opened: Callable[[settings.Table, asyncio.Event, Monitor], AbstractAsyncContextManager[Loop]]
         if config.engine.kind == "spark":
-            assembly.check_engine(config)
             opened = await stack.enter_async_context(spark_feed.feeds(config, path, clock))
         else:
             shared = await stack.enter_async_context(assembly.shared(config, clock, recover_from_ledger))

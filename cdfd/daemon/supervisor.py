@@ -1,28 +1,29 @@
-"""Keeps the loops of a daemon's tables running: one that fails is started anew after a while, and the others go on."""
+"""Keeps the loops of a daemon's tables running: one that fails is started again after a while, and the others go on."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
 
 from cdfd.daemon.monitor import Monitor
-from cdfd.errors import CdfdError, ConfigError, FencedError
+from cdfd.errors import CdfdError, ConfigError, FencedError, InternalError, TableConfigError
+from cdfd.logs import shortened
 from cdfd.tail.clock import Clock
 from cdfd.tail.watch import Backoff
 
 logger = logging.getLogger("cdfd.daemon")
 
-FATAL = (ConfigError, FencedError)
-"""What is wrong with the whole process: its configuration, or that there is another one like it."""
 RETRY_SECONDS, MAX_RETRY_SECONDS = 0.5, 30.0
 """From a failure that may pass to the next attempt: at first, and at most."""
 LASTING_SECONDS = 60.0
-"""From a failure that somebody has to mend to the next attempt, while other tables go on."""
+"""From a failure that an operator has to fix to the next attempt, while other tables go on."""
+_LONGEST_TEXT = 1000
 
 
 class Loop(Protocol):
@@ -34,6 +35,10 @@ class Loop(Protocol):
 
 Open = Callable[[], AbstractAsyncContextManager[Loop]]
 
+_Kind = tuple[type[BaseException], str, int]
+_KINDS = 100
+"""Tracebacks that are logged for each table, at most."""
+
 
 @dataclass(slots=True)
 class Supervisor:
@@ -41,7 +46,7 @@ class Supervisor:
 
     Attributes:
         tables: what opens each table's loop, by name.
-        monitors: who is told of each.
+        monitors: of each table.
         stop: set it to end all loops.
         clock: time.
     """
@@ -52,13 +57,14 @@ class Supervisor:
     clock: Clock
     _random: Random = field(default_factory=Random)
     _failed: dict[str, CdfdError] = field(default_factory=dict)
+    _logged: dict[str, set[_Kind]] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Run all loops. Returns once they have stopped, because they were told to.
+        """Run all loops. Returns once they have stopped, because `stop` was set.
 
         Raises:
-            ConfigError, FencedError: one of them met what is wrong with the process; the others are ended.
-            CdfdError: each of them failed of what does not pass by itself; the last one to do so.
+            FencedError: another process delivers one of the tables; the others are ended.
+            CdfdError: each of them failed of what does not pass by itself; the last one to do so. Its exit code is 1.
         """
         loops = [asyncio.create_task(self._keep_running(name), name=name) for name in self.tables]
         try:
@@ -75,22 +81,55 @@ class Supervisor:
         backoff = Backoff(RETRY_SECONDS, MAX_RETRY_SECONDS)
         while not self.stop.is_set():
             began = self.clock.monotonic()
-            try:
-                async with self.tables[name]() as feed:
-                    self._failed.pop(name, None)
-                    await feed.run()
-                    self.monitors[name].stopped()
-            except FencedError as error:
-                raise error.within(table=name) from None
-            except FATAL:
-                raise
-            except CdfdError as error:
-                error.within(table=name)
-                # One that ran for long began anew: what it failed of has nothing to do with the failures before.
+            error = await self._run_once(name)
+            if error is not None:
+                # After a long run the failures before it say nothing about this one.
                 if self.clock.monotonic() - began > MAX_RETRY_SECONDS:
                     backoff = backoff.reset()
                 await self._pause(name, error, backoff.delay)
                 backoff = backoff.longer()
+
+    async def _run_once(self, name: str) -> CdfdError | None:
+        """Run a table's loop to its end; what it failed of, None where it was stopped.
+
+        This is the boundary between tables. Whatever the content of one raises, be it a bug of ours or memory that ran out, must not
+        end the others: so this is the one place that catches every exception.
+
+        Raises:
+            FencedError: another process delivers this table.
+        """
+        try:
+            async with self.tables[name]() as feed:
+                self._failed.pop(name, None)
+                await feed.run()
+                self.monitors[name].stopped()
+        except FencedError as error:
+            raise error.within(table=name) from None
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return self._failure(name, error)  # of something that the loop waited for
+        except Exception as error:  # noqa: BLE001 - the boundary between tables: it is logged, counted and retried
+            return self._failure(name, error)
+        return None
+
+    def _failure(self, name: str, error: BaseException) -> CdfdError:
+        """What a loop failed of, as an error of ours about that table. The first of its kind is logged with its traceback."""
+        # What the frames hold, perhaps all that the memory was needed for, is let go first: the error is kept until the table runs again.
+        chain = list(_chain(error))
+        kind = _kind(error)
+        for each in chain:
+            traceback.clear_frames(each.__traceback__)
+        found = _as_ours(error).within(table=name)
+        known = self._logged.setdefault(name, set())
+        if kind not in known and len(known) < _KINDS:
+            known.add(kind)
+            level = logging.ERROR if isinstance(found, InternalError) else logging.DEBUG
+            logger.log(level, "%s", found, exc_info=error, extra={"table": name, "family": found.family})
+        for each in chain:
+            each.__traceback__ = each.__cause__ = each.__context__ = None
+        return found
 
     async def _pause(self, name: str, error: CdfdError, delay: float) -> None:
         """Wait until a table that failed is to be tried again. Raises where none of the others is left either."""
@@ -106,3 +145,39 @@ class Supervisor:
         extra = {"table": name, "family": error.family, "retry_in": round(delay, 1)}
         logger.error("%s; trying again in %.1f s", error, delay, extra=extra)
         await self.clock.wait(self.stop, delay)
+
+
+def _as_ours(error: BaseException) -> CdfdError:
+    if isinstance(error, ConfigError):
+        # The configuration was checked before the loops began. Exit code 2 would keep the process from being restarted.
+        found: CdfdError = TableConfigError(error.what, hint=error.hint, retriable=error.retriable)
+        return found.within(table=error.table, version=error.version, path=error.path)
+    if isinstance(error, CdfdError):
+        return error
+    told = "".join(traceback.format_exception_only(error)).strip()
+    return InternalError(
+        f"an unexpected error: {shortened(told, _LONGEST_TEXT)}",
+        hint="Other tables go on. The log has the traceback where this came first: please report it",
+        retriable=True,
+    )
+
+
+def _kind(error: BaseException) -> _Kind:
+    """What tells one error from another: its type, and the place where it was raised."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    place = ("", 0) if last is None else (last.tb_frame.f_code.co_filename, last.tb_lineno)
+    return type(error), *place
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, and all that it came from."""
+    found: dict[int, BaseException] = {}
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in found:
+            found[id(each)] = each
+            waiting += [each.__cause__, each.__context__, *getattr(each, "exceptions", ())]
+    yield from found.values()

@@ -79,6 +79,7 @@ class Notifications:
     async def running(self) -> AsyncIterator[Notifications]:
         """Read the queue meanwhile."""
         task = asyncio.create_task(self._run(), name="notifications")
+        task.add_done_callback(self._ended)
         try:
             yield self
         finally:
@@ -103,6 +104,12 @@ class Notifications:
                 self.receiving, failing = False, True
             await self._clock.sleep(backoff.delay)
             backoff = backoff.longer()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Without notifications, whatever ended them, tables are polled."""
+        self.receiving = False
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("notifications ended unexpectedly, polling instead: %s", error, exc_info=error)
 
     def _used(self, messages: Sequence[Received]) -> list[str]:
         """Tell the watches; the receipts of the messages that were S3's."""

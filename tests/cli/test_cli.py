@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
-from commands import ALL, WITHIN, Ended, brief, cdfd, one_line, started
+from commands import ALL, WITHIN, Ended, brief, cdfd, history, one_line, started
 from lake import entry_path, rows, run
 
 from cdfd.delta.commit import serialize
@@ -79,6 +81,31 @@ class TestRun:
             assert "Traceback" not in ended.err
         for line in ended.err.splitlines():
             assert {"ts", "level", "logger", "message"} <= set(json.loads(line))
+
+    def test_a_writer_that_drops_a_column_stops_its_own_table_only(self, writer: TableWriter, tmp_path: Path) -> None:
+        other = run(history(tmp_path / "others"))
+        tables = [{"uri": writer.storage.uri, "columns": ["v"]}, {"uri": other.storage.uri}]
+        path = config(tmp_path, "", {"tables": tables, "http": {"listen": "127.0.0.1:0"}})
+        with started("run", "-c", path) as daemon:
+            address = re.search(r"http://[0-9.:]+", daemon.log_line("metrics, health and status"))[0]
+            daemon.log_line("completed")
+            daemon.log_line("completed")
+            drop_column(writer, "v")
+            failed = json.loads(daemon.log_line("trying again"))
+            assert (failed["table"], failed["level"]) == ("orders", "error")
+            assert "none of the columns v" in failed["message"]
+            run(other.insert(rows(9)))
+            wait_for(tmp_path / "out" / "others" / f"{6:020d}.jsonl")
+            with pytest.raises(HTTPError) as not_ready:
+                urlopen(f"{address}/readyz", timeout=WITHIN)
+            assert list(json.loads(not_ready.value.read())["not_ready"]) == ["orders"]
+            not_ready.value.close()
+            assert daemon.end(signal.SIGTERM).code == 0
+        # The only table of a daemon ends it, with a code that lets it be restarted: a writer may bring the column back.
+        alone = config(tmp_path, "", {"tables": tables[:1], "http": {"listen": None}})
+        ended = cdfd("run", "-c", alone)
+        assert ended.code == 1
+        assert json.loads(ended.err.splitlines()[-1])["exit_code"] == 1
 
     def test_its_last_line_on_a_terminal_is_for_people(self, tmp_path: Path) -> None:
         path = config(tmp_path, str(tmp_path / "orders"), {"engine": {"kind": "auto"}})
@@ -291,6 +318,16 @@ def wait_for(path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} did not appear"
         time.sleep(0.005)
+
+
+def drop_column(writer: TableWriter, name: str) -> None:
+    """Commit what a writer does that drops a column, and an insert after it. Its files keep the column."""
+    first = (Path(writer.storage.uri) / entry_path(0)).read_text().splitlines()
+    metadata = next(action["metaData"] for line in first if "metaData" in (action := json.loads(line)))
+    schema = json.loads(metadata["schemaString"])
+    schema["fields"] = [field for field in schema["fields"] if field["name"] != name]
+    run(writer.commit("DROP COLUMNS", [("metaData", metadata | {"schemaString": json.dumps(schema)})]))
+    run(writer.insert(rows(8)))
 
 
 class TestProgress:

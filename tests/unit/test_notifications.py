@@ -27,7 +27,7 @@ class Queue:
     """Messages, and errors, that a test puts into it."""
 
     def __init__(self) -> None:
-        self.coming: asyncio.Queue[list[Message] | StorageError] = asyncio.Queue()
+        self.coming: asyncio.Queue[list[Message] | Exception] = asyncio.Queue()
         self.deleted: list[str] = []
         self.opened = 0
 
@@ -38,7 +38,7 @@ class Queue:
 
     async def receive(self) -> Sequence[Message]:
         found = await self.coming.get()
-        if isinstance(found, StorageError):
+        if isinstance(found, Exception):
             raise found
         return found
 
@@ -144,6 +144,24 @@ def test_tables_are_looked_at_rarely_while_notifications_come(caplog: pytest.Log
 
     with caplog.at_level(logging.WARNING):
         run(scenario())
+
+
+def test_when_they_end_of_a_bug_tables_are_polled_as_without_them(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        clock, queue = manual_clock(), Queue()
+        async with Notifications(queue.open, clock).running() as notifications:
+            watch = notifications.watch("s3://b/lake/t", 8)
+            queue.coming.put_nowait([created(ENTRY)])
+            await turns()
+            assert watch.trusted
+            queue.coming.put_nowait(KeyError("a bug"))
+            await turns()
+            assert not watch.trusted
+
+    run(scenario())
+    [line] = caplog.records
+    assert "notifications ended unexpectedly, polling instead" in line.message
+    assert line.exc_info is not None
 
 
 def test_a_queue_that_fails(caplog: pytest.LogCaptureFixture) -> None:

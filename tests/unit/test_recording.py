@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from feeding import MemoryPlace, feed
+from lake import Lake, manual_clock, table
 
 from cdfd.daemon.monitor import Silence
 from cdfd.daemon.recording import Recorder
@@ -120,6 +122,25 @@ class TestRecorder:
         run(scenario)
 
 
+def test_a_recorder_that_dies_of_a_bug_ends_the_loop_whose_ledger_would_fall_behind() -> None:
+    class Buggy(Book):
+        async def position(self, app_id: str) -> LedgerEntry | None:
+            return None
+
+        async def record(self, app_id: str, version: int, table_id: str) -> None:
+            raise ValueError("a bug")
+
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        await table(lake, 3, clock)
+        recorder = Recorder(Buggy(), "cdfd/shop/orders", 0, clock, Told())
+        with pytest.raises(ValueError, match="a bug"):
+            await feed(lake, MemoryPlace(), clock, start="earliest", recorder=recorder)
+
+    run(scenario)
+
+
 class TestTurns:
     def test_large_ones_take_turns_in_order_and_small_ones_do_not_wait(self) -> None:
         async def scenario() -> None:
@@ -139,5 +160,38 @@ class TestTurns:
             go.set()
             await asyncio.gather(*large)
             assert order == ["a", "small", "b", "c"]
+
+        run(scenario)
+
+    def test_one_that_hangs_gives_its_turn_away_and_takes_no_second_one_at_its_end(self) -> None:
+        async def scenario() -> None:
+            turns, order = Turns(1, patience=0.01), []
+            hang, moving = asyncio.Event(), asyncio.Event()
+
+            async def hangs() -> None:
+                async with turns.turn(1 << 30):
+                    order.append("hangs")
+                    await hang.wait()
+
+            async def moves(name: str) -> None:
+                async with turns.turn(1 << 30) as moved:
+                    order.append(name)
+                    while not moving.is_set():
+                        moved()
+                        await asyncio.sleep(0)
+
+            hanging = asyncio.create_task(hangs())
+            await settle()
+            first = asyncio.create_task(moves("first"))
+            second = asyncio.create_task(moves("second"))
+            while "first" not in order:
+                await asyncio.sleep(0.001)
+            hang.set()
+            await hanging
+            for _ in range(100):
+                await asyncio.sleep(0.0005)
+            assert order == ["hangs", "first"]
+            moving.set()
+            await asyncio.gather(first, second)
 
         run(scenario)

@@ -57,3 +57,30 @@ def test_a_bar_on_a_terminal() -> None:
         os.close(screen)
         os.close(terminal)
     assert "version 4: 1,234 rows written" in shown
+
+
+LOST = """
+import logging, sys
+from cdfd.report import Report
+from cdfd.tail.clock import ManualClock
+
+clock = ManualClock()
+report = Report(logging.getLogger("cdfd"), "delivered", "orders", terminal=True, clock=clock)
+sys.stdin.readline()
+for _ in range(5):
+    clock.advance(1.5)
+    report.count(4, 1000)
+print("went on", flush=True)
+"""
+
+
+def test_a_terminal_that_is_lost_ends_no_work() -> None:
+    screen, terminal = pty.openpty()
+    command = [sys.executable, "-c", LOST]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=terminal, text=True
+    ) as process:
+        os.close(screen)
+        os.close(terminal)
+        out, _ = process.communicate("go\n", timeout=60)
+    assert out == "went on\n"

@@ -1,14 +1,22 @@
-"""The supervisor: who is started anew, when, and what ends all."""
+"""The supervisor: which loops are started again, when, and what ends all."""
 
 import asyncio
+import io
+import json
+import logging
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pyarrow as pa
 import pytest
+from statuses import configuration
 
-from cdfd.daemon.monitor import Silence
+from cdfd.daemon.monitor import Monitor, Silence
+from cdfd.daemon.status import Status
 from cdfd.daemon.supervisor import LASTING_SECONDS, MAX_RETRY_SECONDS, Supervisor
-from cdfd.errors import CdfdError, ConfigError, DataError, FencedError, SinkError
+from cdfd.errors import CdfdError, ConfigError, DataError, FencedError, InternalError, SinkError
+from cdfd.logs import JsonFormatter, TextFormatter
 from cdfd.tail.clock import ManualClock
 
 
@@ -136,14 +144,153 @@ def test_what_was_mended_runs_again_and_begins_its_pauses_anew() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("error", [FencedError("another one"), ConfigError("no such column")])
-def test_what_is_wrong_with_the_process_ends_it(error: CdfdError) -> None:
+def test_another_daemon_ends_it() -> None:
     async def scenario() -> None:
+        error = FencedError("another one")
         daemon = Daemon(good=[forever], waiting=[failing(passing)], bad=[failing(lambda: error)])
-        with pytest.raises(type(error)) as raised:
+        with pytest.raises(FencedError) as raised:
             await daemon.supervisor.run()
         assert raised.value is error
         assert daemon.open == 0
+
+    run(scenario)
+
+
+def test_a_configuration_that_does_not_fit_a_table_is_that_tables_error() -> None:
+    async def scenario() -> None:
+        misfit = failing(lambda: ConfigError("no such column", hint="there is another", path="0.json"))
+        daemon = Daemon(good=[forever], bad=[misfit])
+        task = asyncio.create_task(daemon.supervisor.run())
+        await daemon.clock.asleep()
+        error, retry_in = daemon.told["bad"].failures[-1]
+        assert (error.what, error.hint, error.path, error.table) == (
+            "no such column",
+            "there is another",
+            "0.json",
+            "bad",
+        )
+        assert retry_in is not None
+        assert not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        # Alone it ends the process, and with a code that lets it be restarted: a writer may bring the column back.
+        with pytest.raises(CdfdError, match="no such column") as raised:
+            await Daemon(bad=[misfit]).supervisor.run()
+        assert raised.value.exit_code == 1
+
+    run(scenario)
+
+
+class Bug(Exception):
+    """An error whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def recurse() -> None:
+    recurse()
+
+
+def cancel() -> None:
+    raise asyncio.CancelledError
+
+
+def unexpected(what: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        raise what
+
+    return fail
+
+
+UNEXPECTED = {
+    "memory": unexpected(MemoryError()),
+    "a large allocation": lambda: bytearray(1 << 62),
+    "recursion": recurse,
+    "a number of 5000 digits": lambda: int("9" * 5000),
+    "overflow": lambda: (1 << 70).to_bytes(8),
+    "arrow": lambda: pa.array([1], pa.int8()).cast(pa.date32()),
+    "a bug": lambda: {}["version"],
+    "no text": unexpected(Bug()),
+    "hostile text": unexpected(ValueError("\x1b[2J\n" * 100_000)),
+    "a group": unexpected(ExceptionGroup("several", [ValueError("one"), Bug()])),
+    "the operating system": unexpected(OSError(5, "Input/output error")),
+    "a cancelled helper": cancel,
+}
+
+
+@pytest.mark.parametrize("what", UNEXPECTED)
+@pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()])
+def test_whatever_one_table_raises_the_others_go_on(what: str, formatter: logging.Formatter) -> None:
+    async def scenario() -> None:
+        daemon = Daemon(good=[forever], bad=[failing(lambda: UNEXPECTED[what]())])
+        status = Status(configuration(), daemon.clock)
+        told: dict[str, Monitor] = {"good": Told(), "bad": status.table("orders")}
+        daemon.supervisor.monitors = told
+        task = asyncio.create_task(daemon.supervisor.run())
+        for attempt in (1, 2, 3):
+            await daemon.clock.asleep()
+            assert daemon.begun == {"good": 1, "bad": attempt}
+            assert "tried again in" in status.not_ready()["orders"]
+            daemon.clock.advance(MAX_RETRY_SECONDS * 1.25)
+            await settle()
+        assert not task.done()
+        error = status.document()["tables"]["orders"]["last_error"]
+        assert error["family"] == "internal"
+        assert "unexpected error" in error["what"]
+        counted = 'cdfd_errors_total{family="internal",table="orders"} '
+        assert any(
+            line.startswith(counted) and float(line.split()[1]) >= 3 for line in status.metrics()().decode().split("\n")
+        )
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    logger = logging.getLogger("cdfd.daemon")
+    logger.addHandler(handler)
+    try:
+        run(scenario)
+    finally:
+        logger.removeHandler(handler)
+    lines = stream.getvalue()
+    assert lines.count("Traceback (most recent call last)") >= 1
+    assert lines.count("the log has the traceback".capitalize()) >= 3
+    assert len(lines) < 60_000
+    assert "\x1b" not in lines
+    if isinstance(formatter, JsonFormatter):
+        assert [("traceback" in json.loads(line)) for line in lines.splitlines()].count(True) == 1
+    else:
+        assert all(line.startswith(("20", "    ")) for line in lines.splitlines())
+
+
+class Buffer:
+    """Something large."""
+
+
+@pytest.mark.parametrize("kind", [InternalError, DataError])
+def test_what_a_loop_held_is_let_go_before_the_next_attempt(kind: type[CdfdError]) -> None:
+    async def scenario() -> None:
+        held: list[weakref.ref[Buffer]] = []
+
+        async def fails() -> None:
+            buffer = Buffer()
+            held.append(weakref.ref(buffer))
+            try:
+                bytearray(1 << 62)
+            except MemoryError as error:
+                if kind is DataError:
+                    raise DataError("a file is too large", retriable=True) from error
+                raise
+
+        daemon = Daemon(good=[forever], bad=[fails])
+        task = asyncio.create_task(daemon.supervisor.run())
+        await daemon.clock.asleep()
+        assert isinstance(daemon.told["bad"].failures[-1][0], kind)
+        assert held[0]() is None
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     run(scenario)
 

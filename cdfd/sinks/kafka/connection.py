@@ -77,7 +77,7 @@ def arguments(sink: KafkaSink) -> dict[str, Any]:
         ConfigError: a certificate or key cannot be used.
     """
     security = sink.security
-    _check_files(security)
+    check_files(security)
     told: dict[str, Any] = {
         "bootstrap_servers": list(sink.bootstrap_servers),
         "client_id": "cdfd",
@@ -230,7 +230,7 @@ def reason_of(error: Exception) -> tuple[str, str]:
     return text or "the connection ended before anything was answered", hint
 
 
-def _check_files(security: Security) -> None:
+def check_files(security: Security) -> None:
     """Use certificates and keys once, where it can be told which of them is wrong."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if security.ca_path is not None:
