@@ -175,6 +175,23 @@ DOCUMENTS = {
 }
 BROKEN = {
     "not json": None,
+    "": None,
+    "null": None,
+    "5": None,
+    '"{}"': None,
+    "{": None,
+    '{"numRecords":1}{"numRecords":2}': None,
+    '{"numRecords":1},{"numRecords":2}': None,
+    '{"numRecords":18446744073709551616}': None,
+    '{"numRecords":9223372036854775807}': 2**63 - 1,
+    '{"numRecords":9223372036854775808}': None,
+    '{"numRecords":0000000000000000000000001}': None,
+    '{"numRecords":[1]}': None,
+    '{"numRecords":1,"numRecords":2}': 2,
+    '{"a":"\\ud800","numRecords":1}': None,
+    "[" * 100_000: None,
+    '{"a":' * 100_000: None,
+    "\0": None,
     '{"numRecords":"3"}': None,
     "[1]": None,
     '{"numRecords":1e3}': None,
@@ -189,6 +206,14 @@ def test_how_many_rows_many_files_have(texts: list[str | None]) -> None:
         column = pa.array(["x", *texts], kind)[1:]
         assert record_counts(column).to_pylist() == expected
         assert record_counts(counts_only(column)).to_pylist() == expected
+
+
+@given(st.lists(JSON.map(json.dumps) | st.text(max_size=8), max_size=6))
+def test_no_document_ends_the_process(texts: list[str]) -> None:
+    """As `null` did."""
+    counts = record_counts(pa.array(texts, pa.large_string()))
+    assert len(counts) == len(texts)
+    assert counts.null_count == len(texts)
 
 
 def test_a_document_that_is_longer_than_a_block() -> None:
