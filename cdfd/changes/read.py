@@ -24,8 +24,9 @@ from cdfd.delta import deletion_vector, paths, values
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import TableSchema
-from cdfd.errors import CdfdError, DataError, MissingFileError, NotFoundError, PathError
+from cdfd.errors import CdfdError, DataError, MissingFileError, NotFoundError, PathError, StorageError
 from cdfd.storage.base import ReadsAhead, Storage
+from cdfd.storage.durable import is_transient
 
 BATCH_BYTES = 8 << 20
 """Uncompressed bytes that a batch should have; rows of any width cost about the same memory."""
@@ -335,4 +336,6 @@ def _named(path: str) -> Iterator[None]:
         raise error.within(path=path) from None
     # UnicodeDecodeError: names of columns are not text.
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if is_transient(error):
+            raise StorageError(f"the file cannot be read: {error}", path=path, retriable=True) from error
         raise DataError(f"the file cannot be read: {error}", path=path, hint=DAMAGED) from error

@@ -105,16 +105,26 @@ class Explanation:
     retriable: bool
 
 
-_RETRIABLE = frozenset(
-    {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.EMFILE, errno.ENFILE}
+# What passes without a change to the configuration, to rights or to the files themselves: something is full, busy, or cannot be reached.
+_TRANSIENT = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOLCK, errno.ENOBUFS),
+        *(errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ETXTBSY, errno.EDEADLK),
+        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ESHUTDOWN, errno.EPIPE),
+        *(errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED),
+        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET),
+    }
 )
 _PERMISSION = "Check that the user cdfd runs as may read and write there"
 _HINTS = {
     errno.EACCES: _PERMISSION,
     errno.EPERM: f"{_PERMISSION}, and that the file system has hard links",
     errno.EOPNOTSUPP: "The file system has no hard links, which exclusive writes need: use another one",
-    errno.ENOSPC: "Free some space on the file system",
+    errno.ENOSPC: "Free some space on the file system, or some of its inodes",
     errno.EDQUOT: "Free some space, or raise the quota",
+    errno.ENOMEM: "The system has no memory left for it",
+    errno.EFBIG: "Raise the largest size of a file (ulimit -f), or use another file system",
+    errno.ENOTCONN: "The network file system is not connected: remount it if this lasts",
     errno.EROFS: "The file system is mounted read-only",
     errno.EMFILE: "Raise the limit of open files (ulimit -n)",
     errno.ENFILE: "The system has too many open files",
@@ -133,4 +143,9 @@ def explain(error: OSError) -> Explanation:
     reason = error.strerror or str(error)
     if code is None:
         return Explanation(reason, None, retriable=False)
-    return Explanation(reason, _HINTS.get(code), retriable=code in _RETRIABLE)
+    return Explanation(reason, _HINTS.get(code), retriable=code in _TRANSIENT)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether an error is one of the system that may pass while nobody changes anything here; what is wrong with a file's content is none."""
+    return isinstance(error, OSError) and error.errno in _TRANSIENT

@@ -25,8 +25,9 @@ from cdfd.delta.commit import Commit
 from cdfd.delta.files import FILES
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Base, Snapshot
-from cdfd.errors import CdfdError, LogError, NotFoundError
+from cdfd.errors import CdfdError, LogError, NotFoundError, StorageError
 from cdfd.storage.base import Stat, Storage
+from cdfd.storage.durable import is_transient
 from cdfd.tail.segment import Checkpoint
 
 SIDECARS = f"{paths.LOG}/_sidecars"
@@ -198,4 +199,6 @@ def _damage(path: str) -> Iterator[None]:
         raise error.within(path=path) from None
     # UnicodeDecodeError: names of columns are not text.
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if is_transient(error):
+            raise StorageError(f"the checkpoint cannot be read: {error}", path=path, retriable=True) from error
         raise LogError(f"the checkpoint cannot be read: {error}", path=path, hint=hint) from error

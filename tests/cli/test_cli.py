@@ -1,11 +1,13 @@
 """The command line as its users have it: output, exit codes, and how it ends."""
 
+import errno
 import json
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -27,6 +29,31 @@ def config(folder: Path, uri: str, sections: dict[str, object] | None = None, **
     } | (sections or {})
     path.write_text(json.dumps(settings))  # JSON is YAML
     return path
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write until there is no space left."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(1 << 16))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
 
 
 class TestRun:
@@ -106,6 +133,22 @@ class TestRun:
         ended = cdfd("run", "-c", alone)
         assert ended.code == 1
         assert json.loads(ended.err.splitlines()[-1])["exit_code"] == 1
+
+    def test_a_full_disk_is_waited_for(self, writer: TableWriter, tmp_path: Path, small_disk: Path) -> None:
+        """It is the only table: what would have to be fixed would end the process."""
+        ballast = small_disk / "ballast"
+        fill(ballast)
+        path = config(tmp_path, writer.storage.uri, {"sink": {"kind": "files", "path": str(small_disk / "out")}})
+        with started("run", "-c", path) as daemon:
+            for _ in range(3):
+                line = json.loads(daemon.log_line("trying again"))
+                assert "No space left on device" in line["message"]
+                assert line["retry_in"] < 10
+            ballast.unlink()
+            daemon.log_line("completed")
+            assert daemon.end(signal.SIGTERM).code == 0
+        [snapshot] = (small_disk / "out" / "orders").glob("*.jsonl")
+        assert len(snapshot.read_text().splitlines()) == 2
 
     def test_its_last_line_on_a_terminal_is_for_people(self, tmp_path: Path) -> None:
         path = config(tmp_path, str(tmp_path / "orders"), {"engine": {"kind": "auto"}})

@@ -1,6 +1,7 @@
 """What is particular to files as a sink: crashes, the lock, foreign files, what is in the files."""
 
 import asyncio
+import errno
 import json
 import os
 import resource
@@ -278,6 +279,35 @@ class TestFailures:
         asyncio.run(scenario())
         assert names(tmp_path) == [".lock"]
         assert asyncio.run(position(tmp_path)) is None
+
+    @pytest.mark.parametrize(
+        "number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.EIO, errno.ESTALE, errno.ETIMEDOUT]
+    )
+    @pytest.mark.parametrize("step", ["open", "fsync", "rename", "replace"])
+    def test_what_may_pass_is_retried_wherever_it_happens_and_loses_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, number: int
+    ) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        async def deliver() -> None:
+            sink = await FilesSink.open(tmp_path / "new", LINES)
+            try:
+                delivery = await sink.begin(at(0))
+                await delivery.write(rows(1))
+                await delivery.commit(at(1))
+            finally:
+                await sink.close()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, step, refuse)
+            with pytest.raises(SinkError) as refused:
+                asyncio.run(deliver())
+        assert refused.value.retriable
+        # Where the rows were published, what was refused came after the commit.
+        if asyncio.run(position(tmp_path / "new")) is None:
+            asyncio.run(deliver())
+        assert asyncio.run(position(tmp_path / "new")) == at(1)
 
     def test_rows_that_cannot_be_encoded(self, tmp_path: Path) -> None:
         def encode(batch: pa.RecordBatch) -> bytes:

@@ -1,6 +1,7 @@
 """What is particular to a folder as a store: temporary files, odd files, what the system refuses."""
 
 import asyncio
+import errno
 import os
 import resource
 from collections.abc import Iterator
@@ -175,13 +176,31 @@ def test_permissions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "retriable", "hint"),
-    [(5, True, "device"), (13, False, "user"), (28, False, "space"), (30, False, "read-only"), (24, True, "ulimit")],
+    [
+        (errno.EIO, True, "device"),
+        (errno.ESTALE, True, "remount"),
+        (errno.ENOSPC, True, "space"),
+        (errno.EDQUOT, True, "quota"),
+        (errno.ENOMEM, True, "memory"),
+        (errno.EMFILE, True, "ulimit"),
+        (errno.ENFILE, True, "open files"),
+        (errno.ENOTCONN, True, "remount"),
+        (errno.EACCES, False, "user"),
+        (errno.EROFS, False, "read-only"),
+        (errno.EFBIG, False, "ulimit"),
+        (errno.ENOTDIR, False, "file"),
+    ],
 )
 def test_what_the_system_says_is_explained(number: int, retriable: bool, hint: str) -> None:
     told = explain(OSError(number, os.strerror(number)))
     assert (told.reason, told.retriable) == (os.strerror(number), retriable)
     assert told.hint is not None
     assert hint in told.hint
+
+
+@pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ECONNRESET, errno.EBUSY, errno.EAGAIN])
+def test_what_cannot_be_reached_or_is_busy_is_retried(number: int) -> None:
+    assert explain(OSError(number, os.strerror(number))).retriable
 
 
 def test_an_error_without_a_number_is_explained() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from cdfd.delta import deletion_vector
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema, from_arrow
-from cdfd.errors import CdfdError, DataError, LogError, MissingFileError, PathError, UnsupportedError
+from cdfd.errors import CdfdError, DataError, LogError, MissingFileError, PathError, StorageError, UnsupportedError
 from cdfd.storage.memory import MemoryStorage
 
 Rows = list[dict[str, Any]]
@@ -305,6 +306,19 @@ class TestDamage:
             rows_of(scan(), data)
         assert caught.value.path == "f"
         assert caught.value.hint
+
+    def test_a_device_that_fails_is_retried_and_not_taken_for_damage(self) -> None:
+        class Failing(io.BytesIO):
+            def read(self, size: int | None = -1) -> bytes:
+                raise OSError(errno.EIO, "Input/output error")
+
+        class Device(MemoryStorage):
+            def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+                return pa.PythonFile(Failing(written(numbers(3))), "r")
+
+        with pytest.raises(StorageError, match="Input/output error") as failed:
+            list(read(scan(), SCHEMA, TableFiles(Device("memory://"), Device)))
+        assert (failed.value.retriable, failed.value.path) == (True, "f")
 
     def test_every_truncation(self) -> None:
         data = written(numbers(50), row_group_size=20)
