@@ -26,6 +26,7 @@ from cdfd.delta.files import PackedFiles
 from cdfd.delta.header import Header
 from cdfd.delta.protocol import cdf_enabled, in_commit_timestamps_enabled
 from cdfd.delta.schema import TableSchema
+from cdfd.delta.schema_change import with_returning
 from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.statistics import record_counts
 from cdfd.errors import LogError, UnsupportedError
@@ -271,7 +272,7 @@ def _from_files(commit: Commit, header: Header, previous: Header, before: Snapsh
             yield _insert(add)
         elif _unique_id(remove.deletion_vector) != _unique_id(add.deletion_vector):
             yield from _difference(add, remove)
-    schema = None if previous.schema == header.schema else previous.schema
+    schema = None if previous.schema == header.schema else with_returning(previous.schema, header.schema)
     for remove in removed.values():
         values = _partition_values(remove, previous, before)
         yield FileScan(remove.path, "delete", values, remove.size or 0, without=remove.deletion_vector, schema=schema)

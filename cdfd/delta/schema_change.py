@@ -8,7 +8,7 @@ same column.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cdfd.delta.datatypes import ArrayType, DataType, Decimal, MapType, Primitive, StructField, StructType
 from cdfd.delta.schema import ColumnMappingMode, TableSchema, physical_name
@@ -179,6 +179,46 @@ class _Comparison:
     def _inside(self, old: bool, new: bool, path: Path) -> None:
         if old != new:
             self.nullability.append(NullabilityChange(path, new))
+
+
+def with_returning(old: TableSchema, new: TableSchema) -> TableSchema:
+    """The old schema, and after its columns those of the new one that it lacks: RESTORE brings dropped columns back.
+
+    The values of a dropped column are still in the data files, under its physical name. A row that is deleted by the version that
+    brings the column back has been published with its value, so its delete has the value too. Fields of structs are treated alike.
+
+    Only where both versions map columns by name or id: without a mapping, columns cannot be dropped without rewriting the files.
+    """
+    if old.mapping is ColumnMappingMode.NONE or old.mapping != new.mapping:
+        return old
+    own = frozenset(new.partition_columns)
+    fields = StructType(tuple(child for child in new.struct if child.name not in own))
+    return TableSchema(_with_returning(old.struct, fields, old.mapping), old.partition_columns, old.mapping)
+
+
+def _with_returning(old: StructType, new: StructType, mode: ColumnMappingMode) -> StructType:
+    known = {physical_name(child, mode): child for child in new}
+    kept = tuple(
+        replace(child, type=_inside(child.type, known[key].type, mode))
+        if (key := physical_name(child, mode)) in known
+        else child
+        for child in old
+    )
+    names = {child.name.lower() for child in old}
+    physical = {physical_name(child, mode) for child in old}
+    back = (child for key, child in known.items() if key not in physical and child.name.lower() not in names)
+    return StructType((*kept, *back))
+
+
+def _inside(old: DataType, new: DataType, mode: ColumnMappingMode) -> DataType:
+    match old, new:
+        case StructType(), StructType():
+            return _with_returning(old, new, mode)
+        case ArrayType(), ArrayType():
+            return replace(old, element=_inside(old.element, new.element, mode))
+        case MapType(), MapType():
+            return replace(old, key=_inside(old.key, new.key, mode), value=_inside(old.value, new.value, mode))
+    return old
 
 
 _WHOLE_NUMBERS = {"byte": 3, "short": 5, "integer": 10, "long": 20}

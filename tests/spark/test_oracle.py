@@ -71,6 +71,18 @@ def test_times_of_log_entries_that_are_out_of_order(spark: SparkSession, tmp_pat
     assert times_of(feed(spark, table, 1)) == [moment, moment + 1, moment + 2]
 
 
+def test_a_dropped_column_that_restore_brings_back(spark: SparkSession, tmp_path: Path) -> None:
+    """The version that brings it back deletes rows with the value that their inserts had."""
+    table = made(spark, tmp_path, "(1, DATE'2026-01-01')")
+    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    spark.sql(f"INSERT INTO delta.`{table}` VALUES (2, DATE'2026-01-02')")
+    spark.sql(f"ALTER TABLE delta.`{table}` DROP COLUMN day")
+    spark.sql(f"RESTORE TABLE delta.`{table}` TO VERSION AS OF 2")
+    ours = cdfd.changes(table, 5).read_all().select(["id", "day", "_change_type"])
+    assert ours.to_pylist() == [{"id": 2, "day": datetime.date(2026, 1, 2), "_change_type": "delete"}]
+    assert ours.to_pylist() == feed(spark, table, 5).select(["id", "day", "_change_type"]).to_pylist()
+
+
 def test_what_a_vacuum_took_is_missing_for_both(spark: SparkSession, tmp_path: Path) -> None:
     table = made(spark, tmp_path, "(1, NULL), (2, NULL)")
     spark.sql(f"UPDATE delta.`{table}` SET id = id + 10")

@@ -92,8 +92,13 @@ class Comparison:
                         within(found, low, high),
                         lambda s=low, e=high: self.on_spark(s, e),
                     )
+        back = returned(self.work.path)
         for source in ("auto", "files"):
-            self._same(f"fold of {source}", newest, lambda kind=source: folded(self.ours(0, last, kind)))
+            self._same(
+                f"fold of {source}",
+                without(newest, back),
+                lambda kind=source: folded(without(self.ours(0, last, kind), back)),
+            )
 
     def table(self, version: int) -> Bag:
         """delta-spark's rows of a version."""
@@ -202,10 +207,41 @@ def stretches(path: str) -> list[tuple[int, int]]:
     return found
 
 
+def returned(path: str) -> set[str]:
+    """Names of the columns that were dropped and brought back by RESTORE.
+
+    What was written in between has no value of them, in files that were only rewritten too: changes do not add up to such a column.
+    """
+    gone: set[str] = set()
+    back: set[str] = set()
+    now: dict[str, str] = {}
+    for entry in sorted(file for file in Path(path, "_delta_log").glob("*.json") if file.stem.isdigit()):
+        for action in map(json.loads, entry.read_text().rstrip("\n").split("\n")):
+            if (metadata := action.get("metaData")) is not None:
+                before, now = now, columns(metadata["schemaString"])
+                gone |= before.keys() - now.keys()
+                back |= gone & now.keys()
+    return {now[physical] for physical in back & now.keys()}
+
+
+def without(rows: Bag, names: set[str]) -> Bag:
+    """The rows without some of their columns."""
+    found: Bag = Counter()
+    for row, count in rows.items():
+        found[frozenset(item for item in row if item[0] not in names)] += count
+    return found
+
+
+def columns(schema: str) -> dict[str, str]:
+    """Names of the columns by their physical names, where they are mapped."""
+    fields = json.loads(schema)["fields"]
+    key = "delta.columnMapping.physicalName"
+    return {one["metadata"][key]: one["name"] for one in fields if key in one["metadata"]}
+
+
 def physical_names(schema: str) -> set[str]:
     """Of the columns, where they are mapped."""
-    fields = json.loads(schema)["fields"]
-    return {name for one in fields if (name := one["metadata"].get("delta.columnMapping.physicalName")) is not None}
+    return set(columns(schema))
 
 
 def _brief(who: str, rows: Bag) -> str:

@@ -23,6 +23,7 @@ from cdfd.delta.schema_change import (
     TypeChange,
     compare,
     widens,
+    with_returning,
 )
 
 LONG, STRING, INTEGER = Primitive("long"), Primitive("string"), Primitive("integer")
@@ -139,6 +140,40 @@ def test_nullability_comments_order_and_partitioning_are_additive() -> None:
         "reordered columns",
         "changed the partition columns",
     )
+
+
+class TestColumnsThatComeBack:
+    OLD = table(
+        mapped("a", LONG, "p1"),
+        mapped("s", ArrayType(StructType((mapped("x", LONG, "p3"),))), "p2"),
+        mapping="name",
+    )
+    NEW = table(
+        mapped("b", STRING, "p4"),
+        mapped("a", LONG, "p1"),
+        mapped("s", ArrayType(StructType((mapped("y", STRING, "p5"), mapped("x", LONG, "p3")))), "p2"),
+        mapping="name",
+    )
+
+    def test_they_follow_the_old_ones_at_every_depth(self) -> None:
+        found = with_returning(self.OLD, self.NEW)
+        inside = StructType((mapped("x", LONG, "p3"), mapped("y", STRING, "p5")))
+        assert found == table(
+            mapped("a", LONG, "p1"), mapped("s", ArrayType(inside), "p2"), mapped("b", STRING, "p4"), mapping="name"
+        )
+
+    def test_one_whose_name_is_taken_stays_away(self) -> None:
+        new = table(mapped("A", STRING, "p9"), mapping="name")
+        assert with_returning(self.OLD, new) == self.OLD
+
+    def test_a_partition_column_has_no_value_in_the_old_files(self) -> None:
+        new = table(mapped("a", LONG, "p1"), mapped("b", STRING, "p4"), mapping="name", by=("b",))
+        assert with_returning(self.OLD, new) == self.OLD
+
+    @pytest.mark.parametrize(("old", "new"), [("none", "none"), ("none", "name"), ("name", "none"), ("id", "name")])
+    def test_names_alone_do_not_show_that_it_is_the_same_column(self, old: str, new: str) -> None:
+        before, after = table(StructField("a", LONG), mapping=old), table(StructField("b", LONG), mapping=new)
+        assert with_returning(before, after) == before
 
 
 WIDENINGS = [
