@@ -11,9 +11,8 @@ from functools import cache
 from cdfd.changes.plan import Changes
 from cdfd.changes.read import TableFiles
 from cdfd.changes.stream import PlanStream, Version
-from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
-from cdfd.storage.location import open_storage
+from cdfd.storage.location import open_table
 from cdfd.tail.arrivals import Arrivals
 from cdfd.tail.clock import Clock, SystemClock
 from cdfd.tail.log import DeltaLog
@@ -47,8 +46,8 @@ class Table:
             ConfigError: a URI that is malformed.
             UnsupportedError: a URI of a scheme that cdfd has no storage for.
         """
-        storage = _absolute(open_storage(uri, storage_options))
-        opened = cache(lambda root: open_storage(root, storage_options))
+        storage = open_table(uri, storage_options, allowed_roots)
+        opened = cache(lambda root: open_table(root, storage_options, allowed_roots))
         return cls(DeltaLog(storage), TableFiles(storage, opened, tuple(allowed_roots)))
 
     @property
@@ -94,13 +93,6 @@ class Table:
                 yield Tailer(self.log, watch, time, Backoff(interval, max_interval), replacements=replacements)
             finally:
                 watch.close()
-
-
-def _absolute(storage: Storage) -> Storage:
-    """The same store under its absolute name: absolute paths in the log can be recognised as the table's own then."""
-    if isinstance(storage, LocalStorage) and storage.uri != storage.root:
-        return LocalStorage(storage.root)
-    return storage
 
 
 async def versions(

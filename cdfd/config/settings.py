@@ -181,6 +181,7 @@ class FilesSink(Section):
         Literal["jsonl", "parquet"], BeforeValidator(lambda value: "jsonl" if value == "flat" else value)
     ] = "jsonl"
     fsync: Flag = True
+    mode: Literal["0600", "0640", "0644", "0660", "0664"] = "0600"
 
 
 class DeltaSink(Section):

@@ -198,7 +198,8 @@ async def open_sink(config: Settings, table: settings.Table, monitor: Monitor | 
     match config.sink:
         case FilesSettings():
             folder = os.path.join(config.sink.path, table.topic)
-            sink = await FilesSink.open(folder, _rows_format(config.sink), fsync=config.sink.fsync)
+            rows, mode = _rows_format(config.sink), int(config.sink.mode, 8)
+            sink = await FilesSink.open(folder, rows, fsync=config.sink.fsync, mode=mode)
             try:
                 yield sink
             finally:

@@ -7,24 +7,32 @@
 
 Renaming the rows' file is the commit. `_position.json` follows it, and is the commit itself where there are no rows:
 so after a crash at most one delivery is beyond it, whose file name tells the rest.
+
+Consumers may be able to write into the folder. So it is opened once, its files are reached through its descriptor, and no symbolic link is
+followed.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+from contextlib import suppress
 from typing import Any
 
 from cdfd.changes.position import Position
 from cdfd.errors import FencedError, SinkError
 from cdfd.sinks.cursor import order
 from cdfd.sinks.delivery_name import DeliveryName, delivery_name, parse_delivery_name
-from cdfd.storage.durable import is_temporary, make_folder, replace, sync_folder, temporary_path
+from cdfd.storage.durable import is_temporary, make_folder, open_new, replace, sync_folder, temporary_name
 
 _LOCK = ".lock"
 _POSITION = "_position.json"
 _FORMAT = 1
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Its fields are a dozen words: what is larger is no position.
+_POSITION_BYTES = 64 << 10
 
 
 class DeliveryFolder:
@@ -33,19 +41,23 @@ class DeliveryFolder:
     Args:
         path: the folder; created where it is missing.
         sync: whether what is committed is synced to the device first.
+        mode: of files, before the process's umask; of folders that are created, who may read files may search.
 
     Raises:
         FencedError: another process delivers into the folder.
-        SinkError: what is in it does not fit together.
+        SinkError: what is in it does not fit together, or it is a symbolic link.
     """
 
-    def __init__(self, path: str, *, sync: bool) -> None:
+    def __init__(self, path: str, *, sync: bool, mode: int = 0o600) -> None:
         self.path = os.path.abspath(path)
         self.sync = sync
-        make_folder(self.path, sync=sync)
-        self._lock: int | None = self._acquire()
+        self._mode = mode
+        make_folder(self.path, mode=mode | 0o100 | (mode & 0o444) >> 2, sync=sync)
+        self._folder: int | None = _open_folder(self.path)
+        self._lock: int | None = None
         try:
-            self._start, self._delivered = _read_position(self.path)
+            self._lock = self._acquire()
+            self._start, self._delivered = _read_position(self._descriptor, self.path)
             self._recover()
         except BaseException:
             self.close()
@@ -56,12 +68,18 @@ class DeliveryFolder:
         """What is to be delivered next, None where nothing was ever delivered."""
         return self._start if self._delivered else None
 
-    def temporary(self) -> str:
-        """A path for rows on their way."""
-        return temporary_path(self.path)
+    def temporary(self) -> tuple[str, int]:
+        """A new file for rows on their way: its name, and a descriptor that the caller closes."""
+        name = temporary_name()
+        return name, open_new(self._descriptor, name, self._mode)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._descriptor)
 
     def commit(self, rows: str | None, first: Position, following: Position, suffix: str) -> None:
-        """Make a delivery count: `rows` is the path of its complete, synced file, None where there are no rows."""
+        """Make a delivery count: `rows` is the name of its complete, synced file, None where there are no rows."""
         if rows is not None:
             if self._start is None:
                 # Whose rows these are must be known before there are any.
@@ -71,12 +89,21 @@ class DeliveryFolder:
 
     def close(self) -> None:
         """Let another process deliver into the folder."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        for descriptor in (self._lock, self._folder):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._lock = self._folder = None
+
+    @property
+    def _descriptor(self) -> int:
+        if self._folder is None:
+            raise SinkError("the folder is closed", path=self.path)
+        return self._folder
 
     def _acquire(self) -> int:
-        lock = os.open(os.path.join(self.path, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        # Nobody else may open it: whoever can, can lock it.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        lock = os.open(_LOCK, flags, 0o600, dir_fd=self._descriptor)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -92,14 +119,17 @@ class DeliveryFolder:
         return lock
 
     def _publish(self, rows: str, name: str) -> None:
-        target = os.path.join(self.path, name)
-        if os.path.lexists(target):  # the lock makes this check good enough
+        folder = self._descriptor
+        with suppress(FileNotFoundError):
+            os.stat(name, dir_fd=folder, follow_symlinks=False)  # the lock makes this check good enough
             raise SinkError(
-                "there is a file already where a delivery is to go", path=target, hint="Move it out of the folder"
+                "there is a file already where a delivery is to go",
+                path=os.path.join(self.path, name),
+                hint="Move it out of the folder",
             )
-        os.rename(rows, target)
+        os.rename(rows, name, src_dir_fd=folder, dst_dir_fd=folder)
         if self.sync:
-            sync_folder(self.path)
+            sync_folder(folder)
 
     def _write_position(self, position: Position, *, delivered: bool) -> None:
         told = {
@@ -111,15 +141,16 @@ class DeliveryFolder:
             "ordinal": position.ordinal,
             "delivered": delivered,
         }
-        replace(os.path.join(self.path, _POSITION), json.dumps(told).encode() + b"\n", sync=self.sync)
+        data = json.dumps(told).encode() + b"\n"
+        replace(self._descriptor, _POSITION, data, mode=self._mode, sync=self.sync)
         self._start, self._delivered = position, delivered
 
     def _recover(self) -> None:
         """Move the position over deliveries that were committed after it was written; remove what was not."""
-        names = os.listdir(self.path)
+        names = os.listdir(self._descriptor)
         for name in names:
             if is_temporary(name):
-                os.unlink(os.path.join(self.path, name))
+                os.unlink(name, dir_fd=self._descriptor)
         start = _moved_on(self.path, names, self._start)
         if start is not None and start != self._start:
             self._write_position(start, delivered=True)
@@ -133,22 +164,38 @@ def peek(path: str) -> Position | None:
         SinkError: what is in it does not fit together.
     """
     try:
-        names = os.listdir(path)
+        folder = _open_folder(path)
     except FileNotFoundError:
         return None
-    # The position after the names: a delivery that ends in between is in neither or in the position, and never only half told.
-    start, was_delivered = _read_position(path)
+    try:
+        names = os.listdir(folder)
+        # The position after the names: a delivery that ends in between is in neither or in the position, and never only half told.
+        start, was_delivered = _read_position(folder, path)
+    finally:
+        os.close(folder)
     following = _moved_on(path, names, start)
     return following if was_delivered or following != start else None
 
 
-def _read_position(path: str) -> tuple[Position | None, bool]:
+def _open_folder(path: str) -> int:
+    try:
+        return os.open(path, _FOLDER)
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP) or not os.path.islink(path):
+            raise
+        raise SinkError(
+            "the folder is a symbolic link", path=path, hint="Let `sink.path` name the folder that the link leads to"
+        ) from None
+
+
+def _read_position(folder: int, path: str) -> tuple[Position | None, bool]:
     path = os.path.join(path, _POSITION)
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        descriptor = os.open(_POSITION, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
         return None, False
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read(_POSITION_BYTES)
     try:
         return _parse_position(json.loads(data))
     except (ValueError, RecursionError) as error:

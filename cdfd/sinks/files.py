@@ -41,13 +41,16 @@ class FilesSink:
         self._delivery: FileDelivery | None = None
 
     @classmethod
-    async def open(cls, path: str | os.PathLike[str], rows: RowsFormat, *, fsync: bool = True) -> Self:
+    async def open(
+        cls, path: str | os.PathLike[str], rows: RowsFormat, *, fsync: bool = True, mode: int = 0o600
+    ) -> Self:
         """Take over a folder, created where it is missing, and find out where it stands.
 
         Args:
             path: the folder, for one table only.
             rows: what the files hold.
             fsync: whether a commit is on the device when it returns; without it a power failure can lose deliveries.
+            mode: of files, before the process's umask.
 
         Raises:
             FencedError: another process delivers into the folder.
@@ -56,7 +59,7 @@ class FilesSink:
 
         def take_over() -> DeliveryFolder:
             with _translated("open the folder", os.fspath(path)):
-                return DeliveryFolder(os.fspath(path), sync=fsync)
+                return DeliveryFolder(os.fspath(path), sync=fsync, mode=mode)
 
         return cls(await asyncio.to_thread(take_over), rows)
 
@@ -118,7 +121,7 @@ class FileDelivery:
             self._state = "failed"
             if batch.num_rows:
                 if self._spool is None:
-                    self._spool = _Spool(self._folder.temporary(), self._rows)
+                    self._spool = _Spool(self._folder, self._rows)
                 self._spool.writer.write(batch)
             self._state = "open"
 
@@ -152,19 +155,20 @@ class FileDelivery:
 class _Spool:
     """Rows on their way: an open temporary file and what writes into it."""
 
-    def __init__(self, path: str, rows: RowsFormat) -> None:
-        self._path = path
-        self._file = BufferedWriter(FileIO(path, "x"), _BUFFER)
+    def __init__(self, folder: DeliveryFolder, rows: RowsFormat) -> None:
+        self._folder = folder
+        self._name, descriptor = folder.temporary()
+        self._file = BufferedWriter(FileIO(descriptor, "w"), _BUFFER)
         self.writer = rows.writer(self._file)
 
     def complete(self, *, sync: bool) -> str:
-        """Finish and close the file; its path."""
+        """Finish and close the file; its name."""
         self.writer.finish()
         self._file.flush()
         if sync:
             os.fsync(self._file.fileno())
         self._file.close()
-        return self._path
+        return self._name
 
     def remove(self) -> None:
         """Close and remove the file, wherever its writing stopped."""
@@ -172,8 +176,7 @@ class _Spool:
         # What cannot be flushed (a full disk) is not wanted any more; the file is closed all the same.
         with suppress(OSError):
             self._file.close()
-        with suppress(FileNotFoundError):
-            os.unlink(self._path)
+        self._folder.remove(self._name)
 
 
 @contextmanager

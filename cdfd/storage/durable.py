@@ -15,51 +15,57 @@ from dataclasses import dataclass
 _PREFIX, _SUFFIX = ".cdfd-", ".tmp"
 
 
-def temporary_path(folder: str) -> str:
-    """A name in `folder` that nothing has: `.cdfd-<16 hex digits>.tmp`."""
-    return os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
+def temporary_name() -> str:
+    """A name that no file has: `.cdfd-<16 hex digits>.tmp`."""
+    return f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file name is one of `temporary_path`'s."""
+    """Whether a file name is one of `temporary_name`'s."""
     return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 
-def create(path: str, data: bytes, *, sync: bool) -> None:
-    """Create `path` with `data`, or raise `FileExistsError` and leave what is there as it is.
+def create(folder: int, name: str, data: bytes, *, mode: int, sync: bool) -> None:
+    """Create a file with `data`, or raise `FileExistsError` and leave what is there as it is.
 
-    `link` refuses an existing target atomically, which `rename` does not.
+    `link` refuses an existing target atomically, which `rename` does not. Neither follows a symbolic link of that name.
+
+    Args:
+        folder: descriptor of the folder.
+        name: of the file in it.
+        data: all of the file.
+        mode: of the file, before the process's umask.
+        sync: whether file and name are synced to the device.
     """
-    temporary = _write_temporary(path, data, sync=sync)
+    temporary = _write_temporary(folder, data, mode=mode, sync=sync)
     try:
-        os.link(temporary, path)
+        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     finally:
-        os.unlink(temporary)
+        os.unlink(temporary, dir_fd=folder)
     if sync:
-        sync_folder(os.path.dirname(path))
+        sync_folder(folder)
 
 
-def replace(path: str, data: bytes, *, sync: bool) -> None:
-    """Create `path` with `data`, or replace all of it."""
-    temporary = _write_temporary(path, data, sync=sync)
+def replace(folder: int, name: str, data: bytes, *, mode: int, sync: bool) -> None:
+    """Create a file with `data`, or replace all of it; as `create` otherwise."""
+    temporary = _write_temporary(folder, data, mode=mode, sync=sync)
     try:
-        os.replace(temporary, path)
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
-        os.unlink(temporary)
+        os.unlink(temporary, dir_fd=folder)
         raise
     if sync:
-        sync_folder(os.path.dirname(path))
+        sync_folder(folder)
 
 
-def _write_temporary(path: str, data: bytes, *, sync: bool) -> str:
-    folder = os.path.dirname(path)
-    temporary = temporary_path(folder)
-    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-    try:
-        descriptor = os.open(temporary, flags, 0o666)
-    except FileNotFoundError:
-        make_folder(folder, sync=sync)
-        descriptor = os.open(temporary, flags, 0o666)
+def open_new(folder: int, name: str, mode: int) -> int:
+    """A descriptor of a file that did not exist, for writing."""
+    return os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
+
+
+def _write_temporary(folder: int, data: bytes, *, mode: int, sync: bool) -> str:
+    temporary = temporary_name()
+    descriptor = open_new(folder, temporary, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -67,29 +73,33 @@ def _write_temporary(path: str, data: bytes, *, sync: bool) -> str:
                 file.flush()
                 os.fsync(descriptor)
     except OSError:
-        os.unlink(temporary)
+        os.unlink(temporary, dir_fd=folder)
         raise
     return temporary
 
 
-def make_folder(path: str, *, sync: bool) -> None:
+def make_folder(path: str, *, mode: int = 0o777, sync: bool) -> None:
     """Create a folder and those above it that are missing. `NotADirectoryError` where a file is in the way."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
-    make_folder(parent, sync=sync)
+    make_folder(parent, mode=mode, sync=sync)
     try:
-        os.mkdir(path)
+        os.mkdir(path, mode)
     except FileExistsError:
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
     if sync:
-        sync_folder(parent)
+        descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
-def sync_folder(path: str) -> None:
-    """Make the names in a folder durable: syncing a file says nothing about its name."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync_folder(folder: int) -> None:
+    """Make the names in a folder durable: syncing a file says nothing about its name. `folder` may be of O_PATH, which itself cannot."""
+    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fsync(descriptor)
     finally:
@@ -131,7 +141,7 @@ _HINTS = {
     errno.ENOTDIR: "Something on the way to it is a file, not a folder",
     errno.EISDIR: "A folder has that name",
     errno.ENOTEMPTY: "A folder has that name",
-    errno.ELOOP: "A symbolic link on the way to it leads back to itself",
+    errno.ELOOP: "A symbolic link is in its place that cdfd does not follow, or leads back to itself",
     errno.EIO: "The device or the network file system reports a fault: see the system's log",
     errno.ESTALE: "The network file system has forgotten the file: remount it if this lasts",
 }

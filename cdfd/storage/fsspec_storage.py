@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from cdfd.errors import ConfigError, ExistsError, NotFoundError, StorageError, UnsupportedError
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_one_by_one
-from cdfd.storage.durable import is_temporary, temporary_path
+from cdfd.storage.durable import is_temporary, temporary_name
 
 T = TypeVar("T")
 
@@ -197,7 +197,7 @@ class FsspecStorage:
     def _temporary(self, key: str, data: bytes) -> str:
         folder = key.rpartition("/")[0]
         self._system.makedirs(folder, exist_ok=True)
-        temporary = temporary_path(folder)
+        temporary = f"{folder}/{temporary_name()}"
         self._system.pipe_file(temporary, data)
         return temporary
 

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import groupby
 
 import pyarrow as pa
 
 from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range
+from cdfd.storage.beneath import Beneath
 from cdfd.storage.durable import create, explain, is_temporary, replace
 
 # O_NONBLOCK: opening a FIFO that somebody put into the table must not hang.
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+# Where the descriptors of this process are files: what is open is opened again, whatever has its name by now.
+_DESCRIPTORS = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 _LISTING_PAGE = 1000
 # Bytes of a file that take no longer to read than its footer.
 _SMALL = 64 << 10
@@ -28,24 +33,37 @@ class LocalStorage:
     network mount that hangs does not stop the event loop. Long scans belong into threads of their own: those of
     `asyncio.to_thread` are few, and a scan in each of them would make the next log entry wait.
 
-    Symbolic links are followed wherever they point: the root may be one, and one inside the table is the doing of
-    whoever may write there. Files whose names are not UTF-8 cannot be named and are not listed.
+    The root may be a symbolic link. Links inside it are followed where they lead to something inside it, or to an allowed place; every method
+    refuses others with `PathError` (`beneath`). A listing has such a link, with the link's own size: reading it raises the error.
+    Files whose names are not UTF-8 cannot be named and are not listed.
 
     Args:
         root: the folder; a relative one is taken from the working directory of now.
         sync: whether writes are synced to the device before they count.
         page: objects that a listing looks at in one go.
+        allowed: local folders where links may lead besides.
+        mode: of new files, before the process's umask. New folders may also be searched by whoever may read those.
     """
 
     remote = False
 
-    def __init__(self, root: str | os.PathLike[str], *, sync: bool = True, page: int = _LISTING_PAGE) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        sync: bool = True,
+        page: int = _LISTING_PAGE,
+        allowed: Sequence[str] = (),
+        mode: int = 0o666,
+    ) -> None:
         self._uri = os.fspath(root)
         if "\0" in self._uri:
             raise PathError("the storage root contains a NUL character", path=self._uri.replace("\0", "\\0"))
         self._root = os.path.abspath(self._uri)
+        self._beneath = Beneath(self._root, allowed)
         self._sync = sync
         self._page = page
+        self._mode = mode
 
     @property
     def uri(self) -> str:
@@ -94,6 +112,7 @@ class LocalStorage:
 
     async def stat(self, path: str) -> Stat:
         """Size and modification time of a file; see the port."""
+        check_path(path)
         return await asyncio.to_thread(self._stat, path)
 
     def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
@@ -111,101 +130,162 @@ class LocalStorage:
             if found.size <= _SMALL:
                 return pa.BufferReader(data)
         with _translated("open", path):
-            name = self._resolve(path)
-            _require_file(os.stat(name), path)
-            return pa.OSFile(name, "r")
+            return _columns(self._open(path))
 
-    def _resolve(self, path: str) -> str:
+    def _open(self, path: str) -> int:
         check_path(path)
-        return os.path.join(self._root, path)
+        with self._beneath.folder(os.path.dirname(path), path) as folder:
+            return self._open_in(folder, path)
+
+    def _open_in(self, folder: int, path: str) -> int:
+        descriptor = self._beneath.open_in(folder, path, _OPEN)
+        try:
+            _require_file(os.fstat(descriptor), path)
+        except StorageError:
+            os.close(descriptor)
+            raise
+        return descriptor
 
     def _read(self, path: str, start: int, length: int | None) -> tuple[bytes, Stat]:
         with _translated("read", path):
-            descriptor = os.open(self._resolve(path), _OPEN)
-            try:
-                found = os.fstat(descriptor)
-                _require_file(found, path)
-                available = max(0, found.st_size - start)
-                data = _pread(descriptor, start, available if length is None else min(length, available))
-                # As it is now: a file that grew meanwhile is told from one that did not.
-                return data, _as_stat(path, os.fstat(descriptor))
-            finally:
-                os.close(descriptor)
+            return _content(self._open(path), path, start, length)
 
     def _read_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+        for path in paths:
+            check_path(path)
         found: list[tuple[bytes, Stat]] = []
-        with suppress(StorageError):
-            for path in paths:
-                data, stat = self._read(path, 0, length + 1)
-                if stat.size > length or len(data) != stat.size:
-                    break
-                length -= stat.size
-                found.append((data, stat))
-        for number, (_, stat) in enumerate(found):
+        for folder, group in groupby(paths, os.path.dirname):
+            wanted = list(group)
+            read = self._read_folder(folder, wanted, length)
+            found += read
+            length -= sum(stat.size for _, stat in read)
+            if len(read) < len(wanted):
+                break
+        return found
+
+    def _read_folder(self, folder: str, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+        found: list[tuple[bytes, Stat]] = []
+        with suppress(StorageError), _translated("read", folder), self._beneath.folder(folder, paths[0]) as descriptor:
             with suppress(StorageError):
-                # After all of them were read: one that is written to meanwhile has had time to grow.
-                if self._stat(stat.path) == stat:
-                    continue
-            return found[:number]
+                for path in paths:
+                    with _translated("read", path):
+                        data, stat = _content(self._open_in(descriptor, path), path, 0, length + 1)
+                    if stat.size > length or len(data) != stat.size:
+                        break
+                    length -= stat.size
+                    found.append((data, stat))
+            for number, (_, stat) in enumerate(found):
+                with suppress(StorageError):
+                    # After all of them were read: one that is written to meanwhile has had time to grow.
+                    if self._stat_in(descriptor, stat.path) == stat:
+                        continue
+                return found[:number]
         return found
 
     def _names(self, folder: str, prefix: str, start_after: str) -> Sequence[str]:
         beginning = prefix[len(folder) :]
         with _translated("list", folder):
             try:
-                entries = os.scandir(os.path.join(self._root, folder))
+                with self._beneath.folder(folder) as below:
+                    names = [
+                        entry.name
+                        for entry in _scanned(below)
+                        if entry.name.startswith(beginning)
+                        and folder + entry.name > start_after
+                        and not entry.is_dir(follow_symlinks=False)
+                        and not is_temporary(entry.name)
+                        and _is_utf8(entry.name)
+                    ]
             except (FileNotFoundError, NotADirectoryError):
                 return ()
-            with entries:
-                names = [
-                    entry.name
-                    for entry in entries
-                    if entry.name.startswith(beginning)
-                    and folder + entry.name > start_after
-                    and not entry.is_dir(follow_symlinks=False)
-                    and not is_temporary(entry.name)
-                    and _is_utf8(entry.name)
-                ]
         # The order of code points is the order of UTF-8 bytes.
         return sorted(names)
 
     def _stats(self, folder: str, names: Sequence[str]) -> Sequence[Stat]:
         page = []
-        for name in names:
-            path = folder + name
-            with _translated("list", path):
-                try:
-                    found = os.stat(self._resolve(path))
-                except FileNotFoundError:
-                    continue  # removed since, or a link to nothing
-            if stat.S_ISREG(found.st_mode):
-                page.append(_as_stat(path, found))
+        with suppress(NotFoundError), _translated("list", folder), self._beneath.folder(folder) as below:
+            for name in names:
+                path = folder + name
+                with _translated("list", path), suppress(FileNotFoundError):  # removed since, or a link to nothing
+                    try:
+                        found = self._beneath.stat_in(below, path)
+                    except PathError:
+                        # Raised for what is read: a link that nobody asks for is no reason to stop.
+                        page.append(_as_stat(path, os.stat(name, dir_fd=below, follow_symlinks=False)))
+                        continue
+                    if stat.S_ISREG(found.st_mode):
+                        page.append(_as_stat(path, found))
         return page
 
     def _stat(self, path: str) -> Stat:
+        with _translated("stat", path), self._beneath.folder(os.path.dirname(path), path) as folder:
+            return self._stat_in(folder, path)
+
+    def _stat_in(self, folder: int, path: str) -> Stat:
         with _translated("stat", path):
-            found = os.stat(self._resolve(path))
+            found = self._beneath.stat_in(folder, path)
             _require_file(found, path)
             return _as_stat(path, found)
 
     def _delete(self, path: str) -> None:
-        name = self._resolve(path)
+        check_path(path)
+        name = os.path.basename(path)
         try:
-            if os.path.islink(name) or not os.path.isdir(name):
-                os.unlink(name)
+            with self._beneath.folder(os.path.dirname(path), path) as folder:
+                if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                    os.unlink(name, dir_fd=folder)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
             raise _storage_error("delete", path, error) from error
 
     def _write(self, write: Callable[..., None], path: str, data: bytes) -> None:
-        name = self._resolve(path)
+        check_path(path)
+        above, name = os.path.split(path)
         try:
-            write(name, data, sync=self._sync)
+            try:
+                with self._beneath.folder(above, path) as folder:
+                    write(folder, name, data, mode=self._mode, sync=self._sync)
+            except FileNotFoundError:
+                # Who may read a folder's files may search the folder: 0o640 -> 0o750.
+                searched = self._mode | 0o100 | (self._mode & 0o444) >> 2
+                self._beneath.make(above, mode=searched, sync=self._sync)
+                with self._beneath.folder(above, path) as folder:
+                    write(folder, name, data, mode=self._mode, sync=self._sync)
         except FileExistsError as error:
             raise ExistsError("there is an object with that name already", path=path) from error
         except OSError as error:
             raise _storage_error("write", path, error) from error
+
+
+def _content(descriptor: int, path: str, start: int, length: int | None) -> tuple[bytes, Stat]:
+    """Bytes of an open file, and its stat as it is after that: a file that grew meanwhile is told from one that did not. Closes it."""
+    try:
+        available = max(0, os.fstat(descriptor).st_size - start)
+        data = _pread(descriptor, start, available if length is None else min(length, available))
+        return data, _as_stat(path, os.fstat(descriptor))
+    finally:
+        os.close(descriptor)
+
+
+def _columns(descriptor: int) -> pa.NativeFile:
+    """An open file for a columnar reader. Arrow opens files by name only, and a name may mean another file by now."""
+    try:
+        return pa.OSFile(f"{_DESCRIPTORS}/{descriptor}", "r")
+    except FileNotFoundError:
+        # A system without such names. Slower: Python reads.
+        return pa.PythonFile(os.fdopen(os.dup(descriptor), "rb", buffering=0), "r")
+    finally:
+        os.close(descriptor)
+
+
+def _scanned(folder: int) -> Iterator[os.DirEntry[str]]:
+    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        with os.scandir(descriptor) as entries:
+            yield from entries
+    finally:
+        os.close(descriptor)
 
 
 def _as_stat(path: str, found: os.stat_result) -> Stat:

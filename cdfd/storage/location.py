@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import unquote_to_bytes
 
 from cdfd.errors import ConfigError, UnsupportedError
@@ -36,6 +36,32 @@ def open_storage(uri: str, options: Options | None = None) -> Storage:
             f"cdfd has no storage for {scheme}:// locations", path=uri, hint=f"Use a plain path or one of: {known}"
         )
     return opener(uri, options or {})
+
+
+def open_table(uri: str, options: Options | None = None, allowed_roots: Sequence[str] = ()) -> Storage:
+    """The store of a table: under its absolute name, so that absolute paths in the log can be recognised as the table's own.
+
+    Links in it may lead to the local ones of `allowed_roots`. Raises what `open_storage` does.
+    """
+    storage = open_storage(uri, options)
+    if not isinstance(storage, LocalStorage):
+        return storage
+    allowed = [
+        root.root for each in allowed_roots if is_local(each) and isinstance(root := open_storage(each), LocalStorage)
+    ]
+    return LocalStorage(storage.root, allowed=allowed)
+
+
+def open_private(uri: str, options: Options | None = None) -> Storage:
+    """The store of what only cdfd reads: nobody but its user may read the files it writes. Raises what `open_storage` does."""
+    storage = open_storage(uri, options)
+    return LocalStorage(storage.uri, mode=0o600) if isinstance(storage, LocalStorage) else storage
+
+
+def is_local(uri: str) -> bool:
+    """Whether a location is a path, or a `file:` URI."""
+    matched = _URI.match(uri)
+    return bool(uri) and (matched is None or (matched[1] or matched[2]).lower() == "file")
 
 
 def _open_file(uri: str, options: Options) -> Storage:

@@ -278,11 +278,11 @@ def test_a_store_that_ends_a_bulk_early() -> None:
 
 def test_a_file_that_grows_while_others_are_read_ends_it(tmp_path: Path) -> None:
     class Growing(LocalStorage):
-        def _stat(self, path: str) -> Stat:
+        def _stat_in(self, folder: int, path: str) -> Stat:
             if path == "b":
                 with (tmp_path / "b").open("ab") as file:
                     file.write(b"more")
-            return super()._stat(path)
+            return super()._stat_in(folder, path)
 
     for name in "abc":
         (tmp_path / name).write_bytes(b"some")

@@ -4,15 +4,17 @@ import asyncio
 import errno
 import os
 import resource
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from privileges import unprivileged
 
-from cdfd.errors import NotFoundError, PathError, StorageError
-from cdfd.storage.durable import explain, is_temporary, make_folder, temporary_path
+from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
+from cdfd.storage.durable import explain, is_temporary, make_folder, temporary_name
 from cdfd.storage.local import LocalStorage
 
 
@@ -77,10 +79,11 @@ def test_writes_leave_only_their_file_with_the_usual_mode(tmp_path: Path, sync: 
         os.umask(umask)
     assert names(tmp_path / "a/b") == ["one", "two"]
     assert {(tmp_path / "a/b" / name).stat().st_mode & 0o777 for name in ("one", "two")} == {0o640}
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o750
 
 
 def test_temporary_files_of_the_dead_are_hidden(tmp_path: Path) -> None:
-    left = Path(temporary_path(str(tmp_path)))
+    left = tmp_path / temporary_name()
     left.write_bytes(b"half a log en")
     assert is_temporary(left.name)
     assert left.name.startswith(".")
@@ -128,23 +131,163 @@ def test_a_fifo_does_not_hang_the_reader(tmp_path: Path) -> None:
     assert asyncio.run(paths(store, "")) == []
 
 
-def test_links_are_followed(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere/data").write_bytes(b"data")
-    (tmp_path / "table").mkdir()
-    (tmp_path / "table/inside").symlink_to(tmp_path / "elsewhere/data")
-    (tmp_path / "table/folder").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "table/nowhere").symlink_to(tmp_path / "gone")
-    store = LocalStorage(tmp_path / "table")
+def table_with_links(tmp_path: Path) -> Path:
+    """A folder with links: to a file and a folder of its own, and of others, absolute and relative."""
+    for folder in ("elsewhere/deep", "table/own", "table/_delta_log"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "elsewhere/data").write_bytes(b"secret")
+    (tmp_path / "elsewhere/deep/data").write_bytes(b"secret")
+    (tmp_path / "table/own/data").write_bytes(b"data")
+    root = tmp_path / "table"
+    (root / "in").symlink_to("own/data")
+    (root / "in-absolute").symlink_to(root / "own/data")
+    (root / "in-folder").symlink_to(root / "own")
+    (root / "out").symlink_to(tmp_path / "elsewhere/data")
+    (root / "out-relative").symlink_to("../elsewhere/data")
+    (root / "out-folder").symlink_to("../elsewhere")
+    (root / "out-by-two").symlink_to("own/second")
+    (root / "own/second").symlink_to(tmp_path / "elsewhere/data")
+    (root / "out-and-back").symlink_to("out-folder/../table/own/data")
+    (root / "nowhere").symlink_to("own/gone")
+    (root / "nowhere-out").symlink_to(tmp_path / "gone")
+    return root
+
+
+INSIDE = ("in", "in-absolute", "in-folder/data", "out-and-back")
+OUTSIDE = (
+    "out",
+    "out-relative",
+    "out-folder/data",
+    "out-folder/deep/data",
+    "out-by-two",
+    "nowhere-out",
+    "in-folder/second",
+)
+READS: dict[str, Callable[[LocalStorage, str], object]] = {
+    "read": lambda store, path: asyncio.run(store.read(path)),
+    "fetch": lambda store, path: asyncio.run(store.fetch(path, 10))[0],
+    "fetch_many": lambda store, path: asyncio.run(store.fetch_many([path], 10))[0][0],
+    "open_columns": lambda store, path: store.open_columns(path).read(),
+    "open_columns, small": lambda store, path: store.open_columns(path, 6).read(),
+}
+
+
+@pytest.mark.parametrize("call", READS.values(), ids=READS)
+def test_links_are_followed_inside_the_root_only(tmp_path: Path, call: Callable[[LocalStorage, str], object]) -> None:
+    root = table_with_links(tmp_path)
+    store = LocalStorage(root)
+    for path in INSIDE:
+        assert call(store, path) == b"data", path
+    for path in OUTSIDE:
+        with pytest.raises(PathError, match="symbolic link leads out") as caught:
+            call(store, path)
+        assert caught.value.path == path
+        assert "allowed_roots" in (caught.value.hint or "")
+    for path in ("out", "out-relative", "out-folder/data", "out-folder/deep/data", "out-by-two"):
+        assert call(LocalStorage(root, allowed=[str(tmp_path / "elsewhere")]), path) == b"secret"
+        with pytest.raises(PathError):  # beside what is allowed, whose name begins alike
+            call(LocalStorage(root, allowed=[str(tmp_path / "else")]), path)
+
+
+def test_stats_listings_and_links(tmp_path: Path) -> None:
+    root = table_with_links(tmp_path)
+    store = LocalStorage(root)
 
     async def scenario() -> None:
-        assert await paths(store, "") == ["inside"]
-        assert await paths(store, "folder/") == ["folder/data"]
-        assert await store.read("inside") == await store.read("folder/data") == b"data"
+        assert (await store.stat("in")).size == 4
+        assert await paths(store, "in-folder/") == ["in-folder/data", "in-folder/second"]
+        for path in OUTSIDE:
+            with pytest.raises(PathError):
+                await store.stat(path)
+        # A link that nobody reads stops nobody; whoever reads it gets the error.
+        found = {found.path: found.size async for found in store.list("")}
+        assert set(found) >= {"in", "out", "out-relative"}
+        assert found["out"] == len(os.readlink(root / "out"))
+        with pytest.raises(PathError):
+            await paths(store, "out-folder/")
         with pytest.raises(NotFoundError):
             await store.read("nowhere")
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("method", ["put", "put_if_absent"])
+def test_nothing_is_written_through_a_link(tmp_path: Path, method: str) -> None:
+    root = table_with_links(tmp_path)
+    before = {path: path.read_bytes() for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()}
+    store = LocalStorage(root)
+
+    async def scenario() -> None:
+        for path in ("out-folder/new", "out-folder/deep/new", "out-folder/made/new", "nowhere-out/new"):
+            with pytest.raises(PathError):
+                await getattr(store, method)(path, b"1")
+        with pytest.raises(PathError):
+            await store.delete("out-folder/data")
+        await getattr(store, method)("in-folder/new/file", b"1")
+        if method == "put":
+            await store.put("out", b"1")  # the link is replaced, not what it leads to
+            assert await store.read("out") == b"1"
+        else:
+            with pytest.raises(ExistsError):
+                await store.put_if_absent("out", b"1")
+
+    asyncio.run(scenario())
+    assert (root / "own/new/file").read_bytes() == b"1"
+    assert {path: path.read_bytes() for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()} == before
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_link_put_there_while_a_file_is_opened(tmp_path: Path) -> None:
+    """Whatever is swapped, at any moment: the reader gets the table's bytes or an error, never the secret, and never waits."""
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/data").write_bytes(b"secret" * 20_000)
+    root = tmp_path / "table"
+    (root / "folder").mkdir(parents=True)
+    ours = b"public" * 20_000
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            for make in (
+                lambda: (root / "folder/data").write_bytes(ours),
+                lambda: (root / "folder/data").symlink_to(tmp_path / "secret/data"),
+                lambda: os.mkfifo(root / "folder/data"),
+            ):
+                make()
+                time.sleep(0.0002)
+                os.rename(root / "folder/data", root / "data.new")
+                os.rename(root / "data.new", root / "folder/data")
+                os.rename(root / "folder", root / "other")
+                (root / "folder").symlink_to(tmp_path / "secret")
+                (root / "folder").unlink()
+                os.rename(root / "other", root / "folder")
+                (root / "folder/data").unlink()
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    store, seen = LocalStorage(root), set[str]()
+    try:
+        deadline = time.monotonic() + 60
+        while not {"read", "PathError", "StorageError"} <= seen and time.monotonic() < deadline:
+            try:
+                with store.open_columns("folder/data", 120_000) as file:
+                    data = file.read()
+                assert ours.startswith(data)
+                seen.add("read")
+            except (PathError, StorageError) as error:
+                seen.add(type(error).__name__)
+    finally:
+        stop.set()
+        swapping.join(30)
+    assert {"read", "PathError", "StorageError"} <= seen
+
+
+def test_what_is_open_is_what_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a system has no names for descriptors, the file is read all the same."""
+    (tmp_path / "x").write_bytes(bytes(100_000))
+    monkeypatch.setattr("cdfd.storage.local._DESCRIPTORS", str(tmp_path / "no"))
+    with LocalStorage(tmp_path).open_columns("x") as file:
+        assert file.size() == 100_000
 
 
 def test_a_loop_of_links_is_told(tmp_path: Path) -> None:

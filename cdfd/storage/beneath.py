@@ -1,0 +1,146 @@
+"""Files and folders below a root, reached without following a symbolic link out of it.
+
+Whoever may write into a table may put links there, at any time. So a path is walked segment by segment: each one is opened in the folder
+before it, and never through a link. What was checked is what is open. A link that is met is resolved; the walk starts again at the place
+it leads to, if that lies below the root or below a place that is allowed.
+
+    orders/part-0.parquet -> blobs/0      read: below the root
+    orders/part-0.parquet -> /etc/shadow  PathError
+    orders -> /mnt/lake/orders            the root itself is the user's word: followed
+
+A hard link cannot be told from a file. Everything here blocks, and raises plain `OSError` besides `PathError`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from cdfd.errors import PathError
+from cdfd.storage.durable import make_folder, sync_folder
+
+# O_PATH: a folder on the way need not be readable. Systems without it want the permission to read.
+_FOLDER: int = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+# What opening a link with O_NOFOLLOW says: for a file, for a folder, on BSD.
+_LINKED = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
+
+
+class Beneath:
+    """What is below a root.
+
+    Args:
+        root: an absolute path; need not exist yet.
+        allowed: local folders where links may lead besides.
+    """
+
+    def __init__(self, root: str, allowed: Sequence[str] = ()) -> None:
+        self.root = root
+        self.allowed = tuple(allowed)
+
+    @contextmanager
+    def folder(self, path: str, wanted: str = "") -> Iterator[int]:
+        """A descriptor of the folder at `path`, good as `dir_fd`; the root is the empty path. Errors name the path that is `wanted` in it."""
+        try:
+            descriptor = _descend(self.root, path)
+        except OSError as error:
+            if error.errno not in _LINKED:
+                raise
+            descriptor = _descend(*self._behind(path, wanted))
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def open_in(self, folder: int, path: str, flags: int) -> int:
+        """A descriptor of the file at `path`, the folder of which is open."""
+        try:
+            return os.open(os.path.basename(path), flags | os.O_NOFOLLOW, dir_fd=folder)
+        except OSError as error:
+            if error.errno not in _LINKED:
+                raise
+        root, inside = self._behind(path)
+        below = _descend(root, os.path.dirname(inside))
+        try:
+            return os.open(os.path.basename(inside), flags | os.O_NOFOLLOW, dir_fd=below)
+        finally:
+            os.close(below)
+
+    def stat_in(self, folder: int, path: str) -> os.stat_result:
+        """What is at `path`, behind a link where there is one; the folder of `path` is open."""
+        found = os.stat(os.path.basename(path), dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISLNK(found.st_mode):
+            return found
+        root, inside = self._behind(path)
+        below = _descend(root, os.path.dirname(inside))
+        try:
+            found = os.stat(os.path.basename(inside), dir_fd=below, follow_symlinks=False)
+        finally:
+            os.close(below)
+        if stat.S_ISLNK(found.st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        return found
+
+    def make(self, path: str, *, mode: int, sync: bool) -> None:
+        """Create the folder at `path`, with those above it that are missing. `NotADirectoryError` where a file is in the way."""
+        make_folder(self.root, mode=mode, sync=sync)
+        try:
+            _make(self.root, path, mode=mode, sync=sync)
+        except OSError as error:
+            if error.errno not in _LINKED:
+                raise
+            _make(*self._behind(path), mode=mode, sync=sync)
+
+    def _behind(self, path: str, wanted: str = "") -> tuple[str, str]:
+        """Where `path` really is: a root without links, and the path in it. Whether it is there, the next walk will tell."""
+        target = os.path.realpath(os.path.join(self.root, path))
+        for place in map(os.path.realpath, (self.root, *self.allowed)):
+            if target == place or target.startswith(place.rstrip("/") + "/"):
+                return place, target[len(place) :].lstrip("/")
+        raise PathError(
+            f"a symbolic link leads out of the table, to {target}",
+            path=wanted or path,
+            hint="If that is meant, add the place to `allowed_roots`",
+        )
+
+
+def _segments(path: str) -> list[str]:
+    return [segment for segment in path.split("/") if segment not in ("", ".")]
+
+
+def _descend(root: str, path: str) -> int:
+    descriptor = os.open(root, _FOLDER)
+    for segment in _segments(path):
+        try:
+            below = os.open(segment, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        descriptor = below
+    return descriptor
+
+
+def _make(root: str, path: str, *, mode: int, sync: bool) -> None:
+    descriptor = os.open(root, _FOLDER)
+    try:
+        for segment in _segments(path):
+            try:
+                below = os.open(segment, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+            except FileNotFoundError:
+                below = _make_one(descriptor, segment, mode=mode, sync=sync)
+            descriptor, above = below, descriptor
+            os.close(above)
+    finally:
+        os.close(descriptor)
+
+
+def _make_one(folder: int, name: str, *, mode: int, sync: bool) -> int:
+    try:
+        os.mkdir(name, mode, dir_fd=folder)
+    except FileExistsError:
+        pass  # another process was first, or something is in the way: opening it tells which
+    else:
+        if sync:
+            sync_folder(folder)
+    return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
