@@ -45,7 +45,7 @@ def changes(
             tables without a change data feed; `files` ignores change data files.
         columns: which of the table's columns, in that order; None for all.
         storage_options: of the URI's scheme.
-        allowed_roots: where absolute paths in the log (clones) may lead besides the table.
+        allowed_roots: where absolute paths in the log (clones) and symbolic links may lead besides the table.
 
     Returns:
         A reader whose batches have the table's columns as of `end`, then `_change_type` (dictionary-encoded string), `_commit_version`

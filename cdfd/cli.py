@@ -136,7 +136,11 @@ TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="Path or URI of a De
 CONFIG = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration file.")]
 ROOTS = Annotated[
     list[str] | None,
-    typer.Option("--allowed-root", metavar="URI", help="Where absolute file paths (clones) may lead; repeatable."),
+    typer.Option(
+        "--allowed-root",
+        metavar="URI",
+        help="Where absolute file paths (clones) and symbolic links may lead; repeatable.",
+    ),
 ]
 
 
@@ -322,11 +326,12 @@ def inspect(
     table: TABLE,
     version: Annotated[int | None, typer.Option(min=0, help="As of this version; default: the newest.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    allowed_root: ROOTS = None,
 ) -> None:
     """Show what a table is, what stops us from reading it, and where its changes will come from."""
     from cdfd import inspection
 
-    _print(inspection.report(table, version, as_json=as_json))
+    _print(inspection.report(table, version, as_json=as_json, allowed_roots=tuple(allowed_root or ())))
 
 
 @app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cdfd.delta.protocol import cdf_enabled, features_report, in_commit_timestamps_enabled
@@ -13,19 +13,19 @@ from cdfd.errors import CdfdError
 from cdfd.table import Table
 
 
-def report(uri: str, version: int | None = None, *, as_json: bool = False) -> str:
+def report(uri: str, version: int | None = None, *, as_json: bool = False, allowed_roots: Sequence[str] = ()) -> str:
     """The report as text for people, or as JSON, with a final line feed.
 
     Raises:
         CdfdError: there is no table, or its log is broken. A feature that stops us from reading is part of the report instead.
     """
-    found = asyncio.run(gather(uri, version))
+    found = asyncio.run(gather(uri, version, allowed_roots))
     return json.dumps(found, indent=2) + "\n" if as_json else "".join(f"{line}\n" for line in _lines(found))
 
 
-async def gather(uri: str, version: int | None = None) -> dict[str, Any]:
+async def gather(uri: str, version: int | None = None, allowed_roots: Sequence[str] = ()) -> dict[str, Any]:
     """The facts, as JSON values."""
-    table = Table.open(uri)
+    table = Table.open(uri, None, allowed_roots)
     found = await table.log.found_header(version)
     facts: dict[str, Any] = {"table": table.uri, "version": found.version}
     if found.protocol is None or found.metadata is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -163,7 +164,8 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
                 raise StorageError("standard output is closed")
             yield sys.stdout.buffer
         else:
-            with path.open("wb") as file:
+            # Rows may be anybody's secrets: a file that is new is for this user alone.
+            with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 yield file
     except BrokenPipeError:
         raise

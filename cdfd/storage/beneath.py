@@ -43,21 +43,32 @@ class Beneath:
     @contextmanager
     def folder(self, path: str, wanted: str = "") -> Iterator[int]:
         """A descriptor of the folder at `path`, good as `dir_fd`; the root is the empty path. Errors name the path that is `wanted` in it."""
-        try:
-            descriptor = _descend(self.root, path)
-        except OSError as error:
-            if error.errno not in _LINKED:
-                raise
-            descriptor = _descend(*self._behind(path, wanted))
+        descriptor = self._folder(path, wanted)
         try:
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def open_in(self, folder: int, path: str, flags: int) -> int:
-        """A descriptor of the file at `path`, the folder of which is open."""
+    def _folder(self, path: str, wanted: str) -> int:
         try:
-            return os.open(os.path.basename(path), flags | os.O_NOFOLLOW, dir_fd=folder)
+            return _descend(self.root, path)
+        except OSError as error:
+            if error.errno not in _LINKED:
+                raise
+        return _descend(*self._behind(path, wanted))
+
+    def open(self, path: str, flags: int) -> int:
+        """A descriptor of the file at `path`."""
+        folder = self._folder(path.rpartition("/")[0], path)
+        try:
+            return self.open_in(folder, path, flags)
+        finally:
+            os.close(folder)
+
+    def open_in(self, folder: int, path: str, flags: int) -> int:
+        """The same, where the folder of the file is open."""
+        try:
+            return os.open(path.rpartition("/")[2], flags | os.O_NOFOLLOW, dir_fd=folder)
         except OSError as error:
             if error.errno not in _LINKED:
                 raise
@@ -111,8 +122,10 @@ def _segments(path: str) -> list[str]:
 
 
 def _descend(root: str, path: str) -> int:
-    descriptor = os.open(root, _FOLDER)
-    for segment in _segments(path):
+    # Links are followed on the way to the first segment, that is in the root, and in no other.
+    first, *others = _segments(path) or ("",)
+    descriptor = os.open(f"{root}/{first}", _FOLDER | os.O_NOFOLLOW if first else _FOLDER)
+    for segment in others:
         try:
             below = os.open(segment, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
         finally:

@@ -134,17 +134,7 @@ class LocalStorage:
 
     def _open(self, path: str) -> int:
         check_path(path)
-        with self._beneath.folder(os.path.dirname(path), path) as folder:
-            return self._open_in(folder, path)
-
-    def _open_in(self, folder: int, path: str) -> int:
-        descriptor = self._beneath.open_in(folder, path, _OPEN)
-        try:
-            _require_file(os.fstat(descriptor), path)
-        except StorageError:
-            os.close(descriptor)
-            raise
-        return descriptor
+        return _regular(self._beneath.open(path, _OPEN), path)
 
     def _read(self, path: str, start: int, length: int | None) -> tuple[bytes, Stat]:
         with _translated("read", path):
@@ -169,7 +159,8 @@ class LocalStorage:
             with suppress(StorageError):
                 for path in paths:
                     with _translated("read", path):
-                        data, stat = _content(self._open_in(descriptor, path), path, 0, length + 1)
+                        file = _regular(self._beneath.open_in(descriptor, path, _OPEN), path)
+                        data, stat = _content(file, path, 0, length + 1)
                     if stat.size > length or len(data) != stat.size:
                         break
                     length -= stat.size
@@ -256,6 +247,16 @@ class LocalStorage:
             raise ExistsError("there is an object with that name already", path=path) from error
         except OSError as error:
             raise _storage_error("write", path, error) from error
+
+
+def _regular(descriptor: int, path: str) -> int:
+    """The descriptor of a regular file; that of anything else is closed."""
+    try:
+        _require_file(os.fstat(descriptor), path)
+    except StorageError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _content(descriptor: int, path: str, start: int, length: int | None) -> tuple[bytes, Stat]:

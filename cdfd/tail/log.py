@@ -248,7 +248,8 @@ class DeltaLog:
         """Version that `_last_checkpoint` names. It only saves a listing, so one that cannot be used is ignored with a warning."""
         path = log_path(paths.LAST_CHECKPOINT)
         try:
-            return last_checkpoint.parse(await self.storage.read(path)).version
+            with self._named():
+                return last_checkpoint.parse(await self.storage.read(path)).version
         except NotFoundError:
             return None
         except LogError as error:

@@ -62,6 +62,7 @@ class TestTail:
     def test_into_a_file(self, orders: str, tmp_path: Path) -> None:
         place = tmp_path / "changes.jsonl"
         ended = cdfd("tail", orders, "--from", "0", "--until", "now", "-o", place)
+        assert place.stat().st_mode & 0o777 == 0o600
         assert (ended.code, ended.out, ended.err) == (0, "", "")
         assert brief(Ended(0, place.read_text(), "")) == ALL
 

@@ -120,6 +120,71 @@ class TestFolder:
             "delivered": True,
         }
 
+    @pytest.mark.parametrize("mode", [0o600, 0o640, 0o664])
+    def test_who_may_read(self, tmp_path: Path, mode: int) -> None:
+        seen = dict[str, int]()
+
+        def modes() -> dict[str, int]:
+            return {each.name: each.stat().st_mode & 0o777 for each in (tmp_path / "a").rglob("*")}
+
+        async def scenario() -> None:
+            sink = await FilesSink.open(tmp_path / "a/b", LINES, mode=mode)
+            delivery = await sink.begin(at(7))
+            await delivery.write(rows(1, 2))
+            seen.update(modes())
+            await delivery.commit(at(8))
+            await sink.close()
+
+        umask = os.umask(0o002)
+        try:
+            asyncio.run(scenario())
+        finally:
+            os.umask(umask)
+        folder = {0o600: 0o700, 0o640: 0o750, 0o664: 0o775}[mode]
+        on_its_way = next(name for name in seen if name.startswith(".cdfd-"))
+        assert seen[on_its_way] == mode
+        assert modes() == {"b": folder, ".lock": 0o600, "00000000000000000007.jsonl": mode, "_position.json": mode}
+        assert (tmp_path / "a").stat().st_mode & 0o777 == folder
+
+    @pytest.mark.parametrize("name", [".lock", "_position.json"])
+    def test_a_link_in_the_place_of_a_file_of_ours(self, tmp_path: Path, name: str) -> None:
+        (tmp_path / "precious").write_bytes(b"{}")
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / name).symlink_to(tmp_path / ("precious" if name != ".lock" else "made"))
+        with pytest.raises(SinkError, match="cannot open the folder"):
+            asyncio.run(position(tmp_path / "out"))
+        assert names(tmp_path) == ["out", "precious"]
+        assert (tmp_path / "precious").read_bytes() == b"{}"
+
+    def test_deliveries_replace_a_link(self, tmp_path: Path) -> None:
+        """Put there after the start."""
+        (tmp_path / "precious").write_bytes(b"kept")
+
+        async def scenario() -> None:
+            sink = await FilesSink.open(tmp_path / "out", LINES)
+            (tmp_path / "out/_position.json").symlink_to(tmp_path / "precious")
+            delivery = await sink.begin(at(7))
+            await delivery.commit(at(8))
+            await sink.close()
+
+        asyncio.run(scenario())
+        assert (tmp_path / "precious").read_bytes() == b"kept"
+        assert peek(str(tmp_path / "out")) == at(8)
+
+    def test_a_fifo_in_the_place_of_the_position(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "_position.json")
+        with pytest.raises(SinkError, match="position of the sink cannot be read"):
+            asyncio.run(position(tmp_path))
+
+    def test_a_folder_that_is_a_link(self, tmp_path: Path) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "real")
+        for use in (lambda: asyncio.run(position(tmp_path / "link")), lambda: peek(str(tmp_path / "link"))):
+            with pytest.raises(SinkError, match="is a symbolic link") as caught:
+                use()
+            assert "sink.path" in (caught.value.hint or "")
+        assert names(tmp_path / "real") == []
+
     def test_consumed_files_may_go(self, tmp_path: Path) -> None:
         for version in range(3):
             asyncio.run(deliver(tmp_path, LINES, version, rows(version)))

@@ -652,10 +652,10 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     full = [False]
     sound = durable._write_temporary
 
-    def write(path: str, data: bytes, *, sync: bool) -> str:
+    def write(folder: int, data: bytes, *, mode: int, sync: bool) -> str:
         if full[0]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        return sound(path, data, sync=sync)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return sound(folder, data, mode=mode, sync=sync)
 
     monkeypatch.setattr(durable, "_write_temporary", write)
     return full
