@@ -87,7 +87,6 @@ async def _run(config: Settings, table: settings.Table, request: Request) -> tup
     stopping = Stopping(terminated=INTERRUPTED)
     backfill = Backfill(config, table, request, stopping.event)
     await stopping.run(backfill.run())
-    stopping.done()
     return f"{table.name}: {backfill.summary()}\n", 0 if backfill.ended else INTERRUPTED
 
 

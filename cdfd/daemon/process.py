@@ -68,7 +68,6 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
         loops = {table.name: partial(opened, table, stopping.event, monitors[table.name]) for table in config.tables}
         await stopping.run(Supervisor(loops, monitors, stopping.event, clock).run())
     logger.info("stopped")
-    stopping.done()
     return stopping.exit_code
 
 

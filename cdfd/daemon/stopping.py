@@ -63,15 +63,11 @@ class Stopping:
         """Log SIGHUP from here on, and go on. Nothing is read again while the daemon runs."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, logger.warning, HANGUP)
 
-    def done(self) -> None:
-        """Everything has ended by itself."""
-        if self._leave is not None:
-            self._leave.cancel()
-
     def _stop(self, exit_code: int) -> None:
         self.exit_code = exit_code
         self.event.set()
         if self._leave is None:
+            # Never cancelled: after the event loop, Python waits for its threads, one of which may be in a store that hangs.
             self._leave = Timer(LEAVE_SECONDS, self._give_up)
             self._leave.daemon = True
             self._leave.start()

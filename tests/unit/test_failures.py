@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from kafka.errors import InvalidTransactionTimeoutError, KafkaError, ProducerFencedError, RequestTimedOutError
+from kafka.errors import (
+    InvalidTimestampError,
+    InvalidTransactionTimeoutError,
+    KafkaError,
+    ProducerFencedError,
+    RequestTimedOutError,
+)
 
 from cdfd.errors import FencedError
 from cdfd.sinks.kafka.failures import translated
@@ -25,6 +31,12 @@ def test_an_answer_that_did_not_come_in_time_may_come_the_next_time() -> None:
     text = "Could not execute transactional request for unknown reasons"
     for error in (KafkaError(f"{text}: {RequestTimedOutError('after 9999 ms')}"), KafkaError(f"{text}: None")):
         assert translated(error, "commit a transaction").retriable
+
+
+def test_a_clock_that_is_wrong_is_transient() -> None:
+    error = translated(InvalidTimestampError(), "deliver")
+    assert error.retriable
+    assert "clock" in (error.hint or "")
 
 
 def test_an_error_without_a_code() -> None:

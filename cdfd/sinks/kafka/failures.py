@@ -11,7 +11,7 @@ from cdfd.errors import FencedError, SinkError
 _INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED = 47, 90
 _FENCED = frozenset({_INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED})
 
-# The broker and this producer do not agree on what was sent; a new producer begins anew.
+# The broker and this producer disagree on what was sent, which ends with a new producer; or on the time, which ends with a corrected clock.
 _RETRIABLE_WITH_ANOTHER = frozenset(
     {
         45,  # OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -20,6 +20,7 @@ _RETRIABLE_WITH_ANOTHER = frozenset(
         49,  # INVALID_PRODUCER_ID_MAPPING
         51,  # CONCURRENT_TRANSACTIONS
         59,  # UNKNOWN_PRODUCER_ID
+        32,  # INVALID_TIMESTAMP
         120,  # TRANSACTION_ABORTABLE
     }
 )
@@ -34,7 +35,7 @@ _HINTS = {
     18: _TOO_LARGE,
     29: _ACCESS + " It needs Write and Describe on the topic.",
     31: _ACCESS + " It needs IdempotentWrite on the cluster.",
-    32: "The commit's timestamp is further off than the topic's message.timestamp.after.max.ms or .before.max.ms allow.",
+    32: "Is this machine's clock right? Records carry the time of their delivery, and the topic's message.timestamp.*.max.ms bounds it.",
     50: "Set sink.transaction_timeout to no more than the broker's transaction.max.timeout.ms.",
     53: _ACCESS + " It needs Write and Describe on the transactional id.",
     58: "Are sink.security.username and password right?",

@@ -1,0 +1,35 @@
+"""What a signal does to a process that delivers."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+HANGING = """
+import asyncio, threading
+from cdfd.daemon import stopping
+
+stopping.STOP_SECONDS, stopping.LEAVE_SECONDS = 0.05, 0.5
+
+
+async def main():
+    stop = stopping.Stopping()
+    asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+    print("ready", flush=True)
+    await stop.run(stop.event.wait())
+    print("stopped", flush=True)
+    return stop.exit_code
+
+raise SystemExit(asyncio.run(main()))
+"""
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process() -> None:
+    """A read in a store that does not answer is one of the threads that Python waits for at its end."""
+    with subprocess.Popen([sys.executable, "-c", HANGING], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "stopped\n"
+        assert process.wait(30) == 0
