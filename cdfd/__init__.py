@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,8 +15,32 @@ __all__ = ["__version__", "changes", "follow", "snapshot"]
 
 def __getattr__(name: str) -> Any:
     # Arrow and the rest take a third of a second to import; `cdfd --help` and a config check should not wait for them.
-    if name in ("changes", "snapshot", "follow"):
+    if name in ("snapshot", "follow"):
         import cdfd.api
 
         return getattr(cdfd.api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """`cdfd.changes` is the function, although there is a package of that name, and importing a package binds its name in its parent.
+
+    Modules of the package are imported from it, as in `from cdfd.changes.plan import ChangePlan`.
+    """
+
+    @property
+    def changes(self) -> Any:
+        import cdfd.api
+
+        return cdfd.api.changes
+
+    @changes.setter
+    def changes(self, package: ModuleType) -> None:
+        """What the import system binds is dropped."""
+
+
+sys.modules[__name__].__class__ = _Package

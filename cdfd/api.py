@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -15,10 +15,12 @@ from cdfd.changes.columns import change_schema
 from cdfd.changes.conform import Conformer
 from cdfd.changes.execute import Execution, everything, in_thread, named
 from cdfd.changes.plan import ChangePlan, Changes
+from cdfd.changes.stream import PlanStream
 from cdfd.delta.header import Header
 from cdfd.errors import ConfigError
-from cdfd.table import Table
-from cdfd.tail.start import Start, awaited_start, check_range, start_version, until_version
+from cdfd.table import Table, Uri
+from cdfd.tail.bounds import Start
+from cdfd.tail.start import awaited_start, check_range, check_there, start_version, state_version, until_version
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -26,24 +28,25 @@ StorageOptions = Mapping[str, object]
 
 
 def changes(
-    uri: str,
+    uri: Uri,
     start: Start = 0,
     end: Start | None = None,
     *,
     changes: Changes = "auto",
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | str | None = None,
     storage_options: StorageOptions | None = None,
-    allowed_roots: Sequence[str] = (),
+    allowed_roots: Sequence[Uri] = (),
 ) -> pa.RecordBatchReader:
     """The row-level changes of the versions `start` to `end`, both included.
 
     Args:
         uri: a path or URI of a Delta table.
-        start: a version, `earliest`, or a timestamp (the first version not before it).
-        end: a version or a timestamp (the last version not after it); None for the newest there is now.
+        start: a version (-1 is the newest, -2 the one before), `earliest`, or a time (the first version not before it): a
+            `datetime`, a `date` (its midnight, UTC), `2026-01-31T12:00:00Z`, `1 hour ago`, or milliseconds since the Unix epoch (13 digits).
+        end: a version or a time as for `start` (the last version not after it); None for the newest there is now.
         changes: `auto` reads change data files where there are any and derives changes from file actions elsewhere; `cdf` refuses
             tables without a change data feed; `files` ignores change data files.
-        columns: which of the table's columns, in that order; None for all.
+        columns: which of the table's columns, in that order, or the name of one; None for all.
         storage_options: of the URI's scheme.
         allowed_roots: where absolute paths in the log (clones) and symbolic links may lead besides the table.
 
@@ -56,7 +59,8 @@ def changes(
     Raises:
         CdfdError: here or while reading, naming table, version and file.
     """
-    table = Table.open(uri, storage_options, allowed_roots)
+    table, columns = Table.open(uri, storage_options, allowed_roots), _names(columns)
+    stream = table.stream(changes)
     with _Loop() as loop:
         first, last, header = loop.run(_range(table, start, end))
     conformer = Conformer(header.schema if columns is None else header.schema.select(columns))
@@ -65,25 +69,25 @@ def changes(
     def rows() -> Iterator[pa.RecordBatch]:
         # A loop of its own: a reader that is never read must not leave a thread behind.
         with _Loop() as loop:
-            for found in execution.batches(_plans(loop, table, first, last, changes)):
+            for found in execution.batches(_plans(loop, table, stream, first, last)):
                 yield conformer.conform(found)
 
     return pa.RecordBatchReader.from_batches(conformer.schema, rows())
 
 
 def snapshot(
-    uri: str,
+    uri: Uri,
     version: Start | None = None,
     *,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | str | None = None,
     storage_options: StorageOptions | None = None,
-    allowed_roots: Sequence[str] = (),
+    allowed_roots: Sequence[Uri] = (),
 ) -> pa.RecordBatchReader:
     """The live rows of a table, as `insert`s of that version: what a copy starts from before it takes `changes`.
 
     Args:
         uri: a path or URI of a Delta table.
-        version: a version or a timestamp (the last version not after it); None for the newest.
+        version: a version or a time, as `end` of `changes`; None for the newest.
         columns, storage_options, allowed_roots: as for `changes`.
 
     Returns:
@@ -92,9 +96,9 @@ def snapshot(
     Raises:
         CdfdError: here or while reading, naming table, version and file.
     """
-    table = Table.open(uri, storage_options, allowed_roots)
+    table, columns = Table.open(uri, storage_options, allowed_roots), _names(columns)
     with _Loop() as loop:
-        at = loop.run(until_version(table.log, version))
+        at = loop.run(state_version(table.log, version))
         found = loop.run(table.stream().snapshot(at))
     chosen = found.plan.schema if columns is None else found.plan.schema.select(columns)
     execution = Execution(table.files, lambda _: chosen, whole=columns is None)
@@ -103,13 +107,13 @@ def snapshot(
 
 
 async def follow(
-    uri: str,
+    uri: Uri,
     start: Start = "latest",
     *,
     changes: Changes = "auto",
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | str | None = None,
     storage_options: StorageOptions | None = None,
-    allowed_roots: Sequence[str] = (),
+    allowed_roots: Sequence[Uri] = (),
     poll_interval: float = 1.0,
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """Row-level changes as they are committed, for ever.
@@ -119,25 +123,35 @@ async def follow(
 
     Args:
         uri: a path or URI of a Delta table.
-        start: `latest` (what is committed from now on; all of a table that has yet to appear), `earliest`, a version, or a timestamp.
+        start: `latest` (what is committed from now on; all of a table that has yet to appear), or as for `changes`.
         changes, columns, storage_options, allowed_roots: as for `changes`.
         poll_interval: seconds between looks where the file system gives no hints; backs off to five times that while nothing comes.
 
     Raises:
         CdfdError: naming table, version and file.
     """
-    table = Table.open(uri, storage_options, allowed_roots)
+    table, columns = Table.open(uri, storage_options, allowed_roots), _names(columns)
+    stream = table.stream(changes)
     execution = Execution(
-        table.files, everything if columns is None else partial(named, tuple(columns)), whole=columns is None
+        table.files, everything if columns is None else partial(named, columns), whole=columns is None
     )
     with table.tailer(interval=poll_interval, max_interval=5 * poll_interval) as tailer:
         first = await awaited_start(tailer, start)
         if columns is not None:
             (await table.log.header()).schema.select(columns)
-        async for version in table.stream(changes).versions(tailer, first):
+        async for version in stream.versions(tailer, first):
             async with aclosing(in_thread(execution.batches([version.plan]))) as batches:
                 async for found in batches:
                     yield found.rows
+
+
+def _names(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:
+    if columns is None or isinstance(columns, str):
+        return None if columns is None else (columns,)
+    found = tuple(columns) if isinstance(columns, Iterable) else (columns,)
+    if not all(isinstance(name, str) for name in found):
+        raise ConfigError(f"columns is {columns!r:.100}", hint='Give names, such as ["id", "amount"]')
+    return found
 
 
 async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, int, Header]:
@@ -146,9 +160,8 @@ async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, in
     first, header = await _both(start_version(table.log, start), table.log.header())
     last = header.version if end is None else await until_version(table.log, end)
     assert last is not None
-    if last > header.version:
-        raise ConfigError(f"there is no version {last}; the newest is {header.version}", table=table.uri)
-    check_range(first, last, table.uri)
+    await check_there(table.log, last, header.version)
+    await check_range(table.log, first, last)
     return first, last, header if last in (first - 1, header.version) else await table.log.header(last)
 
 
@@ -161,10 +174,10 @@ async def _both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> t
     return cast(tuple[T, U], (first, second))
 
 
-def _plans(loop: _Loop, table: Table, first: int, last: int, changes: Changes) -> Iterator[ChangePlan]:
+def _plans(loop: _Loop, table: Table, stream: PlanStream, first: int, last: int) -> Iterator[ChangePlan]:
     with table.tailer(replacements=True) as tailer:
-        stream = table.stream(changes).versions(tailer, first, last)
-        while (version := loop.run(anext(stream, None))) is not None:
+        planned = stream.versions(tailer, first, last)
+        while (version := loop.run(anext(planned, None))) is not None:
             yield version.plan
 
 

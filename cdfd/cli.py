@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from cdfd import __version__
-from cdfd.errors import CdfdError, StorageError
+from cdfd.errors import CdfdError, ConfigError, StorageError
 
 
 class _Group(TyperGroup):
@@ -74,7 +74,6 @@ app = typer.Typer(
     cls=_Commands,
     help="Every row-level change of a Delta Lake table, in order and exactly once.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -144,6 +143,12 @@ ROOTS = Annotated[
 ]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        _print(f"cdfd {__version__}\n")
+        raise typer.Exit
+
+
 @app.callback()
 def _main(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug log lines.")] = False,
@@ -151,6 +156,9 @@ def _main(
         LogFormat, typer.Option(help="Log lines on stderr; auto: text on a terminal, else JSON.")
     ] = LogFormat.auto,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show our version and exit.")
+    ] = False,
 ) -> None:
     _Options.debug, _Options.log_format, _Options.log_level = debug, log_format.value, log_level
     _Options.apply()
@@ -183,10 +191,11 @@ def demo(
 def tail(
     table: TABLE,
     from_: Annotated[
-        str, typer.Option("--from", metavar="WHERE", help="earliest, latest, a version or a timestamp.")
-    ] = "latest",
+        str | None,
+        typer.Option("--from", metavar="WHERE", help="Default: latest; with --until, earliest (or only the snapshot)."),
+    ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="WHERE", help="now, a version or a timestamp; default: follow.")
+        str | None, typer.Option(metavar="WHERE", help="The last version, or now. Default: follow for ever.")
     ] = None,
     snapshot: Annotated[
         bool, typer.Option("--snapshot", help="First the live rows at the starting version, as inserts.")
@@ -197,11 +206,21 @@ def tail(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here, not to standard output.")
     ] = None,
+    append: Annotated[bool, typer.Option("--append", help="With -o: write after what FILE holds.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="With -o: drop what FILE holds.")] = False,
     allowed_root: ROOTS = None,
 ) -> None:
-    """Print change rows, one JSON object a line."""
+    """Print change rows, one JSON object a line.
+
+    WHERE is a version (-1 is the newest, -2 the one before), earliest, latest, now, or a time: 2026-01-31, 2026-01-31T12:00:00Z,
+    "1 hour ago", or milliseconds since the Unix epoch (13 digits). Times without a zone are UTC.
+    """
     from cdfd import tailing
 
+    if (append and overwrite) or ((append or overwrite) and output is None):
+        raise ConfigError(
+            "--append and --overwrite say what to do with the file of -o", hint="Give -o FILE and one of them"
+        )
     tailing.run(
         tailing.Request(
             uri=table,
@@ -212,6 +231,7 @@ def tail(
             columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
             format=format.value,
             output=output,
+            existing="append" if append else "overwrite" if overwrite else "refuse",
             allowed_roots=tuple(allowed_root or ()),
         )
     )
@@ -257,11 +277,11 @@ def backfill(
     config: CONFIG,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Name of a table of the configuration.")],
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="WHERE", help="earliest, a version or a timestamp.")
+        str | None, typer.Option("--from", metavar="WHERE", help="The first version, as `cdfd tail` takes it.")
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(metavar="WHERE", help="now, a version or a timestamp; default: now, or only the snapshot."),
+        typer.Option(metavar="WHERE", help="The last version. Default: now, or only the snapshot."),
     ] = None,
     snapshot: Annotated[
         bool,
@@ -324,7 +344,9 @@ def reset(config: CONFIG, table: NAME) -> None:
 @app.command()
 def inspect(
     table: TABLE,
-    version: Annotated[int | None, typer.Option(min=0, help="As of this version; default: the newest.")] = None,
+    version: Annotated[
+        str | None, typer.Option(metavar="WHERE", help="As of this version or time. Default: the newest.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
     allowed_root: ROOTS = None,
 ) -> None:
@@ -348,7 +370,7 @@ def version() -> None:
 def main() -> None:
     """Entry point: runs a command, and turns what goes wrong into a line on stderr and an exit code."""
     try:
-        app()
+        app(prog_name="cdfd")
     except CdfdError as error:
         if _Options.debug:
             traceback.print_exc()

@@ -11,9 +11,11 @@ from cdfd.delta.protocol import cdf_enabled, features_report, in_commit_timestam
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CdfdError
 from cdfd.table import Table
+from cdfd.tail.bounds import Start
+from cdfd.tail.start import state_version
 
 
-def report(uri: str, version: int | None = None, *, as_json: bool = False, allowed_roots: Sequence[str] = ()) -> str:
+def report(uri: str, version: Start | None = None, *, as_json: bool = False, allowed_roots: Sequence[str] = ()) -> str:
     """The report as text for people, or as JSON, with a final line feed.
 
     Raises:
@@ -23,10 +25,10 @@ def report(uri: str, version: int | None = None, *, as_json: bool = False, allow
     return json.dumps(found, indent=2) + "\n" if as_json else "".join(f"{line}\n" for line in _lines(found))
 
 
-async def gather(uri: str, version: int | None = None, allowed_roots: Sequence[str] = ()) -> dict[str, Any]:
+async def gather(uri: str, version: Start | None = None, allowed_roots: Sequence[str] = ()) -> dict[str, Any]:
     """The facts, as JSON values."""
     table = Table.open(uri, None, allowed_roots)
-    found = await table.log.found_header(version)
+    found = await table.log.found_header(await state_version(table.log, version))
     facts: dict[str, Any] = {"table": table.uri, "version": found.version}
     if found.protocol is None or found.metadata is None:
         found.finish()

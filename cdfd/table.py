@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
+from typing import get_args
 
 from cdfd.changes.plan import Changes
 from cdfd.changes.read import TableFiles
 from cdfd.changes.stream import PlanStream, Version
+from cdfd.errors import ConfigError
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import open_table
 from cdfd.tail.arrivals import Arrivals
@@ -19,6 +21,8 @@ from cdfd.tail.log import DeltaLog
 from cdfd.tail.notifications import Notifications
 from cdfd.tail.tailer import Tailer
 from cdfd.tail.watch import Backoff, DirectoryWatch, PollWatch, Watch
+
+Uri = str | os.PathLike[str]
 
 POLL_SECONDS = 1.0
 MAX_POLL_SECONDS = 5.0
@@ -38,17 +42,19 @@ class Table:
 
     @classmethod
     def open(
-        cls, uri: str, storage_options: Mapping[str, object] | None = None, allowed_roots: Sequence[str] = ()
+        cls, uri: Uri, storage_options: Mapping[str, object] | None = None, allowed_roots: Sequence[Uri] = ()
     ) -> Table:
         """The table at a path or URI. Touches nothing yet.
 
         Raises:
-            ConfigError: a URI that is malformed.
+            ConfigError: a URI that is malformed, or of another type than text or a path.
             UnsupportedError: a URI of a scheme that cdfd has no storage for.
         """
-        storage = open_table(uri, storage_options, allowed_roots)
-        opened = cache(lambda root: open_table(root, storage_options, allowed_roots))
-        return cls(DeltaLog(storage), TableFiles(storage, opened, tuple(allowed_roots)))
+        roots = (allowed_roots,) if isinstance(allowed_roots, str | os.PathLike) else allowed_roots
+        allowed = tuple(map(_text, roots))
+        storage = open_table(_text(uri), storage_options, allowed)
+        opened = cache(lambda root: open_table(root, storage_options, allowed))
+        return cls(DeltaLog(storage), TableFiles(storage, opened, allowed))
 
     @property
     def uri(self) -> str:
@@ -56,7 +62,13 @@ class Table:
         return self.log.storage.uri
 
     def stream(self, changes: Changes = "auto") -> PlanStream:
-        """Its plans, version by version."""
+        """Its plans, version by version.
+
+        Raises:
+            ConfigError: `changes` is unknown.
+        """
+        if changes not in get_args(Changes):
+            raise ConfigError(f"changes is {changes!r:.100}", hint=f"One of: {', '.join(get_args(Changes))}")
         return PlanStream(self.log, changes)
 
     @contextmanager
@@ -93,6 +105,13 @@ class Table:
                 yield Tailer(self.log, watch, time, Backoff(interval, max_interval), replacements=replacements)
             finally:
                 watch.close()
+
+
+def _text(uri: object) -> str:
+    found = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
+    if not isinstance(found, str):
+        raise ConfigError(f"the location of a table is {found!r:.100}", hint="Give a path, or a URI as text")
+    return found
 
 
 async def versions(

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import signal
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,10 +28,11 @@ from cdfd.changes.lanes import mapped
 from cdfd.changes.plan import ChangePlan
 from cdfd.encoding.debezium import DebeziumEncoder
 from cdfd.encoding.json import LineEncoder
-from cdfd.errors import StorageError
+from cdfd.errors import ConfigError, StorageError
 from cdfd.report import Report, watched
 from cdfd.table import Table, versions
-from cdfd.tail.start import awaited_start, check_range, parsed, start_version, until_version
+from cdfd.tail.bounds import parsed
+from cdfd.tail.start import awaited_start, check_range, check_there, start_version, state_version, until_version
 from cdfd.tail.tailer import Tailer
 
 logger = logging.getLogger("cdfd.tail")
@@ -39,18 +41,27 @@ BATCH_ROWS = 16_384
 """Rows to encode at once: encoding takes several times a batch's own memory."""
 
 
+Existing = Literal["refuse", "append", "overwrite"]
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to print; the options of the command."""
+    """What to print; the options of the command.
+
+    Attributes:
+        start: where the range begins. None: at `latest`; with `until` at `earliest`, or with `until` and `snapshot` at `until`.
+        existing: what to do with an `output` that holds something.
+    """
 
     uri: str
-    start: str = "latest"
+    start: str | None = None
     until: str | None = None
     snapshot: bool = False
     changes: Literal["auto", "cdf", "files"] = "auto"
     columns: tuple[str, ...] | None = None
     format: Literal["flat", "debezium"] = "flat"
     output: Path | None = None
+    existing: Existing = "refuse"
     allowed_roots: tuple[str, ...] = ()
 
 
@@ -61,7 +72,7 @@ def run(request: Request) -> None:
         CdfdError: naming table, version and file; whole versions before it are written.
     """
     allocator.prefer_small()
-    with _opened(request.output) as out:
+    with _opened(request.output, request.existing) as out:
         asyncio.run(_run(request, out))
 
 
@@ -96,6 +107,7 @@ async def _write(request: Request, writer: Writer) -> None:
         first, last = await _range(table, tailer, request)
         if request.columns is not None:
             (await table.log.header()).schema.select(request.columns)
+        writer.begin(empty=request.existing == "overwrite")
         stream = table.stream(request.changes)
         planned = versions(table, tailer, stream, first, last, snapshot=request.snapshot)
         async with contextlib.aclosing(bursts(planned)) as ready:
@@ -104,15 +116,24 @@ async def _write(request: Request, writer: Writer) -> None:
 
 
 async def _range(table: Table, tailer: Tailer, request: Request) -> tuple[int, int | None]:
-    last = await until_version(table.log, request.until)
+    """The first version and the last, None for no end."""
+    log, start = table.log, request.start
     if request.until is None:
-        first = await awaited_start(tailer, request.start)
-    else:
-        first = await start_version(table.log, request.start)
-    if request.snapshot and parsed(request.start) == "latest":
-        first = await table.log.latest_version()
-    if last is not None:
-        check_range(first, last, table.uri)
+        start = "latest" if start is None else start
+        first = await awaited_start(tailer, start)
+        # The newest version is what `latest` means to a snapshot; to changes it is the one after it.
+        return await log.latest_version() if request.snapshot and parsed(start) == "latest" else first, None
+    if start is None and request.snapshot:
+        last = await state_version(log, request.until)
+        assert last is not None
+        await check_there(log, last, await log.latest_version())
+        return last, last
+    last = await until_version(log, request.until)
+    assert last is not None
+    start = "earliest" if start is None else start
+    latest = request.snapshot and parsed(start) == "latest"
+    first = await log.latest_version() if latest else await start_version(log, start)
+    await check_range(log, first, last)
     return first, last
 
 
@@ -127,6 +148,11 @@ class Writer:
         self._flat = LineEncoder()
         self._report = Report(logger, "written", table, terminal=terminal)
         self._stopped = False
+
+    def begin(self, *, empty: bool) -> None:
+        """Rows are about to come. Only now an output may lose what it held: a request that is refused costs nobody a file."""
+        if empty and _holds_something(self._out):
+            self._out.truncate(0)
 
     def stop(self) -> None:
         """End the `write` that runs in another thread, before its next batch."""
@@ -156,7 +182,7 @@ class Writer:
 
 
 @contextlib.contextmanager
-def _opened(path: Path | None) -> Iterator[BinaryIO]:
+def _opened(path: Path | None, existing: Existing) -> Iterator[BinaryIO]:
     """The output. What goes wrong with it is an error of ours, but for a reader that has seen enough."""
     try:
         if path is None:
@@ -165,9 +191,19 @@ def _opened(path: Path | None) -> Iterator[BinaryIO]:
             yield sys.stdout.buffer
         else:
             # Rows may be anybody's secrets: a file that is new is for this user alone.
-            with open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                if existing == "refuse" and _holds_something(file):
+                    raise ConfigError(
+                        "the output file is there already", path=str(path), hint="Give --append or --overwrite"
+                    )
                 yield file
     except BrokenPipeError:
         raise
     except OSError as error:
         raise StorageError(f"cannot write: {error.strerror or error}", path=str(path or "standard output")) from error
+
+
+def _holds_something(file: BinaryIO) -> bool:
+    """Whether it is a regular file that is not empty. A device or a pipe has nothing to lose."""
+    found = os.fstat(file.fileno())
+    return stat.S_ISREG(found.st_mode) and found.st_size > 0

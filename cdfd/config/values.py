@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import unquote
 
+from cdfd.errors import ConfigError
+from cdfd.tail.bounds import parsed
+
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _UNIT_BYTES = {
     "": 1,
@@ -72,31 +75,40 @@ class Start:
 
     Attributes:
         kind: `snapshot`: the rows there are, then changes. `earliest`, `latest`: changes from the oldest version still
-            in the log, or from the next one on. `version`, `timestamp`: changes from that one on.
-        version: for `version`.
+            in the log, or from the next one on. `version`, `timestamp`, `ago`: changes from that one on.
+        version: for `version`; negative ones count from the newest, which is -1.
         timestamp_ms: for `timestamp`, milliseconds since the Unix epoch.
+        seconds_ago: for `ago`, counted when the table begins.
     """
 
-    kind: Literal["snapshot", "earliest", "latest", "version", "timestamp"]
+    kind: Literal["snapshot", "earliest", "latest", "version", "timestamp", "ago"]
     version: int | None = None
     timestamp_ms: int | None = None
+    seconds_ago: int | None = None
 
     @classmethod
     def parse(cls, value: object) -> Start:
-        """`snapshot`, `earliest`, `latest`, a version, or an ISO 8601 timestamp with its zone."""
-        expected = (
-            "expected snapshot, earliest, latest, a version such as 12, or a timestamp such as 2026-01-01T00:00:00Z"
-        )
+        """`snapshot`, or what `cdfd tail --from` takes."""
         if isinstance(value, Start):
             return value
-        match value:
-            case "snapshot" | "earliest" | "latest":
-                return cls(value)
-            case str() if re.fullmatch(r"[0-9]{1,19}", value) and int(value) <= _MAX_LONG:
-                return cls("version", version=int(value))
-            case str() if re.match(r"[0-9]{4}-", value):
-                return cls("timestamp", timestamp_ms=instant(value))
-        raise ValueError(expected)
+        if value == "snapshot":
+            return cls("snapshot")
+        try:
+            bound = parsed(value if isinstance(value, str) else "")
+        except ConfigError:
+            raise ValueError(
+                "expected snapshot, earliest, latest, a version such as 12 or -1, "
+                "or a time such as 2026-01-01T00:00:00Z or 1 hour ago"
+            ) from None
+        match bound:
+            case int():
+                return cls("version", version=bound)
+            case datetime.datetime():
+                return cls("timestamp", timestamp_ms=(bound - _EPOCH) // datetime.timedelta(milliseconds=1))
+            case datetime.timedelta():
+                return cls("ago", seconds_ago=bound // datetime.timedelta(seconds=1))
+            case _:
+                return cls("earliest" if bound == "earliest" else "latest")
 
     def __str__(self) -> str:
         if self.version is not None:
@@ -104,6 +116,8 @@ class Start:
         if self.timestamp_ms is not None:
             moment = _EPOCH + datetime.timedelta(milliseconds=self.timestamp_ms)
             return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        if self.seconds_ago is not None:
+            return f"{self.seconds_ago} seconds ago"
         return self.kind
 
 
@@ -149,21 +163,6 @@ class Listen:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def instant(value: object) -> int:
-    """An ISO 8601 timestamp with its zone, or a date (midnight UTC) -> milliseconds since the Unix epoch."""
-    expected = "expected a timestamp with its zone, such as 2026-01-01T00:00:00Z"
-    text = value if isinstance(value, str) else ""
-    if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
-        text += "T00:00:00Z"
-    try:
-        moment = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(expected) from None
-    if moment.tzinfo is None:
-        raise ValueError(expected)
-    return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)
 
 
 def seconds(value: object) -> float:

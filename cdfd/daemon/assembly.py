@@ -7,7 +7,6 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,9 +35,9 @@ from cdfd.sinks.files import FilesSink
 from cdfd.sinks.formats import JsonLines, Parquet, RowsFormat
 from cdfd.sinks.kafka.topics import PROGRESS_PREFIX
 from cdfd.tail.arrivals import Arrivals
+from cdfd.tail.bounds import Start
 from cdfd.tail.clock import Clock
 from cdfd.tail.notifications import Notifications
-from cdfd.tail.start import Start
 
 if TYPE_CHECKING:
     from cdfd.storage.sqs import Queue
@@ -238,12 +237,7 @@ def _check_folder(folder: str) -> str:
 
 def start_of(table: settings.Table) -> Start:
     """Where a table without a position begins, as `tail.start` takes it."""
-    start = table.start
-    if start.version is not None:
-        return start.version
-    if start.timestamp_ms is not None:
-        return datetime.fromtimestamp(start.timestamp_ms / 1000, UTC)
-    return start.kind
+    return str(table.start)
 
 
 def no_such_sink(config: Settings) -> UnsupportedError:

@@ -42,8 +42,9 @@ from cdfd.sinks.kafka.positions import progress_end, read_progress
 from cdfd.sinks.kafka.progress_records import Progress
 from cdfd.sinks.kafka.sink import KafkaSink
 from cdfd.table import versions
+from cdfd.tail.bounds import parsed
 from cdfd.tail.clock import SystemClock
-from cdfd.tail.start import check_range, parsed, start_version, until_version
+from cdfd.tail.start import check_range, start_version, until_version
 from cdfd.tail.tailer import Tailer
 
 logger = logging.getLogger("cdfd.backfill")
@@ -222,7 +223,7 @@ class Backfill:
                 table=self._opened.uri,
                 hint="Say `now`, or let the daemon deliver it",
             )
-        check_range(first, last, self._opened.uri)
+        await check_range(log, first, last)
         return Job(first, last, request.snapshot, request.start or "", request.until or "")
 
     @asynccontextmanager

@@ -30,7 +30,8 @@ from cdfd.progress.txn_state import is_ours
 from cdfd.report import Report
 from cdfd.sinks.base import Sink
 from cdfd.table import Table
-from cdfd.tail.start import Start, awaited_beginning
+from cdfd.tail.bounds import Start
+from cdfd.tail.start import awaited_beginning
 from cdfd.tail.tailer import Tailer
 
 logger = logging.getLogger("cdfd.feed")

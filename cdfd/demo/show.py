@@ -23,7 +23,7 @@ from cdfd.changes.stream import Version
 from cdfd.daemon.feed import Feed, Policies
 from cdfd.demo.writer import TableWriter
 from cdfd.encoding.json import LineEncoder, lines
-from cdfd.errors import SinkError
+from cdfd.errors import ExistsError, SinkError
 from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.files import FilesSink
 from cdfd.sinks.formats import JsonLines
@@ -78,8 +78,7 @@ def place_of(where: str | None) -> Iterator[Place]:
 
 async def _show(place: Place) -> None:
     table = Table.open(f"{place.lake}/orders")
-    writer = TableWriter(table.log.storage, ORDERS)
-    await writer.create()
+    writer = await created(table)
     say(f"A Delta table at {table.uri}, a daemon that delivers its changes to {place.folder / 'changes'}\n")
     stop = asyncio.Event()
     files = await FilesSink.open(place.folder / "changes", JsonLines(LineEncoder()))
@@ -104,6 +103,21 @@ async def _show(place: Place) -> None:
         f"From the writer's commit{synced(table)} to the delivery, synced to disk, {len(milliseconds)} commits: "
         f"median {statistics.median(milliseconds):.1f} ms, longest {milliseconds[-1]:.1f} ms."
     )
+
+
+async def created(table: Table) -> TableWriter:
+    """The demo's table, empty.
+
+    Raises:
+        ExistsError: there is a table at that place.
+    """
+    writer = TableWriter(table.log.storage, ORDERS)
+    try:
+        await writer.create()
+    except ExistsError as error:
+        error.hint = "The demo makes a table of its own: give it another place"
+        raise error.within(table=table.uri) from None
+    return writer
 
 
 def synced(table: Table) -> str:

@@ -21,7 +21,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from cdfd.changes.columns import CHANGE_COLUMNS
-from cdfd.demo.show import ORDERS, PATIENCE_SECONDS, SHOWN, Place, place_of, say, steps, synced
+from cdfd.demo.show import PATIENCE_SECONDS, SHOWN, Place, created, place_of, say, steps, synced
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import SinkError
 from cdfd.table import Table
@@ -56,8 +56,7 @@ def run(servers: str, where: str | None) -> None:
 
 async def _show(servers: str, place: Place) -> None:
     table = Table.open(f"{place.lake}/orders")
-    writer = TableWriter(table.log.storage, ORDERS)
-    await writer.create()
+    writer = await created(table)
     name = f"demo-{uuid.uuid4().hex[:6]}"
     topic = f"{name}.orders"
     config = place.folder / "shop.yaml"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Any, cast, get_args
 
 from cdfd.changes.plan import Changes
 from cdfd.errors import ConfigError
-from cdfd.tail.start import Start, parsed
+from cdfd.tail.bounds import Bound, parsed
 
 STORAGE = "storage."
 """What options for the table's store begin with: `storage.endpoint_url`."""
@@ -26,8 +27,8 @@ class SourceOptions:
 
     Attributes:
         path: the table's path or URI.
-        start: a version, a moment, `earliest`, `latest` or `snapshot`; None for what is usual.
-        end: a version or a moment; None for the newest version there is.
+        start: a version, a moment, how long ago, `earliest`, `latest` or `snapshot`; None for what is usual.
+        end: a version, a moment or how long ago; None for the newest version there is.
         changes: where change rows may come from; see `cdfd.changes.plan`.
         columns: which columns, in that order; None for all. Where none of them is one of the change columns, those are there besides.
         skip_missing: go on where a file is gone.
@@ -38,8 +39,8 @@ class SourceOptions:
     """
 
     path: str
-    start: Start | None = None
-    end: Start | None = None
+    start: Bound | None = None
+    end: Bound | None = None
     changes: Changes = "auto"
     columns: tuple[str, ...] | None = None
     skip_missing: bool = False
@@ -115,7 +116,7 @@ def _nearest(name: str) -> str:
     return (f"Did you mean {_NAMES[near[0]]}? " if near else "") + known
 
 
-def _bound(options: Mapping[str, str], version: str, timestamp: str) -> Start | None:
+def _bound(options: Mapping[str, str], version: str, timestamp: str) -> Bound | None:
     at, since = options.get(version.lower()), options.get(timestamp.lower())
     if at is not None and since is not None:
         raise ConfigError(f"{version} and {timestamp} are both given", hint="Give one of them")
@@ -124,25 +125,28 @@ def _bound(options: Mapping[str, str], version: str, timestamp: str) -> Start | 
     return None if since is None else _moment(timestamp, since)
 
 
-def _version(name: str, text: str) -> Start:
+def _version(name: str, text: str) -> Bound:
     word = text.strip().lower()
     words = ("latest", "earliest", "snapshot") if name.startswith("start") else ("latest",)
     if word in words:
         return word
-    if word.isascii() and word.isdigit() and len(word) < 20:
+    if re.fullmatch(r"-?[0-9]{1,12}", word):
         return int(word)
-    raise ConfigError(f"{name} is {text!r:.100}", hint=f"It is a version, or one of: {', '.join(words)}")
+    hint = f"It is a version, -1 for the newest, or one of: {', '.join(words)}"
+    raise ConfigError(f"{name} is {text!r:.100}", hint=hint)
 
 
-def _moment(name: str, text: str) -> datetime:
-    """A time as delta-spark takes it: `2026-01-01`, `2026-01-01 12:30:00`, with a zone or in UTC."""
+def _moment(name: str, text: str) -> datetime | timedelta:
+    """A time as delta-spark takes it, `2026-01-01`, `2026-01-01 12:30:00`, with a zone or in UTC; or as `cdfd tail` takes it."""
     try:
-        found = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise ConfigError(f"{name} is {text!r:.100}, which is no time", hint="Such as 2026-01-01T12:30:00Z") from None
-    moment = parsed(found)
-    assert isinstance(moment, datetime)
-    return moment.astimezone(UTC)
+        found = parsed(text)
+    except ConfigError:
+        found = ""
+    if isinstance(found, datetime | timedelta):
+        return found
+    raise ConfigError(
+        f"{name} is {text!r:.100}, which is no time", hint="Such as 2026-01-01T12:30:00Z, or `1 hour ago`"
+    )
 
 
 def _changes(options: Mapping[str, str]) -> Changes:

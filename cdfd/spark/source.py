@@ -137,7 +137,7 @@ async def _plans(
     if options.start == "snapshot":
         return [(await stream.snapshot(last, with_counts=ordered)).plan]
     first = last + 1 if options.start == "latest" else await start_version(table.log, options.start or "earliest")
-    check_range(first, last, table.uri)
+    await check_range(table.log, first, last)
     first, last = filters.versions(first, last)
     if first > last:
         return []

@@ -15,7 +15,7 @@ from cdfd.errors import ConfigError
 from cdfd.spark.columns import CHANGE_FIELDS, ForSpark, chosen_names, spark_schema
 from cdfd.spark.options import SourceOptions
 from cdfd.table import Table
-from cdfd.tail.start import until_version
+from cdfd.tail.start import check_there, state_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,7 @@ async def settled(table: Table, options: SourceOptions, given: StructType | None
 
 async def _ending(table: Table, options: SourceOptions) -> Header:
     newest = await table.log.header()
-    last = newest.version if options.end is None else await until_version(table.log, options.end)
+    last = newest.version if options.end is None else await state_version(table.log, options.end)
     assert last is not None
-    if last > newest.version:
-        raise ConfigError(f"there is no version {last}; the newest is {newest.version}", table=table.uri)
-    if last < 0:
-        raise ConfigError("the table has no version that is so old", table=table.uri, hint="See endingTimestamp")
+    await check_there(table.log, last, newest.version)
     return newest if last == newest.version else await table.log.header(last)

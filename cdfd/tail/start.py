@@ -1,4 +1,4 @@
-"""Where to start and where to stop, as users say it, to versions."""
+"""Where to start and where to stop, as users write it, to versions of a log."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from cdfd.delta.protocol import in_commit_timestamps_enabled
-from cdfd.errors import ConfigError, GapError, LogError
+from cdfd.errors import ConfigError, GapError, LogError, NotFoundError
+from cdfd.tail.bounds import Bound, Start, parsed
+from cdfd.tail.clock import SystemClock
 from cdfd.tail.log import DeltaLog
 from cdfd.tail.segment import SegmentBuilder
 from cdfd.tail.tailer import Tailer
-
-Start = int | str | datetime
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -37,21 +37,22 @@ async def awaited_start(tailer: Tailer, start: Start) -> int:
     """The first version to deliver of a table that may not be there yet: `latest` of one that has yet to appear is all of it.
 
     Raises:
-        ConfigError, LogError: as `start_version` and `check_reached` say.
+        ConfigError, LogError: as `start_version` says; also for a version after the one that comes next.
     """
-    start = await _awaited(tailer, start)
-    version = await start_version(tailer.log, start)
-    if not isinstance(parsed(start), str):
-        check_reached(start, version, await tailer.log.latest_version(), tailer.clock.now_ms(), tailer.log.storage.uri)
-    return version
+    wanted = await _awaited(tailer, parsed(start))
+    first = await start_version(tailer.log, wanted, tailer.clock.now_ms())
+    if isinstance(wanted, int):
+        await check_there(tailer.log, first, await tailer.log.latest_version() + 1)
+    return first
 
 
 async def awaited_beginning(tailer: Tailer, start: Start) -> Beginning:
     """The same as `beginning`, of a table that may not be there yet."""
-    return await beginning(tailer.log, await _awaited(tailer, start), tailer.clock.now_ms())
+    wanted: Bound = "snapshot" if start == "snapshot" else parsed(start)
+    return await beginning(tailer.log, await _awaited(tailer, wanted), tailer.clock.now_ms())
 
 
-async def beginning(log: DeltaLog, start: Start, now_ms: int) -> Beginning:
+async def beginning(log: DeltaLog, start: Start | Bound, now_ms: int) -> Beginning:
     """Where a reader begins that has no position. `start` may be `snapshot`: the live rows of the newest version, then what follows.
 
     Args:
@@ -60,53 +61,25 @@ async def beginning(log: DeltaLog, start: Start, now_ms: int) -> Beginning:
         now_ms: the time.
 
     Raises:
-        ConfigError, LogError: as `start_version`, `check_reached` and `DeltaLog.header` say.
+        ConfigError, LogError: as `start_version` and `DeltaLog.header` say; also for a version after the one that comes next.
     """
     header = await log.header()
     if start == "snapshot":
         return Beginning(header.metadata.id, header.version, snapshot=True)
-    version = await start_version(log, start)
-    check_reached(start, version, header.version, now_ms, log.storage.uri)
+    wanted = parsed(start)
+    version = await start_version(log, wanted, now_ms)
+    if isinstance(wanted, int):
+        await check_there(log, version, header.version + 1)
     return Beginning(header.metadata.id, version)
 
 
-def check_reached(start: Start, version: int, newest: int, now_ms: int, table: str) -> None:
-    """Refuse a start that the table has not come to: a version beyond the next one, or a moment that is still to come.
-
-    Args:
-        start: as users say it.
-        version: what `start_version` makes of it.
-        newest: the newest version of the table.
-        now_ms: the time.
-        table: its URI.
-
-    Raises:
-        LogError: naming the newest version. It is about this table, and passes once the table has come so far.
-    """
-    wanted = parsed(start)
-    if isinstance(wanted, int) and wanted > newest + 1:
-        raise LogError(
-            f"the start is version {wanted}, but the newest version of the table is {newest}",
-            table=table,
-            hint=f"Start at `latest`, or at a version up to {newest + 1}",
-        )
-    if isinstance(wanted, datetime) and version > newest and wanted > _EPOCH + now_ms * _MILLISECOND:
-        raise LogError(
-            f"the start is {wanted.isoformat()}, which is still to come",
-            table=table,
-            hint=f"Start at `latest`; the newest version of the table is {newest}",
-        )
-
-
-async def _awaited(tailer: Tailer, start: Start) -> Start:
+async def _awaited(tailer: Tailer, start: Bound) -> Bound:
     """The start, once the table is there."""
-    if start != "snapshot":
-        parsed(start)
     appeared = await tailer.wait_for_table()
-    return "earliest" if appeared and start != "snapshot" and parsed(start) == "latest" else start
+    return "earliest" if appeared and start == "latest" else start
 
 
-async def start_version(log: DeltaLog, start: Start) -> int:
+async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None = None) -> int:
     """The first version to deliver.
 
     `earliest` is the oldest one whose changes can be read: its log entry is there, and what the table was like is known. `latest` is the
@@ -115,8 +88,9 @@ async def start_version(log: DeltaLog, start: Start) -> int:
     Raises:
         ConfigError: not a start.
         GapError: that version is no longer in the log.
+        LogError: a moment that is yet to come, or more versions back than there are.
     """
-    match parsed(start):
+    match await _resolved(log, parsed(start), now_ms):
         case "earliest":
             return await _earliest(log)
         case int(version):
@@ -130,18 +104,27 @@ async def start_version(log: DeltaLog, start: Start) -> int:
                 )
             return version
         case datetime() as moment:
-            return await _first_since(log, -((_EPOCH - moment) // _MILLISECOND))
+            milliseconds = -((_EPOCH - moment) // _MILLISECOND)
+            first = await _first_since(log, milliseconds)
+            if milliseconds > _now_ms(now_ms) and first > (newest := await log.latest_version()):
+                raise LogError(
+                    f"{_written(moment)} is yet to come; {await _described(log, newest, 'newest')}",
+                    table=log.storage.uri,
+                    hint="Start at `latest` for what is committed from now on",
+                )
+            return first
         case _:
             return await log.latest_version() + 1
 
 
-async def until_version(log: DeltaLog, until: Start | None) -> int | None:
+async def until_version(log: DeltaLog, until: Start | Bound | None, now_ms: int | None = None) -> int | None:
     """The last version to deliver, None for no end. `now` is the newest; a timestamp means the last version not after it.
 
     Raises:
         ConfigError: not an end.
+        LogError: more versions back than there are.
     """
-    match None if until is None else parsed(until):
+    match None if until is None else await _resolved(log, parsed(until), now_ms):
         case None:
             return None
         case "earliest":
@@ -154,28 +137,92 @@ async def until_version(log: DeltaLog, until: Start | None) -> int | None:
             return await log.latest_version()
 
 
-def parsed(text: Start) -> int | str | datetime:
-    """A version, a moment, or `earliest` or `latest` (`now` is the same). Moments without a zone are UTC.
+async def state_version(log: DeltaLog, version: Start | Bound | None) -> int | None:
+    """The version whose state is asked for, None for the newest: a timestamp means the last version not after it.
 
     Raises:
-        ConfigError: anything else.
+        ConfigError: not a version.
+        LogError: a moment at which there was none that can still be read.
     """
-    if isinstance(text, int):
-        if text < 0:
-            raise ConfigError(f"there is no version {text}", hint="Versions count from 0")
-        return text
-    if isinstance(text, datetime):
-        return text if text.tzinfo else text.replace(tzinfo=UTC)
-    word = text.strip()
-    if word.lower() in ("earliest", "latest", "now"):
-        return "earliest" if word.lower() == "earliest" else "latest"
+    wanted = None if version is None else parsed(version)
+    found = await until_version(log, wanted)
+    if found is not None and isinstance(wanted, datetime | timedelta) and found < (oldest := await _earliest(log)):
+        raise LogError(
+            f"there is no version as old as {version!s:.100}; {await _described(log, oldest, 'oldest')}",
+            table=log.storage.uri,
+            hint=f"Ask for version {oldest}, or a later time",
+        )
+    return found
+
+
+async def check_range(log: DeltaLog, first: int, last: int) -> None:
+    """Refuse a range that begins after the version that comes next, or goes backwards; one that is empty is none.
+
+    Raises:
+        ConfigError: it goes backwards; naming both ends.
+        LogError: as `check_there` says.
+    """
+    if first <= last + 1:
+        return
+    newest = await log.latest_version()
+    await check_there(log, first, newest + 1)
+    raise ConfigError(
+        f"the range from version {first} to {last} goes backwards",
+        table=log.storage.uri,
+        hint=(await _described(log, newest, "newest")).replace("the", "The", 1),
+    )
+
+
+async def check_there(log: DeltaLog, version: int, last: int) -> None:
+    """Refuse a version after `last`, which is the newest, or the one that comes next.
+
+    Raises:
+        LogError: naming the newest version and its time. It is about this table, and passes once the table has come so far.
+    """
+    if version > last:
+        newest = await log.latest_version()
+        raise LogError(
+            f"there is no version {version} yet; {await _described(log, newest, 'newest')}",
+            table=log.storage.uri,
+            hint=f"Start at `latest`, or at a version up to {newest + 1}; end at `now`",
+        )
+
+
+async def _resolved(log: DeltaLog, bound: Bound, now_ms: int | None) -> int | str | datetime:
+    """A bound without what depends on the newest version or on the time."""
+    if isinstance(bound, timedelta):
+        return _EPOCH + timedelta(milliseconds=_now_ms(now_ms)) - bound
+    if not isinstance(bound, int) or bound >= 0:
+        return bound
+    newest = await log.latest_version()
+    if newest + 1 + bound < 0:
+        raise LogError(
+            f"there is no version {bound}: {await _described(log, newest, 'newest')}, and is version -1",
+            table=log.storage.uri,
+            hint="The oldest is `earliest`",
+        )
+    return newest + 1 + bound
+
+
+def _now_ms(given: int | None) -> int:
+    return SystemClock().now_ms() if given is None else given
+
+
+async def _described(log: DeltaLog, version: int, which: str) -> str:
+    """`the newest is 5, of 2026-01-01T00:00:00.000Z`, without the time where only a checkpoint has the version."""
     try:
-        return int(word) if word.isascii() and word.isdigit() else parsed(datetime.fromisoformat(word))
-    except ValueError:
-        raise ConfigError(
-            f"{text!r:.200} is neither a version, nor a timestamp, nor a known word",
-            hint="Known: earliest, latest, now",
-        ) from None
+        entry = await log.entry(version)
+        enabled = in_commit_timestamps_enabled((await log.header(version)).metadata)
+    except NotFoundError:
+        return f"the {which} is {version}"
+    info = entry.commit.info
+    in_commit = info.in_commit_timestamp if enabled and info is not None else None
+    moment = _EPOCH + timedelta(milliseconds=entry.modified_ms if in_commit is None else in_commit)
+    return f"the {which} is {version}, of {_written(moment)}"
+
+
+def _written(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 async def _earliest(log: DeltaLog) -> int:
@@ -226,20 +273,6 @@ async def _first_in_commit(log: DeltaLog, oldest: int, newest: int) -> int | Non
             hint="Start at a version instead of a timestamp",
         )
     return max(oldest, int(enabled))
-
-
-def check_range(first: int, last: int, table: str) -> None:
-    """Refuse a range that goes backwards; one that is empty (from the version after the newest one on) is none.
-
-    Raises:
-        ConfigError: naming both ends.
-    """
-    if first > last + 1:
-        raise ConfigError(
-            f"the range from version {first} to {last} goes backwards",
-            table=table,
-            hint=f"The newest is {last} or later",
-        )
 
 
 async def _bisect(log: DeltaLog, wanted_ms: int, low: int, high: int) -> int:

@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
+from cdfd.storage.local import LocalStorage
+from cdfd.storage.location import found_instead
 from cdfd.tail.clock import Clock
 from cdfd.tail.log import DeltaLog, LogEntry, NotATableError, before
 from cdfd.tail.watch import Backoff, Watch
@@ -73,12 +75,20 @@ class Tailer:
                 await self.log.earliest_version()
             except NotATableError:
                 if not waited:
-                    logger.info("waiting for the table to appear", extra={"table": self.log.storage.uri})
+                    await self._say_that_it_waits()
                 waited = True
             else:
                 self.backoff = self.backoff.reset()
                 return waited
             await self._wait()
+
+    async def _say_that_it_waits(self) -> None:
+        storage, extra = self.log.storage, {"table": self.log.storage.uri}
+        found = await asyncio.to_thread(found_instead, storage.root) if isinstance(storage, LocalStorage) else None
+        if found is None:
+            logger.info("waiting for the table to appear", extra=extra)
+        else:
+            logger.warning("%s; waiting for the table to appear", found, extra=extra)
 
     async def entries(self, start: int, until: int | None = None) -> AsyncIterator[LogEntry]:
         """Log entries from version `start` on, forever or up to `until`.

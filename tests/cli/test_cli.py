@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
-from commands import ALL, WITHIN, Ended, brief, cdfd, history, one_line, started
+from commands import ALL, CDFD, WITHIN, Ended, brief, cdfd, history, one_line, started
 from lake import entry_path, rows, run
 
 from cdfd.delta.commit import serialize
@@ -283,7 +284,9 @@ class TestInspect:
     def test_an_older_version(self, orders: str) -> None:
         facts = json.loads(cdfd("inspect", orders, "--json", "--version", "2").out)
         assert (facts["version"], facts["live_files"]) == (2, 2)
+        assert json.loads(cdfd("inspect", orders, "--json", "--version", "-4").out)["version"] == 2
         assert "version 6 is not in the log" in one_line(cdfd("inspect", orders, "--version", "6"), 1)
+        assert "the oldest is 0, of 20" in one_line(cdfd("inspect", orders, "--version", "2000-01-01"), 1)
 
     def test_a_table_that_cannot_be_read(self, writer: TableWriter) -> None:
         features = {
@@ -312,12 +315,30 @@ class TestAround:
         assert (ended.code, ended.err) == (0, "")
         assert re.match(r"cdfd \d+\.\d+\.\d+\npython 3\.\d+\.\d+ pyarrow ", ended.out)
 
+        assert cdfd("--version") == Ended(0, ended.out.splitlines()[0] + "\n", "")
+
+    def test_no_command_is_wrong_usage_and_shows_the_help(self) -> None:
+        ended = cdfd()
+        assert (ended.code, ended.out, ended.err) == (2, "", cdfd("--help").out)
+        assert ended.err.startswith("Usage: cdfd [OPTIONS] COMMAND")
+
+    @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+    def test_completion(self, shell: str) -> None:
+        ended = cdfd("--show-completion", shell)
+        assert (ended.code, ended.err) == (0, "")
+        assert "_CDFD_COMPLETE=complete_" in ended.out
+
+    def test_what_is_completed(self) -> None:
+        asked = {"_CDFD_COMPLETE": "complete_bash", "COMP_WORDS": "cdfd tail t --f", "COMP_CWORD": "3"}
+        done = subprocess.run(CDFD, capture_output=True, text=True, timeout=WITHIN, env=os.environ | asked)
+        assert done.stdout.split() == ["--from", "--format"]
+
     def test_help_does_not_wait_for_arrow(self) -> None:
-        for arguments in (["--help"], ["tail", "--help"]):
+        for arguments in (["--version"], ["--help"], ["tail", "--help"]):
             command = [sys.executable, "-X", "importtime", "-m", "cdfd", *arguments]
             done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN)
             assert done.returncode == 0
-            assert "Usage: " in done.stdout
+            assert done.stdout.startswith(("Usage: ", "cdfd "))
             assert "pyarrow" not in done.stderr
 
     def test_every_command_is_in_the_help(self) -> None:
@@ -333,7 +354,8 @@ class TestAround:
             ["run"],
             ["tail", "x", "--nope"],
             ["tail", "x", "--format", "xml"],
-            ["inspect", "x", "--version", "-1"],
+            ["inspect", "x", "--version"],
+            ["tail", "x", "--from"],
         ],
     )
     def test_wrong_usage(self, arguments: list[str]) -> None:

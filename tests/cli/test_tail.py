@@ -35,11 +35,19 @@ class TestTail:
         [
             (["--from", "2", "--until", "3"], ALL[1:3]),
             (["--from", "2000-01-01", "--until", "2"], ALL[:2]),
-            (["--from", "2999-01-01T00:00:00Z", "--until", "now"], []),
-            (["--until", "now"], []),
+            (["--from", "6", "--until", "now"], []),
+            (["--from", "latest", "--until", "now"], []),
+            (["--until", "now"], ALL),
+            (["--until", "3"], ALL[:3]),
+            (["--from", "-1", "--until", "now"], ALL[5:]),
+            (["--from=-3", "--until=-2"], ALL[2:5]),
+            (["--from", "1 hour ago", "--until", "now"], ALL),
+            (["--until", "1 hour ago"], []),
             (["--from", "4", "--until", "4", "--changes", "files"], [(4, "delete", 1), (4, "insert", 1)]),
             (["--from", "2", "--until", "3", "--snapshot"], [(2, "insert", 1), (2, "insert", 2), (3, "insert", 3)]),
             (["--until", "now", "--snapshot"], [(5, "insert", 1), (5, "insert", 3)]),
+            (["--from", "latest", "--until", "now", "--snapshot"], [(5, "insert", 1), (5, "insert", 3)]),
+            (["--until", "2", "--snapshot"], [(2, "insert", 1), (2, "insert", 2)]),
         ],
     )
     def test_ranges(self, orders: str, options: list[str], expected: list[tuple[int, str, int]]) -> None:
@@ -65,6 +73,32 @@ class TestTail:
         assert place.stat().st_mode & 0o777 == 0o600
         assert (ended.code, ended.out, ended.err) == (0, "", "")
         assert brief(Ended(0, place.read_text(), "")) == ALL
+
+    def test_a_file_that_holds_something(self, orders: str, tmp_path: Path) -> None:
+        place = tmp_path / "changes.jsonl"
+        place.touch()
+        last = ("tail", orders, "--from", "-1", "--until", "now", "-o", place)
+        assert cdfd(*last) == Ended(0, "", "")
+        once = place.read_text()
+        told = one_line(cdfd(*last), 2)
+        assert f"the output file is there already (file {place}). Give --append or --overwrite" in told
+        assert place.read_text() == once
+        assert cdfd(*last, "--append") == Ended(0, "", "")
+        assert place.read_text() == 2 * once
+        assert cdfd(*last, "--overwrite") == Ended(0, "", "")
+        assert place.read_text() == once
+
+    def test_a_command_that_fails_drops_nothing(self, orders: str, tmp_path: Path) -> None:
+        place = tmp_path / "changes.jsonl"
+        place.write_text("precious\n")
+        for code, wrong in (1, ["--from", "9"]), (2, ["--columns", "nope"]), (2, ["--until", "soon"]):
+            one_line(cdfd("tail", orders, "--until", "now", "-o", place, "--overwrite", *wrong), code)
+        assert place.read_text() == "precious\n"
+
+    def test_into_a_pipe(self, orders: str, tmp_path: Path) -> None:
+        command = " ".join([*CDFD, "tail", orders, "--until", "now", "-o", "/dev/stdout"])
+        done = subprocess.run(["bash", "-c", f"{command} | cat"], capture_output=True, text=True, timeout=WITHIN)
+        assert (brief(Ended(0, done.stdout, "")), done.stderr) == (ALL, "")
 
     def test_a_reader_that_has_seen_enough(self, orders: str) -> None:
         command = " ".join([*CDFD, "tail", orders, "--from", "0", "--until", "now"])
@@ -103,6 +137,25 @@ class TestTail:
                 assert [json.loads(tail.line())["id"] for _ in ALL] == [row[2] for row in ALL]
                 assert tail.end(how).code == code
 
+    def test_a_place_that_is_no_table(self, writer: TableWriter, tmp_path: Path) -> None:
+        """It may become one, so it is waited for; but whoever named the wrong place is to see it."""
+        (tmp_path / "files").mkdir()
+        (tmp_path / "files" / "a.parquet").touch()
+        for place, said in (
+            (tmp_path / "files", "the folder is no Delta table: it has no log entry in _delta_log;"),
+            (tmp_path / "files" / "a.parquet", "that is a file, and a Delta table is a folder;"),
+            (tmp_path, "there is a table in its folder 'orders';"),
+        ):
+            with started("tail", place) as tail:
+                line = json.loads(tail.log_line("waiting for the table to appear"))
+                assert (line["level"], line["table"]) == ("warning", str(place))
+                assert said in line["message"]
+                assert tail.end(signal.SIGTERM) == Ended(0, "", "")
+
+    def test_a_start_after_the_version_that_comes_next(self, orders: str) -> None:
+        assert "there is no version 9 yet; the newest is 5, of 20" in one_line(cdfd("tail", orders, "--from", "9"), 1)
+        assert "is yet to come" in one_line(cdfd("tail", orders, "--from", "2999-01-01"), 1)
+
     @pytest.mark.parametrize(("code", "how"), [(0, signal.SIGTERM), (130, signal.SIGINT)])
     def test_ended_while_there_is_nothing(self, tmp_path: Path, code: int, how: int) -> None:
         with started("tail", tmp_path / "never") as tail:
@@ -140,10 +193,16 @@ class TestTail:
         ("options", "code", "told"),
         [
             (["--from", "soon"], 2, "'soon' is neither a version, nor a timestamp"),
-            (["--until", "-1"], 2, "'-1' is neither a version, nor a timestamp"),
+            (["--until", "-7"], 1, "there is no version -7: the newest is 5, of 20"),
+            (["--until", "2000-01-01", "--snapshot"], 1, "no version as old as 2000-01-01; the oldest is 0, of 20"),
+            (["--until", "9", "--snapshot"], 1, "there is no version 9 yet; the newest is 5, of 20"),
+            (["--from", "2999-01-01"], 1, "2999-01-01T00:00:00.000Z is yet to come; the newest is 5, of 20"),
+            (["--append"], 2, "--append and --overwrite say what to do with the file of -o"),
+            (["--append", "--overwrite", "-o", "x"], 2, "--append and --overwrite"),
             (["--columns", "id,nope"], 2, "there is no column 'nope'"),
             (["--columns", ""], 2, "there is no column ''"),
-            (["--from", "9"], 2, "the range from version 9 to 5 goes backwards"),
+            (["--from", "9"], 1, "there is no version 9 yet; the newest is 5, of 20"),
+            (["--from", "4", "--until", "2"], 2, "the range from version 4 to 2 goes backwards"),
             (["-o", "/nowhere/at/all"], 1, "cannot write: No such file or directory (file /nowhere/at/all)"),
             (["--from", "0", "-o", "/dev/full"], 1, "cannot write: No space left on device (file /dev/full)"),
         ],

@@ -1,13 +1,19 @@
 """The Python API, over tables in folders."""
 
 import asyncio
+import inspect
 import os
+import pydoc
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import aclosing
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -18,6 +24,7 @@ import cdfd
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, ConfigError, DataError, GapError, LogError, MissingFileError, UnsupportedError
 from cdfd.storage.local import LocalStorage
+from cdfd.tail.bounds import Start
 from cdfd.tail.clock import SystemClock
 
 CHANGE_COLUMNS = [
@@ -93,12 +100,16 @@ class TestChanges:
             (3, 2, []),
             (datetime(2000, 1, 1, tzinfo=UTC), None, [1, 2, 3, 4, 5]),
             (0, "2000-01-01", []),
-            ("2999-01-01", None, []),
+            ("1 hour ago", None, [1, 2, 3, 4, 5]),
+            (0, "1 hour ago", []),
+            (date(2000, 1, 1), datetime(2999, 1, 1, tzinfo=UTC), [1, 2, 3, 4, 5]),
+            (-2, None, [4, 5]),
+            ("-3", -2, [3, 4]),
+            (np.int64(4), np.int64(-1), [4, 5]),
+            (1_000_000_000_000, None, [1, 2, 3, 4, 5]),
         ],
     )
-    def test_ranges(
-        self, writer: TableWriter, start: int | str | datetime, end: int | str | None, expected: list[int]
-    ) -> None:
+    def test_ranges(self, writer: TableWriter, start: Start, end: Start | None, expected: list[int]) -> None:
         reader = cdfd.changes(uri(writer), start, end)
         assert reader.schema == pa.schema([*writer.schema, *CHANGE_COLUMNS])
         assert versions(reader.read_all()) == expected
@@ -106,16 +117,19 @@ class TestChanges:
     @pytest.mark.parametrize(
         ("start", "end", "error", "told"),
         [
-            (0, 6, ConfigError, "there is no version 6; the newest is 5"),
+            (0, 6, LogError, r"there is no version 6 yet; the newest is 5, of 20\d\d-.*Z"),
             (4, 2, ConfigError, "from version 4 to 2 goes backwards"),
-            (8, None, ConfigError, "goes backwards"),
-            (-1, None, ConfigError, "there is no version -1"),
-            (0, -1, ConfigError, "there is no version -1"),
+            (8, None, LogError, r"there is no version 8 yet; the newest is 5, of 20\d\d-.*Z"),
+            ("2999-01-01", None, LogError, r"2999-.* is yet to come; the newest is 5, of 20\d\d-.*Z"),
+            (-7, None, LogError, "there is no version -7"),
+            (0, -7, LogError, "there is no version -7"),
             ("soon", None, ConfigError, "neither a version, nor a timestamp"),
+            (True, None, ConfigError, "True is neither a version"),
+            (0, 1.0, ConfigError, r"1\.0 is neither a version"),
         ],
     )
     def test_ranges_that_are_none(
-        self, writer: TableWriter, start: int | str, end: int | None, error: type[CdfdError], told: str
+        self, writer: TableWriter, start: Start, end: Start | None, error: type[CdfdError], told: str
     ) -> None:
         with pytest.raises(error, match=told):
             cdfd.changes(uri(writer), start, end)
@@ -131,6 +145,31 @@ class TestChanges:
         for call in (cdfd.changes, cdfd.snapshot):
             with pytest.raises(ConfigError, match="column"):
                 call(uri(writer), columns=columns)
+
+    def test_the_name_of_one_column(self, writer: TableWriter) -> None:
+        assert cdfd.changes(uri(writer), columns="v").schema.names[0] == "v"
+        assert cdfd.snapshot(uri(writer), columns="v").schema.names[0] == "v"
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            *[{"uri": 7}, {"uri": b"orders"}, {"uri": None}, {"columns": 7}, {"columns": [1]}],
+            *[{"changes": "all"}, {"changes": None}, {"allowed_roots": [7]}],
+        ],
+    )
+    def test_arguments_of_another_type(self, writer: TableWriter, options: dict[str, Any]) -> None:
+        async def followed() -> None:
+            async with aclosing(cdfd.follow(**given)) as batches:
+                await anext(batches)
+
+        given = {"uri": uri(writer)} | options
+        with pytest.raises(ConfigError):
+            cdfd.changes(**given)
+        with pytest.raises(ConfigError):
+            run(followed())
+        if "changes" not in options:
+            with pytest.raises(ConfigError):
+                cdfd.snapshot(**given)
 
     def test_where_changes_come_from(self, writer: TableWriter) -> None:
         update = {
@@ -186,7 +225,7 @@ class TestChanges:
 
     def test_a_path_a_uri_and_a_relative_path(self, writer: TableWriter, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(Path(uri(writer)).parent)
-        for place in (uri(writer), f"file://{uri(writer)}", "orders", "./orders/"):
+        for place in (uri(writer), f"file://{uri(writer)}", "orders", "./orders/", Path("orders"), Path(uri(writer))):
             assert cdfd.changes(place).read_all().num_rows == 6
 
 
@@ -201,7 +240,8 @@ class TestSnapshot:
         assert found["_change_ordinal"].to_pylist() == [0, 1]
 
     @pytest.mark.parametrize(
-        ("version", "ids"), [(0, []), (2, [1, 2]), ("4", [1, 2, 3]), ("now", [1, 3]), (None, [1, 3])]
+        ("version", "ids"),
+        [(0, []), (2, [1, 2]), ("4", [1, 2, 3]), ("now", [1, 3]), (None, [1, 3]), (-1, [1, 3]), (-3, [1, 2, 3])],
     )
     def test_of_a_version(self, writer: TableWriter, version: int | str | None, ids: list[int]) -> None:
         assert sorted(cdfd.snapshot(uri(writer), version).read_all()["id"].to_pylist()) == ids
@@ -221,6 +261,12 @@ class TestSnapshot:
     def test_one_that_is_not_there(self, writer: TableWriter, version: int) -> None:
         with pytest.raises(LogError, match=f"version {version} is not in the log; the newest is 5"):
             cdfd.snapshot(uri(writer), version)
+
+    @pytest.mark.parametrize("version", ["2020-01-01", date(2020, 1, 1), 1_577_836_800_000, "2000 days ago"])
+    def test_one_older_than_the_table(self, writer: TableWriter, version: Start) -> None:
+        with pytest.raises(LogError, match=r"no version as old as .*; the oldest is 0, of 20\d\d-.*Z") as caught:
+            cdfd.snapshot(uri(writer), version)
+        assert caught.value.table == uri(writer)
 
 
 class TestErrors:
@@ -360,3 +406,20 @@ class TestFollow:
         with pytest.raises(MissingFileError) as caught:
             run(first(0))
         assert (caught.value.table, caught.value.version, caught.value.path) == (uri(writer), 1, gone.name)
+
+
+class TestTheModule:
+    """`cdfd.changes` is a function, and the package of that name its modules' place."""
+
+    def test_what_is_shown_of_the_functions(self) -> None:
+        import cdfd.changes.plan
+
+        assert "versions `start` to `end`, both included" in pydoc.render_doc(cdfd.changes)
+        assert list(inspect.signature(cdfd.changes).parameters)[:3] == ["uri", "start", "end"]
+        assert {"changes", "follow", "snapshot"} <= set(dir(cdfd))
+
+    def test_in_a_process_that_imports_the_package_first(self) -> None:
+        script = "import cdfd.changes.plan; from cdfd.changes import read; from cdfd import changes; import cdfd; "
+        script += "assert changes is cdfd.changes is cdfd.api.changes; print(read.__name__)"
+        done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60)
+        assert (done.stdout, done.stderr) == ("cdfd.changes.read\n", "")

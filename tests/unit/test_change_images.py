@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdfd.changes import images
+from cdfd.changes import execute, images
 from cdfd.changes.execute import Execution
 from cdfd.changes.images import Halves, Room, Shelf
 from cdfd.changes.plan import ChangePlan, plan
@@ -176,7 +176,7 @@ class TestOrder:
     def test_examples(
         self, files: list[str], expected: str, workers: int, held: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("cdfd.changes.execute.HELD_BYTES", held)
+        monkeypatch.setattr(execute, "HELD_BYTES", held)
         assert brief(delivered(lot(*files), workers=workers)) == expected
 
     @pytest.mark.parametrize("workers", [1, 3])

@@ -138,6 +138,11 @@ def test_files_sink_defaults_and_alias() -> None:
         ("2026-01-01T00:00:00Z", Start("timestamp", timestamp_ms=1767225600000)),
         ("2026-01-01 01:00:00.5+01:00", Start("timestamp", timestamp_ms=1767225600500)),
         ("2026-01-01", Start("timestamp", timestamp_ms=1767225600000)),
+        ("2026-01-01T00:00:00", Start("timestamp", timestamp_ms=1767225600000)),
+        ("1767225600000", Start("timestamp", timestamp_ms=1767225600000)),
+        ("-1", Start("version", version=-1)),
+        ("1 hour ago", Start("ago", seconds_ago=3600)),
+        ("5000 weeks ago", Start("ago", seconds_ago=5000 * 7 * 86400)),
     ],
 )
 def test_starts(text: str, start: Start) -> None:
@@ -145,7 +150,7 @@ def test_starts(text: str, start: Start) -> None:
     assert Start.parse(str(start)) == start
 
 
-@pytest.mark.parametrize("text", ["2026-01-01T00:00:00", "soon", "-1", "99999999999999999999", "2026-13-01", "[1]"])
+@pytest.mark.parametrize("text", ["soon", "1 hour", "99999999999999999999", "2026-13-01", "[1]"])
 def test_starts_that_are_none(text: str) -> None:
     found = problems(MINIMAL.replace("/data/orders", f"/data/orders, start: {text}"))
     assert len(found) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -31,6 +31,11 @@ class TestOptions:
     def test_times(self, text: str) -> None:
         assert options(startingTimestamp=text).start == datetime(2026, 1, 2, tzinfo=UTC)
         assert options(endingTimestamp=text).end == datetime(2026, 1, 2, tzinfo=UTC)
+
+    def test_times_as_the_command_line_takes_them(self) -> None:
+        assert options(startingTimestamp="1 hour ago").start == timedelta(hours=1)
+        assert options(endingTimestamp="1767312000000").end == datetime(2026, 1, 2, tzinfo=UTC)
+        assert options(startingVersion="-2", endingVersion="-1").start == -2
 
     def test_words(self) -> None:
         assert [options(startingVersion=word).start for word in ("Latest", "earliest", "snapshot")] == [
@@ -72,8 +77,8 @@ class TestOptions:
             ({"endpoint_url": "x"}, "storage.<name> for the table's store"),
             ({"path": ""}, "no table is named"),
             (
-                {"startingVersion": "-1"},
-                "startingVersion is '-1'. It is a version, or one of: latest, earliest, snapshot",
+                {"startingVersion": "x"},
+                "startingVersion is 'x'. It is a version, -1 for the newest, or one of: latest, earliest, snapshot",
             ),
             ({"endingVersion": "snapshot"}, "endingVersion is 'snapshot'"),
             (

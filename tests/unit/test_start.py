@@ -1,18 +1,35 @@
 """Where to start and stop, as users say it."""
 
 import asyncio
+import contextlib
 import json
-from datetime import UTC, datetime, timedelta, timezone
+import re
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from lake import BEGINNING, SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
 
 from cdfd.delta import schema as schemas
 from cdfd.delta.commit import serialize
-from cdfd.errors import ConfigError, GapError, LogError
+from cdfd.errors import CdfdError, ConfigError, GapError, LogError
+from cdfd.tail.bounds import Start, parsed
 from cdfd.tail.clock import ManualClock
 from cdfd.tail.log import DeltaLog, NotATableError
-from cdfd.tail.start import Beginning, Start, awaited_start, beginning, parsed, start_version, until_version
+from cdfd.tail.start import (
+    Beginning,
+    awaited_start,
+    beginning,
+    check_range,
+    start_version,
+    state_version,
+    until_version,
+)
 from cdfd.tail.tailer import Tailer
 from cdfd.tail.watch import Backoff, PollWatch
 
@@ -47,18 +64,38 @@ def five() -> Lake:
 class TestWords:
     @pytest.mark.parametrize(
         ("start", "version"),
-        [("earliest", 0), ("latest", 5), (" LATEST ", 5), ("now", 5), (3, 3), ("3", 3), (0, 0), (4, 4), (9, 9)],
+        [
+            *[("earliest", 0), ("latest", 5), (" LATEST ", 5), ("now", 5), (3, 3), ("3", 3), (0, 0), (4, 4), (9, 9)],
+            *[(-1, 4), ("-1", 4), ("-2", 3), (" -5 ", 0), (np.int64(3), 3), (np.int32(-1), 4)],
+        ],
     )
     def test_starts(self, five: Lake, start: Start, version: int) -> None:
         assert started(five, start) == version
 
     @pytest.mark.parametrize(
-        ("until", "version"), [(None, None), ("now", 4), ("latest", 4), (2, 2), ("2", 2), (99, 99)]
+        ("until", "version"), [(None, None), ("now", 4), ("latest", 4), (2, 2), ("2", 2), (99, 99), (-1, 4), ("-2", 3)]
     )
     def test_ends(self, five: Lake, until: Start | None, version: int | None) -> None:
         assert ended(five, until) == version
 
-    @pytest.mark.parametrize("word", ["", "soon", "-1", "3.5", "yesterday", "²", "٣", "2026-13-01", "9" * 5000])
+    @pytest.mark.parametrize(
+        "word",
+        [
+            "",
+            "soon",
+            "--1",
+            "3.5",
+            "1 hour",
+            "ago",
+            "1 year ago",
+            "-1 h ago",
+            "yesterday",
+            "²",
+            "٣",
+            "2026-13-01",
+            "9" * 5000,
+        ],
+    )
     def test_what_is_no_start(self, five: Lake, word: str) -> None:
         with pytest.raises(ConfigError, match="neither a version, nor a timestamp"):
             started(five, word)
@@ -70,10 +107,22 @@ class TestWords:
         with pytest.raises(ConfigError, match=told):
             ended(five, word)
 
-    def test_negative_versions(self, five: Lake) -> None:
+    def test_more_versions_back_than_there_are(self, five: Lake) -> None:
         for call in (started, ended):
-            with pytest.raises(ConfigError, match="there is no version -1"):
-                call(five, -1)
+            with pytest.raises(LogError, match=r"there is no version -6: the newest is 4, of 20.*Z, and is version -1"):
+                call(five, -6)
+
+    @pytest.mark.parametrize(
+        "value", [True, False, None, 1.0, float("nan"), b"1", [1], Path("1"), 2**64, "9" * 19, Decimal(1), object()]
+    )
+    def test_what_is_of_another_type(self, value: Any) -> None:
+        with pytest.raises(ConfigError, match=r"neither a version|no version"):
+            parsed(value)
+
+    @given(st.one_of(st.text(), st.integers(), st.floats(), st.datetimes(), st.dates(), st.booleans(), st.binary()))
+    def test_anything_else_is_an_error_of_ours(self, value: Any) -> None:
+        with contextlib.suppress(ConfigError):
+            assert isinstance(parsed(value), int | str | datetime | timedelta)
 
     def test_moments_without_a_zone_are_utc(self) -> None:
         assert parsed("2026-01-01") == datetime(2026, 1, 1, tzinfo=UTC)
@@ -81,12 +130,60 @@ class TestWords:
         assert parsed("2026-01-01T00:00:00Z") == datetime(2026, 1, 1, tzinfo=UTC)
         assert parsed(datetime(2026, 1, 1)) == datetime(2026, 1, 1, tzinfo=UTC)  # noqa: DTZ001 - that is the point
 
+    @pytest.mark.parametrize(
+        ("text", "delta"),
+        [
+            ("1 hour ago", timedelta(hours=1)),
+            ("30m ago", timedelta(minutes=30)),
+            (" 2  DAYS  ago ", timedelta(days=2)),
+            ("1w ago", timedelta(weeks=1)),
+            ("90 secs ago", timedelta(seconds=90)),
+        ],
+    )
+    def test_how_long_ago(self, text: str, delta: timedelta) -> None:
+        assert parsed(text) == delta
+
+    def test_longer_ago_than_any_table(self) -> None:
+        for text in ("9999999999 weeks ago", "101 years ago", "36526 days ago"):
+            with pytest.raises(ConfigError):
+                parsed(text)
+
+    def test_dates_and_milliseconds(self) -> None:
+        midnight = datetime(2026, 1, 1, tzinfo=UTC)
+        assert parsed(date(2026, 1, 1)) == midnight
+        assert parsed(1767225600000) == parsed("1767225600000") == midnight
+        # Twelve digits are a version, and so are seconds since the epoch, which have ten.
+        assert parsed("176722560000") == 176722560000
+        assert parsed(1767225600) == 1767225600
+
     def test_no_table(self) -> None:
-        for start in ("earliest", "latest", 0, "2026-01-01"):
+        for start in ("earliest", "latest", 0, -1, "2026-01-01", "1 hour ago"):
             with pytest.raises(NotATableError, match="not a Delta table"):
                 started(Lake(manual_clock()), start)
         with pytest.raises(NotATableError, match="not a Delta table"):
             ended(Lake(manual_clock()), "now")
+
+
+class TestRanges:
+    @pytest.mark.parametrize(("first", "last"), [(0, 4), (4, 4), (5, 4), (3, 2), (2, 9), (0, -1)])
+    def test_what_there_is_and_what_is_empty(self, five: Lake, first: int, last: int) -> None:
+        run(check_range(DeltaLog(five), first, last))
+
+    @pytest.mark.parametrize(
+        ("first", "last", "error", "said"),
+        [
+            (6, 4, LogError, r"there is no version 6 yet; the newest is 4, of 20\d\d-.*Z \(table memory://orders\)"),
+            (
+                4,
+                2,
+                ConfigError,
+                r"from version 4 to 2 goes backwards \(table memory://orders\)\. The newest is 4, of 20",
+            ),
+        ],
+    )
+    def test_what_cannot_be(self, five: Lake, first: int, last: int, error: type[CdfdError], said: str) -> None:
+        with pytest.raises(error, match=said):
+            run(check_range(DeltaLog(five), first, last))
 
 
 class TestCleanedLogs:
@@ -138,6 +235,23 @@ class TestTimestamps:
     ) -> None:
         assert started(five, moment(seconds)) == first
         assert ended(five, moment(seconds)) == last
+
+    def test_how_long_ago(self, five: Lake) -> None:
+        log, clock = DeltaLog(five), manual_clock()
+        clock.advance(5 * 3600)
+        now = clock.now_ms()
+        assert run(start_version(log, "2 hours ago", now)) == 3
+        assert run(until_version(log, "90 minutes ago", now)) == 3
+        assert run(start_version(log, "30 minutes ago", now)) == 5
+
+    def test_a_state_older_than_the_table(self, five: Lake) -> None:
+        oldest = re.escape(moment(0).isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+        for wanted in ("2020-01-01", date(2020, 1, 1), moment(-1)):
+            with pytest.raises(LogError, match=rf"no version as old as 20.*; the oldest is 0, of {oldest}"):
+                run(state_version(DeltaLog(five), wanted))
+        assert run(state_version(DeltaLog(five), moment(0))) == 0
+        assert run(state_version(DeltaLog(five), "-1")) == 4
+        assert run(state_version(DeltaLog(five), None)) is None
 
     def test_every_millisecond_counts(self) -> None:
         """Seconds as floats lose some of them."""
@@ -311,10 +425,10 @@ class TestBeginnings:
     @pytest.mark.parametrize(
         ("start", "told"),
         [
-            (6, "the start is version 6, but the newest version of the table is 4"),
-            ("99", "the start is version 99, but the newest version of the table is 4"),
-            (moment(5 * 3600 + 0.001), "the start is 2026-01-01T05:00:00.001000.*still to come.*newest version.*is 4"),
-            ("2099-01-01", "the start is 2099-01-01.*still to come"),
+            (6, "there is no version 6 yet; the newest is 4, of 20.*up to 5"),
+            ("99", "there is no version 99 yet; the newest is 4, of 20"),
+            (moment(5 * 3600 + 0.001), r"2026-01-01T05:00:00\.001Z is yet to come; the newest is 4, of 20"),
+            ("2099-01-01", "2099-01-01.* is yet to come"),
         ],
     )
     def test_a_table_that_has_not_come_so_far(self, five: Lake, start: Start, told: str) -> None:

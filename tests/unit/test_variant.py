@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.changes import variant_text
+from cdfd.changes import variant, variant_text
 from cdfd.changes.variant import to_json
 from cdfd.errors import DataError
 
@@ -452,7 +452,7 @@ def test_few_bytes_cannot_stand_for_much_text(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_batch_whose_text_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdfd.changes.variant._MAX_BATCH_BYTES", 100)
+    monkeypatch.setattr(variant, "_MAX_BATCH_BYTES", 100)
     assert len(to_json(whole(["x" * 48, "y" * 48]))) == 2
     for values in (["x" * 49, "y" * 48], ["x" * 40] * 3):
         with pytest.raises(DataError, match="more than 100 bytes of JSON"):

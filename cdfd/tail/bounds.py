@@ -1,0 +1,94 @@
+"""Where a range of versions begins or ends, as users write it. Pure: what is relative stays relative until a log is there to resolve it."""
+
+from __future__ import annotations
+
+import operator
+import re
+from datetime import UTC, date, datetime, time, timedelta
+from typing import SupportsIndex, TypeAlias
+
+from cdfd.errors import ConfigError
+
+Start: TypeAlias = SupportsIndex | str | date
+"""What users give: a whole number, text, a date or a datetime."""
+
+Bound: TypeAlias = int | str | datetime | timedelta
+"""What it means: a version (negative ones count from the newest, which is -1), `earliest` or `latest`, a moment in UTC, or how long ago."""
+
+MILLISECOND_DIGITS = 13
+"""A number of so many digits is milliseconds since the Unix epoch (2001 to 2286). No table has that many versions."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST = 2**63 - 1
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
+_AGO = re.compile(r"([0-9]{1,10})\s*([a-z]+)\s+ago")
+_UNITS = {
+    timedelta(seconds=1): ("s", "sec", "secs", "second", "seconds"),
+    timedelta(minutes=1): ("m", "min", "mins", "minute", "minutes"),
+    timedelta(hours=1): ("h", "hour", "hours"),
+    timedelta(days=1): ("d", "day", "days"),
+    timedelta(weeks=1): ("w", "week", "weeks"),
+}
+_LENGTHS = {name: length for length, names in _UNITS.items() for name in names}
+_LONGEST = timedelta(days=36_525)
+
+
+def parsed(given: Start | timedelta) -> Bound:
+    """What a bound means; one that is parsed stays as it is.
+
+    `now` is `latest`. Times without a zone are UTC, and a date is its midnight.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if isinstance(given, timedelta):
+        return given
+    if isinstance(given, str):
+        return _of_text(given)
+    if isinstance(given, datetime) and given == given:  # pandas' NaT is none
+        return _utc(given, given)
+    if isinstance(given, date) and not isinstance(given, datetime):
+        return datetime.combine(given, time.min, UTC)
+    if isinstance(given, SupportsIndex) and not isinstance(given, bool):
+        return _of_number(operator.index(given))
+    raise _none(given)
+
+
+def _of_text(text: str) -> Bound:
+    word = text.strip().lower()
+    if word in ("earliest", "latest", "now"):
+        return "earliest" if word == "earliest" else "latest"
+    if _NUMBER.fullmatch(word):
+        return _of_number(int(word))
+    if (ago := _AGO.fullmatch(word)) and ago[2] in _LENGTHS:
+        # Compared as numbers: a product of timedeltas may overflow.
+        if int(ago[1]) > _LONGEST / _LENGTHS[ago[2]]:
+            raise ConfigError(f"{text!r:.200} is longer ago than 100 years", hint="Say `earliest`")
+        return int(ago[1]) * _LENGTHS[ago[2]]
+    try:
+        return _utc(datetime.fromisoformat(text.strip()), text)
+    except ValueError:
+        raise _none(text) from None
+
+
+def _of_number(number: int) -> Bound:
+    if 10 ** (MILLISECOND_DIGITS - 1) <= number < 10**MILLISECOND_DIGITS:
+        return _EPOCH + timedelta(milliseconds=number)
+    if abs(number) > _MOST:
+        raise ConfigError("a number of more than 64 bits is no version")
+    return number
+
+
+def _utc(moment: datetime, given: object) -> datetime:
+    try:
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError:
+        raise _none(given) from None
+
+
+def _none(given: object) -> ConfigError:
+    return ConfigError(
+        f"{given!r:.200} is neither a version, nor a timestamp, nor a known word",
+        hint="Known: earliest, latest, now; versions such as 12, or -1 for the newest; times such as 2026-01-31T12:00:00Z, "
+        "`1 hour ago`, or milliseconds since the Unix epoch (13 digits)",
+    )
