@@ -20,6 +20,7 @@ from typing import Literal, TypeVar, overload
 
 import pyarrow.compute as pc
 
+from cdfd.delta import paths
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, PartitionValues, Remove
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import PackedFiles
@@ -232,8 +233,10 @@ class LiveScans(Sequence[FileScan]):
             if counts.null_count:
                 return None
             hidden = pc.struct_field(batch.column("deletion_vector"), "cardinality")
+            if pc.any(pc.greater(hidden, counts)).as_py():
+                return None
             found += (pc.sum(counts).as_py() or 0) - (pc.sum(hidden).as_py() or 0)
-        return max(found, 0)
+        return found
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, LiveScans):
@@ -249,7 +252,8 @@ def commit_timestamp(commit: Commit, header: Header, modified_ms: int, previous_
     """When a version was committed, in ms since the Unix epoch.
 
     The in-commit timestamp where that feature is enabled, else the log file's modification time, made monotonic: a time not after its
-    predecessor's becomes that plus 1 ms. Never `commitInfo.timestamp`, which is the writer's clock before the commit.
+    predecessor's becomes that plus 1 ms. A time before 1970 or after 9999 becomes the first or the last moment of these years.
+    Never `commitInfo.timestamp`, which is the writer's clock before the commit.
 
     Raises:
         LogError: in-commit timestamps are enabled and the commit has none, or one that is no time of this calendar.
@@ -257,11 +261,16 @@ def commit_timestamp(commit: Commit, header: Header, modified_ms: int, previous_
     if in_commit_timestamps_enabled(header.metadata):
         stated = None if commit.info is None else commit.info.in_commit_timestamp
         if stated is None:
-            raise LogError("in-commit timestamps are enabled, but the commit has none", version=commit.version)
+            raise _untimed(commit, "in-commit timestamps are enabled, but the commit has none")
         if not 0 <= stated <= LATEST_MS:
-            raise LogError(f"the in-commit timestamp {stated} is not a time", version=commit.version)
+            raise _untimed(commit, f"the in-commit timestamp {stated} is not a time")
         return stated
-    return modified_ms if previous_ms is None else max(modified_ms, previous_ms + 1)
+    # A file's time is whatever somebody set it to.
+    return min(max(modified_ms, 0 if previous_ms is None else previous_ms + 1), LATEST_MS)
+
+
+def _untimed(commit: Commit, what: str) -> LogError:
+    return LogError(what, version=commit.version, path=f"{paths.LOG}/{paths.commit_name(commit.version)}")
 
 
 def _from_files(commit: Commit, header: Header, previous: Header, before: Snapshot | None) -> Iterator[FileScan]:

@@ -83,14 +83,16 @@ class TableFiles:
             storage, inside = self.locate(path)
             storage.expect(inside, size or None, whole=whole)
 
-    def rows(self, descriptor: DeletionVectorDescriptor | None) -> RowSet | None:
-        """The rows that a deletion vector holds; None for no vector.
+    def rows(self, descriptor: DeletionVectorDescriptor | None, most: int) -> RowSet | None:
+        """The rows that a deletion vector holds, of a file of `most` rows; None for no vector.
 
         Raises:
             DataError: the vector is missing, damaged, or not what its descriptor says.
         """
         if descriptor is None:
             return None
+        if descriptor.cardinality > most:
+            raise DataError(f"the deletion vector hides {descriptor.cardinality} rows of a file of {most} rows")
         path, wanted = deletion_vector.path_of(descriptor), deletion_vector.range_of(descriptor)
         if path is None or wanted is None:
             return deletion_vector.decode_inline(descriptor)
@@ -322,8 +324,9 @@ class _Reader:
 
 def _wanted(scan: FileScan, files: TableFiles, metadata: pq.FileMetaData) -> Wanted:
     check_groups(metadata)
-    wanted = Wanted(files.rows(scan.only), files.rows(scan.without), scan.piece)
-    wanted.check(metadata.num_rows)
+    rows = metadata.num_rows
+    wanted = Wanted(files.rows(scan.only, rows), files.rows(scan.without, rows), scan.piece)
+    wanted.check(rows)
     return wanted
 
 

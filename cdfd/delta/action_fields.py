@@ -152,7 +152,7 @@ def sidecar(fields: Json) -> Sidecar:
     name = paths.decode(_text(fields, "sidecar", "path"))
     if "/" in name or name in ("", ".", ".."):
         raise LogError(f"sidecar.path {name!r} is not a file name")
-    size = _integer(fields, "sidecar", "sizeInBytes", 0)
+    size = _size(fields, "sidecar", "sizeInBytes")
     return Sidecar(name, size, _integer(fields, "sidecar", "modificationTime", 0))
 
 
@@ -163,9 +163,14 @@ def commit_info(fields: Json) -> CommitInfo:
         timestamp=_integer_or_none(fields.get("timestamp")),
         in_commit_timestamp=_integer_or_none(fields.get("inCommitTimestamp")),
         operation=fields["operation"] if isinstance(fields.get("operation"), str) else None,
-        operation_metrics={name: str(value) for name, value in metrics.items()} if isinstance(metrics, dict) else {},
+        operation_metrics=_metrics(metrics) if isinstance(metrics, dict) else {},
         engine_info=fields["engineInfo"] if isinstance(fields.get("engineInfo"), str) else None,
     )
+
+
+def _metrics(metrics: Json) -> Mapping[str, str]:
+    """The counts, as text. Values of other types are as good as absent, however deep they are nested."""
+    return {name: str(value) for name, value in metrics.items() if isinstance(value, str | int | float)}
 
 
 def _is_long(value: object) -> TypeGuard[int]:
@@ -199,10 +204,10 @@ def _optional_integer(fields: Json, where: str, name: str) -> int | None:
     return None if fields.get(name) is None else _integer(fields, where, name)
 
 
-def _size(fields: Json, where: str) -> int:
-    size = _integer(fields, where, "size", 0)
+def _size(fields: Json, where: str, name: str = "size") -> int:
+    size = _integer(fields, where, name, 0)
     if size < 0:
-        raise LogError(f"{where}.size is negative")
+        raise LogError(f"{where}.{name} is negative")
     return size
 
 

@@ -85,16 +85,32 @@ def serialize(actions: Iterable[tuple[str, Json]]) -> bytes:
 
 
 def lines(data: bytes | Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of an entry that comes whole or in chunks."""
+    """The lines of an entry that comes whole or in chunks.
+
+    Raises:
+        LogError: a line of more than `LINE_BYTES`.
+    """
     pending: list[bytes] = []
-    for chunk in (data,) if isinstance(data, bytes) else data:
-        first, *rest = chunk.split(b"\n")
+    number, held = 1, 0
+    for piece in _pieces((data,) if isinstance(data, bytes) else data):
+        first, *rest = piece.split(b"\n")
         pending.append(first)
+        held += len(first)
+        if held > LINE_BYTES:
+            raise LogError(f"line {number} is longer than {LINE_BYTES >> 20} MiB, and no action is", hint=TORN)
         if rest:
             yield b"".join(pending)
             yield from rest[:-1]
-            pending = [rest[-1]]
+            number += len(rest)
+            pending, held = [rest[-1]], len(rest[-1])
     yield b"".join(pending)
+
+
+def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes, little at a time: every byte of a chunk may be a line break, and every line an object."""
+    for chunk in chunks:
+        for start in range(0, len(chunk), _PIECE):
+            yield chunk[start : start + _PIECE]
 
 
 class Reader:
@@ -185,5 +201,9 @@ class Reader:
         if self.domains.setdefault(value.domain, value) != value:
             raise LogError(f"two domainMetadata actions for {value.domain!r} in one version")
 
+
+LINE_BYTES = 16 << 20
+"""Bytes of a line, at most. The largest action is a `metaData` with a schema: 50,000 mapped columns are 11 MB."""
+_PIECE = 1 << 20
 
 TORN = "The entry was damaged after it was written: log entries are immutable; restore it from a copy of the table"

@@ -30,6 +30,11 @@ from cdfd.errors import DataError, LogError, UnsupportedError
 
 __all__ = ["RowSet", "decode_inline", "decode_stored", "describe", "inline", "path_of", "range_of", "store"]
 
+MOST_BYTES = 256 << 20
+"""Bytes of a vector, at most: every other one of two billion rows."""
+_LEAST_BYTES, _ROW_BYTES = 4096, 64
+"""What a vector may take whatever it holds, and for each row besides. A row with a bitmap of its own takes 26 bytes."""
+
 _VERSION = 1
 _VERSION_BYTES = 1
 _SIZE_BYTES = 4
@@ -71,15 +76,23 @@ def range_of(descriptor: DeletionVectorDescriptor) -> tuple[int, int] | None:
     The file's version byte is among them where it is next to the vector. A file may end earlier.
 
     Raises:
-        DataError: a negative offset or size.
+        DataError: a negative offset or size, or more bytes than its rows can take.
     """
     if descriptor.storage_type == "i":
         return None
     start, size = descriptor.offset or 0, descriptor.size_in_bytes
     if start < 0 or size < 0:
         raise DataError(f"a deletion vector of {size} bytes at offset {start}")
+    _check_size(descriptor)
     framed = _SIZE_BYTES + size + _CRC_BYTES
     return (0, _VERSION_BYTES + framed) if start <= _VERSION_BYTES else (start, framed)
+
+
+def _check_size(descriptor: DeletionVectorDescriptor) -> None:
+    """What the log says decides how much is read, so it has to be possible."""
+    size, rows = descriptor.size_in_bytes, descriptor.cardinality
+    if size > min(MOST_BYTES, _LEAST_BYTES + _ROW_BYTES * rows):
+        raise DataError(f"a deletion vector of {rows} rows cannot have {size} bytes")
 
 
 def decode_stored(descriptor: DeletionVectorDescriptor, blob: bytes) -> RowSet:
@@ -138,8 +151,12 @@ def decode_inline(descriptor: DeletionVectorDescriptor) -> RowSet:
     Raises:
         DataError: not Z85, a length or a number of rows that is not the expected one, not a valid set of rows.
     """
-    data = z85.decode(descriptor.path_or_inline)
+    _check_size(descriptor)
     size = descriptor.size_in_bytes
+    # Five characters are four bytes, of which up to three may be padding, and so may three behind them.
+    if len(descriptor.path_or_inline) // 5 * 4 > size + 6:
+        raise DataError(f"an inline deletion vector of {size} bytes has {len(descriptor.path_or_inline)} characters")
+    data = z85.decode(descriptor.path_or_inline)
     if not 0 <= size <= len(data) < size + 4:
         raise DataError(f"an inline deletion vector has {len(data)} bytes, its descriptor says {size}")
     return roaring.decode(data[:size], descriptor.cardinality)

@@ -108,7 +108,8 @@ class PackedFiles(Sequence[T]):
 
     def total_size(self) -> int:
         """Sum of the files' sizes in bytes, as far as the log says them."""
-        return int(pc.sum(self.table.column("size")).as_py() or 0)
+        # Sizes are what the log says: as integers, their sum might be negative.
+        return int(pc.sum(self.table.column("size").cast(pa.float64(), safe=False)).as_py() or 0)
 
 
 def _to_ipc(table: pa.Table) -> bytes:

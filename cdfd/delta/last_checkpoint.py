@@ -16,6 +16,9 @@ from urllib.parse import quote
 from cdfd.delta import paths
 from cdfd.errors import LogError
 
+MOST_BYTES = 1 << 20
+"""Bytes of a hint, at most. delta-spark leaves a `checkpointSchema` out that has more than 20,000 characters."""
+
 _MAX_LONG = 2**63 - 1
 _MAX_INT = 2**31 - 1
 
@@ -65,9 +68,11 @@ def parse(data: bytes) -> LastCheckpoint:
     """The hint in a `_last_checkpoint` file.
 
     Raises:
-        LogError: not one JSON object, duplicate keys at any depth, fields of wrong types, negative numbers, a checksum
+        LogError: too large, not one JSON object, duplicate keys at any depth, fields of wrong types, negative numbers, a checksum
             that does not match, or the name of a V2 checkpoint that is not one of this version.
     """
+    if len(data) > MOST_BYTES:
+        raise _broken(f"is larger than {MOST_BYTES >> 20} MiB")
     try:
         return _hint(_load(data))
     except RecursionError:
@@ -82,7 +87,7 @@ def _hint(fields: Any) -> LastCheckpoint:
         if not isinstance(stated, str) or isinstance(stated, Number):
             raise _broken("has a checksum that is not a string")
         if stated.lower() != (actual := checksum(fields)):
-            raise _broken(f"states the checksum {stated!r}, but has {actual}")
+            raise _broken(f"states the checksum {stated!r:.80}, but has {actual}")
     version = _required(fields, "version")
     schema = fields.get("checkpointSchema")
     return LastCheckpoint(
@@ -193,7 +198,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in pairs:
         if name in fields:
-            raise _broken(f"has the key {name!r} twice in one object")
+            raise _broken(f"has the key {name!r:.80} twice in one object")
         fields[name] = value
     return fields
 
@@ -236,7 +241,7 @@ def _v2(value: Any, version: int) -> V2Checkpoint | None:
         raise _broken("has a v2Checkpoint without a path")
     name = paths.parse_name(path)
     if name is None or not name.is_checkpoint or name.version != version:
-        raise _broken(f"has a v2Checkpoint {path!r}, which is no checkpoint of version {version}")
+        raise _broken(f"has a v2Checkpoint {path!r:.200}, which is no checkpoint of version {version}")
     return V2Checkpoint(path, _number(value, "sizeInBytes"), _number(value, "modificationTime"))
 
 

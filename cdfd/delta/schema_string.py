@@ -73,6 +73,7 @@ def serialize(struct: StructType) -> str:
         raise LogError(f"the schema cannot be written as JSON: {error}") from error
 
 
+_METADATA_DEPTH = 32
 _HINT = "metaData.schemaString is broken; was it written by hand?"
 _Path = tuple[str, ...]
 
@@ -87,11 +88,11 @@ def _type(document: object, path: _Path) -> DataType:
     if isinstance(document, str):
         return _named(document, path)
     if not isinstance(document, dict):
-        raise _error(path, f"a type must be a name or an object, not {document!r:.80}")
+        raise _error(path, f"a type must be a name or an object, not {_shown(document)}")
     kind = document.get("type")
     read = _NESTED.get(kind) if isinstance(kind, str) else None
     if read is None:
-        raise _error(path, f"unknown type {kind!r:.80}")
+        raise _error(path, f"unknown type {_shown(kind)}")
     return read(document, path)
 
 
@@ -134,7 +135,7 @@ def _struct(document: Mapping[str, object], path: _Path) -> StructType:
 
 def _field(document: object, path: _Path) -> StructField:
     if not isinstance(document, dict):
-        raise _error(path, f"a field must be an object, not {document!r:.80}")
+        raise _error(path, f"a field must be an object, not {_shown(document)}")
     name = document.get("name")
     if not isinstance(name, str):
         raise _error(path, "a field needs `name`, a string")
@@ -144,8 +145,32 @@ def _field(document: object, path: _Path) -> StructField:
     metadata = document.get("metadata")
     if not isinstance(metadata, dict | None):
         raise _error(path, "`metadata` must be an object")
+    if metadata and not _is_shallow(metadata):
+        raise _error(path, f"`metadata` is nested deeper than {_METADATA_DEPTH} levels")
     nullable = _flag(document, "nullable", path)
     return StructField(name, _type(document["type"], path), nullable, metadata or {})
+
+
+def _shown(value: object) -> str:
+    # The repr of what is nested deep would need more stack than there is.
+    if isinstance(value, dict):
+        return "an object"
+    return "an array" if isinstance(value, list) else f"{value!r:.80}"
+
+
+def _is_shallow(metadata: Mapping[str, object]) -> bool:
+    """Whether metadata can be compared and pickled, which takes a stack as deep as it is nested."""
+    level: list[Any] = [metadata]
+    for _ in range(_METADATA_DEPTH):
+        level = [
+            child
+            for value in level
+            for child in (value.values() if isinstance(value, dict) else value)
+            if isinstance(child, dict | list)
+        ]
+        if not level:
+            return True
+    return False
 
 
 def _array(document: Mapping[str, object], path: _Path) -> ArrayType:
@@ -174,7 +199,7 @@ def _flag(document: Mapping[str, object], key: str, path: _Path) -> bool:
     if flag is None:
         return True
     if not isinstance(flag, bool):
-        raise _error(path, f"`{key}` must be true or false, not {flag!r:.80}")
+        raise _error(path, f"`{key}` must be true or false, not {_shown(flag)}")
     return flag
 
 

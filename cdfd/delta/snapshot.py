@@ -213,9 +213,11 @@ def first(commit: Commit) -> Snapshot:
 def retention_ms(metadata: Metadata) -> int:
     """`delta.deletedFileRetentionDuration` in milliseconds; a week where it is not set or not an interval of fixed length."""
     interval = interval_ms(metadata.configuration.get("delta.deletedFileRetentionDuration", ""))
-    return 7 * 24 * 3_600_000 if interval is None else interval
+    return 7 * 24 * 3_600_000 if interval is None else min(max(interval, -_LONGEST_MS), _LONGEST_MS)
 
 
+_LONGEST_MS = 1 << 60
+"""Longer than any time in a log is away, and no overflow."""
 _UNITS = {
     "microsecond": 0.001,
     "millisecond": 1,

@@ -26,6 +26,8 @@ from cdfd.delta.datatypes import DataType, Primitive, StructType
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import LogError
 
+MOST_ROWS = 1 << 40
+"""Rows of a file, at most: the sum over eight million files is still a long."""
 STRING_PREFIX = 32
 """Characters that a writer keeps of a string."""
 
@@ -38,7 +40,7 @@ Path = Sequence[str]
 
 
 def record_counts(stats: pa.Array) -> pa.Array:
-    """`numRecords` of many files, int64; null where it is not there, or the document says nothing.
+    """`numRecords` of many files, int64; null where it is not there, where no file can have so many, or the document says nothing.
 
     Not by `pyarrow.json`: a document that is no object ends the process (seen in 26.0 with `null`).
 
@@ -48,6 +50,7 @@ def record_counts(stats: pa.Array) -> pa.Array:
     texts = stats.cast(pa.large_string())
     # What `counts_only` has left of a document needs no parser.
     counts = pc.cast(pc.struct_field(pc.extract_regex(texts, _COUNT_ONLY), "count"), pa.int64())
+    counts = pc.if_else(pc.less_equal(counts, MOST_ROWS), counts, None)
     rest = pc.and_(pc.is_valid(texts), pc.is_null(counts))
     if not pc.any(rest).as_py():
         return counts
@@ -79,7 +82,7 @@ def _record_count(document: bytes) -> int | None:
     except orjson.JSONDecodeError:
         return None
     count = found.get("numRecords") if isinstance(found, dict) else None
-    return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 1 << 63 else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MOST_ROWS else None
 
 
 @dataclass(frozen=True, slots=True)

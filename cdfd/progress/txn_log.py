@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cdfd.delta import commit as commits
-from cdfd.delta import last_checkpoint, paths
+from cdfd.delta import paths
 from cdfd.delta.protocol import check_readable, check_writable
 from cdfd.errors import CdfdError, ExistsError, LogError, NotFoundError, StorageError
 from cdfd.progress import txn_state
@@ -25,7 +25,7 @@ from cdfd.progress.txn_state import OPERATION, Action, TxnState
 from cdfd.storage.base import Storage
 from cdfd.tail import checkpoint_files
 from cdfd.tail.clock import Clock
-from cdfd.tail.log import DeltaLog, LogEntry, NotATableError, before, log_path
+from cdfd.tail.log import DeltaLog, LogEntry, NotATableError, log_path
 
 ATTEMPTS = 24
 """Versions that may be taken by others before an append gives up."""
@@ -128,21 +128,13 @@ class TxnLog:
             await self._storage.put_if_absent(log_path(paths.commit_name(version)), entry)
         except ExistsError:
             return False
-        self.checkpoint = await self._newest_checkpoint(version)
+        self.checkpoint = await self.log.newest_checkpoint(version)
         stamp = await self._stamp(version)
         if stamp is None or self.checkpoint > version:
             self._tip = None
             return False
         self._tip = _Tip(state.apply(commits.parse(version, entry)), stamp)
         return True
-
-    async def _newest_checkpoint(self, version: int) -> int:
-        """The newest checkpoint's version as `_last_checkpoint` has it, else of those from `version` on; -1 where there is none."""
-        try:
-            return last_checkpoint.parse(await self._storage.read(log_path(paths.LAST_CHECKPOINT))).version
-        except (NotFoundError, LogError):
-            names = self.log.list_names(before(version))
-            return max([name.version async for name, _ in names if name.is_checkpoint], default=-1)
 
     async def _load(self) -> _Tip | None:
         for _ in range(LOADS):

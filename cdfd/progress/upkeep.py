@@ -6,7 +6,7 @@ import logging
 from contextlib import suppress
 
 from cdfd.delta import last_checkpoint, paths
-from cdfd.errors import LogError, NotFoundError, StorageError
+from cdfd.errors import LogError, StorageError
 from cdfd.progress import ledger_table
 from cdfd.tail.log import DeltaLog, log_path
 
@@ -34,7 +34,7 @@ async def maintain(log: DeltaLog, version: int) -> None:
         await _maintain(log, version)
     except (StorageError, LogError) as error:
         with suppress(StorageError):
-            if await _hinted(log) > version:
+            if await log.newest_checkpoint(version) > version:
                 return  # somebody has written a newer one and cleaned up while this was at it
         logger.warning(
             "the ledger's log could not be shortened: %s", error, extra={"table": log.storage.uri, "version": version}
@@ -51,17 +51,10 @@ async def _maintain(log: DeltaLog, version: int) -> None:
         return
     data, hint = ledger_table.checkpoint(state)
     await log.storage.put(log_path(paths.checkpoint_name(version)), data)
-    if await _hinted(log) >= version:
+    if await log.newest_checkpoint(version) > version:
         return  # somebody wrote a newer one meanwhile, and has cleaned up
     await log.storage.put(log_path(paths.LAST_CHECKPOINT), last_checkpoint.serialize(hint))
     await _clean(log, version)
-
-
-async def _hinted(log: DeltaLog) -> int:
-    try:
-        return last_checkpoint.parse(await log.storage.read(log_path(paths.LAST_CHECKPOINT))).version
-    except (NotFoundError, LogError):
-        return -1
 
 
 async def _clean(log: DeltaLog, version: int) -> None:

@@ -133,8 +133,13 @@ def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar]
                 rows.removes.append(removes)
             else:
                 _read_file(storage, stat.path, stat.size, wanted, rows)
+    names = set[str]()
     for sidecar in sidecars:
         path = f"{SIDECARS}/{sidecar.path}"
+        if sidecar.path in names:
+            # A name takes a few bytes, and reading its file again may take gigabytes.
+            raise LogError("the checkpoint names a sidecar twice", path=path)
+        names.add(sidecar.path)
         with _damage(path):
             _read_file(storage, path, sidecar.size_in_bytes, wanted, rows)
     return rows

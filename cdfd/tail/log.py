@@ -214,7 +214,7 @@ class DeltaLog:
             NotATableError: there is no log.
             LogError, GapError: see `SegmentBuilder.finish`.
         """
-        hint = await self._hint()
+        hint = await self.hint()
         if hint is not None and (version is None or hint <= version):
             builder = await self._fold(version, start_after=before(hint))
             if builder.checkpoint is not None:
@@ -244,21 +244,38 @@ class DeltaLog:
                 break
         return builder
 
-    async def _hint(self) -> int | None:
-        """Version that `_last_checkpoint` names. It only saves a listing, so one that cannot be used is ignored with a warning."""
+    async def hint(self) -> int | None:
+        """Version that `_last_checkpoint` names. It only saves a listing, so one that cannot be used is ignored with a warning.
+
+        Raises:
+            StorageError: retriable: it cannot be read now.
+        """
         path = log_path(paths.LAST_CHECKPOINT)
         try:
-            with self._named():
-                return last_checkpoint.parse(await self.storage.read(path)).version
+            with self._named(None, path):
+                return last_checkpoint.parse(await self.storage.read(path, 0, last_checkpoint.MOST_BYTES + 1)).version
         except NotFoundError:
             return None
-        except LogError as error:
+        except (LogError, StorageError) as error:
+            if error.retriable:
+                raise
             logger.warning(
                 "_last_checkpoint cannot be used, listing the log instead: %s",
                 error.what,
                 extra={"table": self.storage.uri},
             )
             return None
+
+    async def newest_checkpoint(self, version: int) -> int:
+        """Version of the newest checkpoint: what `_last_checkpoint` says where that is not after `version`, else what is there.
+
+        A listing shows those from `version` on; -1 where there is none among them.
+        """
+        hint = await self.hint()
+        if hint is not None and hint <= version:
+            return hint
+        names = self.list_names(before(version))
+        return max([name.version async for name, _ in names if name.is_checkpoint], default=-1)
 
     async def latest_version(self) -> int:
         """The newest version."""

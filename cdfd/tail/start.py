@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from cdfd.delta import paths
 from cdfd.delta.protocol import in_commit_timestamps_enabled
 from cdfd.errors import ConfigError, GapError, LogError, NotFoundError
 from cdfd.tail.bounds import Bound, Start, parsed
 from cdfd.tail.clock import SystemClock
-from cdfd.tail.log import DeltaLog
+from cdfd.tail.log import DeltaLog, log_path
 from cdfd.tail.segment import SegmentBuilder
 from cdfd.tail.tailer import Tailer
 
@@ -265,9 +267,10 @@ async def _first_in_commit(log: DeltaLog, oldest: int, newest: int) -> int | Non
     if not in_commit_timestamps_enabled(header.metadata):
         return None
     enabled = header.metadata.configuration.get("delta.inCommitTimestampEnablementVersion", "0")
-    if not (enabled.isascii() and enabled.isdigit() and int(enabled[:20]) <= newest):
+    # No version has more digits; Python refuses to count beyond some thousand.
+    if not (re.fullmatch("[0-9]{1,19}", enabled) and int(enabled) <= newest):
         raise LogError(
-            f"delta.inCommitTimestampEnablementVersion is {enabled!r}, which is no version of the table",
+            f"delta.inCommitTimestampEnablementVersion is {enabled!r:.80}, which is no version of the table",
             table=log.storage.uri,
             version=newest,
             hint="Start at a version instead of a timestamp",
@@ -291,6 +294,9 @@ async def _in_commit(log: DeltaLog, version: int) -> int:
     time = None if entry.commit.info is None else entry.commit.info.in_commit_timestamp
     if time is None:
         raise LogError(
-            "in-commit timestamps are enabled, but the commit has none", table=log.storage.uri, version=version
+            "in-commit timestamps are enabled, but the commit has none",
+            table=log.storage.uri,
+            version=version,
+            path=log_path(paths.commit_name(version)),
         )
     return time

@@ -236,8 +236,9 @@ class TestInline:
         [
             ({"size_in_bytes": 40}, "descriptor says 40"),
             ({"size_in_bytes": 45}, "descriptor says 45"),
-            ({"size_in_bytes": -1}, "descriptor says -1"),
-            ({"size_in_bytes": 2**31}, "descriptor says"),
+            ({"size_in_bytes": -1}, "of -1 bytes"),
+            ({"size_in_bytes": 2**31}, "6 rows cannot have 2147483648 bytes"),
+            ({"path_or_inline": CORRECTED * 100_000}, "of 44 bytes has 5500000 characters"),
             ({"size_in_bytes": 43}, "roaring"),
             ({"cardinality": 5}, "removes 6 rows, its descriptor says 5"),
             ({"path_or_inline": CORRECTED[:-1]}, "Z85"),
@@ -314,10 +315,15 @@ class TestStored:
             deletion_vector.decode_stored(stored(offset, size, 6), b"\x01" + framed(self.DATA))
 
     def test_hostile_size_allocates_nothing(self) -> None:
-        descriptor = stored(1, 2**31 - 1, 6)
-        assert deletion_vector.range_of(descriptor) == (0, 2**31 + 8)
-        with pytest.raises(DataError, match="ends after"):
-            deletion_vector.decode_stored(descriptor, b"\x01" + framed(self.DATA))
+        for rows, size in ((6, 2**31 - 1), (6, 5_000), (2**40, 2**31 - 1)):
+            with pytest.raises(DataError, match=f"{rows} rows cannot have {size} bytes"):
+                deletion_vector.range_of(stored(1, size, rows))
+
+    @given(st.sets(st.integers(0, 2**63 - 1), max_size=40))
+    def test_no_honest_size_is_refused(self, rows: set[int]) -> None:
+        """Rows that are far apart take most, each a bitmap of its own."""
+        data = roaring.encode(RowSet.of(rows))
+        assert deletion_vector.range_of(stored(1, len(data), len(rows))) is not None
 
     def test_every_truncation_is_a_data_error(self) -> None:
         for rows in samples():

@@ -299,11 +299,35 @@ def test_the_deepest_schema_can_be_used() -> None:
 
 
 def test_metadata_too_deep_to_be_written_is_an_error_of_the_log() -> None:
-    struct = parse(
-        '{"type":"struct","fields":[{"name":"x","type":"long","metadata":{"k":' + "[" * 500 + "]" * 500 + "}}]}"
-    )
+    struct = StructType((StructField("x", LONG, metadata={"k": json.loads(DEEP)}),))
     with pytest.raises(LogError):
         serialize(struct)
+
+
+DEEP = "[" * 900 + "]" * 900
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        DEEP,
+        '{"type":%s}',
+        '{"type":"struct","fields":%s}',
+        '{"type":"struct","fields":[%s]}',
+        '{"type":"struct","fields":[{"name":%s}]}',
+        '{"type":"struct","fields":[{"name":"x","type":%s}]}',
+        '{"type":"struct","fields":[{"name":"x","type":{"type":%s}}]}',
+        '{"type":"struct","fields":[{"name":"x","type":"long","nullable":%s}]}',
+        '{"type":"struct","fields":[{"name":"x","type":"long","metadata":%s}]}',
+        '{"type":"struct","fields":[{"name":"x","type":"long","metadata":{"delta.columnMapping.id":%s}}]}',
+        '{"type":"struct","fields":[{"name":"x","type":"long","metadata":{"delta.columnMapping.nested.ids":%s}}]}',
+        '{"type":"array","elementType":%s}',
+        '{"type":"map","keyType":%s,"valueType":%s}',
+    ],
+)
+def test_no_place_of_a_schema_is_so_deep_that_the_stack_ends(document: str) -> None:
+    with pytest.raises(LogError):
+        parse(document.replace("%s", DEEP))
 
 
 @given(st.data())
