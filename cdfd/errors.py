@@ -168,3 +168,9 @@ class InternalError(CdfdError):
     """A table's loop met what cdfd does not expect: a bug, or a machine without memory."""
 
     family = "internal"
+
+
+class ListenError(ConfigError):
+    """Another process listens at the address for metrics, health and status; a restart may find it free."""
+
+    exit_code = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -17,7 +18,7 @@ from cdfd.config import Listen
 from cdfd.daemon import page
 from cdfd.daemon.metrics import CONTENT_TYPE
 from cdfd.daemon.status import Status
-from cdfd.errors import ConfigError
+from cdfd.errors import ConfigError, ListenError
 
 logger = logging.getLogger("cdfd.http")
 
@@ -41,6 +42,7 @@ async def serve(listen: Listen | None, status: Status) -> AsyncIterator[Listen |
     """Answer until the block ends; the address that is listened at, with the port that port 0 became. None: no server, for None.
 
     Raises:
+        ListenError: another process listens at the address.
         ConfigError: the address cannot be listened at.
     """
     if listen is None:
@@ -65,10 +67,14 @@ async def _bind(runner: web.AppRunner, listen: Listen) -> None:
         await web.TCPSite(runner, listen.host, listen.port).start()
     except (OSError, UnicodeError) as error:  # UnicodeError: a host that no name can be
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ConfigError(
+        what, hint = (
             f"cannot listen at {listen}: {reason}",
-            hint="Set `http.listen` to another address, or to null for no server",
-        ) from error
+            "Set `http.listen` to another address, or to null for no server",
+        )
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            # Perhaps a daemon that is about to stop: a supervisor may restart this one.
+            raise ListenError(what, hint=f"Stop what listens there. {hint}", retriable=True) from error
+        raise ConfigError(what, hint=hint) from error
 
 
 def _application(status: Status, writer: Executor) -> web.Application:

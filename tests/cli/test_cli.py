@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -150,6 +151,15 @@ class TestRun:
             assert daemon.end(signal.SIGTERM).code == 0
         [snapshot] = (small_disk / "out" / "orders").glob("*.jsonl")
         assert len(snapshot.read_text().splitlines()) == 2
+
+    def test_an_address_that_is_taken(self, writer: TableWriter, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            listen = f"127.0.0.1:{taken.getsockname()[1]}"
+            ended = cdfd("run", "-c", config(tmp_path, writer.storage.uri, {"http": {"listen": listen}}))
+        last = json.loads(ended.err.splitlines()[-1])
+        assert (ended.code, last["exit_code"]) == (1, 1)
+        assert f"cannot listen at {listen}" in last["message"]
+        assert not (tmp_path / "out").exists()
 
     def test_its_last_line_on_a_terminal_is_for_people(self, tmp_path: Path) -> None:
         path = config(tmp_path, str(tmp_path / "orders"), {"engine": {"kind": "auto"}})

@@ -15,7 +15,7 @@ from statuses import NOW_MS, PASSWORD, at, configuration, samples, version
 from cdfd.config import Listen
 from cdfd.daemon.http import serve
 from cdfd.daemon.status import Status
-from cdfd.errors import ConfigError, SinkError, StorageError
+from cdfd.errors import ConfigError, ListenError, SinkError, StorageError
 from cdfd.tail.clock import ManualClock
 
 ANY_PORT = Listen("127.0.0.1", 0)
@@ -248,11 +248,12 @@ def test_no_address_no_server() -> None:
     within(run())
 
 
-def test_an_address_in_use_is_an_error_of_the_configuration() -> None:
+def test_an_address_in_use_is_an_error_after_which_a_restart_may_help() -> None:
     async def test(client: Client) -> None:
-        with pytest.raises(ConfigError, match="in use") as caught:
+        with pytest.raises(ListenError, match="in use") as caught:
             async with serve(client.address, client.status):
                 pass
+        assert caught.value.exit_code == 1
         assert str(client.address) in caught.value.what
         assert "http.listen" in (caught.value.hint or "")
         assert (await client.get("/healthz"))[0] == 200
