@@ -84,9 +84,9 @@ class Running:
 
 
 @contextmanager
-def started(*args: object) -> Iterator[Running]:
+def started(*args: object, cwd: Path | None = None) -> Iterator[Running]:
     """A command that runs until the test is done with it."""
-    process = subprocess.Popen([*CDFD, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen([*CDFD, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd)
     try:
         yield Running(process)
     finally:

@@ -1,6 +1,6 @@
 """Configuration: a YAML file and the environment -> frozen settings. The only reader of the environment."""
 
-from cdfd.config.parser import load, parse, storage
+from cdfd.config.parser import folder_of, load, parse, storage
 from cdfd.config.problems import ConfigProblems
 from cdfd.config.settings import (
     S3,
@@ -44,6 +44,7 @@ __all__ = [
     "Storage",
     "Table",
     "Topics",
+    "folder_of",
     "load",
     "parse",
     "storage",

@@ -5,6 +5,7 @@ References are followed after YAML is parsed and only inside texts: what a varia
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -71,24 +72,26 @@ class Resolved:
         self.problems.append(Problem(path, what, self.line(path)))
 
 
-def resolve(root: Node, environ: Mapping[str, str], mounted: Collection[str]) -> Resolved:
+def resolve(root: Node, environ: Mapping[str, str], mounted: Collection[str], folder: str | None = None) -> Resolved:
     """Follow every reference of a document.
 
     Args:
         root: the document.
         environ: the environment.
         mounted: names of the settings that may be given as a file, under their name with `_file` after it.
+        folder: where relative paths of such files begin; the working directory where it is None.
     """
-    resolver = _Resolver(environ, mounted)
+    resolver = _Resolver(environ, mounted, folder)
     resolver.resolved.data = resolver.value(root, ())
     return resolver.resolved
 
 
 class _Resolver:
-    def __init__(self, environ: Mapping[str, str], mounted: Collection[str]) -> None:
+    def __init__(self, environ: Mapping[str, str], mounted: Collection[str], folder: str | None) -> None:
         self.resolved = Resolved()
         self._environ = environ
         self._mounted = mounted
+        self._folder = folder or ""
 
     def value(self, node: Node, path: Path) -> Any:
         content = node.content
@@ -122,7 +125,7 @@ class _Resolver:
             self.resolved.report(path, "expected the path of a file")
             return None
         try:
-            with open(file, "rb") as stream:
+            with open(os.path.join(self._folder, file), "rb") as stream:
                 data = stream.read(_MAX_SECRET_BYTES + 1)
             text = data.decode("utf-8")
         except OSError as error:

@@ -13,16 +13,25 @@ from cdfd.config.document import read
 from cdfd.config.environment import Resolved, add_aws, resolve
 from cdfd.config.findings import mounted_names, problems_of
 from cdfd.config.problems import ConfigProblems, Problem
-from cdfd.config.settings import Section, Settings, Storage
+from cdfd.config.settings import FOLDER, Section, Settings, Storage
 from cdfd.errors import ConfigError
 
 _Read = TypeVar("_Read", bound=Section)
 
 
-def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Settings:
-    """Read a configuration file; `environ` is the process's environment where it is None.
+def load(
+    path: str | Path, environ: Mapping[str, str] | None = None, folder: str | os.PathLike[str] | None = None
+) -> Settings:
+    """Read a configuration file.
 
-    Raises `ConfigError` where the file cannot be read and `ConfigProblems` with everything that is wrong in it.
+    Args:
+        path: of the file.
+        environ: the process's environment where it is None.
+        folder: where relative paths in it begin; the file's own where it is None, or the working directory for a pipe or a device.
+
+    Raises:
+        ConfigError: the file cannot be read.
+        ConfigProblems: everything that is wrong in it.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
@@ -30,20 +39,37 @@ def load(path: str | Path, environ: Mapping[str, str] | None = None) -> Settings
         raise ConfigError(f"cannot read the configuration: {error.strerror}", path=str(path)) from error
     except ValueError:
         raise ConfigError("the configuration is not UTF-8 text", path=ascii(str(path))[1:-1]) from None
-    return parse(text, environ, str(path))
+    return parse(text, environ, str(path), folder_of(path) if folder is None else os.path.abspath(folder))
 
 
-def parse(text: str, environ: Mapping[str, str] | None = None, name: str = "<text>") -> Settings:
-    """Settings from the text of a configuration file; `name` stands for the file in errors. Raises `ConfigProblems`."""
+def folder_of(path: str | Path) -> str:
+    """Where relative paths of a configuration file begin."""
+    return os.path.dirname(os.path.abspath(path)) if os.path.isfile(path) else os.getcwd()
+
+
+def parse(
+    text: str, environ: Mapping[str, str] | None = None, name: str = "<text>", folder: str | None = None
+) -> Settings:
+    """Settings from the text of a configuration file.
+
+    Args:
+        text: of the file.
+        environ: the process's environment where it is None.
+        name: stands for the file in errors.
+        folder: where relative paths in it begin; they stay as they are where it is None.
+
+    Raises:
+        ConfigProblems: everything that is wrong in it.
+    """
     environ = os.environ if environ is None else environ
     try:
         root, problems = read(text)
     except ConfigProblems as error:
         raise error.within(path=name) from None
-    resolved = resolve(root, environ, mounted_names())
+    resolved = resolve(root, environ, mounted_names(), folder)
     resolved.problems += problems
     add_aws(resolved, environ)
-    return _validated(Settings, resolved, name)
+    return _validated(Settings, resolved, name, folder)
 
 
 def storage(options: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Storage:
@@ -58,10 +84,10 @@ def storage(options: Mapping[str, str] | None = None, environ: Mapping[str, str]
     return _validated(Storage, resolved, "storage options")
 
 
-def _validated(kind: type[_Read], resolved: Resolved, name: str) -> _Read:
+def _validated(kind: type[_Read], resolved: Resolved, name: str, folder: str | None = None) -> _Read:
     problems: list[Problem] = resolved.problems
     try:
-        settings = kind.model_validate(resolved.data)
+        settings = kind.model_validate(resolved.data, context={FOLDER: folder})
     except ValidationError as error:
         problems = problems + problems_of(error, resolved, kind)
     if problems:

@@ -6,9 +6,11 @@ Every field here is a row of the table in `docs/configuration.md`; a test compar
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -26,9 +28,22 @@ from cdfd.config.values import Ledger, Listen, Secret, Start
 
 AS_TEXT = PlainSerializer(str, return_type=str)
 
+FOLDER = "folder"
+"""Key of the validation context: the folder that relative paths are seen from; without it they stay as they are."""
+
+
+def _in_folder(place: str, info: ValidationInfo) -> str:
+    return values.in_folder(place, (info.context or {}).get(FOLDER))
+
+
+def _ledger_in_folder(ledger: Ledger, info: ValidationInfo) -> Ledger:
+    return replace(ledger, uri=_in_folder(ledger.uri, info)) if ledger.kind == "table" else ledger
+
+
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
+LocalPath: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_in_folder)]
 Name: TypeAlias = Annotated[str, PlainValidator(values.topic_name)]
-Uri: TypeAlias = Annotated[str, PlainValidator(values.uri)]
+Uri: TypeAlias = Annotated[str, PlainValidator(values.uri), AfterValidator(_in_folder)]
 WebAddress: TypeAlias = Annotated[str, PlainValidator(values.web_address)]
 Seconds: TypeAlias = Annotated[
     float, BeforeValidator(values.seconds), Field(ge=0.01, le=86400.0 * 366, allow_inf_nan=False)
@@ -114,9 +129,9 @@ class Security(Section):
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     username: Text | None = None
     password: SecretText | None = None
-    ca_path: Text | None = None
-    certificate_path: Text | None = None
-    key_path: Text | None = None
+    ca_path: LocalPath | None = None
+    certificate_path: LocalPath | None = None
+    key_path: LocalPath | None = None
     key_password: SecretText | None = None
 
     @model_validator(mode="after")
@@ -176,7 +191,7 @@ class FilesSink(Section):
     """Files in a folder per topic."""
 
     kind: Literal["files"] = "files"
-    path: Annotated[str, PlainValidator(values.folder)]
+    path: Annotated[str, PlainValidator(values.folder), AfterValidator(_in_folder)]
     format: Annotated[
         Literal["jsonl", "parquet"], BeforeValidator(lambda value: "jsonl" if value == "flat" else value)
     ] = "jsonl"
@@ -194,7 +209,9 @@ class DeltaSink(Section):
 class Progress(Section):
     """Where positions are kept besides the sink."""
 
-    ledger: Annotated[Ledger, PlainValidator(Ledger.parse), AS_TEXT] = Ledger("table", "/var/lib/cdfd/ledger")
+    ledger: Annotated[Ledger, PlainValidator(Ledger.parse), AfterValidator(_ledger_in_folder), AS_TEXT] = Ledger(
+        "table", "/var/lib/cdfd/ledger"
+    )
     interval: Seconds = 10.0
 
 
@@ -235,7 +252,7 @@ class SparkEngine(Section):
     master: Text | None = None
     remote: SecretText | None = None
     conf: Mapping[str, SecretText] = {}
-    checkpoint: Uri | None = None
+    checkpoint: Annotated[str, PlainValidator(values.uri)] | None = None  # relative ones are Spark's to resolve
     batch_size: Size = 1 << 30
     order: Literal["key", "none"] = "key"
 

@@ -8,6 +8,7 @@ the error knows whether it is.
 from __future__ import annotations
 
 import datetime
+import os
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -219,6 +220,13 @@ def folder(value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", value):
         raise ValueError("expected the path of a folder")
     return value
+
+
+def in_folder(place: str, folder: str | None) -> str:
+    """A relative path, as it is seen from a folder; a URI or an absolute path, and anything where there is no folder, as it is."""
+    if folder is None or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", place):
+        return place
+    return place if os.path.isabs(place) else os.path.normpath(os.path.join(folder, place))
 
 
 def web_address(value: object) -> str:

@@ -11,14 +11,14 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdfd.config import settings
+from cdfd.config import folder_of, settings
 from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
 from cdfd.daemon.monitor import Monitor
@@ -55,9 +55,9 @@ async def feeds(config: Settings, path: Path, clock: Clock) -> AsyncIterator[Ope
     from cdfd.spark.sessions import Sessions
 
     sessions = Sessions(config.engine.spark, f"cdfd {config.pipeline}")
-    with _kept(config, path) as kept:
+    with kept(config, path) as document:
         try:
-            yield partial(_opened, config, kept, sessions, clock)
+            yield partial(_opened, config, document, sessions, clock)
         finally:
             await asyncio.to_thread(sessions.drop)
 
@@ -83,26 +83,44 @@ def check(config: Settings) -> None:
 
 
 @contextmanager
-def _kept(config: Settings, path: Path) -> Iterator[str]:
-    """A copy of the file, which nobody changes while Spark reads it again for each micro-batch. A driver elsewhere has its own."""
+def kept(config: Settings, path: Path) -> Iterator[Mapping[str, str]]:
+    """A copy of the file, which nobody changes while Spark reads it again for each micro-batch. A driver elsewhere has its own file.
+
+    The copy may hold secrets. So it is in memory, open to processes of the same user, and gone with this process, however that ends.
+
+    Returns:
+        The options of `format("cdfd-kafka")` that name it.
+    """
     if config.engine.spark.remote is not None:
-        yield str(path)
+        yield {"config": str(path)}
         return
-    with tempfile.TemporaryDirectory(prefix="cdfd-", ignore_cleanup_errors=True) as folder:
-        yield shutil.copy(path, os.path.join(folder, "cdfd.yaml"))
+    with _copied(path) as copy:
+        yield {"config": copy, "folder": folder_of(path)}
+
+
+@contextmanager
+def _copied(path: Path) -> Iterator[str]:
+    if not hasattr(os, "memfd_create"):  # only Linux has it
+        with tempfile.TemporaryDirectory(prefix="cdfd-", ignore_cleanup_errors=True) as folder:
+            yield shutil.copy(path, os.path.join(folder, "cdfd.yaml"))
+        return
+    with open(os.memfd_create("cdfd.yaml"), "wb") as copy:
+        copy.write(path.read_bytes())
+        copy.flush()
+        yield f"/proc/{os.getpid()}/fd/{copy.fileno()}"
 
 
 @asynccontextmanager
 async def _opened(
     config: Settings,
-    path: str,
+    document: Mapping[str, str],
     sessions: Sessions,
     clock: Clock,
     table: settings.Table,
     stop: asyncio.Event,
     monitor: Monitor,
 ) -> AsyncIterator[SparkFeed]:
-    yield SparkFeed(config, table, path, sessions, stop, monitor, clock)
+    yield SparkFeed(config, table, document, sessions, stop, monitor, clock)
 
 
 @dataclass(slots=True)
@@ -112,7 +130,7 @@ class SparkFeed:
     Attributes:
         config: all settings.
         table: one of them.
-        path: of a file that says what `config` does.
+        document: names a file that says what `config` does.
         sessions: where the session comes from.
         stop: set it to end.
         monitor: is told what can be told: positions and rows, not their types.
@@ -121,7 +139,7 @@ class SparkFeed:
 
     config: Settings
     table: settings.Table
-    path: str
+    document: Mapping[str, str]
     sessions: Sessions
     stop: asyncio.Event
     monitor: Monitor
@@ -150,7 +168,7 @@ class SparkFeed:
 
         session = await asyncio.to_thread(self.sessions.get)
         try:
-            query = await asyncio.to_thread(queries.start, session, self.config, self.table, self.path)
+            query = await asyncio.to_thread(queries.start, session, self.config, self.table, self.document)
         except CdfdError:
             await asyncio.to_thread(self.sessions.look, session)
             raise

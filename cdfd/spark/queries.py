@@ -52,14 +52,14 @@ def location(config: Settings, table: Table) -> str:
     return f"{config.engine.spark.checkpoint.rstrip('/')}/{config.pipeline}/{table.name}"
 
 
-def start(spark: SparkSession, config: Settings, table: Table, path: str) -> StreamingQuery:
+def start(spark: SparkSession, config: Settings, table: Table, document: Mapping[str, str]) -> StreamingQuery:
     """Start the query of a table; it goes on from its checkpoint, where there is one.
 
     Args:
         spark: the session.
         config: all settings.
         table: one of them.
-        path: of a file that says what `config` does, for Spark's driver to read.
+        document: the options of `format("cdfd-kafka")` that name a file with what `config` says, for Spark's driver to read.
 
     Raises:
         CdfdError: the query cannot be started.
@@ -71,7 +71,7 @@ def start(spark: SparkSession, config: Settings, table: Table, path: str) -> Str
         if table.key and settings.order == "key":
             # Rows of several files change one key: in their order only where one task writes them.
             rows = rows.coalesce(1)
-        written = rows.writeStream.format("cdfd-kafka").options(config=path, table=table.name)
+        written = rows.writeStream.format("cdfd-kafka").options(**document, table=table.name)
         written = written.option("checkpointLocation", location(config, table))
         written = written.queryName(f"{config.pipeline}.{table.name}")
         return written.trigger(processingTime=f"{max(1, int(config.poll.interval * 1000))} milliseconds").start()

@@ -18,7 +18,7 @@ _LISTS: Final = frozenset({"key", "columns"})
 _KAFKA: Final = "kafka."
 _SPELLED: Final = {"bootstrap.servers": "bootstrap_servers"}
 _FREE: Final = "topics.config."
-_OF_FILE: Final = frozenset({"config", "table"})
+_OF_FILE: Final = frozenset({"config", "folder", "table"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,10 @@ class SinkOptions:
     def parse(cls, options: Mapping[str, str], environ: Mapping[str, str] | None = None) -> SinkOptions:
         """From Spark's options, whose names are in any case.
 
-        `config` and `table` name a file and a table of it. Or else `pipeline`, `uri`, `table`, `topic`, `key` and `columns` are those of a
-        table, and anything else is a key of `sink`, nested ones with dots, with `kafka.` before it or not; or of `storage`, such as
-        `storage.s3.region`. Values may refer to the environment, as those of a file.
+        `config` and `table` name a file and a table of it; `folder` says where its relative paths begin, if not at its own. Or else
+        `pipeline`, `uri`, `table`, `topic`, `key` and `columns` are those of a table, and anything else is a key of `sink`, nested ones
+        with dots, with `kafka.` before it or not; or of `storage`, such as `storage.s3.region`. Values may refer to the environment, as
+        those of a file.
 
         Raises:
             ConfigError: what is wrong with them; never says what a secret one is.
@@ -72,7 +73,7 @@ def _from_file(given: Mapping[str, str], environ: Mapping[str, str] | None) -> S
                 f"option {name!r:.100} beside `config`",
                 hint="The file says it all but for `table`, `job` and `snapshotVersion`",
             )
-    config = load(given["config"], environ)
+    config = load(given["config"], environ, given.get("folder"))
     if "table" not in given and len(config.tables) > 1:
         known = ", ".join(table.name for table in config.tables)
         raise ConfigError("option `table` is required: the configuration has several", hint=f"There are: {known}")

@@ -227,6 +227,20 @@ class TestOptionsOfAllCommands:
         assert [told.count(f" {name} ") for name in ("--debug", "--log-format", "--log-level")] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("folder", ["", "elsewhere"])
+def test_relative_paths_mean_the_same_from_every_working_directory(
+    writer: TableWriter, tmp_path: Path, folder: str
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    path = config(tmp_path, "orders", {"sink": {"kind": "files", "path": "out"}})
+    with started("run", "-c", path, cwd=tmp_path / folder) as daemon:
+        daemon.log_line("completed")
+        assert daemon.end(signal.SIGTERM).code == 0
+    shown = cdfd("progress", "show", "-c", path, cwd=tmp_path / "elsewhere")
+    assert shown.lines()[1].split()[:4] == ["orders", "5", "-", "5"]
+    assert cdfd("check", "-c", path, cwd=tmp_path / folder).code == 0
+
+
 class TestCheck:
     def test_all_well(self, orders: str, tmp_path: Path) -> None:
         ended = cdfd("check", "-c", config(tmp_path, orders, columns=["id"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 from pathlib import Path
@@ -570,6 +571,89 @@ def test_repr_and_dumps_show_no_secret() -> None:
     assert public["sink"]["security"]["password"] == "***"
     assert (public["tables"][0]["start"], public["http"]["listen"]) == ("snapshot", "127.0.0.1:9464")
     assert (str(Secret("hunter2")), repr(Secret("hunter2"))) == ("***", "Secret(***)")
+
+
+# Paths
+
+
+RELATIVE = """
+pipeline: p
+tables:
+  - uri: lake/./orders
+    allowed_roots: [../archive, /abs, "s3://b/c"]
+  - uri: s3://lake/others
+  - uri: file:///data/third
+sink:
+  kind: kafka
+  bootstrap_servers: a:1
+  security:
+    protocol: SASL_SSL
+    mechanism: PLAIN
+    username_file: secrets/user
+    password_file: secrets/password
+    ca_path: tls/ca.pem
+    certificate_path: tls/client.pem
+    key_path: /tls/key.pem
+    key_password_file: secrets/password
+progress: {ledger: ./ledger}
+engine: {kind: auto, spark: {checkpoint: checkpoints}}
+"""
+
+
+def test_relative_paths_begin_at_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "etc"
+    (folder / "secrets").mkdir(parents=True)
+    (folder / "secrets/user").write_text("alice\n")
+    (folder / "secrets/password").write_text("hunter2\n")
+    (folder / "cdfd.yaml").write_text(RELATIVE)
+    (tmp_path / "link.yaml").symlink_to(folder / "cdfd.yaml")
+    monkeypatch.chdir(tmp_path)
+    for path in ("etc/cdfd.yaml", folder / "cdfd.yaml"):
+        settings = load(path, {})
+        orders, others, third = settings.tables
+        assert (orders.uri, orders.name) == (f"{folder}/lake/orders", "orders")
+        assert orders.allowed_roots == (f"{tmp_path}/archive", "/abs", "s3://b/c")
+        assert (others.uri, third.uri) == ("s3://lake/others", "file:///data/third")
+        assert isinstance(settings.sink, KafkaSink)
+        security = settings.sink.security
+        assert (security.username, security.password) == ("alice", Secret("hunter2"))
+        assert (security.ca_path, security.certificate_path, security.key_path) == (
+            f"{folder}/tls/ca.pem",
+            f"{folder}/tls/client.pem",
+            "/tls/key.pem",
+        )
+        assert settings.progress.ledger == Ledger("table", f"{folder}/ledger")
+        assert settings.engine.spark.checkpoint == "checkpoints"
+    # Mounted configurations are links, and what they name is beside the link.
+    with pytest.raises(ConfigProblems, match="password_file"):
+        load(tmp_path / "link.yaml", {})
+    assert load(tmp_path / "link.yaml", {}, folder).tables[0].uri == f"{folder}/lake/orders"
+
+
+def test_relative_paths_of_a_pipe_begin_at_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, MINIMAL.replace("path: /out", "path: out").encode())
+        os.close(writing)
+        sink = load(f"/dev/fd/{reading}", {}).sink
+    finally:
+        os.close(reading)
+    assert isinstance(sink, FilesSink)
+    assert sink.path == f"{tmp_path}/out"
+
+
+def test_places_named_by_every_example_are_absolute(tmp_path: Path) -> None:
+    for example in (ROOT / "config").glob("*.yaml"):
+        settings = load(example, {"KAFKA_PASSWORD": "hunter2"})
+        places = [table.uri for table in settings.tables]
+        if isinstance(settings.sink, FilesSink):
+            places.append(settings.sink.path)
+        if settings.progress.ledger.kind == "table":
+            places.append(settings.progress.ledger.uri)
+        assert all(os.path.isabs(place) or "://" in place for place in places)
 
 
 # The documentation
