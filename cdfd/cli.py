@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from copy import copy
 from enum import StrEnum
 from pathlib import Path
+from types import TracebackType
 from typing import Annotated, Any
 
 import typer
@@ -367,13 +367,23 @@ def version() -> None:
     _print(f"cdfd {__version__}\npython {sys.version.split()[0]} {libraries}\n")
 
 
+def _unexpected(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """The traceback of an error that is none of ours: a mistake in cdfd, with text that may come from a table."""
+    from cdfd import logs
+
+    sys.stderr.write(f"{logs.indented(logs.traceback_of(error))}\n")
+
+
 def main() -> None:
     """Entry point: runs a command, and turns what goes wrong into a line on stderr and an exit code."""
+    sys.excepthook = _unexpected
     try:
         app(prog_name="cdfd")
     except CdfdError as error:
         if _Options.debug:
-            traceback.print_exc()
+            from cdfd import logs
+
+            sys.stderr.write(f"{logs.indented(logs.traceback_of(error))}\n")
         else:
             sys.stderr.write("cdfd: " + "\n".join(error.lines()) + "\n")
         sys.exit(error.exit_code)

@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
+from cdfd.plain import one_line, shortened
+
+# Characters of an error's parts that are shown; all of them fit into one line.
+_WHAT, _PLACE, _HINT = 1000, 300, 340
+
 
 class CdfdError(Exception):
     """Root of every error that cdfd raises.
@@ -51,13 +56,13 @@ class CdfdError(Exception):
 
     def __str__(self) -> str:
         places = [
-            f"table {self.table}" if self.table is not None else "",
+            f"table {_short(self.table, _PLACE)}" if self.table is not None else "",
             f"version {self.version}" if self.version is not None else "",
-            f"file {self.path}" if self.path is not None else "",
+            f"file {_short(self.path, _PLACE)}" if self.path is not None else "",
         ]
         where = ", ".join(place for place in places if place)
-        line = self.what + (f" ({where})" if where else "") + (f". {self.hint}" if self.hint else "")
-        return " ".join(line.split())
+        hint = f". {_short(self.hint, _HINT)}" if self.hint else ""
+        return one_line(_short(self.what, _WHAT) + (f" ({where})" if where else "") + hint)
 
     def lines(self) -> list[str]:
         """The error for people: one line, or one for each of its problems."""
@@ -66,6 +71,11 @@ class CdfdError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         # Errors cross process boundaries (Spark executors): keyword arguments do not survive the default.
         return _rebuild, (type(self), self.__dict__.copy())
+
+
+def _short(text: str, longest: int) -> str:
+    """Text on one line without runs of spaces. A part may have any length, so it is cut before anything else is done with it."""
+    return one_line(" ".join(shortened(text, longest).split()), longest)
 
 
 def _rebuild(kind: type[CdfdError], fields: dict[str, object]) -> CdfdError:

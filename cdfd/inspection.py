@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from cdfd import plain
 from cdfd.delta.protocol import cdf_enabled, features_report, in_commit_timestamps_enabled
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CdfdError
@@ -22,7 +22,7 @@ def report(uri: str, version: Start | None = None, *, as_json: bool = False, all
         CdfdError: there is no table, or its log is broken. A feature that stops us from reading is part of the report instead.
     """
     found = asyncio.run(gather(uri, version, allowed_roots))
-    return json.dumps(found, indent=2) + "\n" if as_json else "".join(f"{line}\n" for line in _lines(found))
+    return f"{plain.as_json(found, indent=2)}\n" if as_json else "".join(f"{line}\n" for line in _lines(found))
 
 
 async def gather(uri: str, version: Start | None = None, allowed_roots: Sequence[str] = ()) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
         if facts["files_with_deletion_vectors"]:
             rows.append(("", f"{facts['files_with_deletion_vectors']:,} with deletion vectors"))
         rows += [("schema" if not number else "", _column(column)) for number, column in enumerate(facts["schema"])]
-    yield from (f"{label:<16}{text}" for label, text in rows)
+    yield from (plain.one_line(f"{label:<16}{text}") for label, text in rows)
 
 
 def _feature(feature: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@ What a line is about goes into `extra`, not into the message:
 from __future__ import annotations
 
 import datetime
-import json
 import logging
 import sys
 import traceback
@@ -15,6 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, TextIO
 
 from cdfd.errors import CdfdError, ConfigError
+from cdfd.plain import as_json, one_line, quoted, shortened
 
 LogFormat = Literal["auto", "text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
@@ -78,12 +78,14 @@ def fatal(error: CdfdError, *, with_traceback: bool) -> None:
     logger.error("%s", last, extra=extra, exc_info=error if with_traceback else None)
 
 
-def shortened(text: str, longest: int) -> str:
-    """Text of at most so many characters; of a longer one the middle is left out. What a table or a broker says may be of any length."""
-    if len(text) <= longest:
-        return text
-    half = longest // 2
-    return f"{text[:half]} … {len(text) - 2 * half} characters … {text[-half:]}"
+def traceback_of(error: BaseException | None) -> str:
+    """The innermost frames of an error and of its causes, of bounded length. Its lines may hold anything."""
+    return shortened("".join(traceback.format_exception(error, limit=-_FRAMES)).rstrip("\n"), _LONGEST_TRACEBACK)
+
+
+def indented(lines: str) -> str:
+    """A traceback for people. An error's own text may have line ends: indented, its lines cannot be taken for others."""
+    return shortened("\n    ".join(one_line(line, _LONGEST_TEXT) for line in lines.split("\n")), _LONGEST_TRACEBACK)
 
 
 class _Handler(logging.StreamHandler[TextIO]):
@@ -97,7 +99,7 @@ class _Formatter(logging.Formatter):
         self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
     ) -> str:
         """A traceback, and those of its causes."""
-        return shortened("".join(traceback.format_exception(*ei, limit=-_FRAMES)).rstrip("\n"), _LONGEST_TRACEBACK)
+        return traceback_of(ei[1])
 
 
 class JsonFormatter(_Formatter):
@@ -114,7 +116,7 @@ class JsonFormatter(_Formatter):
         line |= {key: _plain(value) for key, value in _extras(record).items() if key not in line}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return as_json(line)
 
 
 class TextFormatter(_Formatter):
@@ -123,11 +125,10 @@ class TextFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""
         extras = "".join(f" {key}={_word(value)}" for key, value in _extras(record).items())
-        line = f"{_timestamp(record)} {record.levelname} {record.name}: {_one_line(shortened(record.getMessage(), _LONGEST_TEXT))}{extras}"
+        line = f"{_timestamp(record)} {record.levelname} {record.name}: {one_line(record.getMessage(), _LONGEST_TEXT)}{extras}"
         if not record.exc_info:
             return line
-        # An error's own text may have line ends: indented, its lines cannot be taken for lines of the log.
-        return "\n    ".join([line, *map(_one_line, self.formatException(record.exc_info).split("\n"))])
+        return f"{line}\n    {indented(self.formatException(record.exc_info))}"
 
 
 def _timestamp(record: logging.LogRecord) -> str:
@@ -148,9 +149,4 @@ def _plain(value: Any) -> Any:
 
 def _word(value: Any) -> str:
     text = shortened(str(value), _LONGEST_TEXT)
-    return text if text.isprintable() and text and not set(text) & {" ", '"', "="} else json.dumps(text)
-
-
-def _one_line(text: str) -> str:
-    # Messages may name files of a table: a line end or an escape sequence there must not forge lines or steer a screen.
-    return text if text.isprintable() else "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)
+    return text if text.isprintable() and text and not set(text) & {" ", '"', "="} else quoted(text)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cdfd.errors import ConfigError
+from cdfd.plain import one_line
 
 Path = tuple[str | int, ...]
 """The way to a value from the top of the document: keys of mappings and indices of lists."""
@@ -51,7 +52,10 @@ class ConfigProblems(ConfigError):
         if len(self.problems) < 2:
             return [str(self)]
         where = f" (file {self.path})" if self.path is not None else ""
-        return [f"{len(self.problems)} problems{where}", *(f"  {problem}" for problem in self.problems)]
+        return [
+            one_line(line)
+            for line in (f"{len(self.problems)} problems{where}", *(f"  {problem}" for problem in self.problems))
+        ]
 
 
 class Conflicts(ValueError):

@@ -13,6 +13,7 @@ from cdfd.daemon import assembly
 from cdfd.daemon.ledgers import ledgers
 from cdfd.delta.protocol import cdf_enabled
 from cdfd.errors import CdfdError, StorageError, UnsupportedError
+from cdfd.plain import one_line
 from cdfd.progress.ledger import Ledger, app_id
 
 COLUMNS = ("table", "version", "files", "changes", "topic", "state")
@@ -80,7 +81,8 @@ def _check_writable(ledger: str) -> None:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as lines of columns."""
+    """Rows of cells as lines of columns. A cell may name what a table or a broker says: it is one line whatever it holds."""
+    rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines = (
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows

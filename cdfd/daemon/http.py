@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -19,6 +18,7 @@ from cdfd.daemon import page
 from cdfd.daemon.metrics import CONTENT_TYPE
 from cdfd.daemon.status import Status
 from cdfd.errors import ConfigError, ListenError
+from cdfd.plain import as_json
 
 logger = logging.getLogger("cdfd.http")
 
@@ -120,5 +120,5 @@ async def _set_headers(_: web.Request, response: web.StreamResponse) -> None:
 
 
 def _json(document: Mapping[str, Any], status: int) -> web.Response:
-    # Escaped to ASCII: names of files may hold what is no UTF-8.
-    return web.Response(text=json.dumps(document, indent=2) + "\n", status=status, content_type="application/json")
+    # ASCII: names of files may hold what is no UTF-8.
+    return web.Response(text=f"{as_json(document, indent=2)}\n", status=status, content_type="application/json")

@@ -19,10 +19,8 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon.metrics import CHANGE_TYPES, OTHER, Metrics, Reading, State, TableMetrics
 from cdfd.errors import CdfdError
+from cdfd.plain import one_line
 from cdfd.tail.clock import Clock, SystemClock
-
-LONGEST_TEXT = 2000
-"""Characters of an error that are shown: what comes from a log or a broker may be of any length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +173,7 @@ class TableMonitor:
 
     def not_ready(self) -> str | None:
         """Why consumers should not count on this table yet; None where they may."""
-        what = "" if self._mishap is None else _short(self._mishap.error.what)
+        what = "" if self._mishap is None else one_line(self._mishap.error.what)
         if self._state == "failed":
             return f"failed, and is not tried again: {what}"
         if self._state == "backing_off":
@@ -226,13 +224,13 @@ class TableMonitor:
     def _describe(self, mishap: Mishap) -> dict[str, Any]:
         error = mishap.error
         return {
-            "what": _short(error.what),
+            "what": one_line(error.what),
             "family": error.family,
             "at": _iso(mishap.at_ms),
             "retry_in": self._retry_in(),
             "version": error.version,
-            "path": None if error.path is None else _short(error.path),
-            "hint": None if error.hint is None else _short(error.hint),
+            "path": None if error.path is None else one_line(error.path),
+            "hint": None if error.hint is None else one_line(error.hint),
         }
 
 
@@ -260,7 +258,7 @@ class Status:
 
     def died(self, loop: str, why: str) -> None:
         """A loop (a table's name, or of something else) has ended that nobody had ended: `/healthz` says so from now on."""
-        self._dead[loop] = _short(why)
+        self._dead[loop] = one_line(why)
 
     def metrics(self) -> Callable[[], bytes]:
         """`/metrics` of this moment; what is returned writes it out, in any thread."""
@@ -291,10 +289,6 @@ class Status:
 
 def _state_at(position: Position) -> State:
     return "snapshot" if position.phase == "snapshot" else "catching_up"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
 
 
 def _iso(ms: int) -> str:

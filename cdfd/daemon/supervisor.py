@@ -13,7 +13,7 @@ from typing import Protocol
 
 from cdfd.daemon.monitor import Monitor
 from cdfd.errors import CdfdError, ConfigError, FencedError, InternalError, TableConfigError
-from cdfd.logs import shortened
+from cdfd.plain import shortened
 from cdfd.tail.clock import Clock
 from cdfd.tail.watch import Backoff
 

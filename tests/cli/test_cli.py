@@ -16,10 +16,12 @@ from urllib.request import urlopen
 
 import pytest
 from commands import ALL, CDFD, WITHIN, Ended, brief, cdfd, history, one_line, started
-from lake import entry_path, rows, run
+from lake import entry_path, rows, run, table
 
 from cdfd.delta.commit import serialize
 from cdfd.demo.writer import TableWriter
+from cdfd.storage.local import LocalStorage
+from cdfd.tail.clock import SystemClock
 
 
 def config(folder: Path, uri: str, sections: dict[str, object] | None = None, **more: object) -> Path:
@@ -286,6 +288,42 @@ class TestCheck:
         ended = cdfd("run", "-c", path)
         assert ended.code == 1
         assert told in ended.err
+
+
+HOSTILE = "T\n2026-01-01T00:00:00.000Z INFO cdfd: forged \x1b[2J\x7f\u202e"
+
+
+class TestHostileText:
+    """A table whose log has line ends and escape sequences in its texts."""
+
+    @pytest.fixture
+    def hostile(self, tmp_path: Path) -> str:
+        run(table(LocalStorage(tmp_path / "orders"), 3, SystemClock(), table_id=HOSTILE))
+        add = {
+            "path": "a\x1b[2J\n.parquet",
+            "partitionValues": {},
+            "size": 1,
+            "modificationTime": 0,
+            "dataChange": True,
+        }
+        (tmp_path / "orders/_delta_log" / f"{3:020}.json").write_text(json.dumps({"add": add}) + "\n")
+        return str(tmp_path / "orders")
+
+    def test_no_command_lets_it_through(self, hostile: str, tmp_path: Path) -> None:
+        path = config(tmp_path, hostile, start="earliest")
+        for command in (
+            ["inspect", hostile],
+            ["inspect", hostile, "--json"],
+            ["tail", hostile, "--from", "0", "--until", "now", "--debug"],
+            ["tail", hostile, "--from", "0", "--until", "now", "--log-format", "json"],
+            ["check", "-c", path],
+            ["progress", "show", "-c", path],
+            ["progress", "set", "-c", path, "orders", "1", "--debug"],
+        ):
+            ended = cdfd(*command)
+            shown = [*ended.out.split("\n"), *ended.err.split("\n")]
+            assert all(line.isprintable() for line in shown), ended
+            assert not any(line.startswith("2026-01-01T") for line in shown), ended
 
 
 class TestInspect:

@@ -8,8 +8,9 @@ from statuses import NOW_MS, PASSWORD, at, configuration, measured, snapshot_at,
 
 from cdfd.config import KafkaSink, Secret
 from cdfd.daemon.monitor import Monitor
-from cdfd.daemon.status import LONGEST_TEXT, Status, TableMonitor
+from cdfd.daemon.status import Status, TableMonitor
 from cdfd.errors import SinkError, StorageError
+from cdfd.plain import LONGEST_LINE
 from cdfd.tail.clock import ManualClock
 
 RETRIABLE = SinkError("the broker is away", hint="Look after it", retriable=True)
@@ -214,7 +215,7 @@ def test_the_last_error_counts_down(orders: TableMonitor, clock: ManualClock) ->
 
 def test_errors_are_shown_in_so_many_characters(orders: TableMonitor) -> None:
     orders.failed(StorageError("x" * 1_000_000, hint="y" * 1_000_000, path="z" * 1_000_000), 5.0)
-    assert len(json.dumps(orders.document())) < 5 * LONGEST_TEXT
+    assert len(json.dumps(orders.document())) < 5 * LONGEST_LINE
 
 
 # Ready
