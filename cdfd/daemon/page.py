@@ -7,6 +7,8 @@ from html import escape
 from string import Template
 from typing import Any
 
+from cdfd.plain import one_line
+
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 """Content-Security-Policy: no script, and nothing to load. What should ever get past escaping can do nothing."""
 
@@ -59,10 +61,10 @@ def render(status: Mapping[str, Any]) -> str:
         verdict, verdict_class = "not healthy", "failed"
     return _PAGE.substitute(
         refresh=REFRESH_SECONDS,
-        pipeline=escape(status["pipeline"]),
+        pipeline=_escaped(status["pipeline"]),
         verdict=verdict,
         verdict_class=verdict_class,
-        version=escape(status["cdfd"]),
+        version=_escaped(status["cdfd"]),
         uptime=_duration(status["uptime_seconds"]),
         started=_moment(status["started"]),
         rows="".join(_row(name, table) for name, table in status["tables"].items()),
@@ -74,10 +76,10 @@ def _row(name: str, table: Mapping[str, Any]) -> str:
     if table["lag_versions"]:
         lag += f"<small>{_duration(table['lag_seconds'])}</small>"
     return _ROW.substitute(
-        name=escape(name),
-        uri=escape(table["uri"]),
-        topic=escape(table["topic"]),
-        state=escape(table["state"]),
+        name=_escaped(name),
+        uri=_escaped(table["uri"]),
+        topic=_escaped(table["topic"]),
+        state=_escaped(table["state"]),
         delivered=_number(table["delivered_version"]),
         newest=_number(table["table_version"]),
         lag=lag,
@@ -95,9 +97,14 @@ def _error(error: Mapping[str, Any]) -> str:
         error["path"] or "",
         "" if error["retry_in"] is None else f"tried again in {error['retry_in']:.0f} s",
     ]
-    where = ", ".join(escape(place) for place in places if place)
-    hint = f"<small>{escape(error['hint'])}</small>" if error["hint"] else ""
-    return f"{escape(error['what'])}<small>{where}</small>{hint}"
+    where = ", ".join(_escaped(place) for place in places if place)
+    hint = f"<small>{_escaped(error['hint'])}</small>" if error["hint"] else ""
+    return f"{_escaped(error['what'])}<small>{where}</small>{hint}"
+
+
+def _escaped(text: str) -> str:
+    """Text as HTML that shows it. Marks that turn the direction of text could make a page say something else."""
+    return escape(one_line(text))
 
 
 def _number(value: int | None) -> str:

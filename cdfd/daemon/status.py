@@ -19,7 +19,7 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon.metrics import CHANGE_TYPES, OTHER, Metrics, Reading, State, TableMetrics
 from cdfd.errors import CdfdError
-from cdfd.plain import one_line
+from cdfd.plain import LONGEST_LINE, shortened
 from cdfd.tail.clock import Clock, SystemClock
 
 
@@ -173,7 +173,7 @@ class TableMonitor:
 
     def not_ready(self) -> str | None:
         """Why consumers should not count on this table yet; None where they may."""
-        what = "" if self._mishap is None else one_line(self._mishap.error.what)
+        what = "" if self._mishap is None else _short(self._mishap.error.what)
         if self._state == "failed":
             return f"failed, and is not tried again: {what}"
         if self._state == "backing_off":
@@ -224,13 +224,13 @@ class TableMonitor:
     def _describe(self, mishap: Mishap) -> dict[str, Any]:
         error = mishap.error
         return {
-            "what": one_line(error.what),
+            "what": _short(error.what),
             "family": error.family,
             "at": _iso(mishap.at_ms),
             "retry_in": self._retry_in(),
             "version": error.version,
-            "path": None if error.path is None else one_line(error.path),
-            "hint": None if error.hint is None else one_line(error.hint),
+            "path": None if error.path is None else _short(error.path),
+            "hint": None if error.hint is None else _short(error.hint),
         }
 
 
@@ -258,7 +258,7 @@ class Status:
 
     def died(self, loop: str, why: str) -> None:
         """A loop (a table's name, or of something else) has ended that nobody had ended: `/healthz` says so from now on."""
-        self._dead[loop] = one_line(why)
+        self._dead[loop] = _short(why)
 
     def metrics(self) -> Callable[[], bytes]:
         """`/metrics` of this moment; what is returned writes it out, in any thread."""
@@ -289,6 +289,11 @@ class Status:
 
 def _state_at(position: Position) -> State:
     return "snapshot" if position.phase == "snapshot" else "catching_up"
+
+
+def _short(text: str) -> str:
+    """What comes from a log or a broker may be of any length. JSON is data: nothing in it is escaped twice."""
+    return shortened(text, LONGEST_LINE)
 
 
 def _iso(ms: int) -> str:
