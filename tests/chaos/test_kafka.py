@@ -1,28 +1,23 @@
 """Daemons, brokers and connections that fail at random moments while a writer commits: every change arrives exactly once.
 
-`make test` lets a dozen daemons die; `make chaos` as many as `CDFD_CHAOS` says, with either client, and tells how it went.
+`make test` has a few of each fault; `make chaos` has as many as `CDFD_CHAOS` says, with both clients, and reports on each kind.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from tests.chaos.faults import CLIENTS, share, while_writing
 from tests.kafka.broker import Broker
-from tests.kafka.history import Writing
 from tests.kafka.pipeline import Pipeline
 from tests.kafka.proxy import END_TXN, INIT_PRODUCER_ID, PRODUCE, Proxy
 
-FAULTS = int(os.environ.get("CDFD_CHAOS", "0"))
-SEED = int(os.environ.get("CDFD_CHAOS_SEED", "1"))
-CLIENTS = ["kafka-python", "librdkafka"] if FAULTS else ["kafka-python"]
-DAEMONS, CONNECTIONS, BROKERS, SUCCESSORS = (FAULTS, FAULTS, FAULTS // 4, FAULTS // 4) if FAULTS else (12, 8, 2, 2)
+DAEMONS, CONNECTIONS, BROKERS, SUCCESSORS = share(14, 12), share(15, 8), share(6, 2), share(6, 2)
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chaos")]
 
@@ -41,29 +36,10 @@ def pipeline(proxied: tuple[Proxy, Broker], tmp_path: Path, name: str) -> Pipeli
     return Pipeline(tmp_path, name, proxy.address, broker.bootstrap_servers)
 
 
-@contextmanager
-def while_somebody_writes(kind: str, faults: int, pipeline: Pipeline) -> Iterator[Random]:
-    """Let things fail, then a last daemon deliver the rest, and say how it went to those who ask for output (`-s`)."""
-    began = time.monotonic()
-    # A long run is one of many faults, not of a large table.
-    with writing(pipeline) as writer:
-        yield Random(SEED)
-    rows = pipeline.finish()
-    everything = len(pipeline.read(committed=False))
-    print(
-        f"\n{kind}: {faults} in {time.monotonic() - began:.0f} s; {writer.table.version + 1} versions, {rows} rows, each delivered once; "
-        f"{everything - rows} more were sent and taken back"
-    )
-
-
-def writing(pipeline: Pipeline) -> Writing:
-    return pipeline.writing(SEED, pause=0.03, burst=500) if FAULTS else pipeline.writing(SEED, burst=1000)
-
-
 @pytest.mark.parametrize("client", CLIENTS)
 def test_killed_daemons(pipeline: Pipeline, client: str) -> None:
     pipeline.configure(sink={"producer": client})
-    with while_somebody_writes(f"daemons killed, {client}", DAEMONS, pipeline) as random:
+    with while_writing(f"daemons killed, {client}", DAEMONS, pipeline) as random:
         for number in range(DAEMONS):
             with pipeline.daemon() as daemon:
                 if number % 4 == 3:  # wherever it may be: it takes half a second to come to life
@@ -78,7 +54,7 @@ def test_killed_daemons(pipeline: Pipeline, client: str) -> None:
 def test_killed_brokers(pipeline: Pipeline, proxied: tuple[Proxy, Broker]) -> None:
     broker = proxied[1]
     with (
-        while_somebody_writes("brokers killed, or stopped", BROKERS, pipeline) as random,
+        while_writing("brokers killed, or stopped", BROKERS, pipeline) as random,
         pipeline.daemon() as daemon,
     ):
         for number in range(BROKERS):
@@ -96,7 +72,7 @@ def test_killed_brokers(pipeline: Pipeline, proxied: tuple[Proxy, Broker]) -> No
 def test_failing_connections(pipeline: Pipeline, proxied: tuple[Proxy, Broker], client: str) -> None:
     pipeline.configure(sink={"producer": client})
     with (
-        while_somebody_writes(f"connections that failed, {client}", CONNECTIONS, pipeline) as random,
+        while_writing(f"connections that failed, {client}", CONNECTIONS, pipeline) as random,
         pipeline.daemon() as daemon,
     ):
         for number in range(CONNECTIONS):
@@ -127,7 +103,7 @@ def fail(proxy: Proxy, number: int, random: Random) -> None:
 
 def test_daemons_that_are_succeeded_while_they_live(pipeline: Pipeline) -> None:
     """One is started while another is at work, which it fences."""
-    with while_somebody_writes("daemons succeeded", SUCCESSORS, pipeline) as random:
+    with while_writing("daemons succeeded", SUCCESSORS, pipeline) as random:
         for _ in range(SUCCESSORS):
             with pipeline.daemon() as first:
                 first.wait_for("at version")
