@@ -1,5 +1,5 @@
 """What chaos has in common with the tests of Kafka."""
 
-from tests.kafka.conftest import name, needs_broker
+from tests.kafka.conftest import broker, name, needs_broker, pipeline
 
-__all__ = ["name", "needs_broker"]
+__all__ = ["broker", "name", "needs_broker", "pipeline"]

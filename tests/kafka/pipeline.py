@@ -58,10 +58,12 @@ class Pipeline:
     def ledger(self) -> Path:
         return self.folder / "ledger"
 
-    def configure(self, table: dict[str, Any] | None = None, **sections: Any) -> None:
-        """Say more, or other things, in the configuration."""
-        told = {"uri": self.uri} | (table or {})
-        self.config = configure(self.folder, self.name, self.servers, [told], **{**self.sections, **sections})
+    def configure(
+        self, table: dict[str, Any] | None = None, beside: Sequence[dict[str, Any]] = (), **sections: Any
+    ) -> None:
+        """Say more, or other things, in the configuration; `beside` are further tables."""
+        tables = [{"uri": self.uri} | (table or {}), *beside]
+        self.config = configure(self.folder, self.name, self.servers, tables, **{**self.sections, **sections})
 
     def daemon(self, *options: str, within: Sequence[str] = ()) -> Daemon:
         return Daemon(self.config, *options, within=within)
