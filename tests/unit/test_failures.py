@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from kafka.errors import (
+    InvalidRecordError,
     InvalidTimestampError,
     InvalidTransactionTimeoutError,
     KafkaError,
@@ -33,10 +35,20 @@ def test_an_answer_that_did_not_come_in_time_may_come_the_next_time() -> None:
         assert translated(error, "commit a transaction").retriable
 
 
-def test_a_clock_that_is_wrong_is_transient() -> None:
-    error = translated(InvalidTimestampError(), "deliver")
+@pytest.mark.parametrize(
+    "answer",
+    [InvalidTimestampError(), InvalidRecordError("Timestamp 1825315515796 of message with offset 0 is out of range.")],
+)
+def test_a_clock_that_is_wrong_is_transient(answer: KafkaError) -> None:
+    error = translated(answer, "deliver")
     assert error.retriable
     assert "clock" in (error.hint or "")
+
+
+def test_a_record_that_is_invalid_for_another_reason_is_not() -> None:
+    error = translated(InvalidRecordError("Compacted topic cannot accept message without key"), "deliver")
+    assert not error.retriable
+    assert "compacted" in (error.hint or "")
 
 
 def test_an_error_without_a_code() -> None:

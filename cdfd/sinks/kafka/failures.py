@@ -9,6 +9,7 @@ from kafka.errors import KafkaError, RetriableError, for_code
 from cdfd.errors import FencedError, SinkError
 
 _INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED = 47, 90
+_INVALID_TIMESTAMP, _INVALID_RECORD = 32, 87
 _FENCED = frozenset({_INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED})
 
 # The broker and this producer disagree on what was sent, which ends with a new producer; or on the time, which ends with a corrected clock.
@@ -20,7 +21,7 @@ _RETRIABLE_WITH_ANOTHER = frozenset(
         49,  # INVALID_PRODUCER_ID_MAPPING
         51,  # CONCURRENT_TRANSACTIONS
         59,  # UNKNOWN_PRODUCER_ID
-        32,  # INVALID_TIMESTAMP
+        _INVALID_TIMESTAMP,
         120,  # TRANSACTION_ABORTABLE
     }
 )
@@ -54,6 +55,8 @@ def failure(doing: str, reason: str, *, code: int | None, retriable: bool) -> Si
     """
     if code in _FENCED:
         return fenced(reason)
+    if code == _INVALID_RECORD and "Timestamp" in reason:
+        code = _INVALID_TIMESTAMP  # newer brokers answer so for one record, older ones for the whole batch
     retriable = retriable or code in _RETRIABLE_WITH_ANOTHER
     return SinkError(f"cannot {doing}: {reason}", hint=None if code is None else _HINTS.get(code), retriable=retriable)
 
