@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 test chaos oracle lint bench kafka spark clean
+.PHONY: help demo demo-kafka demo-s3 test chaos soak oracle lint bench kafka spark clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
@@ -33,8 +33,11 @@ lint: $(MARK)  ## ruff, mypy, import walls
 test: lint  ## All tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-chaos: $(MARK)  ## Daemons, brokers and connections that die, CDFD_CHAOS times (120) each, while a writer commits (needs Java)
-	CDFD_CHAOS=$${CDFD_CHAOS:-120} $(BIN)/python -m pytest -s tests/chaos/test_kafka.py
+chaos: $(MARK)  ## CDFD_CHAOS faults (1000): daemons, brokers, connections, tables, disks, clocks, while a writer commits (needs Java)
+	CDFD_CHAOS=$${CDFD_CHAOS:-1000} $(BIN)/python -m pytest -s tests/chaos/test_kafka.py tests/chaos/test_cluster.py tests/chaos/test_tables.py
+
+soak: $(MARK)  ## A day of the daemon in CDFD_SOAK minutes (15): what it holds of the machine must not grow (needs Java)
+	CDFD_SOAK=$${CDFD_SOAK:-15} $(BIN)/python -m pytest -s tests/chaos/test_soak.py
 
 oracle: $(MARK)  ## CDFD_ORACLE random tables (300) written by delta-spark, its change feed beside ours (needs Java and Maven)
 	CDFD_ORACLE=$${CDFD_ORACLE:-300} $(BIN)/python -m pytest -q tests/spark/test_oracle.py

@@ -2,7 +2,7 @@
 
 OFFSET_FILE holds milliseconds that the wall clock is off by. It is read again whenever the time is asked for, so that a test can let the
 clock jump. SPEED is how many seconds of the daemon's clock pass in a second: its polls, back-offs and intervals come as much sooner. The
-clients of Kafka and the kernel keep the real time.
+clients of Kafka and the kernel keep the real time, and so does the wall clock but for its offset: a broker compares it with its own.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cdfd.tail.clock import SystemClock
 def install(offset: Path, speed: float) -> None:
     """Put another clock in the place of the system's."""
     real, monotonic, wait = time.time_ns, time.monotonic, SystemClock.wait
-    began_ns, began = real(), monotonic()
+    began = monotonic()
 
     def time_ns() -> int:
         off = int(offset.read_text() or 0) if offset.exists() else 0
-        return began_ns + round((real() - began_ns) * speed) + off * 1_000_000
+        return real() + off * 1_000_000
 
     async def sleep(self: SystemClock, seconds: float) -> None:
         await asyncio.sleep(seconds / speed)

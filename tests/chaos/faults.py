@@ -25,13 +25,13 @@ def share(percent: float, least: int) -> int:
 
 
 @contextmanager
-def while_writing(kind: str, faults: int, pipeline: Pipeline) -> Iterator[Random]:
+def while_writing(kind: str, faults: int, pipeline: Pipeline, writer: Writing | None = None) -> Iterator[Random]:
     """Let things fail while a thread commits. Then a last daemon delivers the rest, and every change must be there once.
 
     With `-s`, one line says how it went.
     """
     began = time.monotonic()
-    with writing(pipeline) as writer:
+    with writer or writing(pipeline) as writer:
         yield Random(SEED)
     rows = pipeline.finish()
     everything = len(pipeline.read(committed=False))
