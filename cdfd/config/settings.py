@@ -320,11 +320,12 @@ class Storage(Section):
 
 
 class Http(Section):
-    """Metrics, health and status over HTTP. `listen: null` turns it off."""
+    """Metrics, health and status over HTTP. `listen: null` turns it off. `hosts` are names that are answered to besides the machine's own."""
 
     nullable: ClassVar[frozenset[str]] = frozenset({"listen"})
 
     listen: Annotated[Listen, PlainValidator(Listen.parse), AS_TEXT] | None = Listen("127.0.0.1", 9464)
+    hosts: tuple[Annotated[str, PlainValidator(values.host_name)], ...] = ()
 
 
 class Settings(Section):

@@ -252,6 +252,14 @@ def _refuse_credentials(address: str) -> None:
         raise ValueError("expected an address without user name and password in it; they have keys of their own")
 
 
+def host_name(value: object) -> str:
+    """A name of the daemon in URLs, `*.` and a domain for all names below it, or `*` for all there are."""
+    name = r"(\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?)"
+    if not isinstance(value, str) or not re.fullmatch(name, value) or len(value) > 253:
+        raise ValueError("expected a host name such as cdfd.example.com, without a port, or *.example.com")
+    return value
+
+
 def servers(value: object) -> tuple[str, ...]:
     """`host:port`, several with commas between them or as a list."""
     items = value.split(",") if isinstance(value, str) else value

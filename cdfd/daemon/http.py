@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +15,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from cdfd.config import Listen
 from cdfd.daemon import page
+from cdfd.daemon.connections import Names, answering_to, close_late_ones
 from cdfd.daemon.metrics import CONTENT_TYPE
 from cdfd.daemon.status import Status
 from cdfd.errors import ConfigError, ListenError
@@ -38,8 +39,13 @@ Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 @asynccontextmanager
-async def serve(listen: Listen | None, status: Status) -> AsyncIterator[Listen | None]:
+async def serve(listen: Listen | None, status: Status, hosts: Sequence[str] = ()) -> AsyncIterator[Listen | None]:
     """Answer until the block ends; the address that is listened at, with the port that port 0 became. None: no server, for None.
+
+    Args:
+        listen: where.
+        status: what is told.
+        hosts: host names that are answered to, besides the machine's own; see `Names`.
 
     Raises:
         ListenError: another process listens at the address.
@@ -49,15 +55,20 @@ async def serve(listen: Listen | None, status: Status) -> AsyncIterator[Listen |
         yield None
         return
     writer = ThreadPoolExecutor(1, "cdfd-metrics")
-    application = _application(status, writer)
+    application = _application(status, writer, Names([listen.host, *hosts]))
     runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
+    closing: asyncio.Task[None] | None = None
     try:
         await runner.setup()
         await _bind(runner, listen)
+        assert runner.server is not None
+        closing = asyncio.create_task(close_late_ones(runner.server), name="cdfd-http-connections")
         bound = Listen(*runner.addresses[0][:2])
         logger.info("metrics, health and status at http://%s", bound)
         yield bound
     finally:
+        if closing is not None:
+            closing.cancel()
         await runner.cleanup()
         writer.shutdown(wait=False, cancel_futures=True)
 
@@ -77,7 +88,7 @@ async def _bind(runner: web.AppRunner, listen: Listen) -> None:
         raise ConfigError(what, hint=hint) from error
 
 
-def _application(status: Status, writer: Executor) -> web.Application:
+def _application(status: Status, writer: Executor, names: Names) -> web.Application:
     async def metrics(_: web.Request) -> web.Response:
         # Deliveries do not wait for many tables' metrics. The loop's own threads may all wait for a broker, just when somebody asks why.
         text = await asyncio.get_running_loop().run_in_executor(writer, status.metrics())
@@ -107,7 +118,7 @@ def _application(status: Status, writer: Executor) -> web.Application:
         "/readyz": readiness,
         "/status": everything,
     }
-    application = web.Application()
+    application = web.Application(middlewares=[answering_to(names)])
     application.on_response_prepare.append(_set_headers)
     application.add_routes([web.get(path, handler) for path, handler in handlers.items()])
     return application
@@ -116,7 +127,13 @@ def _application(status: Status, writer: Executor) -> web.Application:
 async def _set_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["X-Frame-Options"] = "DENY"
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
     response.headers["Server"] = "cdfd"
+    # A connection for each request: none is kept while nothing is asked. The header is made before this is called.
+    response.force_close()
+    response.headers["Connection"] = "close"
 
 
 def _json(document: Mapping[str, Any], status: int) -> web.Response:

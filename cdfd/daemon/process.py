@@ -74,7 +74,7 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
 async def _serve_http(stack: AsyncExitStack, config: Settings, status: Status) -> None:
     """Answer over HTTP. Where nobody asked for it, a second daemon on a machine goes without."""
     try:
-        await stack.enter_async_context(http.serve(config.http.listen, status))
+        await stack.enter_async_context(http.serve(config.http.listen, status, config.http.hosts))
     except ConfigError as error:
         if "listen" in config.http.model_fields_set:
             raise

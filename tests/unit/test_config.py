@@ -203,10 +203,18 @@ def test_sections_without_entries_are_not_given() -> None:
     assert parse(MINIMAL + "http:\npoll:\nprogress: {ledger: }\n", {}) == parse(MINIMAL, {})
 
 
+def test_names_that_http_answers_to() -> None:
+    names = ["cdfd", "cdfd.shop.svc", "*.example.com", "*"]
+    assert parse(MINIMAL + f"http: {{hosts: {names}}}", {}).http.hosts == tuple(names)
+    for wrong in ("a:9464", "http://a", "a/b", "*a", "a.*", "", "a b", "x" * 300):
+        with pytest.raises(ConfigProblems, match=r"http.hosts\[0\]: expected a host name"):
+            parse(MINIMAL + f"http: {{hosts: ['{wrong}']}}", {})
+
+
 def test_http_can_be_turned_off() -> None:
     settings = parse(MINIMAL + "http: {listen: null}", {})
     assert settings.http.listen is None
-    assert settings.public()["http"] == {"listen": None}
+    assert settings.public()["http"] == {"listen": None, "hosts": []}
 
 
 def test_anchors_and_merges() -> None:

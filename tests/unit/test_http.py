@@ -1,8 +1,11 @@
 """The real server, asked over real connections."""
 
 import asyncio
+import contextlib
 import json
 import logging
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
@@ -13,6 +16,8 @@ import pytest
 from statuses import NOW_MS, PASSWORD, at, configuration, samples, version
 
 from cdfd.config import Listen
+from cdfd.daemon import connections
+from cdfd.daemon import page as pages
 from cdfd.daemon.http import serve
 from cdfd.daemon.status import Status
 from cdfd.errors import ConfigError, ListenError, SinkError, StorageError
@@ -197,6 +202,10 @@ def test_answers_are_not_kept_and_name_no_library() -> None:
             assert headers["Cache-Control"] == "no-store"
             assert headers["X-Content-Type-Options"] == "nosniff"
             assert headers["Server"] == "cdfd"
+            assert headers["X-Frame-Options"] == "DENY"
+            assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+            assert headers["Connection"] == "close"
+            assert not any(name.startswith("Access-Control") for name in headers)
 
     asked(test)
 
@@ -224,6 +233,147 @@ def test_many_at_once() -> None:
     async def test(client: Client) -> None:
         codes = await asyncio.gather(*(client.get(path) for path in PATHS for _ in range(10)))
         assert {code for code, _, _ in codes} == {200, 503}
+
+    asked(test)
+
+
+# Who is answered, and for how long
+
+
+async def raw(address: Listen, request: bytes) -> bytes:
+    """All that the server says to these bytes, until it closes the connection."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(request)
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+OURS = (
+    "127.0.0.1:9464",
+    "127.0.0.1",
+    "[::1]:9464",
+    "10.1.2.3:9464",
+    "localhost",
+    "LocalHost.:80",
+    socket.gethostname(),
+    "cdfd.example.com:9464",
+    "a.b.internal",
+)
+OTHERS = (
+    "evil.example",
+    "evil.example:9464",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example",
+    "evil.example#localhost",
+    "localhost@evil.example",
+    "evilcdfd.example.com",
+    "sub.cdfd.example.com",
+    "internal",
+    "127.0.0.1:9464@evil.example",
+    "[evil.example]",
+    "::1",
+    "0x7f000001",
+    "2130706433",
+    "",
+)
+
+
+def test_only_names_that_are_the_daemon_s_are_answered() -> None:
+    async def run() -> None:
+        status = Status(configuration(), ManualClock(NOW_MS))
+        async with serve(ANY_PORT, status, ["cdfd.example.com", "*.internal"]) as address:
+            assert address is not None
+            for host in OURS:
+                answer = await raw(address, f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+                assert answer.startswith(b"HTTP/1.1 200 "), (host, answer)
+            for host in OTHERS:
+                for path in ("/status", "/", "/nothing"):
+                    answer = await raw(address, f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+                    assert answer.startswith((b"HTTP/1.1 421 ", b"HTTP/1.1 400 ")), (host, answer)
+                    assert b"orders" not in answer
+            for request in (
+                b"GET /status HTTP/1.1\r\n\r\n",
+                b"GET /status HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+            ):
+                refused = (await raw(address, request)).split(b"\r\n")[0]
+                assert b" 400 " in refused or b" 421 " in refused
+            assert (await raw(address, b"GET /healthz HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.0 200 ")
+        async with serve(ANY_PORT, status, ["*"]) as address:
+            assert address is not None
+            answer = await raw(address, b"GET /healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 200 ")
+
+    within(run())
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"X: a\r\n" * 10_000 + b"\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+    ids=["a long header", "many headers", "a long path"],
+)
+def test_headers_are_bounded(request_: bytes) -> None:
+    async def test(client: Client) -> None:
+        with contextlib.suppress(ConnectionResetError):  # closed before all was sent
+            assert b" 400 " in (await raw(client.address, request_)).split(b"\r\n")[0]
+        assert (await client.get("/healthz"))[0] == 200
+
+    asked(test)
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        b"",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-",
+        b"POST /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n{",
+    ],
+    ids=["nothing", "half a header", "half a body"],
+)
+def test_clients_that_take_their_time_are_left(monkeypatch: pytest.MonkeyPatch, slow: bytes) -> None:
+    monkeypatch.setattr(connections, "CONNECTION_SECONDS", 1.0)
+
+    async def test(client: Client) -> None:
+        await raw(client.address, slow)  # ends, because the server does
+        assert (await client.get("/healthz"))[0] == 200
+
+    asked(test)
+
+
+def test_a_client_that_does_not_read_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "CONNECTION_SECONDS", 1.0)
+    monkeypatch.setattr(pages, "render", lambda _: "x" * 50_000_000)
+
+    async def test(client: Client) -> None:
+        before = len(os.listdir("/dev/fd"))
+        with socket.create_connection((client.address.host, client.address.port)) as asking:
+            asking.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await asyncio.sleep(0.2)
+            assert len(os.listdir("/dev/fd")) == before + 2  # both ends are here
+            while len(os.listdir("/dev/fd")) > before + 1:
+                await asyncio.sleep(0.05)
+        assert (await client.get("/healthz"))[0] == 200
+
+    asked(test)
+
+
+def test_connections_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 5)
+
+    async def test(client: Client) -> None:
+        opened = [await asyncio.open_connection(client.address.host, client.address.port) for _ in range(20)]
+        await asyncio.gather(*(reader.read() for reader, _ in opened[:15]))  # the oldest are closed
+        assert not opened[-1][0].at_eof()
+        assert (await client.get("/healthz"))[0] == 200
+        for _, writer in opened:
+            writer.close()
+            await writer.wait_closed()
 
     asked(test)
 
@@ -280,7 +430,7 @@ def test_connections_that_stay_open_do_not_hold_up_the_end() -> None:
         async with serve(ANY_PORT, status) as address:
             assert address is not None
             kept, half = [await asyncio.open_connection(address.host, address.port) for _ in range(2)]
-            kept[1].write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+            kept[1].write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b" 200 " in await kept[0].readline()
             half[1].write(b"GET /healthz HTTP/1.1\r\nHo")
             await half[1].drain()
