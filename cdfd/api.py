@@ -139,10 +139,11 @@ async def follow(
         first = await awaited_start(tailer, start)
         if columns is not None:
             (await table.log.header()).schema.select(columns)
-        async for version in stream.versions(tailer, first):
-            async with aclosing(in_thread(execution.batches([version.plan]))) as batches:
-                async for found in batches:
-                    yield found.rows
+        async with aclosing(stream.versions(tailer, first)) as versions:
+            async for version in versions:
+                async with aclosing(in_thread(execution.batches([version.plan]))) as batches:
+                    async for found in batches:
+                        yield found.rows
 
 
 def _names(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import get_args
@@ -116,10 +116,11 @@ def _text(uri: object) -> str:
 
 async def versions(
     table: Table, tailer: Tailer, stream: PlanStream, start: int, until: int | None, *, snapshot: bool = False
-) -> AsyncIterator[Version]:
+) -> AsyncGenerator[Version, None]:
     """Plans from `start` on; with `snapshot`, first the live rows at `start` and then what follows it."""
     if snapshot:
         yield await stream.snapshot(start, tailer)
         start += 1
-    async for version in stream.versions(tailer, start, until):
-        yield version
+    async with aclosing(stream.versions(tailer, start, until)) as following:
+        async for version in following:
+            yield version

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 import pyarrow as pa
 
@@ -61,7 +61,7 @@ class FaultyStorage:
         await self.after("read", path)
         return data
 
-    async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
+    async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
         await self._begin("list", prefix)
         async for stat in self.inner.list(prefix, start_after):
             yield stat

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -135,7 +135,7 @@ class Lake(MemoryStorage):
         self._note("read", path)
         return await super().read(path, start, length)
 
-    async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
+    async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
         self._note("list", prefix)
         async for stat in super().list(prefix, start_after):
             yield stat
@@ -151,9 +151,9 @@ class Lake(MemoryStorage):
     def bytes_of(self, path: str) -> bytes:
         return self._objects[path].data
 
-    def replace(self, path: str, data: bytes) -> None:
-        """Put an object while another call is under way."""
-        self._objects[path] = type(self._objects[path])(data, self._now_ms())
+    def replace(self, path: str, data: bytes, modified_ms: int | None = None) -> None:
+        """Put an object while another call is under way, or with another time."""
+        self._objects[path] = type(self._objects[path])(data, self._now_ms() if modified_ms is None else modified_ms)
 
     def copy_from(self, other: Lake) -> None:
         """Have what another store has, too."""

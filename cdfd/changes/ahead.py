@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 
 from cdfd.changes.stream import Version
 
@@ -15,11 +15,11 @@ As many go into one transaction, and a transaction takes as long as reading some
 
 
 async def bursts(
-    versions: AsyncIterator[Version], ahead: int = AHEAD, ahead_files: int = AHEAD_FILES
+    versions: AsyncGenerator[Version, None], ahead: int = AHEAD, ahead_files: int = AHEAD_FILES
 ) -> AsyncGenerator[list[Version], None]:
     """What is ready, in order: at the tip of a table one version at once, in catch-up as many as are planned meanwhile.
 
-    The error that ends `versions` is raised after all versions before it.
+    The error that ends `versions` is raised after all versions before it. `versions` is closed with this one.
     """
     planned: asyncio.Queue[Version | None] = asyncio.Queue()
     taken = asyncio.Event()
@@ -56,3 +56,4 @@ async def bursts(
     finally:
         planner.cancel()
         await asyncio.gather(planner, return_exceptions=True)
+        await versions.aclose()

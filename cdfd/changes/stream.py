@@ -96,11 +96,12 @@ class PlanStream:
             self._timestamp = await self._time_before(start)
         if self._header is not None:
             tailer.check_id(self._header.metadata.id, start)
-        async for entry in tailer.entries(start, until):
-            try:
-                yield await self._plan(entry)
-            except CdfdError as error:
-                raise error.within(table=self.log.storage.uri, version=entry.commit.version) from None
+        async with aclosing(tailer.entries(start, until)) as entries:
+            async for entry in entries:
+                try:
+                    yield await self._plan(entry)
+                except CdfdError as error:
+                    raise error.within(table=self.log.storage.uri, version=entry.commit.version) from None
 
     async def _header_before(self, start: int) -> Header:
         try:

@@ -171,8 +171,12 @@ class TxnLog:
         return _Tip(state, (entry.commit.size, entry.modified_ms))
 
     async def _entry(self, version: int) -> LogEntry | None:
+        """The entry; None where it is not there, or is empty and the newest: its writer may have only just created the file."""
         try:
-            return await self.log.entry(version)
+            entry = await self.log.entry(version)
+            if entry.commit.size:
+                return entry
+            return await self.log.entry(version) if await self.log.is_followed(version) else None
         except NotFoundError:
             return None
 

@@ -7,7 +7,7 @@ absolute, or that no store can name is refused with `PathError` by every method 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -58,11 +58,11 @@ class Storage(Protocol):
         `fetch` tells. Raises nothing but `PathError`.
         """
 
-    def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
+    def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
         """Objects directly in the folder part of `prefix` whose path begins with `prefix` and is above `start_after`.
 
         In ascending order of path (UTF-8 bytes), stats fetched page by page. Not recursive. A folder that does not
-        exist is empty. Objects created or removed meanwhile may or may not appear.
+        exist is empty. Objects created or removed meanwhile may or may not appear. Whoever stops before the end closes it (`aclosing`).
         """
 
     async def put_if_absent(self, path: str, data: bytes) -> None:

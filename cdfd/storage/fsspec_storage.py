@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -72,7 +72,7 @@ class FsspecStorage:
         """Bytes of objects and their stats; see the port."""
         return await fetch_one_by_one(self, paths, length)
 
-    async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
+    async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
         """Objects of a folder, all of which are asked for first: fsspec has no pages; see the port."""
         check_prefix(prefix)
         folder = prefix[: prefix.rfind("/") + 1]

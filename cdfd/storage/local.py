@@ -6,7 +6,7 @@ import asyncio
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
 
@@ -89,7 +89,7 @@ class LocalStorage:
         """Bytes of files and their stats, by one thread; see the port."""
         return await asyncio.to_thread(self._read_many, paths, length)
 
-    async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
+    async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
         """Files of a folder; see the port. The folder's matching names are held at once, their stats by page."""
         check_prefix(prefix)
         folder = prefix[: prefix.rfind("/") + 1]

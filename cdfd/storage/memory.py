@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -56,7 +56,7 @@ class MemoryStorage:
         """Bytes of objects and their stats; see the port."""
         return await fetch_one_by_one(self, paths, length)
 
-    async def list(self, prefix: str, start_after: str = "") -> AsyncIterator[Stat]:
+    async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
         """Objects of a folder as they are now; see the port."""
         check_prefix(prefix)
         folder = len(prefix[: prefix.rfind("/") + 1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -182,30 +182,43 @@ class DeltaLog:
         with self._named(version, path):
             return await self.storage.stat(path)
 
+    async def is_followed(self, version: int) -> bool:
+        """Whether the version after is there. Whoever wrote that one had read this one, which was whole then."""
+        try:
+            await self.stat(version + 1)
+        except NotFoundError:
+            return False
+        return True
+
     async def earlier(self, version: int, most: int) -> AsyncGenerator[Stat, None]:
         """Log entries before a version, the newest first, as far as they follow one another; `most` at most. A remote log is listed once."""
         first = max(version - most, 0)
         found: dict[int, Stat] = {}
         if self.storage.remote:
-            async for name, stat in self.list_names(before(first)):
-                if name.version >= version:
-                    break
-                if name.kind == "commit":
-                    found[name.version] = stat
+            async with contextlib.aclosing(self.list_names(before(first))) as names:
+                async for name, stat in names:
+                    if name.version >= version:
+                        break
+                    if name.kind == "commit":
+                        found[name.version] = stat
         for earlier in range(version - 1, first - 1, -1):
             try:
                 yield found[earlier] if self.storage.remote else await self.stat(earlier)
             except (NotFoundError, KeyError):
                 return
 
-    async def list_names(self, start_after: str = "") -> AsyncIterator[tuple[paths.LogName, Stat]]:
-        """The log's files whose name is greater than `start_after`, ascending; those that are none of the log's are left out."""
+    async def list_names(self, start_after: str = "") -> AsyncGenerator[tuple[paths.LogName, Stat], None]:
+        """The log's files whose name is greater than `start_after`, ascending; those that are none of the log's are left out.
+
+        Whoever stops before the end closes it (`aclosing`).
+        """
         after = log_path(start_after) if start_after else ""
         with self._named():
-            async for stat in self.storage.list(log_path(""), after):
-                name = paths.parse_name(stat.path.rpartition("/")[2])
-                if name is not None:
-                    yield name, stat
+            async with contextlib.aclosing(self.storage.list(log_path(""), after)) as files:
+                async for stat in files:
+                    name = paths.parse_name(stat.path.rpartition("/")[2])
+                    if name is not None:
+                        yield name, stat
 
     async def segment(self, version: int | None = None) -> Segment:
         """Which files give the state at `version` (None: the newest).
@@ -236,12 +249,15 @@ class DeltaLog:
 
     async def _fold(self, version: int | None, start_after: str = "") -> SegmentBuilder:
         builder = SegmentBuilder(version)
-        async for name, stat in self.list_names(start_after):
-            builder.take(name, stat)
-            if name.kind == "commit":
-                self._newest = max(self._newest, name.version)
-            if version is not None and name.kind == "commit" and name.version > version:
-                break
+        async with contextlib.aclosing(self.list_names(start_after)) as names:
+            async for name, stat in names:
+                builder.take(name, stat)
+                if name.kind == "commit":
+                    self._newest = max(self._newest, name.version)
+                if version is not None and name.kind == "commit" and name.version > version:
+                    break
+        if version is None:
+            builder.leave_unfinished()
         return builder
 
     async def hint(self) -> int | None:
@@ -283,9 +299,10 @@ class DeltaLog:
 
     async def earliest_version(self) -> int:
         """The oldest version whose log entry is still there. NotATableError where there is none."""
-        async for name, _ in self.list_names():
-            if name.kind == "commit":
-                return name.version
+        async with contextlib.aclosing(self.list_names()) as names:
+            async for name, _ in names:
+                if name.kind == "commit":
+                    return name.version
         raise NotATableError("not a Delta table: its log has no entry", table=self.storage.uri)
 
     async def header(self, version: int | None = None) -> Header:

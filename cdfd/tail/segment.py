@@ -74,6 +74,12 @@ class SegmentBuilder:
                 if len(parts) == name.parts:
                     self._complete(Checkpoint(name.version, tuple(parts[part] for part in sorted(parts))))
 
+    def leave_unfinished(self) -> None:
+        """Leave out the newest entries as long as they are empty: the writer of such a file may have only just created it."""
+        while self._commits and not self._commits[-1][1].size:
+            self._commits.pop()
+            self.latest = self._commits[-1][0] if self._commits else None
+
     def _within(self, version: int) -> bool:
         return self.wanted is None or version <= self.wanted
 

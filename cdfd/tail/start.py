@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -233,10 +234,11 @@ async def _earliest(log: DeltaLog) -> int:
     if oldest == 0:
         return 0
     builder = SegmentBuilder(None)
-    async for name, stat in log.list_names():
-        builder.take(name, stat)
-        if builder.checkpoint is not None:
-            return max(builder.checkpoint.version, oldest)
+    async with aclosing(log.list_names()) as names:
+        async for name, stat in names:
+            builder.take(name, stat)
+            if builder.checkpoint is not None:
+                return max(builder.checkpoint.version, oldest)
     return oldest
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
@@ -90,7 +90,7 @@ class Tailer:
         else:
             logger.warning("%s; waiting for the table to appear", found, extra=extra)
 
-    async def entries(self, start: int, until: int | None = None) -> AsyncIterator[LogEntry]:
+    async def entries(self, start: int, until: int | None = None) -> AsyncGenerator[LogEntry, None]:
         """Log entries from version `start` on, forever or up to `until`.
 
         Raises:
@@ -136,19 +136,24 @@ class Tailer:
     async def _try(self, version: int) -> LogEntry | None:
         """The entry, or None where it is not there yet. One that is being written is given time to become whole."""
         deadline = self.clock.monotonic() + SETTLE_SECONDS
+        settled = False
         while True:
             try:
                 entry = await self.log.entry(version)
             except NotFoundError:
                 return None
             except LogError:
-                if self.clock.monotonic() >= deadline or not await self._is_fresh(version):
+                if settled or not await self._is_fresh(version):
                     raise
             else:
-                # An empty file is a version without actions, or one whose writer has only just created it.
-                if entry.commit.size or self.clock.monotonic() >= deadline or not await self._is_fresh(version):
+                # An empty file is a version without actions, or one whose writer has only just created it. How old the file is
+                # does not tell: its time is of another clock.
+                if entry.commit.size or settled:
                     return entry
-            await self.clock.sleep(SETTLE_STEP)
+            # What was read before it was known to be settled is read again.
+            settled = self.clock.monotonic() >= deadline or await self.log.is_followed(version)
+            if not settled:
+                await self.clock.sleep(SETTLE_STEP)
 
     async def _is_fresh(self, version: int) -> bool:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 
 import checkpoint_layout as layout
@@ -16,9 +16,11 @@ import pytest
 from cdfd.delta import last_checkpoint, paths
 from cdfd.delta.last_checkpoint import LastCheckpoint
 from cdfd.errors import GapError, LogError, NotFoundError, UnsupportedError
+from cdfd.storage.base import Stat
 from cdfd.storage.memory import MemoryStorage
 from cdfd.tail import log as logs
 from cdfd.tail.log import DeltaLog, NotATableError
+from cdfd.tail.start import start_version
 
 Fields = dict[str, Any]
 
@@ -333,3 +335,42 @@ class TestLog:
             ("last_checkpoint", -1),
         ]
         assert len(asyncio.run(names(""))) == 6
+
+
+class Counting(MemoryStorage):
+    """Counts the listings that are not closed yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = 0
+
+    async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
+        self.open += 1
+        try:
+            async for stat in super().list(prefix, start_after):
+                yield stat
+        finally:
+            self.open -= 1
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda log: log.earliest_version(),
+        lambda log: log.segment(1),
+        lambda log: start_version(log, "earliest"),
+        lambda log: anext(log.earlier(3, 2)),
+    ],
+)
+def test_a_listing_is_closed_by_whoever_has_seen_enough(look: Callable[[DeltaLog], Awaitable[object]]) -> None:
+    """What is left to the garbage collector ends whenever that likes, and after the store was closed."""
+
+    async def scenario() -> None:
+        storage = Counting()
+        storage.remote = True
+        for name, data in table(4).items():
+            await storage.put(f"_delta_log/{name}", data)
+        await look(DeltaLog(storage))
+        assert storage.open == 0
+
+    asyncio.run(scenario())

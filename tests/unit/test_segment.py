@@ -154,6 +154,17 @@ class TestHoles:
         with pytest.raises(LogError, match="version -1 is not in the log"):
             segment(commits(0, 12), -1)
 
+    def test_the_newest_entries_that_are_empty_are_left_out(self) -> None:
+        """Their writers may have only just created the files."""
+        builder = fold(commits(0, 2))
+        for version in (3, 4):
+            name = paths.parse_name(COMMIT(version))
+            assert name is not None
+            builder.take(name, Stat(COMMIT(version), 0, 2))
+        builder.leave_unfinished()
+        assert builder.latest == 2
+        assert builder.finish() == segment(commits(0, 2))
+
     def test_contiguous(self) -> None:
         check_contiguous(-1, range(5))
         check_contiguous(4, [5])

@@ -1,5 +1,6 @@
 """Progress in the source table itself: what must not happen to somebody else's table."""
 
+import asyncio
 import json
 import shutil
 from collections.abc import Sequence
@@ -26,8 +27,8 @@ from cdfd.tail.log import DeltaLog, NotATableError
 ORDERS, COPY = app_id("shop", "orders"), app_id("copy", "orders")
 
 
-def opened(storage: Storage, clock: Clock | None = None) -> SourceLedger:
-    return SourceLedger(storage, clock or manual_clock(), jitter=lambda: 0.0)
+def opened(storage: Storage, clock: Clock | None = None, jitter: float = 0.0) -> SourceLedger:
+    return SourceLedger(storage, clock or manual_clock(), jitter=lambda: jitter)
 
 
 async def newest(storage: Storage) -> int:
@@ -107,6 +108,33 @@ class TestVersions:
         found.update_incremental()
         assert (found.version(), found.transaction_version(ORDERS)) == (24, 22)
         assert found.to_pyarrow_table().num_rows == 14
+
+
+class TestSlowWriters:
+    def test_an_entry_that_is_only_just_created_is_not_built_upon(self) -> None:
+        """A version of ours after it would say that it was whole: readers would take it for one without actions."""
+
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 2, clock)
+            await writer.insert(rows(2))
+            whole = lake.bytes_of(entry_path(2))
+            lake.replace(entry_path(2), b"")
+            ledger = opened(lake, clock, jitter=1.0)
+            recording = asyncio.create_task(ledger.record(ORDERS, 1, "T"))
+            for _ in range(3):
+                await clock.asleep()
+                clock.advance(1)
+            assert await newest(lake) == 1
+            lake.replace(entry_path(2), whole)
+            while not recording.done():
+                await asyncio.sleep(0)
+                clock.advance(1)
+            await recording
+            assert [*actions(lake, 3)[1]] == ["txn"]
+
+        run(scenario())
 
 
 class TestItsOwn:

@@ -28,11 +28,13 @@ class Following:
         self.clock = clock
         self.tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
         self.versions: list[int] = []
+        self.files: list[int] = []
         self.task = asyncio.create_task(self._follow(start, until))
 
     async def _follow(self, start: int, until: int | None) -> None:
         async for entry in self.tailer.entries(start, until):
             self.versions.append(entry.commit.version)
+            self.files.append(len(entry.commit.adds))
 
     async def idle(self) -> None:
         """Return once it waits, or has ended."""
@@ -246,15 +248,65 @@ class TestSlowWriters:
 
         run(scenario())
 
-    def test_an_old_one_that_is_empty_is_a_version_without_actions(self) -> None:
+    @pytest.mark.parametrize("age", [-3_600_000, 0, 60_000])
+    def test_an_empty_one_is_given_time_whatever_its_age(self, age: int) -> None:
+        """The clock of a file server need not be this machine's: a file that was only just created may look old."""
+
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await table(lake, 2, clock)
+            await writer.insert(rows(2))
+            whole = lake.bytes_of(entry_path(2))
+            lake.replace(entry_path(2), b"", modified_ms=clock.now_ms() - age)
+            async with following(lake, clock) as reader:
+                assert await reader.after(SETTLE_SECONDS / 2) == [0, 1]
+                await lake.put(entry_path(2), whole)
+                assert await reader.after(SETTLE_STEP) == [0, 1, 2]
+
+        run(scenario())
+
+    def test_one_that_stays_empty_is_a_version_without_actions(self) -> None:
         async def scenario() -> None:
             clock = manual_clock()
             lake = Lake(clock)
             await table(lake, 2, clock)
             await lake.put(entry_path(2), b"")
-            clock.advance(SETTLE_SECONDS)
             async with following(lake, clock) as reader:
-                assert reader.versions == [0, 1, 2]
+                assert await reader.after(SETTLE_SECONDS - SETTLE_STEP) == [0, 1]
+                assert await reader.after(SETTLE_STEP) == [0, 1, 2]
+
+        run(scenario())
+
+    def test_an_empty_one_that_another_follows_is_a_version_without_actions(self) -> None:
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 4, clock)
+            await lake.put(entry_path(2), b"")
+            async with following(lake, clock) as reader:
+                assert reader.versions == [0, 1, 2, 3]
+
+        run(scenario())
+
+    def test_an_empty_one_that_became_whole_before_another_followed_is_read_again(self) -> None:
+        """Between the look at the entry and the look at the next one, its writer and another one may have gone on."""
+
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake = Lake(clock)
+            await table(lake, 4, clock)
+            whole = lake.bytes_of(entry_path(2))
+            lake.replace(entry_path(2), b"")
+
+            def go_on(method: str, path: str) -> None:
+                if (method, path) == ("stat", entry_path(3)):
+                    lake.replace(entry_path(2), whole)
+
+            lake.before = go_on
+            async with following(lake, clock) as reader:
+                assert reader.versions == [0, 1, 2, 3]
+                assert reader.files == [0, 1, 1, 1]
 
         run(scenario())
 
