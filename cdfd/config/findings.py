@@ -118,7 +118,7 @@ class _Place:
             return ", found a list" if isinstance(value, list) else ", found a mapping"
         if source is None or source.shown is None:
             return ""
-        hidden = self._is_sensitive() or re.search(r"://[^/]*@", source.shown)
+        hidden = self._is_sensitive() or re.search(r"://[^/]*@|[?&](?i:sig|X-Amz-Signature)=", source.shown)
         if hidden and not re.fullmatch(r"\$\{\w+\}", source.shown):
             return ""
         return f", found {quoted(source.shown)}"

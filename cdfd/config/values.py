@@ -15,6 +15,7 @@ from typing import Literal
 from urllib.parse import unquote
 
 from cdfd.errors import ConfigError
+from cdfd.storage import credentials
 from cdfd.tail.bounds import parsed
 
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -247,8 +248,7 @@ def queue(value: object) -> str:
 
 
 def _refuse_credentials(address: str) -> None:
-    # They would show wherever the address does: in logs, errors, /status and the labels of metrics.
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*@", address):
+    if credentials.in_address(address):
         raise ValueError("expected an address without user name and password in it; they have keys of their own")
 
 

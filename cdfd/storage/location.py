@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import unquote_to_bytes
 
 from cdfd.errors import ConfigError, UnsupportedError
+from cdfd.storage import credentials
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
 
@@ -30,6 +31,9 @@ def open_storage(uri: str, options: Options | None = None) -> Storage:
     if matched is None:
         return LocalStorage(uri)
     scheme = (matched[1] or matched[2]).lower()
+    if not scheme.startswith("s3") and credentials.in_address(uri):  # S3 has words of its own for it
+        hint = "Give credentials as the store's own libraries take them, by the environment or a file of theirs"
+        raise ConfigError(f"the {scheme}:// location of a table has credentials in it", hint=hint)
     opener = OPENERS.get(scheme)
     if opener is None:
         known = ", ".join(f"{name}://" for name in sorted(OPENERS))

@@ -553,10 +553,32 @@ def test_errors_show_no_secret(security: str) -> None:
     assert not [line for line in shown if "hunter2" in line]
 
 
-def test_tables_with_credentials_in_the_uri_are_refused_and_not_shown() -> None:
-    found = problems(MINIMAL.replace("/data/orders", "s3://key:hunter2@bucket/orders"))
-    assert len(found) == 1
-    assert "hunter2" not in found[0]
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://key:hunter2@bucket/orders",
+        "s3://hunter2@bucket/orders",
+        "abfss://account:hunter2@account.dfs.core.windows.net/orders",
+        "abfss://:hunter2@account.dfs.core.windows.net/orders",
+        "abfss://a@hunter2@account.dfs.core.windows.net/orders",
+        "abfss://container:hunter2@account@host/orders",
+        "abfss://container@account.dfs.core.windows.net/orders?sv=2020&sig=hunter2",
+        "az://container:hunter2@account/orders",
+        "gs://hunter2@bucket/orders",
+    ],
+)
+def test_tables_with_credentials_in_the_uri_are_refused_and_not_shown(uri: str) -> None:
+    found = problems(MINIMAL.replace("/data/orders", f"'{uri}'"))
+    assert found
+    assert not any("hunter2" in each for each in found)
+
+
+@pytest.mark.parametrize(
+    "uri", ["abfss://lake@account.dfs.core.windows.net/a/orders", "abfs://$web@account.dfs.core.windows.net/orders"]
+)
+def test_azure_s_containers_are_no_users(uri: str) -> None:
+    settings = parse(MINIMAL.replace("/data/orders", f"'{uri}'"), {})
+    assert (settings.tables[0].uri, settings.tables[0].name) == (uri, "orders")
 
 
 def test_repr_and_dumps_show_no_secret() -> None:

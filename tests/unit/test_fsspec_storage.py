@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.utils import infer_storage_options
 from lake import SCHEMA, WITHIN, rows
 
 from cdfd.changes.execute import Execution, everything
@@ -42,6 +45,47 @@ class Careless(MemoryFileSystem):  # type: ignore[misc]  # as above
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
         super().pipe_file(path, value)
+
+
+class Azure(MemoryFileSystem):  # type: ignore[misc]  # as above
+    """One that takes URIs apart as adlfs does: the container, then the path in it."""
+
+    protocol = ("abfss", "abfs", "az")
+    account = ""
+
+    def __init__(self, account_name: str = "", **options: Any) -> None:
+        super().__init__(**options)
+        type(self).account = account_name
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        parts = infer_storage_options(path if "://" in path else f"abfs://{path.lstrip('/')}")
+        container = parts.get("username") or parts.get("host")
+        return f"/{container}{parts['path']}".rstrip("/") if container else ""
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, str]:
+        matched = re.fullmatch(r"(.+)\.dfs\.core\.windows\.net", infer_storage_options(path).get("host", ""))
+        return {"account_name": matched[1]} if matched else {}
+
+
+def test_azure_s_own_uris(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(importlib.import_module("fsspec.registry")._registry, "abfss", Azure)
+    monkeypatch.setattr(Azure, "store", {})
+    uri = "abfss://lake@shop.dfs.core.windows.net/a b/orders"
+
+    async def scenario() -> int:
+        storage = open_storage(uri)
+        assert storage.uri == uri
+        await TableWriter(storage, SCHEMA, table_id="T").create()
+        writer = TableWriter(storage, SCHEMA, table_id="T")
+        await storage.put("x%20y", b"1")
+        assert [each.path async for each in storage.list("_delta_log/")] == [f"_delta_log/{0:020}.json"]
+        return len(await storage.read("x%20y")) + writer.rows().num_rows
+
+    assert asyncio.run(asyncio.wait_for(scenario(), WITHIN)) == 1
+    assert Azure.account == "shop"
+    assert "/lake/a b/orders/x%20y" in Azure.store
 
 
 @pytest.fixture

@@ -47,6 +47,15 @@ def test_schemes_that_are_not_known(uri: str) -> None:
     assert caught.value.path == uri
 
 
+@pytest.mark.parametrize(
+    "uri", ["ftp://u:hunter2@host/x", "gs://hunter2@bucket/x", "abfss://u:hunter2@host/x", "s3://u:hunter2@bucket/x"]
+)
+def test_credentials_are_refused_and_not_shown(uri: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_storage(uri)
+    assert "hunter2" not in f"{caught.value} {caught.value!r} {caught.value.__dict__}"
+
+
 @pytest.mark.parametrize("uri", ["", "file://", "file://host/x", "file:///%FF"])
 def test_malformed(uri: str) -> None:
     with pytest.raises(ConfigError):
