@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 test chaos soak oracle lint bench kafka spark clean
+.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak oracle lint bench kafka spark clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
@@ -32,6 +32,10 @@ lint: $(MARK)  ## ruff, mypy, import walls
 
 test: lint  ## All tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+fuzz: $(MARK)  ## Hostile tables and answers for SECONDS (600), or MUTANTS of them; of SEED (1), of one TARGET; keeps what it finds
+	PYTHONPATH=.:tests $(BIN)/python -m fuzz.run --keep --seed $(or $(SEED),1) $(if $(TARGET),--target $(TARGET)) \
+	  $(if $(MUTANTS),--mutants $(MUTANTS),--seconds $(or $(SECONDS),600))
 
 chaos: $(MARK)  ## CDFD_CHAOS faults (1000): daemons, brokers, connections, tables, disks, clocks, while a writer commits (needs Java)
 	CDFD_CHAOS=$${CDFD_CHAOS:-1000} $(BIN)/python -m pytest -s tests/chaos/test_kafka.py tests/chaos/test_cluster.py tests/chaos/test_tables.py

@@ -144,7 +144,7 @@ class SchemaRegistry:
             ) from error
         try:
             return response.status, json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return response.status, text.decode(errors="replace")
 
     def _error(self, status: int, answer: Any, what: str) -> SinkError:

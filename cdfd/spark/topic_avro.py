@@ -35,6 +35,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from cdfd.delta.datatypes import MAX_PRECISION
+from cdfd.delta.schema_string import MAX_DEPTH
 from cdfd.errors import DataError, SchemaChangedError
 from cdfd.spark.topic_records import (
     CHANGE_NAMES,
@@ -115,14 +117,57 @@ class AvroFrames:
 
 
 def record_node(text: str) -> dict[str, Any]:
-    """An Avro schema, which has to be a record. `DataError` where it is none."""
+    """An Avro schema, which has to be a record. `DataError` where it is none, or is not made as Avro says."""
     try:
         node = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"the registry has a schema that is not JSON: {error}") from error
     if not isinstance(node, dict) or node.get("type") != "record":
         raise DataError(f"the registry has a schema that is no record: {text:.200}", hint="Is it another topic's?")
+    _check(node, 0)
     return node
+
+
+def _check(node: Any, depth: int) -> None:
+    """Refuse a schema without the attributes that its types must have (Avro, "Schema Declaration"). Whatever is below is checked, too."""
+    if depth > MAX_DEPTH:
+        raise DataError(f"the registry has a schema that is nested deeper than {MAX_DEPTH} levels")
+    below: list[Any] = []
+    match node:
+        case str() if node not in ("record", "array", "map"):
+            pass
+        case list():
+            below = node
+        case {"type": "record", "fields": list(fields)} if all(map(_is_field, fields)):
+            below = [field["type"] for field in fields]
+        case {"type": "array", "items": items}:
+            below = [items]
+        case {"type": "map", "values": values}:
+            below = [values]
+        case {"type": str(), "logicalType": "decimal", "precision": int(precision), "scale": int(scale)}:
+            if not 0 <= scale <= precision <= MAX_PRECISION:
+                raise DataError(
+                    f"the registry has a schema with a decimal of {precision:.0e} digits, {scale:.0e} of them a fraction"
+                )
+        case {"type": str(kind), **rest} if (
+            kind not in ("record", "array", "map") and rest.get("logicalType") != "decimal"
+        ):
+            pass
+        case _:
+            raise DataError(
+                f"the registry has a schema with a type that is none: {node!r:.200}", hint="Is it another topic's?"
+            )
+    for each in below:
+        _check(each, depth + 1)
+
+
+def _is_field(field: Any) -> bool:
+    return (
+        isinstance(field, dict)
+        and "type" in field
+        and all(isinstance(field.get(n, ""), str) for n in ("name", "doc"))
+        and bool(field.get("name"))
+    )
 
 
 def table_type(text: str) -> StructType:

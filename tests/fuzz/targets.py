@@ -1,0 +1,34 @@
+"""All targets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fuzz import decoders, reading, server, services
+from fuzz.cases import Case, Target
+
+TARGETS: tuple[Target, ...] = (*reading.TARGETS, *decoders.TARGETS, *services.TARGETS)
+
+
+def by_name(name: str) -> Target:
+    return next(target for target in TARGETS if target.name == name)
+
+
+def prepared() -> None:
+    """Have the tables that cases begin with, made elsewhere: this process may fork afterwards."""
+    if not reading._bases:
+
+        def made() -> tuple[object, object]:
+            reading.prepare()
+            for name in reading.HINTED:
+                reading.expected(name)
+            return reading._bases, reading._expected
+
+        bases, expected = server.elsewhere(made)
+        reading._bases.update(bases)
+        reading._expected.update(expected)
+
+
+def load(path: Path) -> Case:
+    return Case.from_json(json.loads(path.read_text()))
