@@ -286,7 +286,7 @@ def _after(first: Convert, then: Convert) -> Convert:
 
 def _field_id(field: pa.Field[Any]) -> int | None:
     text = (field.metadata or {}).get(FIELD_ID, b"")
-    return int(text) if text.lstrip(b"-").isdigit() and len(text) < 12 else None
+    return int(text) if text.removeprefix(b"-").isdigit() and len(text) < 12 else None
 
 
 def _has_ids(fields: Iterable[pa.Field[Any]]) -> bool:

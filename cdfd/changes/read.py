@@ -125,10 +125,15 @@ def count_images(scan: FileScan, files: TableFiles) -> ImageCounts:
 
 def _types(file: pq.ParquetFile) -> Iterator[pa.Array]:
     """The `_change_type` column of a change data file."""
-    if CHANGE_TYPE not in file.schema_arrow.names:
-        raise DataError("a change data file without a _change_type column")
+    _check_change_type(file)
     for batch in file.iter_batches(columns=[CHANGE_TYPE], use_threads=False):
         yield batch.column(0)
+
+
+def _check_change_type(file: pq.ParquetFile) -> None:
+    found = file.schema_arrow.names.count(CHANGE_TYPE)
+    if found != 1:
+        raise DataError(f"a change data file with {found} _change_type columns, not one")
 
 
 class Rows(NamedTuple):
@@ -268,6 +273,8 @@ class _Reader:
 
     @classmethod
     def prepare(cls, file: pq.ParquetFile, schema: TableSchema, scan: FileScan, files: TableFiles) -> _Reader:
+        if scan.change_type is None:
+            _check_change_type(file)
         wanted = _wanted(scan, files, file.metadata)
         partition_values = values.parse_partition(scan.partition_values, schema)
         return cls(file, files.layouts.of(schema, file.schema_arrow), partition_values, scan.change_type, wanted)

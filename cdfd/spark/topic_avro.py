@@ -146,9 +146,7 @@ def _check(node: Any, depth: int) -> None:
             below = [values]
         case {"type": str(), "logicalType": "decimal", "precision": int(precision), "scale": int(scale)}:
             if not 0 <= scale <= precision <= MAX_PRECISION:
-                raise DataError(
-                    f"the registry has a schema with a decimal of {precision:.0e} digits, {scale:.0e} of them a fraction"
-                )
+                raise DataError(f"the registry has a schema with a decimal that is none: {node!r:.200}")
         case {"type": str(kind), **rest} if (
             kind not in ("record", "array", "map") and rest.get("logicalType") != "decimal"
         ):

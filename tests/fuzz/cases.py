@@ -14,7 +14,7 @@ from typing import Any
 
 from cdfd.errors import CdfdError, ConfigError
 
-LONGEST = 4096
+LONGEST = 2000
 """Characters of an error, at most."""
 PACKAGE = str(Path(__file__).parents[2] / "cdfd")
 

@@ -265,12 +265,12 @@ def hinted() -> Files:
     files, state = simple(8)
     for version in range(8):
         sums = {"protocol": state[0]["protocol"], "metadata": state[1]["metaData"], "numFiles": version}
-        files[f"{paths.LOG}/{paths.crc_name(version)}"] = json.dumps(sums).encode()
+        files[f"{paths.LOG}/{version:020d}.crc"] = json.dumps(sums).encode()
     files |= {f"{paths.LOG}/{name}": data for name, data in single(3, state[:5]).items()}
     files[f"{paths.LOG}/_last_checkpoint"] = last_checkpoint.serialize(last_checkpoint.LastCheckpoint(3, 5))
     for first, last in ((1, 2), (4, 6)):
         merged = b"".join(files[commit(version)] for version in range(first, last + 1))
-        files[f"{paths.LOG}/{paths.compacted_name(first, last)}"] = merged
+        files[f"{paths.LOG}/{first:020d}.{last:020d}.compacted.json"] = merged
     return files
 
 

@@ -467,10 +467,10 @@ def _make_encode(random: Random) -> Case:
 
 
 TARGETS = (
-    Target("config", _make_config, check_config, 30),
-    Target("options", _make_options, check_options, 30),
-    Target("position", _make_position, check_position, 40),
-    Target("answer", _make_answer, check_answer, 30),
+    Target("config", _make_config, check_config, 15),
+    Target("options", _make_options, check_options, 15),
+    Target("position", _make_position, check_position, 30),
+    Target("answer", _make_answer, check_answer, 40),
     Target("request", _make_request, check_request, 2),
-    Target("encode", _make_encode, check_encode, 30),
+    Target("encode", _make_encode, check_encode, 25),
 )

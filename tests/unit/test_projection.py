@@ -199,9 +199,10 @@ def test_ids_that_do_not_identify() -> None:
         )
     with pytest.raises(LogError, match="'d' has no id"):
         Projection.plan(table(StructField("d", LONG), mapping="id"), pa.schema([identified("x", pa.int64(), 4)]))
-    broken = pa.schema([pa.field("x", pa.int64(), metadata={"PARQUET:field_id": "9" * 5000})])
-    with pytest.raises(DataError, match="no field ids"):
-        Projection.plan(mapped_table("id"), broken)
+    for text in ("9" * 5000, "--5", "-", "x"):
+        broken = pa.schema([pa.field("x", pa.int64(), metadata={"PARQUET:field_id": text})])
+        with pytest.raises(DataError, match="no field ids"):
+            Projection.plan(mapped_table("id"), broken)
 
 
 def test_missing_columns_are_null_and_null_structs_stay_null() -> None:

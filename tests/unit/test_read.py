@@ -247,9 +247,13 @@ class TestChangeData:
         with pytest.raises(DataError):
             rows_of(scan(change_type=None), self.file([None, None], kind))
 
-    def test_a_file_without_it(self) -> None:
-        with pytest.raises(DataError, match="without a _change_type column") as caught:
-            rows_of(scan(change_type=None), written(numbers(1)))
+    @pytest.mark.parametrize("count", [0, 2])
+    def test_a_file_without_it_and_one_that_has_it_twice(self, count: int) -> None:
+        table = numbers(1)
+        for _ in range(count):
+            table = table.append_column("_change_type", pa.array(["insert"] * table.num_rows))
+        with pytest.raises(DataError, match=f"with {count} _change_type columns") as caught:
+            rows_of(scan(change_type=None), written(table))
         assert caught.value.path == "f"
 
 

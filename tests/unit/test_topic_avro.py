@@ -1,0 +1,61 @@
+"""Schemas that a registry hands over: those of change rows, and those that no writer of ours made."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql.types import DecimalType, LongType, StructField, StructType
+
+from cdfd.errors import DataError
+from cdfd.spark.topic_avro import table_type
+
+CHANGE: list[dict[str, Any]] = [
+    {"name": "_change_type", "type": "string"},
+    {"name": "_commit_version", "type": "long"},
+    {"name": "_commit_timestamp", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    {"name": "_change_ordinal", "type": "long"},
+]
+
+
+def schema(*fields: Any) -> str:
+    return json.dumps({"type": "record", "name": "r", "fields": [*fields, *CHANGE]})
+
+
+def decimal(**more: Any) -> dict[str, Any]:
+    return {"name": "x", "type": {"type": "bytes", "logicalType": "decimal", **more}}
+
+
+def test_columns_of_a_table() -> None:
+    found = table_type(schema({"name": "id", "type": ["null", "long"]}, decimal(precision=5, scale=2)))
+    assert found == StructType([StructField("id", LongType()), StructField("x", DecimalType(5, 2))])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"type":"record"}',
+        '{"type":"record","fields":{}}',
+        '{"type":"record","fields":[5]}',
+        schema({"type": "long"}),
+        schema({"name": 5, "type": "long"}),
+        schema({"name": "x"}),
+        schema({"name": "x", "type": "record"}),
+        schema({"name": "x", "type": {"type": "record"}}),
+        schema({"name": "x", "type": {"type": "array"}}),
+        schema({"name": "x", "type": {"type": "map"}}),
+        schema({"name": "x", "type": {"type": ["long"]}}),
+        schema({"name": "x", "type": 5}),
+        schema({"name": "x", "type": {"type": "array", "items": {"type": "record", "fields": [1, 2]}}}),
+        schema(decimal()),
+        schema(decimal(precision=39, scale=0)),
+        schema(decimal(precision="5", scale=2)),
+        schema(decimal(precision=10**400, scale=2)),
+        schema({"name": "x", "type": json.loads('{"type":"array","items":' * 90 + '"long"' + "}" * 90)}),
+        "[" * 100_000,
+    ],
+)
+def test_a_schema_that_is_none(text: str) -> None:
+    with pytest.raises(DataError, match="the registry"):
+        table_type(text)
