@@ -11,11 +11,12 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from cdfd.changes.plan import ChangePlan, Changes, commit_timestamp, needs_snapshot, plan, plan_snapshot
+from cdfd.delta import paths
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.schema_change import SchemaChange, compare
 from cdfd.delta.snapshot import COMPACT_AT, Snapshot
 from cdfd.errors import CdfdError, GapError, LogError, NotFoundError
-from cdfd.tail.log import DeltaLog, LogEntry
+from cdfd.tail.log import DeltaLog, LogEntry, log_path
 from cdfd.tail.tailer import Tailer
 
 LOOK_BACK = 64
@@ -101,7 +102,9 @@ class PlanStream:
                 try:
                     yield await self._plan(entry)
                 except CdfdError as error:
-                    raise error.within(table=self.log.storage.uri, version=entry.commit.version) from None
+                    version = entry.commit.version
+                    path = log_path(paths.commit_name(version))
+                    raise error.within(table=self.log.storage.uri, version=version, path=path) from None
 
     async def _header_before(self, start: int) -> Header:
         try:

@@ -381,7 +381,7 @@ class DeltaLog:
                 )
             start = state.version + 1
         for at in range(start, segment.version + 1):
-            with self._named(at), _listed():
+            with self._named(at, log_path(paths.commit_name(at))), _listed():
                 entry = await self.entry(at, with_stats=with_stats or with_counts)
                 state = snapshot.first(entry.commit) if state is None else snapshot.replay(state, (entry.commit,))
         assert state is not None

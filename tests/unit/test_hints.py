@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -209,3 +210,95 @@ def test_no_hint_changes_what_is_read(version: int, wanted: int | None, original
 async def _unhinted(log: DeltaLog, wanted: int | None) -> Any:
     builder = await log._fold(wanted)
     return builder.finish()
+
+
+# --- what actions say beside what decides rows ------------------------------------------------------------------------
+
+
+def said(folder: Path, change: Callable[[str, Fields], None]) -> None:
+    """Have every entry, and the checkpoints, say something else."""
+    for version in range(LAST + 1):
+        found = actions(folder, version)
+        for action in found:
+            for name, fields in action.items():
+                change(name, fields)
+        entry = folder / paths.LOG / paths.commit_name(version)
+        written = entry.stat().st_mtime_ns
+        entry.write_bytes(b"\n".join(map(orjson.dumps, found)))
+        os.utime(entry, ns=(written, written))
+    checkpoint(folder, 3)
+    checkpoint(folder, 6, "json")
+    # What is in the manifest alone.
+    manifest = folder / paths.LOG / paths.v2_name(6, NAME, "json")
+    found = [orjson.loads(line) for line in manifest.read_bytes().splitlines()]
+    for action in found:
+        for name, fields in action.items():
+            change(name, fields)
+    manifest.write_bytes(b"\n".join(map(orjson.dumps, found)))
+
+
+def setting(names: tuple[str, ...], **values: Any) -> Callable[[str, Fields], None]:
+    def change(name: str, fields: Fields) -> None:
+        if name in names:
+            fields.update(values)
+
+    return change
+
+
+FILES = ("add", "remove", "cdc")
+PROPERTIES = (
+    "delta.checkpointInterval",
+    "delta.columnMapping.maxColumnId",
+    "delta.dataSkippingNumIndexedCols",
+    "delta.deletedFileRetentionDuration",
+    "delta.inCommitTimestampEnablementTimestamp",
+    "delta.inCommitTimestampEnablementVersion",
+    "delta.logRetentionDuration",
+    "delta.setTransactionRetentionDuration",
+)
+DEEP = "[" * 900 + "]" * 900
+LIES: Mapping[str, Callable[[str, Fields], None]] = {
+    **{f"size {size}": setting(FILES, size=size) for size in (0, 1, 5 << 20, 2**63 - 1)},
+    **{
+        f"stats {stats[:40]}": setting(("add",), stats=stats)
+        for stats in (
+            "null",
+            "",
+            "{",
+            DEEP,
+            '{"numRecords":0}',
+            '{"numRecords":-1}',
+            '{"numRecords":9223372036854775807}',
+            '{"numRecords":1e400}',
+            '{"numRecords":2,"minValues":{"id":1000,"v":"z"},"maxValues":{"id":-1000,"v":""},"nullCount":{"id":2,"v":2}}',
+            '{"numRecords":2,"minValues":' + DEEP + "}",
+            "\x00",
+        )
+    },
+    "times": setting((*FILES, "sidecar"), modificationTime=-(2**63), deletionTimestamp=2**63 - 1),
+    "tags and row ids": setting(FILES, tags={"a": "b"}, baseRowId=-1, defaultRowCommitVersion=2**63 - 1),
+    "commit infos": setting(
+        ("commitInfo",),
+        timestamp=-1,
+        inCommitTimestamp=2**63,
+        operation="MERGE",
+        operationMetrics={"numTargetRowsInserted": [[]], "numTargetRowsUpdated": "0" * 5_000},
+        version=99,
+        readVersion=-7,
+    ),
+    "checkpoint metadata": setting(("checkpointMetadata",), version=3, tags={"a": "b"}),
+    "sidecar sizes": setting(("sidecar",), sizeInBytes=2**63 - 1),
+    "no sidecar sizes": setting(("sidecar",), sizeInBytes=0),
+    "properties": setting(
+        ("metaData",),
+        createdTime=-(2**63),
+        name="\x1b[31m",
+        configuration=dict.fromkeys(PROPERTIES, "9" * 5_000),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_an_action_that_says_what_is_wrong(name: str, table: Path, expected: Read) -> None:
+    said(table, LIES[name])
+    assert read(table) == expected

@@ -271,6 +271,18 @@ class TestUpkeep:
 
         run(scenario())
 
+    def test_a_hint_that_is_too_far_is_written_again(self) -> None:
+        async def scenario() -> None:
+            lake = Lake(manual_clock())
+            ledger = opened(lake)
+            await record(ledger, range(12))
+            lake.replace(HINT, b'{"version":1000000,"size":1}')
+            await record(ledger, range(12, 22))
+            assert last_checkpoint.parse(lake.bytes_of(HINT)).version == 20
+            assert await version_of(lake) == 21
+
+        run(scenario())
+
     def test_a_hint_never_goes_back(self) -> None:
         async def scenario() -> None:
             storage = FaultyStorage(MemoryStorage())

@@ -63,6 +63,22 @@ class TestVersions:
 
         run(scenario())
 
+    @pytest.mark.parametrize("hint", [0, 3, 4, 10**18])
+    def test_a_hint_at_a_checkpoint_that_is_not_there(self, hint: int) -> None:
+        """Is no reason to write versions that count for nothing."""
+
+        async def scenario() -> None:
+            lake = Lake(manual_clock())
+            await table(lake, 4, manual_clock())
+            await lake.put("_delta_log/_last_checkpoint", b'{"version":%d,"size":1}' % hint)
+            ledger = opened(lake)
+            await ledger.record(ORDERS, 3, "T")
+            await ledger.record(COPY, 3, "T")
+            assert await newest(lake) == 5
+            assert await known(lake) == await known(lake, COPY) == 3
+
+        run(scenario())
+
     def test_it_neither_checkpoints_nor_cleans(self) -> None:
         async def scenario() -> None:
             lake = Lake(manual_clock())

@@ -345,7 +345,7 @@ class TestRefusals:
             writer = TableWriter(lake, SCHEMA, feed=False, clock=clock, table_id="T")
             await writer.create()
             await writer.insert(rows(1))
-            with pytest.raises(UnsupportedError, match=r"does not record.*\(table memory://orders, version 1\)"):
+            with pytest.raises(UnsupportedError, match=r"does not record.*\(table memory://orders, version 1, "):
                 await planned(lake, clock, 1, 1, changes="cdf")
 
         run(scenario())
