@@ -133,6 +133,7 @@ class _Options:
 
 TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="Path or URI of a Delta table.")]
 CONFIG = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration file.")]
+AS_JSON = Annotated[bool, typer.Option("--json", help="As JSON.")]
 ROOTS = Annotated[
     list[str] | None,
     typer.Option(
@@ -263,11 +264,11 @@ def run(
 
 
 @app.command()
-def check(config: CONFIG) -> None:
+def check(config: CONFIG, as_json: AS_JSON = False) -> None:
     """Validate a configuration, open every table, connect to the sink. Writes nothing."""
     from cdfd.daemon import checking
 
-    report, code = checking.run(config)
+    report, code = checking.run(config, as_json=as_json)
     _print(report)
     raise typer.Exit(code)
 
@@ -312,11 +313,11 @@ NAME = Annotated[str, typer.Argument(metavar="NAME", help="Name of a table of th
 
 
 @progress.command()
-def show(config: CONFIG) -> None:
+def show(config: CONFIG, as_json: AS_JSON = False) -> None:
     """Show where sink, ledger and table stand."""
     from cdfd.daemon import progress_command
 
-    report, code = progress_command.show(config)
+    report, code = progress_command.show(config, as_json=as_json)
     _print(report)
     raise typer.Exit(code)
 
@@ -347,7 +348,7 @@ def inspect(
     version: Annotated[
         str | None, typer.Option(metavar="WHERE", help="As of this version or time. Default: the newest.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_json: AS_JSON = False,
     allowed_root: ROOTS = None,
 ) -> None:
     """Show what a table is, what stops us from reading it, and where its changes will come from."""

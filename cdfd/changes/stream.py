@@ -57,6 +57,11 @@ class PlanStream:
     _snapshot: Snapshot | None = None
     _timestamp: int | None = None
 
+    @property
+    def header(self) -> Header | None:
+        """The table as of the version that was planned last."""
+        return self._header
+
     async def snapshot(
         self, version: int | None = None, tailer: Tailer | None = None, *, with_counts: bool = False
     ) -> Version:
@@ -91,12 +96,7 @@ class PlanStream:
         Raises:
             CdfdError: as `Tailer.entries` and `plan` say; it names table and version.
         """
-        if start > 0 and (self._header is None or self._header.version != start - 1):
-            async with _same_table(tailer):
-                self._header = await self._header_before(start)
-            self._timestamp = await self._time_before(start)
-        if self._header is not None:
-            tailer.check_id(self._header.metadata.id, start)
+        await self._begin(tailer, start)
         async with aclosing(tailer.entries(start, until)) as entries:
             async for entry in entries:
                 try:
@@ -105,6 +105,31 @@ class PlanStream:
                     version = entry.commit.version
                     path = log_path(paths.commit_name(version))
                     raise error.within(table=self.log.storage.uri, version=version, path=path) from None
+
+    async def begin(self, tailer: Tailer, start: int) -> Header | None:
+        """Protocol and metadata where `versions` begins: those of version `start`, or of the one before where that is not there yet.
+
+        None where neither is there.
+
+        Raises:
+            CdfdError: as `versions` says, of what comes before the first entry.
+        """
+        await self._begin(tailer, start)
+        try:
+            commit = (await self.log.entry(start)).commit
+            if self._header is None:
+                return PartialHeader(commit.version, commit.protocol, commit.metadata).finish()
+            return self._header.apply(commit)
+        except (LogError, NotFoundError):
+            return self._header  # what is wrong with an entry, or whether it is being written, the tailer finds out
+
+    async def _begin(self, tailer: Tailer, start: int) -> None:
+        if start > 0 and (self._header is None or self._header.version != start - 1):
+            async with _same_table(tailer):
+                self._header = await self._header_before(start)
+            self._timestamp = await self._time_before(start)
+        if self._header is not None:
+            tailer.check_id(self._header.metadata.id, start)
 
     async def _header_before(self, start: int) -> Header:
         try:

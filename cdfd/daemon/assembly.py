@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from cdfd.daemon.monitor import Monitor, Silence
 from cdfd.daemon.recording import Recorder
 from cdfd.daemon.turns import Turns
 from cdfd.encoding.json import LineEncoder
-from cdfd.errors import SinkError, UnsupportedError
+from cdfd.errors import CdfdError, SinkError, UnsupportedError
 from cdfd.jobs import Engine
 from cdfd.progress.ledger import Ledger, app_id
 from cdfd.report import watched
@@ -59,6 +59,7 @@ class Shared:
         arrivals: what watches folders.
         notifications: what hears of objects in S3; None where it is not configured.
         engine: of large versions.
+        warned: what each table was warned of; see `Feed`.
     """
 
     config: Settings
@@ -69,6 +70,7 @@ class Shared:
     arrivals: Arrivals
     notifications: Notifications | None
     engine: Engine
+    warned: dict[str, set[str]] = field(default_factory=dict)
 
 
 @asynccontextmanager
@@ -141,26 +143,50 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
     if ledger is not None:
         recorder = Recorder(ledger, app_id(config.pipeline, table.name), config.progress.interval, clock, monitor)
     poll = config.poll
-    with opened.tailer(clock, poll.interval, poll.max_interval, shared.arrivals, shared.notifications) as tailer:
+    with (
+        advised(config),
+        opened.tailer(clock, poll.interval, poll.max_interval, shared.arrivals, shared.notifications) as tailer,
+    ):
         async with open_sink(config, table, monitor) as sink:
             yield Feed(
                 opened,
                 sink,
                 execution(opened, table),
                 tailer,
-                _policies(shared, table),
+                policies(config, table, recover_from_ledger=shared.recover_from_ledger),
                 stop,
                 limits(config),
                 recorder,
                 monitor,
                 shared.turns,
-                _sink_name(config),
+                sink_name(config),
                 terminal=watched() and len(config.tables) == 1,
                 large=large_versions(config, table, sink, shared.engine, stop, monitor),
+                warned=shared.warned.setdefault(table.name, set()),
             )
 
 
-def _sink_name(config: Settings) -> str:
+@contextmanager
+def advised(config: Settings) -> Iterator[None]:
+    """Errors from within whose hint is to reset say how that is done with this sink: a folder is only reset when it is empty."""
+    try:
+        yield
+    except CdfdError as error:
+        if error.hint is not None and isinstance(config.sink, FilesSettings) and _EMPTY not in error.hint:
+            error.hint = error.hint.replace(_RESET, f"{_EMPTY}, then {_RESET}")
+        raise
+
+
+_RESET, _EMPTY = "`cdfd progress reset`", "move all files out of the sink's folder"
+
+
+def folder_of(config: Settings, table: settings.Table) -> str:
+    """The folder of a table in a files sink."""
+    assert isinstance(config.sink, FilesSettings)
+    return os.path.join(config.sink.path, table.topic)
+
+
+def sink_name(config: Settings) -> str:
     """What the place of positions is called in messages."""
     if isinstance(config.sink, KafkaSettings):
         return f"the topic {PROGRESS_PREFIX}{config.pipeline}"
@@ -174,15 +200,18 @@ def limits(config: Settings) -> Limits:
     return Limits(PART_BYTES, config.catch_up.max_rows, config.catch_up.max_bytes, config.catch_up.max_seconds)
 
 
-def _policies(shared: Shared, table: settings.Table) -> Policies:
-    sink = shared.config.sink
+def policies(config: Settings, table: settings.Table, *, recover_from_ledger: bool = False) -> Policies:
+    """What to do with a table where there is a choice."""
+    sink = config.sink
     return Policies(
         start_of(table),
         table.changes,
         table.on_missing_file,
         table.on_schema_change,
-        recover_from_ledger=shared.recover_from_ledger,
+        recover_from_ledger=recover_from_ledger,
         ledger_counts=isinstance(sink, KafkaSettings) and sink.delivery == "at_least_once",
+        columns=table.columns,
+        key=table.key,
     )
 
 
@@ -196,7 +225,7 @@ async def open_sink(config: Settings, table: settings.Table, monitor: Monitor | 
     """
     match config.sink:
         case FilesSettings():
-            folder = os.path.join(config.sink.path, table.topic)
+            folder = folder_of(config, table)
             rows, mode = _rows_format(config.sink), int(config.sink.mode, 8)
             sink = await FilesSink.open(folder, rows, fsync=config.sink.fsync, mode=mode)
             try:
@@ -218,21 +247,30 @@ async def check_sink(config: Settings, table: settings.Table) -> str:
     """
     match config.sink:
         case FilesSettings():
-            return _check_folder(os.path.join(config.sink.path, table.topic))
+            return _check_folder(folder_of(config, table))
         case KafkaSettings():
             return await kafka.check(config, config.sink, table)
     raise no_such_sink(config)
 
 
 def _check_folder(folder: str) -> str:
-    place = folder
-    while not os.path.exists(place):
-        place = os.path.dirname(os.path.abspath(place))
+    place = nearest(folder)
     if not os.path.isdir(place):
         raise SinkError("there is something else where the folder is to be", path=place, hint="Choose another path")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise SinkError("the folder cannot be written to", path=place, hint="Check its owner and permissions")
+    # What is in it is opened, too: it may be another user's.
+    inside = (os.path.join(folder, name) for name in (".lock", "_position.json"))
+    for path in (place, *filter(os.path.exists, inside)):
+        if not os.access(path, os.W_OK | (os.X_OK if path == place else os.R_OK), effective_ids=True):
+            raise SinkError("the folder cannot be written to", path=path, hint="Check its owner and permissions")
     return "ok" if place == folder else "ok, the folder will be created"
+
+
+def nearest(path: str) -> str:
+    """The path itself, or what is there of the way to it."""
+    place = os.path.abspath(path)
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    return place
 
 
 def start_of(table: settings.Table) -> Start:

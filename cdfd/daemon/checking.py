@@ -1,83 +1,141 @@
-"""`cdfd check`: what a configuration says, what is there, and whether they fit. Writes nothing."""
+"""`cdfd check`: what a configuration says, what is there, and what `cdfd run` would do with it. Writes nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.ledgers import ledgers
+from cdfd.daemon.outlook import outlook
+from cdfd.daemon.preflight import preflight
+from cdfd.daemon.sink_access import choose
 from cdfd.delta.protocol import cdf_enabled
 from cdfd.errors import CdfdError, StorageError, UnsupportedError
+from cdfd.plain import as_json as json_of
 from cdfd.plain import one_line
-from cdfd.progress.ledger import Ledger, app_id
+from cdfd.progress.ledger import Ledger
 
 COLUMNS = ("table", "version", "files", "changes", "topic", "state")
 
 
-def run(path: Path) -> tuple[str, int]:
-    """A table of what was found, and the exit code: 0 where all of it is usable, else 1.
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found of one table.
+
+    Attributes:
+        table, topic: their names.
+        usable: whether a daemon would deliver it.
+        state: in one line why, or why not.
+        warnings: what a daemon would warn of.
+        version, files: the newest version and its live files, where they were found.
+        changes: where change rows come from.
+        next: where a daemon goes on or begins.
+    """
+
+    table: str
+    topic: str
+    usable: bool
+    state: str
+    warnings: Sequence[str] = ()
+    version: int | None = None
+    files: int | None = None
+    changes: str | None = None
+    next: str | None = None
+
+    def row(self) -> tuple[str, ...]:
+        """The cells of a line, see `COLUMNS`."""
+        version = "" if self.version is None else str(self.version)
+        files = "" if self.files is None else f"{self.files:,}"
+        state = "; ".join([self.state, *(f"warning: {warning}" for warning in self.warnings)])
+        return self.table, version, files, self.changes or "", self.topic, state
+
+    def document(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        names = ("table", "topic", "usable", "state", "version", "files", "changes", "next")
+        return {name: getattr(self, name) for name in names} | {"warnings": list(self.warnings)}
+
+
+def run(path: Path, *, as_json: bool = False) -> tuple[str, int]:
+    """What was found, as a table or as JSON, and the exit code: 0 where a daemon would deliver every table, else 1.
 
     Raises:
-        ConfigError: the file is wrong.
+        ConfigError: the file is wrong, or names what cannot be used.
     """
     config = load(path)
-    rows, queue = asyncio.run(_check(config))
-    found = aligned([COLUMNS, *(row for row, _ in rows)])
-    usable = all(usable for _, usable in rows)
-    if config.poll.notifications is not None:
-        found += f"\nnotifications  {queue or 'ok'}\n"
-    return found, 0 if usable and queue is None else 1
+    with suppress(UnsupportedError):  # told of each table
+        preflight(config)
+    found, queue = asyncio.run(_check(config))
+    code = 0 if all(each.usable for each in found) and queue is None else 1
+    notifications = None if config.poll.notifications is None else str(queue or "ok")
+    if as_json:
+        document = {"tables": [each.document() for each in found], "notifications": notifications}
+        return json_of(document, indent=2) + "\n", code
+    text = aligned([COLUMNS, *(each.row() for each in found)])
+    return text if notifications is None else f"{text}\nnotifications  {notifications}\n", code
 
 
-async def _check(config: Settings) -> tuple[list[tuple[tuple[str, ...], bool]], CdfdError | None]:
-    """Of each table what was found, and whether that is usable; and why notifications are not."""
+async def _check(config: Settings) -> tuple[list[Checked], CdfdError | None]:
+    """What was found of each table; and why notifications do not work."""
     async with ledgers(config) as ledger_of:
-        rows = [await _check_table(config, table, ledger_of(table)) for table in config.tables]
+        found = [await _check_table(config, table, ledger_of(table)) for table in config.tables]
     try:
         await assembly.check_notifications(config)
     except CdfdError as error:
-        return rows, error
-    return rows, None
+        return found, error
+    return found, None
 
 
-async def _check_table(config: Settings, table: settings.Table, ledger: Ledger) -> tuple[tuple[str, ...], bool]:
+async def _check_table(config: Settings, table: settings.Table, ledger: Ledger) -> Checked:
     try:
         assembly.check_engine(config)
-        opened = assembly.open_table(config, table)
-        state = await opened.log.snapshot()
-        for name in (table.columns or ()) + table.key:
-            state.header.schema.select([name])
-        feed = cdf_enabled(state.metadata)
-        if table.changes == "cdf" and not feed:
-            raise UnsupportedError("the table does not record a change data feed", table=table.uri)
         note = await assembly.check_sink(config, table)
-        await ledger.position(app_id(config.pipeline, table.name))
-        if config.progress.ledger.kind == "table":
-            _check_writable(ledger.uri)
+        found = await outlook(config, table, choose(config), ledger)
+        if found.error is not None:
+            raise found.error
+        state = await assembly.open_table(config, table).log.snapshot()
+        warnings = [*found.warnings, *_ledger_warnings(config, table, ledger)]
     except CdfdError as error:
-        return (table.name, "", "", "", table.topic, f"{error}"), False
-    changes = "files" if table.changes == "files" or not feed else "cdc files"
-    return (table.name, str(state.version), f"{len(state.live()):,}", changes, table.topic, note), True
+        return Checked(table.name, table.topic, usable=False, state=str(error))
+    changes = "files" if table.changes == "files" or not cdf_enabled(state.metadata) else "cdc files"
+    return Checked(
+        *(table.name, table.topic, True, note, warnings, state.version, len(state.live()), changes, found.reason)
+    )
 
 
-def _check_writable(ledger: str) -> None:
-    """`StorageError` where a ledger on this machine cannot be written. Of other places only a write tells."""
+def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger) -> list[str]:
+    """What a daemon would say of a ledger that it cannot write, while it delivers.
+
+    Raises:
+        StorageError: the ledger has the only position, and cannot be written.
+    """
+    if config.progress.ledger.kind != "table":
+        return []
+    error = _unwritable(ledger.uri)
+    if error is not None and assembly.policies(config, table).ledger_counts:
+        raise error
+    return [] if error is None else [str(error)]
+
+
+def _unwritable(ledger: str) -> StorageError | None:
+    """The error where a ledger on this machine cannot be written. Of other places only a write tells."""
     if "://" in ledger:
-        return
-    place = os.path.abspath(ledger)
-    while not os.path.exists(place):
-        place = os.path.dirname(place)
-    if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
-        raise StorageError(
-            "the ledger cannot be written",
-            path=place,
-            hint="Check its owner and permissions, or set `progress.ledger` to another place, or to none",
-        )
+        return None
+    place = assembly.nearest(os.path.join(ledger, "_delta_log"))
+    if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+        return None
+    return StorageError(
+        "the ledger cannot be written",
+        path=place,
+        hint="Check its owner and permissions, or set `progress.ledger` to another place, or to none",
+    )
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -22,10 +22,12 @@ from cdfd.daemon.delivering import Deliverer, Limits
 from cdfd.daemon.large import LargeVersions
 from cdfd.daemon.monitor import Monitor, Silence
 from cdfd.daemon.recording import Recorder
+from cdfd.daemon.resuming import fit, from_position, recorded, resumed
 from cdfd.daemon.turns import Turns
-from cdfd.errors import CdfdError, LogError, MissingFileError, SchemaChangedError, StorageError
+from cdfd.delta.header import Header
+from cdfd.errors import CdfdError, LogError, MissingFileError, SchemaChangedError
 from cdfd.progress.ledger import LedgerEntry
-from cdfd.progress.recovery import Places, decide, delivered
+from cdfd.progress.recovery import delivered
 from cdfd.progress.txn_state import is_ours
 from cdfd.report import Report
 from cdfd.sinks.base import Sink
@@ -53,6 +55,8 @@ class Policies:
         on_schema_change: a column is renamed, dropped or retyped: go on, or end before that version.
         recover_from_ledger: where the sink has no position and the ledger has one, go on there, instead of ending with an error.
         ledger_counts: the sink keeps no position, the ledger's is the one that counts.
+        columns: those to publish; all where None.
+        key: what identifies a row.
     """
 
     start: Start = "snapshot"
@@ -61,6 +65,8 @@ class Policies:
     on_schema_change: Literal["continue", "stop"] = "continue"
     recover_from_ledger: bool = False
     ledger_counts: bool = False
+    columns: tuple[str, ...] | None = None
+    key: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -81,6 +87,7 @@ class Feed:
         sink_name: what the sink is called in messages.
         terminal: whether to show on a terminal how far long work has come, instead of logging it.
         large: where versions go that are too large for this process.
+        warned: what was warned of since the daemon started; a loop that is started again does not repeat it.
     """
 
     table: Table
@@ -96,6 +103,7 @@ class Feed:
     sink_name: str = "the sink"
     terminal: bool = False
     large: LargeVersions | None = None
+    warned: set[str] = field(default_factory=set)
     _deliverer: Deliverer = field(init=False)
     _looked: float = field(init=False, default=-math.inf)
 
@@ -146,7 +154,8 @@ class Feed:
         self.monitor.started(position)
         while not self.stop.is_set():
             try:
-                await self._run_from(position)
+                with from_position():
+                    await self._run_from(position)
             except MissingFileError as error:
                 if self.policies.on_missing_file != "resnapshot":
                     raise
@@ -160,18 +169,14 @@ class Feed:
         entry = await self._recorded(needed=known is None)
         if known is None and entry is None:
             return await self._unless_stopped(self._first_position())
-        if self.recorder is None:
-            assert known is not None
-            self._log("resuming at version %d", known.version, known)
-            return known
         if known is None:
             await self.tailer.wait_for_table()
         # A known position's table is looked at as soon as its log is read.
         table_id = known.table_id if known is not None else (await self.table.log.header()).metadata.id
         recover = self.policies.recover_from_ledger or self.policies.ledger_counts
-        places = Places(self.sink_name, f"the ledger {self.recorder.uri}")
+        ledger = None if self.recorder is None else self.recorder.uri
         try:
-            start = decide(known, entry, table_id, recover, places)
+            start = resumed(known, entry, table_id, recover=recover, sink=self.sink_name, ledger=ledger)
         except CdfdError as error:
             raise error.within(table=self.table.uri) from None
         assert start.position is not None
@@ -188,15 +193,11 @@ class Feed:
         """What the ledger knows. Where the sink knows better, a ledger that cannot be read keeps no row waiting."""
         if self.recorder is None:
             return None
-        try:
-            return await self.recorder.position()
-        except (StorageError, LogError) as error:
-            error.within(table=self.recorder.uri)
-            if needed:
-                raise
+        entry, error = await recorded(self.recorder.position, self.recorder.uri, needed=needed)
+        if error is not None:
             logger.warning("the ledger cannot be read: %s; going on without", error, extra={"table": self.table.uri})
             self.monitor.error(error)
-            return None
+        return entry
 
     async def _first_position(self) -> Position:
         """Where to begin, made durable at once: a daemon that dies before its first row begins there again."""
@@ -237,6 +238,10 @@ class Feed:
             if following is None:
                 return
             position = following
+        else:
+            there = await stream.begin(self.tailer, position.version)
+            if there is not None:
+                self._fit(there)
         versions = stream.versions(self.tailer, position.version)
         async with contextlib.aclosing(bursts(versions)) as ready:
             while (burst := await self._next(ready)) is not None:
@@ -254,6 +259,8 @@ class Feed:
         """Deliver the live rows at `position`; the position after them, or None where a stop came before their end."""
         self._log("snapshot of version %d started", position.version, position)
         version = await stream.snapshot(position.version, self.tailer)
+        assert stream.header is not None
+        self._fit(stream.header)
         self.monitor.saw(position.version)
         began = self.tailer.clock.monotonic()
         if not await self._deliverer.deliver([version], position):
@@ -262,6 +269,14 @@ class Feed:
         extra = {"table": self.table.uri, "version": position.version, "files": len(version.plan.scans)}
         logger.info("snapshot of version %d completed in %.1f s", position.version, seconds, extra=extra)
         return None if self.stop.is_set() else self._delivered([version])
+
+    def _fit(self, header: Header) -> None:
+        """Refuse a table that the configuration does not fit where its delivery begins; say what may surprise, once."""
+        policies = self.policies
+        for warning in fit(policies.columns, policies.key, policies.changes, header):
+            if warning not in self.warned:
+                self.warned.add(warning)
+                logger.warning("%s", warning, extra={"table": self.table.uri, "version": header.version})
 
     def _delivered(self, versions: list[Version]) -> Position:
         """What follows from `versions` being delivered whole."""

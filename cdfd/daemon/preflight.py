@@ -24,7 +24,6 @@ def preflight(config: Settings) -> None:
         ConfigError: a place, an option, a package or a certificate that cannot be used.
         UnsupportedError: an engine that cannot work with the sink.
     """
-    check_engine(config)
     for table in config.tables:
         with suppress(UnsupportedError):  # that table's own error: others go on
             open_table(config, table)
@@ -37,3 +36,4 @@ def preflight(config: Settings) -> None:
         from cdfd.storage.sqs import QueueName  # with S3's own client, which takes a while to import
 
         QueueName.parse(config.poll.notifications)
+    check_engine(config)

@@ -18,6 +18,7 @@ import pytest
 from commands import ALL, CDFD, WITHIN, Ended, brief, cdfd, history, one_line, started
 from lake import entry_path, rows, run, table
 
+from cdfd.daemon.resuming import IGNORED_CHANGE_DATA
 from cdfd.delta.commit import serialize
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
@@ -273,11 +274,45 @@ class TestCheck:
         assert ended.code == 1
         assert "there is something else where the folder is to be" in ended.lines()[1]
 
-    def test_a_ledger_that_cannot_be_written(self, orders: str, tmp_path: Path) -> None:
+    def test_a_ledger_that_cannot_be_written_holds_up_nothing(self, orders: str, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         ended = cdfd("check", "-c", config(tmp_path, orders, {"progress": {"ledger": str(tmp_path / "file/ledger")}}))
+        assert ended.code == 0
+        assert "warning: the ledger cannot be written" in ended.lines()[1]
+
+    def test_a_key_that_pairs_no_updates_is_warned_of(self, orders: str, tmp_path: Path) -> None:
+        path = config(tmp_path, orders, key=["id"], changes="files")
+        ended = cdfd("check", "-c", path)
+        assert ended.code == 0
+        assert "warning: `key` does not pair updates" in ended.lines()[1]
+        [found] = json.loads(cdfd("check", "-c", path, "--json").out)["tables"]
+        assert found["usable"]
+        assert found["warnings"] == [IGNORED_CHANGE_DATA]
+        with started("run", "-c", path) as daemon:
+            line = json.loads(daemon.log_line("`key` does not pair updates"))
+            assert (line["level"], line["message"]) == ("warning", IGNORED_CHANGE_DATA)
+            assert daemon.end(signal.SIGTERM).err.count("does not pair updates") == 0
+
+    def test_as_json(self, orders: str, tmp_path: Path) -> None:
+        tables = [{"uri": orders}, {"uri": str(tmp_path / "nowhere")}]
+        ended = cdfd("check", "-c", config(tmp_path, orders, {"tables": tables}), "--json")
         assert ended.code == 1
-        assert "the ledger cannot be written" in ended.lines()[1]
+        document = json.loads(ended.out)
+        good, bad = document["tables"]
+        assert good == {
+            "table": "orders",
+            "topic": "orders",
+            "usable": True,
+            "state": "ok, the folder will be created",
+            "version": 5,
+            "files": 3,
+            "changes": "cdc files",
+            "next": "begins at snapshot",
+            "warnings": [],
+        }
+        assert not bad["usable"]
+        assert "`cdfd run` waits for it" in bad["state"]
+        assert document["notifications"] is None
 
     def test_an_engine_that_does_not_fit(self, orders: str, tmp_path: Path) -> None:
         path = config(tmp_path, orders, {"engine": {"kind": "auto"}})
@@ -468,6 +503,19 @@ class TestProgress:
             assert daemon.end(signal.SIGTERM).code == 0
         delivered = cdfd("progress", "show", "-c", path)
         assert delivered.out.splitlines()[1].split()[:5] == ["orders", "5", "-", "5", "0"]
+        [found] = json.loads(cdfd("progress", "show", "-c", path, "--json").out)["tables"]
+        assert found == {
+            "table": "orders",
+            "usable": True,
+            "delivered_version": 5,
+            "position": {"table_id": "T", "version": 6, "part": 0, "phase": "stream", "ordinal": 0},
+            "ledger_version": None,
+            "table_version": 5,
+            "lag_versions": 0,
+            "next": "resuming at version 6, where the folder stands",
+            "error": None,
+            "warnings": [],
+        }
         back = cdfd("progress", "set", "-c", path, "orders", "2")
         assert back.code == 1
         assert "cannot go back" in back.err
