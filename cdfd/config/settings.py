@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from cdfd.config import values
+from cdfd.config import places, values
 from cdfd.config.problems import Conflicts, Path, quoted
 from cdfd.config.values import Ledger, Listen, Secret, Start
 
@@ -385,7 +385,20 @@ class Settings(Section):
         sink = info.data.get("sink")
         if isinstance(sink, KafkaSink) and sink.delivery == "at_least_once" and progress.ledger.kind == "none":
             raise Conflicts((("ledger",), "required with delivery at_least_once, which keeps positions nowhere else"))
+        if progress.ledger.kind == "table":
+            _check_apart(("ledger",), progress.ledger.uri, info.data.get("tables", ()))
         return progress
+
+    @field_validator("sink")
+    @classmethod
+    def _check_sink(
+        cls, sink: KafkaSink | FilesSink | DeltaSink, info: ValidationInfo
+    ) -> KafkaSink | FilesSink | DeltaSink:
+        tables: tuple[Table, ...] = info.data.get("tables", ())
+        if not isinstance(sink, KafkaSink):
+            for table in tables:
+                _check_apart(("path",), f"{sink.path.rstrip('/')}/{table.topic}", tables)
+        return sink
 
     def table(self, name: str) -> Table | None:
         """The table of that name, or None."""
@@ -402,6 +415,12 @@ def _taken_names(tables: tuple[Table, ...]) -> Iterator[tuple[int, str]]:
         for other in tables:
             if table.name.startswith((f"{other.name}.part.", f"{other.name}.backfill")):
                 yield index, f"a part or backfill of the table {quoted(other.name)} has such a name; give it another"
+
+
+def _check_apart(key: Path, place: str, tables: tuple[Table, ...]) -> None:
+    what = places.among(place, [table.uri for table in tables])
+    if what is not None:
+        raise Conflicts((key, what))
 
 
 def _with_topic(table: Any, prefix: str) -> Any:

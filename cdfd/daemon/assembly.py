@@ -31,6 +31,7 @@ from cdfd.jobs import Engine
 from cdfd.progress.ledger import Ledger, app_id
 from cdfd.report import watched
 from cdfd.sinks.base import Sink
+from cdfd.sinks.delivery_folder import refuse_link
 from cdfd.sinks.files import FilesSink
 from cdfd.sinks.formats import JsonLines, Parquet, RowsFormat
 from cdfd.sinks.kafka.topics import PROGRESS_PREFIX
@@ -254,6 +255,7 @@ async def check_sink(config: Settings, table: settings.Table) -> str:
 
 
 def _check_folder(folder: str) -> str:
+    refuse_link(folder)
     place = nearest(folder)
     if not os.path.isdir(place):
         raise SinkError("there is something else where the folder is to be", path=place, hint="Choose another path")

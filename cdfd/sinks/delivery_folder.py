@@ -181,11 +181,16 @@ def _open_folder(path: str) -> int:
     try:
         return os.open(path, _FOLDER)
     except OSError as error:
-        if error.errno not in (errno.ENOTDIR, errno.ELOOP) or not os.path.islink(path):
-            raise
-        raise SinkError(
-            "the folder is a symbolic link", path=path, hint="Let `sink.path` name the folder that the link leads to"
-        ) from None
+        if error.errno in (errno.ENOTDIR, errno.ELOOP):
+            refuse_link(path)
+        raise
+
+
+def refuse_link(path: str) -> None:
+    """`SinkError` where the folder is a symbolic link."""
+    if os.path.islink(path):
+        hint = "Let `sink.path` name the folder that the link leads to"
+        raise SinkError("the folder is a symbolic link", path=path, hint=hint)
 
 
 def _read_position(folder: int, path: str) -> tuple[Position | None, bool]:

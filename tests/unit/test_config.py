@@ -203,6 +203,45 @@ def test_sections_without_entries_are_not_given() -> None:
     assert parse(MINIMAL + "http:\npoll:\nprogress: {ledger: }\n", {}) == parse(MINIMAL, {})
 
 
+FILES = "pipeline: p\ntables: [{{uri: {table}, topic: rows}}]\nsink: {{kind: files, path: {sink}}}\nprogress: {{ledger: {ledger}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("table", "sink", "ledger"),
+    [
+        ("/lake/orders", "/lake/orders", "none"),
+        ("/lake/orders", "/lake/orders/out", "none"),
+        ("/lake/orders", "/lake/./orders//x/../out", "none"),
+        ("file:///lake/orders", "/lake/orders", "none"),
+        ("/lake/rows", "/lake", "none"),
+        ("/lake/orders", "/lake/orders/_delta_log", "none"),
+        ("/lake/orders", "/out", "/lake/orders"),
+        ("/lake/orders", "/out", "file:/lake/orders/"),
+        ("file://localhost/l%20ake/orders", "/out", "/l ake/orders/ledger"),
+        ("/lake/orders", "/out", "/lake/orders/_change_data/x"),
+        ("s3a://lake/orders", "/out", "s3://lake/orders/ledger"),
+    ],
+)
+def test_nothing_is_written_among_the_files_of_a_table(table: str, sink: str, ledger: str) -> None:
+    found = problems(FILES.format(table=table, sink=sink, ledger=ledger))
+    assert len(found) == 1
+    assert re.match(r"(sink\.path|progress\.ledger): .*the folder of.*tables\[0\]", found[0])
+
+
+@pytest.mark.parametrize(
+    ("table", "sink", "ledger"),
+    [
+        ("/lake/orders", "/lake/orders-out", "/lake/orders2"),
+        ("/lake/orders", "/lake", "/lake"),
+        ("/lake/orders", "/lake/orders/_out", "/lake/orders/_cdfd/ledger"),
+        ("s3://lake/orders", "/lake/orders", "s3://lake/orders2"),
+        ("/lake/orders", "/out", "source"),
+    ],
+)
+def test_places_beside_a_table(table: str, sink: str, ledger: str) -> None:
+    parse(FILES.format(table=table, sink=sink, ledger=ledger), {})
+
+
 def test_names_that_http_answers_to() -> None:
     names = ["cdfd", "cdfd.shop.svc", "*.example.com", "*"]
     assert parse(MINIMAL + f"http: {{hosts: {names}}}", {}).http.hosts == tuple(names)

@@ -18,6 +18,8 @@ import pytest
 import sink_crashes
 
 from cdfd.changes.position import Position
+from cdfd.config import parse
+from cdfd.daemon.assembly import check_sink
 from cdfd.errors import DataError, FencedError, SinkError
 from cdfd.sinks.delivery_folder import peek
 from cdfd.sinks.files import FilesSink
@@ -179,7 +181,12 @@ class TestFolder:
     def test_a_folder_that_is_a_link(self, tmp_path: Path) -> None:
         (tmp_path / "real").mkdir()
         (tmp_path / "link").symlink_to(tmp_path / "real")
-        for use in (lambda: asyncio.run(position(tmp_path / "link")), lambda: peek(str(tmp_path / "link"))):
+        config = parse(f"pipeline: p\ntables: [{{uri: /lake/link}}]\nsink: {{kind: files, path: {tmp_path}}}\n", {})
+        for use in (
+            lambda: asyncio.run(position(tmp_path / "link")),
+            lambda: peek(str(tmp_path / "link")),
+            lambda: asyncio.run(check_sink(config, config.tables[0])),
+        ):
             with pytest.raises(SinkError, match="is a symbolic link") as caught:
                 use()
             assert "sink.path" in (caught.value.hint or "")
