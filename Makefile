@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak oracle lint bench kafka spark clean
+.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak oracle lint docs bench kafka spark clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
@@ -45,6 +45,9 @@ soak: $(MARK)  ## A day of the daemon in CDFD_SOAK minutes (15): what it holds o
 
 oracle: $(MARK)  ## CDFD_ORACLE random tables (300) written by delta-spark, its change feed beside ours (needs Java and Maven)
 	CDFD_ORACLE=$${CDFD_ORACLE:-300} $(BIN)/python -m pytest -q tests/spark/test_oracle.py
+
+docs: $(MARK)  ## Rewrite the outputs that pages show from what the commands print (needs Java and Maven)
+	CDFD_DOCS=update $(BIN)/python -m pytest -q tests/docs
 
 bench: $(MARK)  ## Benchmarks, with peers in the same run; updates bench/README.md
 	$(BIN)/python -m bench.run

@@ -1,0 +1,242 @@
+"""Runs what pages show, in a folder, and compares what happens with what they say.
+
+- A block with lines that begin with `$ ` is a terminal: each such line is a command, and what follows it is its output.
+- `$ cat FILE` of a file that is not there writes the file.
+- A block of Python is a script. A plain block after it is its output.
+- A line `...` in an output stands for any number of lines.
+- What never ends (`cdfd run`, `cdfd tail`, a consumer) runs until it has printed what the page says; a daemon until the end of the page.
+- Times, ids, sizes and durations are masked. Places are put back to what the page calls them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+WITHIN = 90.0  # seconds until a page is given up; nothing waits for it otherwise
+ELISION = "..."
+
+_FENCE = re.compile(r"```(\w*)")
+_ENDLESS = re.compile(r"^cdfd run |^cdfd tail (?!.*--until)|^for .* in records:", re.MULTILINE)
+_MASKS = (
+    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\.\d+Z", "<time>"),
+    (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>"),
+    (r"\d+\.\d m?s\b", "<duration>"),
+    (r"[\d,]+ bytes", "<size>"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Something to run, and what the page says comes of it.
+
+    Attributes:
+        script: a command of the shell, or a script of Python.
+        python: which of the two.
+        shown: the output's lines.
+        first: number of the page's line (from 0) at which the output begins.
+    """
+
+    script: str
+    python: bool
+    shown: tuple[str, ...]
+    first: int
+
+
+def steps(text: str) -> Iterator[Step]:
+    """What a page shows, in order."""
+    blocks = list(_blocks(text.splitlines()))
+    for number, (first, language, block) in enumerate(blocks):
+        if language == "python":
+            output = _output(text.splitlines(), blocks, number)
+            yield Step("\n".join(block), True, tuple(output[2]), output[0])
+        elif language == "":
+            commands = [at for at, line in enumerate(block) if line.startswith("$ ")]
+            for at, end in zip(commands, [*commands, len(block)][1:], strict=bool(commands)):
+                yield Step(block[at][2:], False, tuple(block[at + 1 : end]), first + at + 1)
+
+
+Block = tuple[int, str, list[str]]
+"""Number of the first line, language, lines."""
+
+
+def _blocks(lines: Sequence[str]) -> Iterator[Block]:
+    at = 0
+    while at < len(lines):
+        if (fence := _FENCE.fullmatch(lines[at])) is not None:
+            end = lines.index("```", at + 1)
+            yield at + 1, fence[1], list(lines[at + 1 : end])
+            at = end
+        at += 1
+
+
+def _output(lines: Sequence[str], blocks: Sequence[Block], number: int) -> Block:
+    """The plain block right after a block, an empty one where there is none."""
+    end = blocks[number][0] + len(blocks[number][2]) + 1
+    following = blocks[number + 1] if number + 1 < len(blocks) else (0, "none", [])
+    near = following[1] == "" and not any(line.strip() for line in lines[end : following[0] - 1])
+    return following if near and not any(line.startswith("$ ") for line in following[2]) else (end, "", [])
+
+
+@dataclass(slots=True)
+class Tour:
+    """A folder in which pages are played, one after the other. Use it in a `with` statement.
+
+    Attributes:
+        folder: where commands run.
+        places: what pages call things, and what they are called here: addresses, ports.
+        settings: lines that every configuration file gets besides.
+        update: rewrite outputs instead of comparing them.
+    """
+
+    folder: Path
+    places: Mapping[str, str] = field(default_factory=dict)
+    settings: str = ""
+    update: bool = False
+    _running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __enter__(self) -> Tour:
+        programs = self.folder.parent / "bin"
+        programs.mkdir()
+        # As on a terminal, where log lines are text.
+        (programs / "cdfd").write_text(f'#!/bin/sh\nexec {sys.executable} -m cdfd --log-format text "$@"\n')
+        (programs / "cdfd").chmod(0o755)
+        self.folder.mkdir()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def run(self, command: str) -> None:
+        """Run a command that is on another page."""
+        found, _ = self._ran(Step(command, False, (ELISION,), 0))
+        assert found, command
+
+    def play(self, page: Path) -> None:
+        """Run everything that a page shows.
+
+        Raises:
+            AssertionError: something else happens than it says.
+        """
+        text = page.read_text()
+        try:
+            played = [(step, *self._played(step)) for step in steps(text)]
+        finally:
+            self._stop()
+        wrong = [(step, found) for step, found, agrees in played if not agrees]
+        if self.update:
+            lines = text.splitlines()
+            for step, found in reversed(wrong):
+                if ELISION not in step.shown:
+                    lines[step.first : step.first + len(step.shown)] = found
+            page.write_text("\n".join([*lines, ""]))
+            return
+        told = [
+            "\n".join([f"{page.name}:{step.first + 1}: {step.script}", *found, "-- but the page says:", *step.shown])
+            for step, found in wrong
+        ]
+        assert not told, "\n\n".join(told)
+
+    def _played(self, step: Step) -> tuple[list[str], bool]:
+        """What the step printed, and whether it is what the page says."""
+        if step.script.startswith("cat ") and not (file := self.folder / step.script[4:]).exists():
+            file.write_text(self._here("\n".join([*step.shown, self.settings, ""])))
+            return list(step.shown), True
+        if _ENDLESS.search(step.script):
+            return self._watched(step)
+        return self._ran(step)
+
+    def _ran(self, step: Step) -> tuple[list[str], bool]:
+        """To its end. While a daemon is under way, again until the page is right: what the daemon does takes its time."""
+        deadline = time.monotonic() + WITHIN
+        while True:
+            done = subprocess.run(
+                self._command(step),
+                cwd=self.folder,
+                env=self._environment(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=WITHIN,
+                check=False,
+            )
+            found = self._lines(done.stdout)
+            assert not (step.python and done.returncode), "\n".join([step.script, *found])
+            agrees = _agree(step.shown, found) or (step.python and not step.shown)
+            if agrees or not self._running or time.monotonic() > deadline:
+                return found, agrees
+            time.sleep(0.2)
+
+    def _watched(self, step: Step) -> tuple[list[str], bool]:
+        """Until it has said what the page says."""
+        deadline = time.monotonic() + WITHIN
+        output = self.folder.parent / f"output-{len(self._running)}"
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                self._command(step),
+                cwd=self.folder,
+                env=self._environment(),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        self._running.append(process)
+        while True:
+            ended = process.poll() is not None
+            found = self._lines(output.read_bytes())
+            agrees = _agree((*step.shown, ELISION), found)
+            if agrees or ended or time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        if step.python and not ended:
+            self._running.remove(process)
+            process.kill()
+            process.wait(WITHIN)
+        return found, agrees
+
+    def _command(self, step: Step) -> list[str]:
+        script = self._here(step.script)
+        return [sys.executable, "-u", "-c", script] if step.python else ["bash", "-c", script]
+
+    def _environment(self) -> dict[str, str]:
+        paths = [str(self.folder.parent / "bin"), os.environ["PATH"]]
+        return os.environ | {"PATH": os.pathsep.join(paths), "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def _here(self, text: str) -> str:
+        for there, here in self.places.items():
+            text = text.replace(there, here)
+        return text
+
+    def _lines(self, output: bytes) -> list[str]:
+        """Lines with places as pages call them."""
+        text = output.decode()
+        for there, here in {"/tmp/tour": str(self.folder), **self.places}.items():
+            text = text.replace(here, there)
+        return text.splitlines()
+
+    def _stop(self) -> None:
+        for process in self._running:
+            process.terminate()
+        for process in self._running:
+            try:
+                process.wait(WITHIN)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._running.clear()
+
+
+def _agree(shown: Sequence[str], found: Sequence[str]) -> bool:
+    """Whether an output is what a page shows, but for what is masked and left out."""
+    pattern = "".join("(?:.*\n)*?" if line == ELISION else re.escape(_masked(line)) + "\n" for line in shown)
+    return re.fullmatch(pattern, "".join(f"{_masked(line)}\n" for line in found)) is not None
+
+
+def _masked(line: str) -> str:
+    for pattern, name in _MASKS:
+        line = re.sub(pattern, name, line)
+    return line
