@@ -6,7 +6,7 @@ A reader that resumes needs only this, so it never touches the file rows of a ch
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cdfd.delta import commit as commits
 from cdfd.delta.actions import Metadata, Protocol
@@ -52,20 +52,22 @@ def _header(version: int, protocol: Protocol, metadata: Metadata) -> Header:
 
 @dataclass(frozen=True, slots=True)
 class PartialHeader:
-    """A header on its way: gathered from the newest log entry backwards, the first of each kind wins."""
+    """A header on its way: gathered from the newest log entry backwards, the first of each kind wins. `sources` are the files they are in."""
 
     version: int
     protocol: Protocol | None = None
     metadata: Metadata | None = None
+    sources: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def complete(self) -> bool:
         """Whether nothing older can add to it."""
         return self.protocol is not None and self.metadata is not None
 
-    def before(self, protocol: Protocol | None, metadata: Metadata | None) -> PartialHeader:
-        """With what an older log entry or a checkpoint holds."""
-        return replace(self, protocol=self.protocol or protocol, metadata=self.metadata or metadata)
+    def before(self, protocol: Protocol | None, metadata: Metadata | None, path: str = "") -> PartialHeader:
+        """With what an older log entry or a checkpoint holds, the file at `path`."""
+        found = replace(self, protocol=self.protocol or protocol, metadata=self.metadata or metadata)
+        return found if found == self or not path else replace(found, sources=self.sources | {path})
 
     def finish(self) -> Header:
         """The header.
@@ -84,7 +86,8 @@ class PartialHeader:
         try:
             return _header(self.version, self.protocol, self.metadata)
         except CdfdError as error:
-            raise error.within(version=self.version) from None
+            path = next(iter(self.sources)) if len(self.sources) == 1 else None
+            raise error.within(version=self.version, path=path) from None
 
 
 def scan(version: int, data: bytes | Iterable[bytes]) -> PartialHeader:

@@ -81,7 +81,7 @@ async def read_snapshot(
         UnsupportedError: its protocol asks for what cdfd does not implement.
     """
     state = await read_state(storage, checkpoint)
-    header = PartialHeader(checkpoint.version, state.protocol, state.metadata).finish()
+    header = PartialHeader(checkpoint.version).before(state.protocol, state.metadata, checkpoint.path).finish()
     wanted = _Wanted(
         partitioned=bool(header.metadata.partition_columns),
         vectors=header.protocol.min_reader_version >= 3,

@@ -330,11 +330,11 @@ class DeltaLog:
                     self.storage.expect(further.path)
             with self._named(number, stat.path), _listed():
                 part = await self._scanned(number, stat, await listed.take(at))
-            found = found.before(part.protocol, part.metadata)
+            found = found.before(part.protocol, part.metadata, stat.path)
         if not found.complete and segment.checkpoint is not None:
             with self._named(segment.checkpoint.version):
                 state = await checkpoint_files.read_header(self.storage, segment.checkpoint)
-            found = found.before(state.protocol, state.metadata)
+            found = found.before(state.protocol, state.metadata, segment.checkpoint.path)
         return found
 
     async def _scanned(self, version: int, stat: Stat, data: bytes | None) -> PartialHeader:

@@ -21,6 +21,11 @@ class Checkpoint:
     version: int
     files: tuple[Stat, ...]
 
+    @property
+    def path(self) -> str:
+        """Of its file; empty where it has several."""
+        return self.files[0].path if len(self.files) == 1 else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
