@@ -7,13 +7,16 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from privileges import unprivileged
 
-from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
+from cdfd.errors import CdfdError, ExistsError, NotFoundError, PathError, StorageError
 from cdfd.storage.durable import explain, is_temporary, make_folder, temporary_name
 from cdfd.storage.local import LocalStorage
 
@@ -280,6 +283,78 @@ def test_a_link_put_there_while_a_file_is_opened(tmp_path: Path) -> None:
         stop.set()
         swapping.join(30)
     assert {"read", "PathError", "StorageError"} <= seen
+
+
+NAMES = st.sampled_from(["a", "b", "c", "d"])
+WAYS = st.lists(st.one_of(NAMES, st.sampled_from(["..", "."])), min_size=1, max_size=4).map("/".join)
+TREES = st.lists(
+    st.tuples(
+        st.sampled_from(["file", "folder", "link", "link to root", "link out"]),
+        st.lists(NAMES, min_size=1, max_size=3),
+        WAYS,
+    ),
+    max_size=12,
+)
+
+
+def grow(root: Path, outside: Path, tree: list[tuple[str, list[str], str]]) -> None:
+    """Files, folders and links as drawn, wherever they can be made without going through a link."""
+    for kind, segments, target in tree:
+        place = root.joinpath(*segments)
+        if place.is_symlink() or place.exists() or not os.path.realpath(place.parent).startswith(str(root)):
+            continue
+        with suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if kind == "file":
+                place.write_bytes(b"ours")
+            elif kind == "folder":
+                place.mkdir()
+            else:
+                start = {"link": "", "link to root": f"{root}/", "link out": f"{outside}/"}[kind]
+                place.symlink_to(start + target)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
+
+
+def result(store: LocalStorage, path: str) -> bytes | CdfdError:
+    try:
+        return asyncio.run(store.read(path))
+    except (PathError, StorageError) as error:
+        return error
+
+
+@settings(deadline=None, max_examples=150)
+@given(tree=TREES, way=WAYS.filter(lambda way: way.split("/")[-1] not in ("..", ".")))
+def test_any_tree_of_links(tree: list[tuple[str, list[str], str]], way: str) -> None:
+    """What is read is what the system itself finds at the path, if that is in the root. What is outside is neither read nor changed."""
+    with TemporaryDirectory() as made:
+        top = Path(os.path.realpath(made))
+        root, outside = top / "root", top / "out"
+        root.mkdir()
+        for name in ("a", "b/c", "c/d"):
+            (outside / name).parent.mkdir(parents=True, exist_ok=True)
+            (outside / name).write_bytes(b"secret")
+        grow(root, outside, tree)
+        before, store = contents(outside), LocalStorage(root, sync=False)
+        real = os.path.realpath(root / way)
+        inside = ".." not in way.split("/") and real.startswith(f"{root}/")
+        found = result(store, way)
+        if inside and os.path.isfile(real):
+            assert found == b"ours"
+        elif inside or (real == str(root) and ".." not in way.split("/")):
+            assert isinstance(found, StorageError)
+        else:
+            assert isinstance(found, PathError)
+        for write in (store.put, store.put_if_absent):
+            with suppress(PathError, StorageError):
+                asyncio.run(write(way, b"ours"))
+            with suppress(PathError, StorageError):
+                asyncio.run(write(f"{way}/x", b"ours"))
+        with suppress(PathError, StorageError):
+            asyncio.run(store.delete(way))
+        assert contents(outside) == before
 
 
 def test_what_is_open_is_what_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
