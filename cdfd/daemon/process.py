@@ -18,6 +18,7 @@ from cdfd.daemon.monitor import Monitor
 from cdfd.daemon.preflight import preflight
 from cdfd.daemon.status import Status
 from cdfd.daemon.stopping import Stopping
+from cdfd.daemon.summary import summarised
 from cdfd.daemon.supervisor import Loop, Supervisor
 from cdfd.errors import ConfigError
 from cdfd.tail.clock import SystemClock
@@ -58,6 +59,7 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
     status = Status(config, clock)
     async with AsyncExitStack() as stack:
         await _serve_http(stack, config, status)
+        await stack.enter_async_context(summarised(status, clock))
         monitors = {table.name: status.table(table.name) for table in config.tables}
         opened: Callable[[settings.Table, asyncio.Event, Monitor], AbstractAsyncContextManager[Loop]]
         if config.engine.kind == "spark":

@@ -150,6 +150,16 @@ class TableMonitor:
         self._state = "stopped"
         self._watching = False
 
+    @property
+    def commits(self) -> int:
+        """Versions delivered whole since the start."""
+        return self._commits
+
+    @property
+    def rows(self) -> int:
+        """Rows delivered since the start."""
+        return self._rows.total()
+
     def reading(self) -> Reading:
         """Where the table stands now."""
         position, newest = self._position, self._newest
@@ -255,6 +265,10 @@ class Status:
     def table(self, name: str) -> TableMonitor:
         """The monitor of a table of the configuration, by its name."""
         return self._tables[name]
+
+    def tables(self) -> Sequence[TableMonitor]:
+        """The monitors of all tables."""
+        return tuple(self._tables.values())
 
     def died(self, loop: str, why: str) -> None:
         """A loop (a table's name, or of something else) has ended that nobody had ended: `/healthz` says so from now on."""
