@@ -135,8 +135,11 @@ class S3Storage:
         start, length = first_request(size)
         request = self._request("read", path)
         under_way = self._expected.take(path)
-        got = result(under_way[0]) if under_way else None
-        if got is None:
+        got = result(under_way[0][1]) if under_way else None
+        if got is not None:
+            # Whoever expected it may have known another size.
+            start = under_way[0][0].start
+        else:
             got = self._client.loop.submit(self._client.get(request, start, length)).result()
         return opened(self._client, request, got, start, under_way[1:])
 
@@ -155,11 +158,12 @@ class S3Storage:
         under_way = self._expected.take(path)
         if not under_way:
             return None
-        for further in under_way[1:]:
+        (_, first), *others = under_way
+        for _, further in others:
             further.cancel()
-        if not under_way[0].done():
-            await asyncio.wait((asyncio.wrap_future(under_way[0]),))
-        got = result(under_way[0])
+        if not first.done():
+            await asyncio.wait((asyncio.wrap_future(first),))
+        got = result(first)
         if got is None or len(got.data) < min(got.size, got.size if length is None else length):
             return None
         return got if length is None else replace(got, data=got.data[:length])

@@ -24,13 +24,17 @@ class Ahead(NamedTuple):
     weight: int
 
 
+Begun = Sequence[tuple[Ahead, Future[Got]]]
+"""Ranges of an object that were asked for."""
+
+
 class Expected:
     """Requests under way, by path. Used from any thread."""
 
     def __init__(self, client: S3Client) -> None:
         self._client = client
         self._lock = threading.Lock()
-        self._waiting: OrderedDict[str, tuple[list[Future[Got]], int]] = OrderedDict()
+        self._waiting: OrderedDict[str, tuple[Begun, int]] = OrderedDict()
         self._bytes = 0
 
     def begin(self, request: Request, ranges: Sequence[Ahead]) -> None:
@@ -39,22 +43,22 @@ class Expected:
             if request.path in self._waiting:
                 return
             get, submit = self._client.get, self._client.loop.submit
-            begun = [submit(get(request, ahead.start, ahead.length)) for ahead in ranges]
+            begun = [(ahead, submit(get(request, ahead.start, ahead.length))) for ahead in ranges]
             weight = sum(ahead.weight for ahead in ranges)
             self._waiting[request.path] = begun, weight
             self._bytes += weight
             while len(self._waiting) > OBJECTS or self._bytes > BYTES:
-                _, (futures, old) = self._waiting.popitem(last=False)
+                _, (dropped, old) = self._waiting.popitem(last=False)
                 self._bytes -= old
-                for future in futures:
+                for _, future in dropped:
                     future.cancel()
 
-    def take(self, path: str) -> Sequence[Future[Got]]:
+    def take(self, path: str) -> Begun:
         """The requests for a path, in the order of the ranges; none where none was begun. For one taker."""
         with self._lock:
-            futures, weight = self._waiting.pop(path, ([], 0))
+            begun, weight = self._waiting.pop(path, ((), 0))
             self._bytes -= weight
-            return futures
+            return begun
 
 
 def result(future: Future[Got]) -> Got | None:

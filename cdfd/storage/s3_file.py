@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 
@@ -23,6 +23,7 @@ from cdfd.errors import StorageError
 from cdfd.storage.parquet_layout import Chunk, chunks
 from cdfd.storage.s3_client import Got, S3Client
 from cdfd.storage.s3_errors import Request
+from cdfd.storage.s3_expected import Begun
 
 WHOLE = 4 << 20
 """Bytes up to which an object is read in one GET: a round trip takes as long as some megabytes."""
@@ -59,18 +60,21 @@ def beginning(size: int) -> list[tuple[int, int]]:
     return [(start, min(start + PIECE, end)) for start in range(0, end, PIECE)]
 
 
-def opened(
-    client: S3Client, request: Request, got: Got, start: int, begun: Sequence[Future[Got]] = ()
-) -> pa.NativeFile:
-    """A file of which the bytes in `got` are there, and those of its `beginning` on their way."""
+def opened(client: S3Client, request: Request, got: Got, start: int, begun: Begun = ()) -> pa.NativeFile:
+    """A file of which the bytes in `got` are there, from `start` on (from its end where negative), and those in `begun` on their way."""
     if len(got.data) == got.size:
+        for _, future in begun:
+            future.cancel()
         return pa.BufferReader(got.data)
     at = max(0, got.size - len(got.data)) if start < 0 else start
     ranges = _Ranges(client, request, got, at)
-    # Ranges were chosen by the size that the log tells: of an object of another size they are other ranges.
-    for (first, end), future in zip(beginning(got.size), begun, strict=False):
+    for ahead, future in begun:
+        end = ahead.start + (ahead.length or 0)
+        # Ranges were chosen by the size that the log tells, and an object of another size may not have them.
         if end <= at:
-            ranges.adopt(first, end, future)
+            ranges.adopt(ahead.start, end, future)
+        else:
+            future.cancel()
     return RangedFile(ranges, "r")
 
 

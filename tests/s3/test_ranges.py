@@ -23,6 +23,7 @@ from cdfd.storage.location import open_storage
 from cdfd.storage.parquet_layout import chunks
 from cdfd.storage.s3 import S3Storage
 from cdfd.storage.s3_errors import Request
+from cdfd.storage.s3_expected import Ahead
 from tests.s3.proxy import Asked, Fault, Proxy, proxied
 from tests.s3.server import Server
 
@@ -120,10 +121,29 @@ def test_one_that_was_replaced_since_it_was_announced_is_not_mixed(store: S3Stor
     put(store, proxy, bytes(reversed(large)))
     after = client.loop.submit(client.get(request, -s3_file.TAIL, None)).result()
     with (
-        s3_file.opened(client, request, after, -s3_file.TAIL, [before]) as source,
+        s3_file.opened(client, request, after, -s3_file.TAIL, [(Ahead(start, end - start, 0), before)]) as source,
         pytest.raises(StorageError, match="replaced"),
     ):
         source.read(100)
+
+
+SIZES = [1, s3_file.TAIL + 1, s3_file.WHOLE, s3_file.WHOLE + 1, 2 * s3_file.WHOLE + 7, 3 * s3_file.WHOLE, 2**62]
+
+
+@pytest.mark.parametrize("size", SIZES[:-1])
+def test_whatever_size_the_log_says(moto_server: Server, bucket: str, size: int) -> None:
+    """One when it is announced, another when it is opened, and neither is true: the bytes are the object's."""
+    store = open_storage(f"s3://{bucket}/t", moto_server.options())
+    data = np.random.default_rng(size).bytes(size)
+    asyncio.run(store.put("x", data))
+    for announced in SIZES:
+        for opened_as in (announced, 1, 2**62, None):
+            store.expect("x", announced, whole=True)
+            with store.open_columns("x", opened_as) as source:
+                assert source.size() == size
+                assert source.read(1000) == data[:1000]
+                source.seek(size // 2)
+                assert source.read() == data[size // 2 :]
 
 
 @pytest.mark.parametrize("names", [["id"], ["inner", "city"], ["wide"]])
