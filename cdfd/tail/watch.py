@@ -111,7 +111,8 @@ class DirectoryWatch:
     async def wait(self, timeout: float) -> None:
         """Return when a file of interest may have appeared, or after `timeout` seconds."""
         if not self._happened.is_set():
-            self._watch()
+            # In a thread: a mount that hangs must not stop the event loop, where other tables are.
+            self._watch(await asyncio.to_thread(_nearest, self._path))
         await self._clock.wait(self._happened, timeout)
         # Whoever waits looks after this line, and so sees what an event before it told of.
         self._happened.clear()
@@ -120,22 +121,18 @@ class DirectoryWatch:
         """Stop watching."""
         self._unsubscribe()
 
-    def _watch(self) -> None:
+    def _watch(self, found: _Nearest) -> None:
         """Watch the folder, or what exists of the way to it, unless that is what is being watched."""
-        folder = self._path
-        concerns = self._concerns
-        while (identity := _identify(folder)) is None and folder != os.path.dirname(folder):
-            folder, missing = os.path.split(folder)
-            concerns = missing.__eq__
-        if identity == self._watched and self._subscription is not None and self._subscription.alive:
+        if found.identity == self._watched and self._subscription is not None and self._subscription.alive:
             return
         self._unsubscribe()
+        concerns = self._concerns if found.missing is None else found.missing.__eq__
         try:
-            self._subscription = self._arrivals.subscribe(os.path.realpath(folder), concerns, self._happened)
+            self._subscription = self._arrivals.subscribe(found.folder, concerns, self._happened)
         except OSError as error:
             self._refuse(error)
             return
-        self._watched = identity
+        self._watched = found.identity
         self._refusal = None
         # Something may have come between the reader's last look and now.
         self._happened.set()
@@ -161,6 +158,23 @@ _ADVICE = {
 }
 
 _Identity = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Nearest:
+    """A folder without symbolic links on the way, what tells it from another one, and the name that is missing in it, if one is."""
+
+    folder: str
+    identity: _Identity | None
+    missing: str | None
+
+
+def _nearest(folder: str) -> _Nearest:
+    """A folder, or the nearest one above it that is there. Blocks."""
+    missing = None
+    while (identity := _identify(folder)) is None and folder != os.path.dirname(folder):
+        folder, missing = os.path.split(folder)
+    return _Nearest(os.path.realpath(folder), identity, missing)
 
 
 def _identify(folder: str) -> _Identity | None:

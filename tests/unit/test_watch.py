@@ -215,6 +215,33 @@ class TestDirectoryWatch:
 
         run(scenario())
 
+    def test_a_mount_that_hangs_keeps_no_other_table_waiting(
+        self, log: Path, arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mounted, stat = threading.Event(), os.stat
+
+        def hanging(path: object, *args: object, **options: object) -> os.stat_result:
+            if path == str(log):
+                mounted.wait(2 * WITHIN)
+            return stat(path, *args, **options)  # type: ignore[arg-type]
+
+        async def scenario() -> None:
+            clock = ManualClock()
+            watch = DirectoryWatch(str(log), arrivals, clock)
+            monkeypatch.setattr(os, "stat", hanging)
+            try:
+                waiting = asyncio.create_task(watch.wait(LONG))
+                for _ in range(20):
+                    await asyncio.sleep(0.001)  # another table's turn
+                assert not waiting.done()
+            finally:
+                mounted.set()
+            await waiting
+            assert watch.watching == str(log)
+            watch.close()
+
+        run(scenario())
+
     def test_many_tables_share_the_threads(self, tmp_path: Path, arrivals: Arrivals) -> None:
         async def scenario() -> None:
             clock = ManualClock()
