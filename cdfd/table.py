@@ -50,6 +50,8 @@ class Table:
             ConfigError: a URI that is malformed, or of another type than text or a path.
             UnsupportedError: a URI of a scheme that cdfd has no storage for.
         """
+        if storage_options is not None and not isinstance(storage_options, Mapping):
+            raise ConfigError(f"storage_options is of type {type(storage_options).__name__}", hint="Give a mapping")
         roots = (allowed_roots,) if isinstance(allowed_roots, str | os.PathLike) else allowed_roots
         allowed = tuple(map(_text, roots))
         storage = open_table(_text(uri), storage_options, allowed)

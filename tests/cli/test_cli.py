@@ -406,6 +406,14 @@ class TestInspect:
             assert f"not a Delta table: it has no log (table {place})" in one_line(cdfd("inspect", place), 1)
 
 
+class TestDemo:
+    def test_a_place_that_has_a_table(self, tmp_path: Path) -> None:
+        run(history(tmp_path / "orders"))
+        told = one_line(cdfd("demo", tmp_path), 1)
+        assert f"(table {tmp_path / 'orders'}, file _delta_log/{0:020d}.json)" in told
+        assert "give it another place" in told
+
+
 class TestAround:
     def test_version(self) -> None:
         ended = cdfd("version")

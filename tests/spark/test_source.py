@@ -170,7 +170,7 @@ class TestErrors:
         [
             ({"startingVersions": 1}, "Did you mean startingVersion?"),
             ({"startingVersion": 99}, "there is no version 99 yet; the newest is"),
-            ({"endingVersion": 99}, "there is no version 99; the newest is 7"),
+            ({"endingVersion": 99}, "there is no version 99 yet; the newest is 7"),
             ({"columns": "idd"}, "Did you mean 'id'?"),
             ({"readChangeFeed": "false"}, "changes are all that cdfd reads"),
         ],

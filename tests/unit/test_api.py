@@ -154,7 +154,7 @@ class TestChanges:
         "options",
         [
             *[{"uri": 7}, {"uri": b"orders"}, {"uri": None}, {"columns": 7}, {"columns": [1]}],
-            *[{"changes": "all"}, {"changes": None}, {"allowed_roots": [7]}],
+            *[{"changes": "all"}, {"changes": None}, {"allowed_roots": [7]}, {"storage_options": 7}],
         ],
     )
     def test_arguments_of_another_type(self, writer: TableWriter, options: dict[str, Any]) -> None:
