@@ -23,6 +23,7 @@ from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CdfdError, LogError, NotFoundError, StorageError
+from cdfd.plain import one_line
 from cdfd.storage.base import Stat, Storage
 from cdfd.tail import checkpoint_files
 from cdfd.tail.bulk import Bulk, Listed
@@ -277,7 +278,7 @@ class DeltaLog:
                 raise
             logger.warning(
                 "_last_checkpoint cannot be used, listing the log instead: %s",
-                error.what,
+                one_line(error.what),  # where nobody has set up logs, Python writes them as they are
                 extra={"table": self.storage.uri},
             )
             return None
