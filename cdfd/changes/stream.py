@@ -34,12 +34,14 @@ class Version:
         table_id: `metaData.id` in force.
         schema_change: how the schema differs from the version before; None where it does not, or there is none.
         only_txns: the appIds of a version that holds nothing but transaction identifiers; none of any other.
+        digest: hash of its log entry (see `cdfd.tail.history`); None where the entry is gone.
     """
 
     plan: ChangePlan
     table_id: str
     schema_change: SchemaChange | None = None
     only_txns: tuple[str, ...] = ()
+    digest: str | None = None
 
 
 @dataclass(slots=True)
@@ -72,23 +74,28 @@ class PlanStream:
         Raises:
             CdfdError: as `DeltaLog.snapshot` says, and for a table that is not the one that `tailer` knows.
         """
-        async with _same_table(tailer):
-            state = await self.log.snapshot(version, with_counts=with_counts)
-        if tailer is not None:
-            tailer.check_id(state.metadata.id, state.version)
+        while True:
+            async with _same_table(tailer):
+                state = await self.log.snapshot(version, with_counts=with_counts)
+            if tailer is not None:
+                tailer.check_id(state.metadata.id, state.version)
+            self._timestamp, digest = await self._timestamp_of(state)
+            if await self.log.history.confirm():
+                break
         self._header, self._snapshot = state.header, None
-        self._timestamp = await self._timestamp_of(state)
-        return Version(plan_snapshot(state, self._timestamp), state.metadata.id)
+        return Version(plan_snapshot(state, self._timestamp), state.metadata.id, digest=digest)
 
-    async def _timestamp_of(self, state: Snapshot) -> int:
+    async def _timestamp_of(self, state: Snapshot) -> tuple[int, str | None]:
+        """A version's time, and the hash of its log entry."""
         try:
             entry = await self.log.entry(state.version)
         except NotFoundError:
             # A checkpoint may outlive its log entry; then it is the oldest thing known about that version's time.
             segment = await self.log.segment(state.version)
             assert segment.checkpoint is not None
-            return segment.checkpoint.files[0].modified_ms
-        return commit_timestamp(entry.commit, state.header, entry.modified_ms, await self._time_before(state.version))
+            return segment.checkpoint.files[0].modified_ms, None
+        before = await self._time_before(state.version)
+        return commit_timestamp(entry.commit, state.header, entry.modified_ms, before), entry.digest
 
     async def versions(self, tailer: Tailer, start: int, until: int | None = None) -> AsyncGenerator[Version, None]:
         """Plans of the versions from `start` on, as they come.
@@ -96,9 +103,12 @@ class PlanStream:
         Raises:
             CdfdError: as `Tailer.entries` and `plan` say; it names table and version.
         """
-        await self._begin(tailer, start)
+        loaded = await self._begin(tailer, start)
         async with aclosing(tailer.entries(start, until)) as entries:
             async for entry in entries:
+                if entry.commit.version == start and loaded not in (None, self.log.history.restarts):
+                    # What was loaded is of the log before it was written again.
+                    await self._begin_again(tailer, start)
                 try:
                     yield await self._plan(entry)
                 except CdfdError as error:
@@ -123,13 +133,24 @@ class PlanStream:
         except (LogError, NotFoundError):
             return self._header  # what is wrong with an entry, or whether it is being written, the tailer finds out
 
-    async def _begin(self, tailer: Tailer, start: int) -> None:
+    async def _begin(self, tailer: Tailer, start: int) -> int | None:
+        """Load what is before `start`, where it is not known; `History.restarts` as of before, None where nothing was loaded."""
+        loaded = None
         if start > 0 and (self._header is None or self._header.version != start - 1):
+            loaded = self.log.history.restarts
             async with _same_table(tailer):
                 self._header = await self._header_before(start)
             self._timestamp = await self._time_before(start)
         if self._header is not None:
             tailer.check_id(self._header.metadata.id, start)
+        return loaded
+
+    async def _begin_again(self, tailer: Tailer, start: int) -> None:
+        while True:
+            self._header = None
+            await self._begin(tailer, start)
+            if await tailer.confirm():
+                return
 
     async def _header_before(self, start: int) -> Header:
         try:
@@ -159,7 +180,7 @@ class PlanStream:
         else:
             header = previous.apply(commit)
             if self._snapshot is None and needs_snapshot(commit, previous, self.changes):
-                self._snapshot = await self.log.snapshot(commit.version - 1)
+                self._snapshot = await self._state_at(commit.version - 1)
         timestamp = commit_timestamp(commit, header, entry.modified_ms, self._timestamp)
         made = plan(commit, header, timestamp, changes=self.changes, previous=previous, before=self._snapshot)
         if self._snapshot is not None:
@@ -170,7 +191,14 @@ class PlanStream:
         change = None
         if previous is not None and previous.schema != header.schema:
             change = compare(previous.schema, header.schema) or None
-        return Version(made, header.metadata.id, change, commit.only_txns)
+        return Version(made, header.metadata.id, change, commit.only_txns, entry.digest)
+
+    async def _state_at(self, version: int) -> Snapshot:
+        """The state at a version, of the log that its successor is of."""
+        while True:
+            state = await self.log.snapshot(version)
+            if await self.log.history.confirm():
+                return state
 
 
 @asynccontextmanager

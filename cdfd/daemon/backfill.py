@@ -159,7 +159,7 @@ class Backfill:
                 return
             table_id = (await self._opened.log.header()).metadata.id
             async with self._engine() as engine, self._standing(job, table_id) as (sink, position):
-                tailer.table_id = position.table_id
+                await tailer.resume(position.table_id, position.basis, position.digest)
                 report = Report(logger, "published", self._opened.uri, terminal=watched(), clock=self._clock)
                 with contextlib.closing(report):
                     await self._deliver(job, position, tailer, self._deliverer(sink, engine, report))
@@ -293,7 +293,8 @@ class Backfill:
                     whole = 0 if self._stop.is_set() else await deliverer.deliver(rest, position)
                     if not whole:
                         return
-                    position = Position(rest[whole - 1].table_id, rest[whole - 1].plan.version + 1)
+                    last = rest[whole - 1]
+                    position = Position(last.table_id, last.plan.version + 1, digest=last.digest)
                     rest = rest[whole:]
         self.ended = True
 

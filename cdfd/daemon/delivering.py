@@ -142,7 +142,7 @@ class Deliverer:
             writing = _Writing(delivery, [version], position.ordinal)
             await self._write(writing, [some], position, moved)
             await writing.finish()
-            following = _after(version) if last else position.at_part(end, writing.ordinal)
+            following = _after(version) if last else position.at_part(end, writing.ordinal, version.digest)
             await self._commit(writing, following, [version] if last else [], size)
         return following
 
@@ -182,7 +182,7 @@ class Deliverer:
 
 def _after(version: Version) -> Position:
     """The position after all of a version."""
-    return Position(version.table_id, version.plan.version + 1)
+    return Position(version.table_id, version.plan.version + 1, digest=version.digest)
 
 
 class _Writing:

@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 
 from cdfd.changes.ahead import bursts
 from cdfd.changes.execute import Execution
-from cdfd.changes.position import Position
+from cdfd.changes.position import Phase, Position
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.daemon.delivering import Deliverer, Limits
 from cdfd.daemon.large import LargeVersions
@@ -150,7 +150,7 @@ class Feed:
         position = await self._start()
         if position is None:
             return
-        self.tailer.table_id = position.table_id
+        await self._unless_stopped(self.tailer.resume(position.table_id, position.basis, position.digest))
         self.monitor.started(position)
         while not self.stop.is_set():
             try:
@@ -202,7 +202,8 @@ class Feed:
     async def _first_position(self) -> Position:
         """Where to begin, made durable at once: a daemon that dies before its first row begins there again."""
         found = await awaited_beginning(self.tailer, self.policies.start)
-        position = Position(found.table_id, found.version, phase="snapshot" if found.snapshot else "stream")
+        phase: Phase = "snapshot" if found.snapshot else "stream"
+        position = Position(found.table_id, found.version, phase=phase, digest=found.digest)
         await self._move(position, position)
         before = delivered(position)
         if self.policies.ledger_counts and before is not None:
@@ -218,7 +219,8 @@ class Feed:
         assert known is not None
         half = self._deliverer.half_delivered
         newest = await self.tailer.check_table()
-        position = Position(known.table_id, newest, phase="snapshot")
+        digest = await self.table.log.digest(newest)
+        position = Position(known.table_id, newest, phase="snapshot", digest=digest)
         if known.version >= newest and (known.phase == "snapshot" or known.part > 0 or half):
             # It is the newest version's live rows that cannot be read, or changes that are delivered by half and have nothing after them.
             raise error
@@ -284,7 +286,7 @@ class Feed:
         if self.recorder is not None:
             ours = all(is_ours(version.only_txns) for version in versions)
             self._note_delivered(last.plan.version, last.table_id, ours=ours)
-        return Position(last.table_id, last.plan.version + 1)
+        return Position(last.table_id, last.plan.version + 1, digest=last.digest)
 
     def _note_delivered(self, version: int, table_id: str, *, ours: bool = False) -> None:
         if self.recorder is not None:

@@ -129,7 +129,7 @@ class LargeVersions:
     async def _finish(self, version: Version, position: Position, counts: Counts) -> None:
         async with self._delivery(position) as delivery:
             delivery.resume_version(version, counts)
-            await delivery.commit(position.after_version())
+            await delivery.commit(position.after_version(version.digest))
 
     async def _watched(
         self, work: Coroutine[Any, Any, T], position: Position | None = None, job: Job | None = None

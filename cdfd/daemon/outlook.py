@@ -10,7 +10,7 @@ from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from cdfd.changes.position import Position
+from cdfd.changes.position import Phase, Position
 from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
@@ -86,7 +86,8 @@ async def _following(
     if found.position is None and found.entry is None:
         begin = await beginning(table.log, policies.start, SystemClock().now_ms())
         found.reason = f"begins at {policies.start}"
-        return Position(begin.table_id, begin.version, phase="snapshot" if begin.snapshot else "stream")
+        phase: Phase = "snapshot" if begin.snapshot else "stream"
+        return Position(begin.table_id, begin.version, phase=phase, digest=begin.digest)
     table_id = (await table.log.header()).metadata.id if found.position is None else found.position.table_id
     start = resumed(
         found.position,
@@ -111,7 +112,7 @@ async def try_from(table: Table, policies: Policies, position: Position) -> list
             cannot be planned.
     """
     with table.tailer() as tailer:
-        tailer.table_id = position.table_id
+        await tailer.resume(position.table_id, position.basis, position.digest)
         stream = table.stream(policies.changes)
         if position.phase == "snapshot":
             await stream.snapshot(position.version, tailer)
@@ -133,7 +134,7 @@ async def reach(table: Table, position: Position) -> None:
         CdfdError: the position is of another table, beyond the table's end, or cleaned up from its log.
     """
     with table.tailer() as tailer:
-        tailer.table_id = position.table_id
+        await tailer.resume(position.table_id, position.basis, position.digest)
         await table.stream().begin(tailer, position.version)
         async with aclosing(tailer.entries(position.version, await table.log.latest_version())) as entries:
             await anext(entries, None)

@@ -102,7 +102,7 @@ async def _set(config: Settings, table: settings.Table, version: int, sink: Sink
             hint="Give the last version that counts as delivered; `cdfd progress reset` where none does",
         )
     table_id = header.metadata.id
-    following = Position(table_id, version + 1)
+    following = Position(table_id, version + 1, digest=await opened.log.digest(version))
     # What a daemon could not go on from is not made durable.
     with assembly.advised(config):
         await reach(opened, following)

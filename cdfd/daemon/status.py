@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -206,7 +206,7 @@ class TableMonitor:
             "ready": why is None,
             "not_ready": why,
             "paused": reading.paused,
-            "position": None if self._position is None else asdict(self._position),
+            "position": None if self._position is None else self._position.fields(),
             "delivered_version": reading.delivered_version,
             "table_version": reading.table_version,
             "ledger_version": reading.ledger_version,

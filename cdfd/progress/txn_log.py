@@ -152,7 +152,7 @@ class TxnLog:
         )
 
     async def _read(self) -> _Tip:
-        segment = await self.log.segment()
+        segment = await self.log.segment(state_only=True)
         state: TxnState | None = None
         if segment.checkpoint is not None:
             held = await checkpoint_files.read_state(self._storage, segment.checkpoint)

@@ -132,15 +132,7 @@ class DeliveryFolder:
             sync_folder(folder)
 
     def _write_position(self, position: Position, *, delivered: bool) -> None:
-        told = {
-            "format": _FORMAT,
-            "table_id": position.table_id,
-            "version": position.version,
-            "part": position.part,
-            "phase": position.phase,
-            "ordinal": position.ordinal,
-            "delivered": delivered,
-        }
+        told = {"format": _FORMAT, **position.fields(), "delivered": delivered}
         data = json.dumps(told).encode() + b"\n"
         replace(self._descriptor, _POSITION, data, mode=self._mode, sync=self.sync)
         self._start, self._delivered = position, delivered
@@ -251,5 +243,8 @@ def _parse_position(told: Any) -> tuple[Position, bool]:
             raise ValueError(f"its {field} is {told.get(field)!r}")
     if told["phase"] not in ("snapshot", "stream") or min(told["version"], told["part"], told["ordinal"]) < 0:
         raise ValueError("it is no position")
-    position = Position(told["table_id"], told["version"], told["part"], told["phase"], told["ordinal"])
+    digest = told.get("digest")
+    if digest is not None and not isinstance(digest, str):
+        raise ValueError(f"its digest is {digest!r}")
+    position = Position(told["table_id"], told["version"], told["part"], told["phase"], told["ordinal"], digest)
     return position, told["delivered"]

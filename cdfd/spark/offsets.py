@@ -43,16 +43,7 @@ class Offset:
 
     def to_json(self) -> dict[str, Any]:
         """For Spark's checkpoint."""
-        at = self.position
-        return {
-            "table_id": at.table_id,
-            "version": at.version,
-            "part": at.part,
-            "phase": at.phase,
-            "ordinal": at.ordinal,
-            "first_version": self.first_version,
-            "first_phase": self.first_phase,
-        }
+        return {**self.position.fields(), "first_version": self.first_version, "first_phase": self.first_phase}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Offset:
@@ -69,5 +60,7 @@ class Offset:
                 "the checkpoint's offset is none of a cdfd source",
                 hint="The checkpoint is that of another query; use a folder of its own for each",
             )
-        position = Position(table, found["version"], found["part"], found["phase"], found["ordinal"])
+        digest = found.get("digest")
+        known = digest if isinstance(digest, str) else None
+        position = Position(table, found["version"], found["part"], found["phase"], found["ordinal"], known)
         return cls(position, found["first_version"], found["first_phase"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -14,12 +14,13 @@ from cdfd.changes.position import Position
 from cdfd.changes.slices import Slice, cut, placed, shares
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.delta.schema_change import SchemaChange, compare
-from cdfd.errors import ConfigError, LogError, SchemaChangedError
+from cdfd.errors import ConfigError, SchemaChangedError
 from cdfd.spark.options import SourceOptions
 from cdfd.spark.portions import LEAST_BYTES, Schemas, Stretch, measured
 from cdfd.spark.reading import execution_of
 from cdfd.spark.target import Target
 from cdfd.table import Table
+from cdfd.tail.history import ends_before, other_history
 from cdfd.tail.start import start_version
 from cdfd.tail.tailer import Tailer
 
@@ -96,13 +97,18 @@ class StreamPlanner:
 
     async def beginning(self) -> Position:
         """Where a stream begins that has no checkpoint."""
-        header = await self.table.log.header()
+        log = self.table.log
+        header = await log.header()
         table_id, start = header.metadata.id, self.options.start
         if start is None or start == "snapshot":
-            return Position(table_id, header.version, phase="snapshot")
-        if start == "latest":
-            return Position(table_id, header.version + 1)
-        return Position(table_id, await start_version(self.table.log, start))
+            position = Position(table_id, header.version, phase="snapshot")
+        elif start == "latest":
+            position = Position(table_id, header.version + 1)
+        else:
+            position = Position(table_id, await start_version(log, start))
+        digest = await log.digest(position.basis) if position.basis >= 0 else None
+        await log.history.confirm(table_id)
+        return replace(position, digest=digest)
 
     async def latest(self, start: Position) -> Position:
         """Where the micro-batch ends that begins at `start`: at the newest version, or before that where it is full.
@@ -113,11 +119,11 @@ class StreamPlanner:
         """
         budget, at = Budget(self.options.max_files, self.options.max_bytes), start
         if at.phase == "snapshot":
-            plan = (await self._live(at)).plan
-            end = budget.take(plan, _checked(plan, at, self.table.uri).part)
-            if end < len(plan.scans):
-                return self._within(plan, at, end)
-            at = at.after_version()
+            live = await self._live(at)
+            end = budget.take(live.plan, _checked(live.plan, at, self.table.uri).part)
+            if end < len(live.plan.scans):
+                return self._within(live, at, end)
+            at = at.after_version(live.digest)
         newest = await self._newest(at)
         newest = newest if self.last is None else min(newest, self.last)
         async with contextlib.aclosing(self._versions(at, newest)) as versions:
@@ -129,8 +135,8 @@ class StreamPlanner:
                 plan = version.plan
                 end = budget.take(plan, _checked(plan, at, self.table.uri).part)
                 if end < len(plan.scans):
-                    return at if end == at.part else self._within(plan, at, end)
-                at = at.after_version()
+                    return at if end == at.part else self._within(version, at, end)
+                at = at.after_version(version.digest)
         return at
 
     async def stretches(self, start: Position, end: Position) -> list[Stretch]:
@@ -140,51 +146,61 @@ class StreamPlanner:
         if at.phase == "snapshot":
             if at == end:
                 return []
-            plan = (await self._live(at)).plan
+            live = await self._live(at)
+            self._check_end(live, end)
+            plan = live.plan
             stop = end.part if end.phase == "snapshot" else None
             found.append(Stretch(schemas.of(plan, self.table.uri), _checked(plan, at, self.table.uri), stop))
             if stop is not None:
                 return found
             at = at.after_version()
-        last = end.version if end.part else end.version - 1
+        last = end.basis
         async with contextlib.aclosing(self._versions(at, last)) as versions:
             async for version in versions:
+                self._check_end(version, end)
                 plan = schemas.of(version.plan, self.table.uri)
                 stop = end.part if plan.version == end.version else None
                 found.append(Stretch(plan, _checked(plan, at, self.table.uri), stop))
                 at = at.after_version()
         return found
 
-    def _within(self, plan: ChangePlan, start: Position, end: int) -> Position:
+    def _check_end(self, version: Version, end: Position) -> None:
+        """Refuse the last version of a micro-batch that was planned before, of a table that is another one now."""
+        known = version.digest is not None and end.digest is not None
+        if known and version.plan.version == end.basis and version.digest != end.digest:
+            raise other_history(end.basis, self.table.uri)
+
+    def _within(self, version: Version, start: Position, end: int) -> Position:
         """The position before scan number `end` of a version that is read from `start` on."""
         execution = execution_of(self.table, self.options)
-        slices: list[Slice] = cut(plan, LEAST_BYTES, start=start, end=end)
-        following = placed(plan, slices, list(measured(slices, execution)))[-1].following
+        slices: list[Slice] = cut(version.plan, LEAST_BYTES, start=start, end=end)
+        following = placed(version.plan, slices, list(measured(slices, execution)))[-1].following
         assert following is not None
-        return start.at_part(end, following)
+        return start.at_part(end, following, version.digest)
 
     async def _live(self, at: Position) -> Version:
         if self._snapshot is None or self._snapshot.plan.version != at.version:
             stream = self.table.stream(self.options.changes)
-            self._snapshot = await stream.snapshot(at.version, self._tail(at), with_counts=True)
+            self._snapshot = await stream.snapshot(at.version, await self._tail(at), with_counts=True)
         return self._snapshot
 
-    def _tail(self, at: Position) -> Tailer:
+    async def _tail(self, at: Position) -> Tailer:
         if self._tailer is None:
-            self._tailer = self._open.enter_context(self.table.tailer())
-        # A table that was deleted and created anew is another one: its positions mean nothing.
+            tailer = self._open.enter_context(self.table.tailer())
+            # A table that was replaced is another one: positions of the old one mean nothing.
+            await tailer.resume(at.table_id, at.basis, at.digest)
+            self._tailer = tailer
         self._tailer.table_id = at.table_id
         return self._tailer
 
     async def _newest(self, at: Position) -> int:
+        tailer = await self._tail(at)
         newest = await self.table.log.latest_version()
         if newest < at.version - 1:
-            await self._tail(at).check_table()
-            raise LogError(
-                f"the log ends at version {newest}, although version {at.version - 1} was read",
-                table=self.table.uri,
-                hint="It was replaced by an older copy; begin again with another checkpoint",
-            )
+            await tailer.check_table()
+            raise ends_before(newest, at.version - 1, self.table.uri)
+        if newest < at.version:
+            await tailer.confirm()
         return newest
 
     async def _versions(self, at: Position, last: int) -> AsyncGenerator[Version, None]:
@@ -197,7 +213,7 @@ class StreamPlanner:
             return
         if self._stream is None or self._next != version:
             self._stream = self.table.stream(self.options.changes)
-        async with contextlib.aclosing(self._stream.versions(self._tail(at), version, last)) as versions:
+        async with contextlib.aclosing(self._stream.versions(await self._tail(at), version, last)) as versions:
             async for found in versions:
                 self._planned[found.plan.version] = found
                 self._next = found.plan.version + 1

@@ -8,7 +8,7 @@ absolute, or that no store can name is refused with `PathError` by every method 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -18,11 +18,23 @@ from cdfd.errors import PathError, StorageError
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """One object: its path, size in bytes and time of last modification in milliseconds since the Unix epoch."""
+    """One object, as it was at one moment.
+
+    Attributes:
+        path: of the object.
+        size: in bytes.
+        modified_ms: time of last modification, in ms since the Unix epoch.
+        identity: which writing of the object it is. An object that is written again, or removed and created, has another one, also where
+            its bytes are the same. Empty where nothing is known.
+        settled: whether a later writing is sure to have another identity. Not so where the store counts time in steps and the object was
+            written in the step under way: then only the bytes tell.
+    """
 
     path: str
     size: int
     modified_ms: int
+    identity: str = ""
+    settled: bool = field(default=True, compare=False)
 
 
 class Storage(Protocol):

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sys
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -30,6 +31,8 @@ EXCLUSIVE = frozenset({"memory", "file", "local", "gs", "gcs", "abfs", "abfss", 
 first and writes then: two writers may both succeed. gcsfs asks for generation 0, adlfs for `overwrite=False`, which the stores decide."""
 
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
+_TAGS = ("ETag", "etag", "generation")
+_SETTLED_MS = 2000
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -157,7 +160,7 @@ class FsspecStorage:
         info = self._system.info(self._key(path))
         if info["type"] != "file":
             raise NotFoundError("there is no object with that name", path=path)
-        return Stat(path, int(info["size"]), _modified_ms(info))
+        return _as_stat(path, info)
 
     def _listed(self, folder: str) -> dict[str, Stat]:
         key = f"{self._root}/{folder}".rstrip("/")
@@ -169,7 +172,7 @@ class FsspecStorage:
         for info in entries:
             name = info["name"].rstrip("/").rpartition("/")[2]
             if info["type"] == "file" and self._key(f"{folder}{name}") == info["name"] and not is_temporary(name):
-                found[f"{folder}{name}"] = Stat(f"{folder}{name}", int(info["size"]), _modified_ms(info))
+                found[f"{folder}{name}"] = _as_stat(f"{folder}{name}", info)
         return found
 
     def _create(self, path: str, data: bytes) -> None:
@@ -263,6 +266,15 @@ def _unconditional(path: str) -> UnsupportedError:
         path=path,
         hint="Keep the ledger elsewhere: `progress.ledger` with a path, or on S3; see docs/s3.md",
     )
+
+
+def _as_stat(path: str, info: Mapping[str, Any]) -> Stat:
+    """What a file system says of an object. Without a tag, its times tell writings apart; some count seconds."""
+    modified = _modified_ms(info)
+    tags = [str(info[name]) for name in _TAGS if info.get(name) is not None]
+    times = [str(info[name]) for name in ("ino", "mtime") if info.get(name) is not None]
+    settled = bool(tags) or time.time() * 1000 - modified > _SETTLED_MS
+    return Stat(path, int(info["size"]), modified, "-".join([str(info["size"]), str(modified), *tags, *times]), settled)
 
 
 def _modified_ms(info: Mapping[str, Any]) -> int:

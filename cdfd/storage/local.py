@@ -6,6 +6,7 @@ import asyncio
 import os
 import stat
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
@@ -24,6 +25,8 @@ _DESCRIPTORS = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 _LISTING_PAGE = 1000
 # Bytes of a file that take no longer to read than its footer.
 _SMALL = 64 << 10
+# Kernels count times of files in steps of up to 10 ms; some file systems that are mounted, in seconds.
+_SETTLED_NS = 50_000_000
 
 
 class LocalStorage:
@@ -290,7 +293,11 @@ def _scanned(folder: int) -> Iterator[os.DirEntry[str]]:
 
 
 def _as_stat(path: str, found: os.stat_result) -> Stat:
-    return Stat(path, found.st_size, found.st_mtime_ns // 1_000_000)
+    # The number of a file that was removed may be that of the next one, and its modification time can be set: the change time cannot.
+    identity = f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+    newest = max(found.st_mtime_ns, found.st_ctime_ns)
+    settle = _SETTLED_NS if found.st_ctime_ns % 1_000_000_000 else 2_000_000_000
+    return Stat(path, found.st_size, found.st_mtime_ns // 1_000_000, identity, time.time_ns() - newest > settle)
 
 
 def _is_utf8(name: str) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 
 import pyarrow as pa
 
@@ -16,10 +17,14 @@ def _system_now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+_numbers = count()
+
+
 @dataclass(frozen=True, slots=True)
 class _Object:
     data: bytes
     modified_ms: int
+    identity: str = field(default_factory=lambda: str(next(_numbers)))
 
 
 class MemoryStorage:
@@ -95,7 +100,7 @@ class MemoryStorage:
 
     def _stat(self, path: str) -> Stat:
         found = self._find(path)
-        return Stat(path, len(found.data), found.modified_ms)
+        return Stat(path, len(found.data), found.modified_ms, found.identity)
 
     def _find(self, path: str) -> _Object:
         check_path(path)

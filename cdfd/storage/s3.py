@@ -54,7 +54,7 @@ class S3Storage:
     async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
         """The beginning of an object, and what it is, in one GET; see the port."""
         got = await self._read(path, 0, length)
-        return bytes(got.data), Stat(path, got.size, got.modified_ms)
+        return bytes(got.data), _stat(path, got)
 
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         """Objects, asked for at a time, a GET for each; see the port."""
@@ -85,7 +85,8 @@ class S3Storage:
                 if path <= last:
                     raise StorageError("the store does not list in order of name", path=prefix, hint=_ORDER)
                 last = path
-                yield Stat(path, entry["Size"], modified_ms(entry["LastModified"].timestamp()))
+                written = modified_ms(entry["LastModified"].timestamp())
+                yield Stat(path, entry["Size"], written, _identity(entry.get("ETag", ""), written))
             if not found.get("IsTruncated"):
                 return
             asked["ContinuationToken"] = found["NextContinuationToken"]
@@ -111,7 +112,7 @@ class S3Storage:
         """Size and modification time by a HEAD; see the port."""
         check_path(path)
         got = await self._client.loop.run(self._client.head(self._request("stat", path)))
-        return Stat(path, got.size, got.modified_ms)
+        return _stat(path, got)
 
     async def delete(self, path: str) -> None:
         """Remove an object; see the port."""
@@ -173,6 +174,16 @@ class S3Storage:
 
     def _request(self, doing: str, path: str) -> Request:
         return Request(doing, self._bucket, self._key(path), path)
+
+
+def _stat(path: str, got: Got) -> Stat:
+    return Stat(path, got.size, got.modified_ms, _identity(got.etag, got.modified_ms))
+
+
+def _identity(etag: str, written: int) -> str:
+    """Of a writing: the tag is most often a hash of the bytes, so that the same bytes at another time have the same."""
+    tag = etag.strip('"')
+    return f"{tag}-{written}" if tag else ""
 
 
 _ORDER = "S3 directory buckets do not: use a general purpose bucket"

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -22,11 +22,12 @@ from cdfd.delta import last_checkpoint, paths, snapshot
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Snapshot
-from cdfd.errors import CdfdError, LogError, NotFoundError, StorageError
+from cdfd.errors import CdfdError, GapError, LogError, NotFoundError, StorageError
 from cdfd.plain import one_line
 from cdfd.storage.base import Stat, Storage
 from cdfd.tail import checkpoint_files
 from cdfd.tail.bulk import Bulk, Listed
+from cdfd.tail.history import History, Seen, digested, size_of
 from cdfd.tail.segment import Segment, SegmentBuilder
 
 logger = logging.getLogger("cdfd.tail")
@@ -49,10 +50,16 @@ class NotATableError(LogError):
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A commit and its log file's modification time in ms since the epoch."""
+    """A commit, its log file, and the hash of the file's bytes (`history.digested`)."""
 
     commit: Commit
-    modified_ms: int
+    stat: Stat
+    digest: str
+
+    @property
+    def modified_ms(self) -> int:
+        """The log file's modification time in ms since the Unix epoch."""
+        return self.stat.modified_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +93,10 @@ class DeltaLog:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self._bulk = Bulk(storage)
+        self.history = History(self)
         self._row = _Row()
+        self._asked = self._stale = 0
+        """Versions before these were asked for ahead; and were when the log may have been another one."""
         self._kept: dict[int, tuple[bytes, Stat]] = {}
         self._kept_bytes = 0
         self._newest = -1
@@ -114,11 +124,13 @@ class DeltaLog:
             self._row = _Row()
             self._bulk.forget()
             raise
+        self.history.saw(Seen.of(found.commit, found.stat, found.digest))
         if not self.storage.remote:
             self._bulk.passed(version, found.commit.size)
         else:
             self._row = self._row.after(found.commit, self._newest)
             for ahead in self._row.next:
+                self._asked = max(self._asked, ahead + 1)
                 if ahead not in self._kept:
                     self.storage.expect(log_path(paths.commit_name(ahead)))
             if version >= self._newest:
@@ -128,23 +140,34 @@ class DeltaLog:
 
     async def _entry(self, version: int, path: str, with_stats: bool) -> LogEntry:
         with self._named(version, path):
-            parse = partial(commits.parse, version, with_stats=with_stats)
+            parse = partial(digested, partial(commits.parse, version, with_stats=with_stats))
             if self.storage.remote:
-                kept = self._kept.pop(version) if version in self._kept else None
-                data, stat = kept or await self.storage.fetch(path, CHUNK + 1)
-                commit = await self._made(path, data, parse)
+                data, stat = await self._fetched(version, path)
+                commit, digest = await self._made(path, data, parse)
             elif (at_once := await self._in_bulk(version, path, parse)) is not None:
                 return at_once
             else:
-                # A file may still be written to. The later its size is looked at, the sooner that shows.
-                commit = await self._parsed(path, parse)
-                stat = await self.storage.stat(path)
-            if commit.size != stat.size:
+                data, stat = await self.storage.fetch(path, CHUNK + 1)
+                commit, digest = await self._made(path, data, parse)
+            now = stat
+            if not self.storage.remote or len(data) > CHUNK:
+                # A file may still be written to: the later its size is looked at, the sooner that shows. Large ones are opened twice.
+                now = await self.storage.stat(path)
+            if commit.size != now.size or (len(data) > CHUNK and now.identity != stat.identity):
                 raise LogError("the entry changed while it was read", retriable=True)
-            return LogEntry(commit, stat.modified_ms)
+            return LogEntry(commit, stat, digest)
+
+    async def _fetched(self, version: int, path: str) -> tuple[bytes, Stat]:
+        """A remote entry's bytes, or of a large one the first, and its stat."""
+        if version in self._kept:
+            return self._kept.pop(version)
+        if version < self._stale:
+            with contextlib.suppress(NotFoundError):
+                await self.storage.fetch(path, CHUNK + 1)
+        return await self.storage.fetch(path, CHUNK + 1)
 
     async def _in_bulk(
-        self, version: int, path: str, parse: Callable[[bytes | Iterable[bytes]], Commit]
+        self, version: int, path: str, parse: Callable[[bytes | Iterable[bytes]], tuple[Commit, str]]
     ) -> LogEntry | None:
         """An entry that was read together with others; None of one that was not, or that was not whole then."""
         held = await self._bulk.take(version)
@@ -152,10 +175,10 @@ class DeltaLog:
             return None
         data, stat = held
         with contextlib.suppress(LogError):
-            commit = await self._made(path, data, parse)
+            commit, digest = await self._made(path, data, parse)
             # An empty one may have had nothing written to it yet.
             if commit.size == stat.size != 0:
-                return LogEntry(commit, stat.modified_ms)
+                return LogEntry(commit, stat, digest)
         self._bulk.forget()
         return None
 
@@ -176,6 +199,60 @@ class DeltaLog:
                 return parse(iter(partial(file.read, CHUNK), b""))
         except (pa.ArrowException, OSError) as error:
             raise StorageError(f"reading failed: {error}", path=path, retriable=True) from error
+
+    async def seen(self, version: int) -> Seen:
+        """An entry as it is now, its actions aside. It stands for what is read after it, where nothing else does yet.
+
+        Raises:
+            NotFoundError: it is not there, or has no bytes yet.
+        """
+        found, data = await self._looked_at(version)
+        self.history.saw(found)
+        if len(data) <= min(CHUNK, KEPT_BYTES):
+            self._kept[version] = data, found.stat
+        return found
+
+    async def digest(self, version: int) -> str | None:
+        """The hash of an entry's bytes; None where it is not there."""
+        with contextlib.suppress(NotFoundError):
+            return (await self.seen(version)).digest
+        return None
+
+    async def read_again(self, version: int) -> Seen:
+        """The same, and nothing is kept."""
+        return (await self._looked_at(version))[0]
+
+    async def _looked_at(self, version: int) -> tuple[Seen, bytes]:
+        path = log_path(paths.commit_name(version))
+        with self._named(version, path):
+            data, stat = await self.storage.fetch(path, CHUNK + 1)
+            size, digest = await self._made(path, data, partial(digested, size_of))
+            if not size:
+                raise NotFoundError("the entry is empty", path=path)
+            return Seen(version, replace(stat, size=size), digest), data
+
+    async def split(self, version: int, size: int) -> tuple[str, bytes]:
+        """The hash of an entry's first `size` bytes, and some of those after them."""
+        path = log_path(paths.commit_name(version))
+        with self._named(version, path):
+            begun, rest = await self.storage.read(path, 0, size), await self.storage.read(path, size, INLINE)
+            return digested(size_of, begun)[1], rest
+
+    async def _anchor(self, version: int) -> None:
+        """Before the state at a version is read: an entry that stands for it, where none does yet."""
+        for each in (version, version + 1, version - 1):
+            if self.history.anchored or each < 0:
+                return
+            with contextlib.suppress(NotFoundError):
+                await self.seen(each)
+
+    def forget(self) -> None:
+        """Drop what was read and not asked for yet: it may be another log's."""
+        self._stale = self._asked
+        self._row = _Row()
+        self._bulk.forget()
+        self._kept.clear()
+        self._kept_bytes = 0
 
     async def stat(self, version: int) -> Stat:
         """The log file of a version. NotFoundError where there is none."""
@@ -221,23 +298,26 @@ class DeltaLog:
                     if name is not None:
                         yield name, stat
 
-    async def segment(self, version: int | None = None) -> Segment:
+    async def segment(self, version: int | None = None, *, state_only: bool = False) -> Segment:
         """Which files give the state at `version` (None: the newest).
+
+        With `state_only`, the newest may be a checkpoint's whose commit is lost: its state is there, its changes are not.
 
         Raises:
             NotATableError: there is no log.
-            LogError, GapError: see `SegmentBuilder.finish`.
+            LogError, GapError: see `SegmentBuilder.finish`; or the newest commit is older than the newest checkpoint.
         """
         hint = await self.hint()
         if hint is not None and (version is None or hint <= version):
             builder = await self._fold(version, start_after=before(hint))
-            if builder.checkpoint is not None:
+            if builder.checkpoint is not None and (state_only or version is not None or builder.has_newest_commit):
                 with self._named(version):
                     return builder.finish()
-            logger.warning(
-                "_last_checkpoint names a checkpoint that is not there or not complete; listing the whole log",
-                extra={"table": self.storage.uri, "version": hint},
-            )
+            if builder.checkpoint is None:
+                logger.warning(
+                    "_last_checkpoint names a checkpoint that is not there or not complete; listing the whole log",
+                    extra={"table": self.storage.uri, "version": hint},
+                )
         builder = await self._fold(version)
         if builder.latest is None and builder.checkpoint is None:
             raise NotATableError(
@@ -245,8 +325,24 @@ class DeltaLog:
                 table=self.storage.uri,
                 hint=f"Expected files such as {log_path(paths.commit_name(0))}",
             )
+        if version is None and not state_only and not builder.has_newest_commit:
+            await self._refuse_lost_commit(builder)
         with self._named(version):
             return builder.finish()
+
+    async def _refuse_lost_commit(self, builder: SegmentBuilder) -> None:
+        assert builder.checkpoint is not None
+        newest = builder.checkpoint.version
+        try:
+            await self.stat(newest)  # a listing may miss what comes while it is made
+        except NotFoundError:
+            found = "it has no commit" if builder.latest is None else f"its newest commit is version {builder.latest}"
+            raise GapError(
+                f"the log has a checkpoint of version {newest}, but {found}: the changes up to version {newest} cannot be read",
+                table=self.storage.uri,
+                version=newest,
+                hint="Restore the log entries that are missing; `cdfd.snapshot` can still read the rows of the checkpoint",
+            ) from None
 
     async def _fold(self, version: int | None, start_after: str = "") -> SegmentBuilder:
         builder = SegmentBuilder(version)
@@ -317,9 +413,11 @@ class DeltaLog:
         with self._named(found.version):
             return found.finish()
 
-    async def found_header(self, version: int | None = None) -> PartialHeader:
-        """The same, whatever the table asks for and however little the log holds."""
-        segment = await self.segment(version)
+    async def found_header(self, version: int | None = None, *, state_only: bool = False) -> PartialHeader:
+        """The same, whatever the table asks for and however little the log holds; `state_only` as for `segment`."""
+        segment = await self.segment(version, state_only=state_only)
+        await self._anchor(segment.version)
+        self._asked = max(self._asked, segment.version + 1)
         found = PartialHeader(segment.version)
         backwards = segment.commits[::-1]
         listed = Listed(self.storage, () if self.storage.remote else backwards)
@@ -336,6 +434,8 @@ class DeltaLog:
             with self._named(segment.checkpoint.version):
                 state = await checkpoint_files.read_header(self.storage, segment.checkpoint)
             found = found.before(state.protocol, state.metadata, segment.checkpoint.path)
+        if not self.storage.remote:
+            self._kept.clear()
         return found
 
     async def _scanned(self, version: int, stat: Stat, data: bytes | None) -> PartialHeader:
@@ -344,6 +444,8 @@ class DeltaLog:
         A remote one is kept: whoever asks for the header of a table reads on from there.
         """
         scan = partial(headers.scan, version)
+        if data is None and version in self._kept:
+            data = self._kept[version][0]
         if data is not None:
             return await self._made(stat.path, data, scan)
         if not self.storage.remote or self._kept_bytes + stat.size > KEPT_BYTES:
@@ -368,7 +470,8 @@ class DeltaLog:
             UnsupportedError: the table asks for what cdfd does not implement.
             LogError: the log is broken or does not reach back that far.
         """
-        segment = await self.segment(version)
+        segment = await self.segment(version, state_only=True)
+        await self._anchor(segment.version)
         state: Snapshot | None = None
         start = 0
         if segment.checkpoint is not None:

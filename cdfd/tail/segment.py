@@ -85,6 +85,11 @@ class SegmentBuilder:
             self._commits.pop()
             self.latest = self._commits[-1][0] if self._commits else None
 
+    @property
+    def has_newest_commit(self) -> bool:
+        """Whether no checkpoint that was listed is newer than all commits. The newest commit is never cleaned up, so it was lost else."""
+        return self.checkpoint is None or (self.latest is not None and self.latest >= self.checkpoint.version)
+
     def _within(self, version: int) -> bool:
         return self.wanted is None or version <= self.wanted
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from cdfd.delta import paths
@@ -29,11 +29,13 @@ class Beginning:
         table_id: `metaData.id`.
         version: the first version to deliver.
         snapshot: whether its live rows are delivered, instead of its changes.
+        digest: hash of the log entry of the version that the first row follows, or is of; None where there is none.
     """
 
     table_id: str
     version: int
     snapshot: bool = False
+    digest: str | None = field(default=None, compare=False)
 
 
 async def awaited_start(tailer: Tailer, start: Start) -> int:
@@ -65,15 +67,18 @@ async def beginning(log: DeltaLog, start: Start | Bound, now_ms: int) -> Beginni
 
     Raises:
         ConfigError, LogError: as `start_version` and `DeltaLog.header` say; also for a version after the one that comes next.
+        TableChangedError: the table is replaced while it is looked at.
     """
-    header = await log.header()
-    if start == "snapshot":
-        return Beginning(header.metadata.id, header.version, snapshot=True)
-    wanted = parsed(start)
-    version = await start_version(log, wanted, now_ms)
-    if isinstance(wanted, int):
-        await check_there(log, version, header.version + 1)
-    return Beginning(header.metadata.id, version)
+    snapshot, wanted = start == "snapshot", None if start == "snapshot" else parsed(start)
+    while True:
+        header = await log.header()
+        version = header.version if wanted is None else await start_version(log, wanted, now_ms)
+        if isinstance(wanted, int):
+            await check_there(log, version, header.version + 1)
+        basis = version if snapshot else version - 1
+        digest = await log.digest(basis) if basis >= 0 else None
+        if await log.history.confirm(header.metadata.id):
+            return Beginning(header.metadata.id, version, snapshot, digest)
 
 
 async def _awaited(tailer: Tailer, start: Bound) -> Bound:

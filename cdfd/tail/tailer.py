@@ -3,6 +3,9 @@
 A tailer asks for version v+1 by name. Where it is not there, it waits for a hint from the file system or for the poll interval, and asks
 again: one request per poll, no listing. It lists only to find out why nothing comes: at its first miss, and once in a long while that
 nothing came.
+
+What it gives continues what it gave before: entries are read in runs, and a run is given once `History` says that the log was not replaced
+meanwhile. A run is one entry at the tip of a table, and more where more are there. While nothing comes, the last entry is looked at too.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ import math
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
+from cdfd.errors import CdfdError, LogError, NotFoundError
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import found_instead
+from cdfd.tail import history
 from cdfd.tail.clock import Clock
 from cdfd.tail.log import DeltaLog, LogEntry, NotATableError, before
 from cdfd.tail.watch import Backoff, Watch
@@ -26,19 +30,16 @@ SETTLE_SECONDS = 5.0
 """How long an entry that cannot be parsed may take to become whole: some writers' files are visible while they are written."""
 SETTLE_STEP = 0.02
 DOUBT_SECONDS = 60.0
-"""How often a reader that nothing comes to makes sure that there is nothing, and one that is busy that the table is still the one it read."""
+"""How often a reader that nothing comes to lists the log, to find versions that are missing."""
 
 REMOTE_DOUBT_SECONDS = 900.0
 """The same for a table in a store, where a listing costs as much as a dozen looks."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """An entry's file as it was when it was read."""
-
-    version: int
-    size: int
-    modified_ms: int
+LOOK_SECONDS = 30.0
+"""How often a reader that nothing comes to looks at its last entry, in a store; elsewhere it does whenever it looks for the next one."""
+RUN, RUN_BYTES = 64, 4 << 20
+"""Entries that are read, and their bytes, before they are known to continue those before, at most."""
+AT_ONCE = 3
+"""Entries that were there one after the other, before a run is more than one."""
 
 
 @dataclass(slots=True)
@@ -63,9 +64,9 @@ class Tailer:
     table_id: str | None = None
     replacements: bool = False
     idle: asyncio.Event = field(default_factory=asyncio.Event)
-    _last: _Seen | None = None
+    _there: int = 0
     _explained: float = -math.inf
-    _verified: float = -math.inf
+    _looked: float = -math.inf
 
     async def wait_for_table(self) -> bool:
         """Return once the log has an entry; whether that had to be waited for, which it says once."""
@@ -100,26 +101,58 @@ class Tailer:
         """
         version = start
         while until is None or version <= until:
-            entry = await self._next(version)
-            if entry.commit.metadata is not None:
-                if self.replacements:
-                    self.table_id = entry.commit.metadata.id
-                self.check_id(entry.commit.metadata.id, version)
-            yield entry
-            version += 1
+            for entry in await self._run(version, until):
+                if entry.commit.metadata is not None:
+                    if self.replacements:
+                        self.table_id = entry.commit.metadata.id
+                    self.check_id(entry.commit.metadata.id, entry.commit.version)
+                yield entry
+                version = entry.commit.version + 1
+
+    async def resume(self, table_id: str, version: int, digest: str | None) -> None:
+        """Go on from a position of the table `table_id`, to which the entry of `version` has led; `digest` is its hash, None where not known.
+
+        Raises:
+            TableChangedError: that entry is another one now.
+        """
+        self.table_id = table_id
+        if digest is not None:
+            await self.log.history.compare(version, digest, table_id)
+
+    async def confirm(self) -> bool:
+        """As `History.confirm`, for the table that is known so far."""
+        self._looked = self.clock.monotonic()
+        return await self.log.history.confirm(self.table_id)
+
+    async def _run(self, version: int, until: int | None) -> list[LogEntry]:
+        """The entry of a version, waited for, and as many after it as are there: they continue what was read before."""
+        while True:
+            entries = [await self._next(version)]
+            limit = max(1, min(RUN, self._there - AT_ONCE))
+            size = entries[0].commit.size
+            while len(entries) < limit and size < RUN_BYTES and (until is None or version + len(entries) <= until):
+                try:
+                    entry = await self.log.entry(version + len(entries))
+                except CdfdError:
+                    break  # it is asked for again, by itself
+                if not entry.commit.size:
+                    break
+                entries.append(entry)
+                size += entry.commit.size
+            if await self.confirm():
+                self._there += len(entries)
+                return entries
 
     async def _next(self, version: int) -> LogEntry:
-        missed = False
         while True:
             entry = await self._try(version)
             if entry is not None:
-                if missed or self._long_since(self._verified):
-                    await self._verify(version)
                 self.backoff = self.backoff.reset()
-                self._last = _Seen(version, entry.commit.size, entry.modified_ms)
                 self.idle.clear()
                 return entry
-            missed = True
+            self._there = 0
+            if not self.log.storage.remote or self.clock.monotonic() - self._looked >= LOOK_SECONDS:
+                await self.confirm()
             if self._long_since(self._explained):
                 await self._explain_absence(version)
             self.idle.set()
@@ -162,57 +195,26 @@ class Tailer:
             return True  # its writer took it back; the next look tells
         return self.clock.now_ms() - stat.modified_ms < SETTLE_SECONDS * 1000
 
-    async def _verify(self, version: int) -> None:
-        """Refuse `version`, which is there, where it is not the next one of the table that was read.
-
-        A table that was deleted and created anew may have caught up with us while we waited.
-        """
-        self._verified = self.clock.monotonic()
-        if self._last is not None and not await self._is_unchanged(self._last):
-            await self.check_table(version)
-
-    async def _is_unchanged(self, seen: _Seen) -> bool:
-        try:
-            stat = await self.log.stat(seen.version)
-        except NotFoundError:
-            return False
-        return (stat.size, stat.modified_ms) == (seen.size, seen.modified_ms)
-
     async def _explain_absence(self, version: int) -> None:
         """The next version is not there: refuse where that is not simply because it is yet to come."""
         self._explained = self.clock.monotonic()
-        later = [name.version async for name, _ in self.log.list_names(before(version)) if name.kind == "commit"]
-        if later and later[0] > version:
-            await self._refuse_gap(version, later[0], later[-1])
-        elif later:
+        names = [name async for name, _ in self.log.list_names(before(version))]
+        later = [name.version for name in names if name.kind == "commit"]
+        newest = max((name.version for name in names if name.kind == "commit" or name.is_checkpoint), default=-1)
+        if later and later[0] == version:
             # It came after the look; or the store lists what cannot be read yet, which is waited for.
             logger.debug("version %d is listed since it was looked for", version, extra={"table": self.log.storage.uri})
-        elif self._last is None or not await self._is_unchanged(self._last):
-            newest = await self.check_table()
-            if self._last is not None and newest < self._last.version:
-                raise LogError(
-                    f"the log ends at version {newest} now, although version {self._last.version} was there",
-                    table=self.log.storage.uri,
-                    version=version,
-                    hint="It was replaced by an older copy; `cdfd progress reset` to start over",
-                )
+        elif newest >= version:
+            await self._refuse_gap(version, later[0] if later else newest + 1, newest)
+        elif not self.log.history.anchored:
+            await self.check_table()
 
     async def _refuse_gap(self, version: int, next_version: int, newest: int) -> None:
         try:
             # It may have come since it was looked for, and a listing may miss what comes while it is made.
             await self.log.stat(version)
         except NotFoundError:
-            missing = (
-                f"version {version} is"
-                if next_version <= version + 1
-                else f"versions {version} to {next_version - 1} are"
-            )
-            raise GapError(
-                f"{missing} missing, although the log goes on to version {newest}",
-                table=self.log.storage.uri,
-                version=version,
-                hint="Log clean-up was faster than this reader, or entries were lost; `cdfd progress reset` to start again from a snapshot",
-            ) from None
+            raise history.missing(version, next_version, newest, self.log.storage.uri) from None
 
     async def check_table(self, version: int | None = None) -> int:
         """Refuse where the table as of `version` (None: the newest) is not the one known so far.
@@ -229,12 +231,7 @@ class Tailer:
         except NotATableError:
             if self.table_id is None:
                 raise
-            raise TableChangedError(
-                f"the table {self.table_id} was deleted",
-                table=self.log.storage.uri,
-                version=version,
-                hint="Nothing more will come from it; remove it from the configuration, or restore it",
-            ) from None
+            raise history.deleted(self.table_id, self.log.storage.uri) from None
         self.check_id(header.metadata.id, header.version)
         return header.version
 
@@ -246,10 +243,4 @@ class Tailer:
         """
         if self.table_id is None:
             self.table_id = found
-        elif found != self.table_id:
-            raise TableChangedError(
-                f"the table was deleted and created anew, or replaced: its id was {self.table_id} and is {found} now",
-                table=self.log.storage.uri,
-                version=version,
-                hint="Positions of the old table mean nothing in the new one; `cdfd progress reset` to start over",
-            )
+        history.check_id(self.table_id, found, version, self.log.storage.uri)

@@ -187,6 +187,49 @@ class TestStat:
         asyncio.run(scenario())
 
 
+class TestIdentity:
+    """Which writing of an object it is: the same by every way to ask, another one for each writing that a reader could take for it."""
+
+    def test_it_is_the_same_until_the_object_is_written_again(self, store: Storage) -> None:
+        async def scenario() -> None:
+            await store.put("t/x", b"12345")
+            first = await store.stat("t/x")
+            assert first.identity
+            for _ in range(2):
+                assert (await store.stat("t/x")).identity == first.identity
+                assert (await store.fetch("t/x", 9))[1].identity == first.identity
+                assert (await store.fetch_many(["t/x"], 9))[0][1].identity == first.identity
+                assert [found.identity for found in await listed(store, "t/")] == [first.identity]
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize("removed", [False, True])
+    def test_other_bytes_have_another_one(self, store: Storage, removed: bool) -> None:
+        """Or the one they had is not settled, where the store cannot tell writings of one moment apart."""
+
+        async def scenario() -> None:
+            await store.put("x", b"12345")
+            first = await store.stat("x")
+            if removed:
+                await store.delete("x")
+            await store.put("x", b"54321")
+            second = await store.stat("x")
+            assert second.identity != first.identity or not first.settled
+
+        asyncio.run(scenario())
+
+    def test_it_settles(self, store: Storage) -> None:
+        async def scenario() -> None:
+            await store.put("x", b"12345")
+            async with asyncio.timeout(30):
+                while not (first := await store.stat("x")).settled:
+                    await asyncio.sleep(0.02)
+            await store.put("x", b"54321")
+            assert (await store.stat("x")).identity != first.identity
+
+        asyncio.run(scenario())
+
+
 class TestWriting:
     def test_put_replaces(self, store: Storage) -> None:
         async def scenario() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ pytest.importorskip("pyspark")
 
 import cdfd
 from cdfd.demo.writer import TableWriter
-from cdfd.errors import ConfigError, LogError, TableChangedError
+from cdfd.errors import ConfigError, TableChangedError
 from cdfd.spark.source import CdfdSource
 from cdfd.spark.stream import StreamReader
 from cdfd.storage.local import LocalStorage
@@ -151,8 +152,30 @@ def test_another_table_in_its_place(tmp_path: Path) -> None:
     copy = table(tmp_path / "d", 2)
     with reading(copy, startingVersion=0) as reader:
         reader.partitions(offset, offset)
-        with pytest.raises(LogError, match="the log ends at version 1, although version 4 was read"):
+        with pytest.raises(TableChangedError, match="the log ends at version 1 now, although version 4 was there"):
             reader.latestOffset()
+    fork = table(tmp_path / "e", 7)
+    with reading(fork, startingVersion=0) as reader:
+        reader.partitions(offset, offset)
+        with pytest.raises(
+            TableChangedError, match=r"another one of the same id.*version 4 is not the one that was read"
+        ):
+            reader.latestOffset()
+
+
+def test_a_micro_batch_that_is_run_again_on_a_copy_that_went_another_way(tmp_path: Path) -> None:
+    """What it began with is there, what it ended with is not."""
+    path = table(tmp_path / "a", 3)
+    shutil.copytree(path, tmp_path / "b")
+    for copy in ("a", "b"):
+        insert(str(tmp_path / copy), 2, lake.rows(9))
+    with reading(path, startingVersion=1) as reader:
+        start, end = reader.initialOffset(), reader.latestOffset()
+    with (
+        reading(str(tmp_path / "b"), startingVersion=1) as reader,
+        pytest.raises(TableChangedError, match="version 3 is not the one that was read"),
+    ):
+        reader.partitions(start, end)
 
 
 def test_an_offset_that_the_plan_does_not_have(tmp_path: Path) -> None:

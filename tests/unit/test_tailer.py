@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from lake import Lake, checkpoint, entry_path, manual_clock, rows, run, table
+from lake import SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
 
 from cdfd.delta.commit import serialize
+from cdfd.demo.writer import TableWriter
 from cdfd.errors import GapError, LogError, TableChangedError
 from cdfd.storage.local import LocalStorage
 from cdfd.table import Table
@@ -104,10 +105,14 @@ class TestOrder:
 
 
 class TestRequests:
-    def test_an_idle_poll_is_one_read(self) -> None:
+    @pytest.mark.parametrize("remote", [False, True])
+    def test_an_idle_poll_is_one_read(self, remote: bool) -> None:
+        """And a look at the last entry: each time where that costs next to nothing, and every half a minute in a store."""
+
         async def scenario() -> None:
             clock = manual_clock()
             lake = Lake(clock)
+            lake.remote = remote
             await table(lake, 3, clock)
             async with following(lake, clock) as reader:
                 for delay in (1, 2, 4, 8, 8):
@@ -115,7 +120,12 @@ class TestRequests:
                     await reader.after(delay - 0.001)
                     assert lake.calls == []
                     await reader.after(0.001)
-                    assert lake.calls == [("read", entry_path(3))]
+                    assert lake.calls == [("read", entry_path(3))] + [("stat", entry_path(2))] * (not remote)
+                lake.calls.clear()
+                for _ in range(4):
+                    await reader.after(8)
+                assert lake.calls.count(("read", entry_path(3))) == 4
+                assert lake.calls.count(("stat", entry_path(2))) == (1 if remote else 4)
 
         run(scenario())
 
@@ -395,8 +405,9 @@ class TestGaps:
         async def scenario() -> None:
             clock = manual_clock()
             lake, other = Lake(clock), Lake(clock)
-            await table(lake, 3, clock)
-            writer = await table(other, 5, clock)
+            writer = await table(lake, 5, clock)
+            other.copy_from(lake)
+            lake.forget(entry_path(3), entry_path(4))
 
             def commit(method: str, path: str) -> None:
                 if method == "list":
@@ -453,6 +464,33 @@ class TestOtherTables:
                 with pytest.raises(TableChangedError, match="its id was old and is new"):
                     await reader.after(0.5)
                 assert reader.versions == [0, 1, 2]
+
+        run(scenario())
+
+    @pytest.mark.parametrize("common", [1, 2, 3])
+    @pytest.mark.parametrize("versions", [3, 4, 9])
+    def test_a_copy_that_went_another_way(self, versions: int, common: int) -> None:
+        """It has the same id, and so many versions in common with the one that was read: all three, or an older state."""
+
+        async def scenario() -> None:
+            clock = manual_clock()
+            lake, copy = Lake(clock), Lake(clock)
+            writer = await table(lake, 3, clock)
+            copy.copy_from(lake)
+            copy.forget(*map(entry_path, range(common, 3)))
+            forked = TableWriter(copy, SCHEMA, clock=clock, table_id="T", version=common - 1)
+            for version in range(common, versions):
+                await forked.insert(rows(100 + version))
+            async with following(lake, clock) as reader:
+                clock.advance(0.5)
+                lake.forget("")
+                lake.copy_from(copy)
+                if common == 3:
+                    assert await reader.after(DOUBT_SECONDS) == list(range(versions))
+                    return
+                with pytest.raises(TableChangedError, match=r"of the same id.*version 2 is not the one that was read"):
+                    await reader.after(0.5)
+                assert reader.versions == list(range(writer.version + 1))
 
         run(scenario())
 
@@ -519,8 +557,8 @@ class TestOtherTables:
             await table(lake, 5, clock)
             async with following(lake, clock) as reader:
                 lake.forget(entry_path(3), entry_path(4))
-                with pytest.raises(LogError, match="ends at version 2 now, although version 4 was there"):
-                    await reader.after(DOUBT_SECONDS)
+                with pytest.raises(TableChangedError, match="ends at version 2 now, although version 4 was there"):
+                    await reader.after(1)
 
         run(scenario())
 

@@ -1,6 +1,7 @@
 """Positions as Kafka records: what is in them, and the newest one of a table.
 
-    {"pipeline":"shop","table":"orders"} -> {"table_id":"5f...","version":12,"part":0,"phase":"stream","ordinal":0,"writer":{...}}
+    {"pipeline":"shop","table":"orders"} -> {"table_id":"5f...","version":12,"part":0,"phase":"stream","ordinal":0,"digest":"9c...",
+     "writer":{...}}
 
 A record is written in the transaction that carries the rows before its position, so it is there exactly if they are. One without a value
 takes back all before it. Readers ignore fields that they do not know.
@@ -15,7 +16,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -71,7 +72,7 @@ def key_of(pipeline: str, table: str) -> bytes:
 def value_of(progress: Progress) -> bytes:
     """The value of a record."""
     writer = {"host": socket.gethostname(), "pid": os.getpid(), "cdfd": __version__}
-    document: dict[str, Any] = asdict(progress.position)
+    document: dict[str, Any] = progress.position.fields()
     if progress.counts:
         document["counts"] = dict(progress.counts)
     if progress.announced:
@@ -100,6 +101,7 @@ def progress_of(value: bytes) -> Progress:
         _number(document, "part"),
         phase,
         _number(document, "ordinal"),
+        _text(document, "digest") if "digest" in document else None,
     )
     return Progress(position, {name: _number(counts, name) for name in counts}, announced, job, whole)
 

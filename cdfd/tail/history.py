@@ -1,0 +1,289 @@
+"""Whether a log is still the one that was read: a table may be replaced under its reader, by another one or by a copy of itself.
+
+One entry that was read, the anchor, stands for all that was read after it. It is looked at again after that: where it is the same writing, or
+the same bytes, the log was not replaced meanwhile. A log is replaced as a whole or from its first entry on, so the anchor of a replaced log
+is gone or another one before a later entry can be read.
+
+    read 6 (the anchor) ... read 7, 8, 9 ... is 6 as it was? Then 7, 8 and 9 continue it, and 9 is the anchor of what comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow.compute as pc
+
+from cdfd.delta.commit import Commit
+from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
+from cdfd.storage.base import Stat
+
+if TYPE_CHECKING:
+    from cdfd.tail.log import DeltaLog
+
+T = TypeVar("T")
+
+START_OVER = "Positions of the old table mean nothing in the new one; `cdfd progress reset` to start over"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A log entry as it was read.
+
+    Attributes:
+        version: of the table.
+        stat: what the file was.
+        digest: of its bytes; see `digested`.
+        file: path of a file that it adds or removes. None where it does neither, or nobody looked.
+        applied: whether its actions were taken. The entry must not grow any more then.
+    """
+
+    version: int
+    stat: Stat
+    digest: str
+    file: str | None = None
+    applied: bool = False
+
+    @classmethod
+    def of(cls, commit: Commit, stat: Stat, digest: str) -> Seen:
+        """An entry whose actions are taken."""
+        named = commit.adds or commit.removes
+        return cls(commit.version, stat, digest, named[0].path if named else None, applied=True)
+
+
+def digested(parse: Callable[[bytes | Iterable[bytes]], T], data: bytes | Iterable[bytes]) -> tuple[T, str]:
+    """What `parse` makes of the bytes of an entry, whole or in chunks, and their BLAKE2b hash: 16 bytes, as hexadecimal digits."""
+    summed = hashlib.blake2b(digest_size=16)
+    if isinstance(data, bytes):
+        summed.update(data)
+        return parse(data), summed.hexdigest()
+    made = parse(_summed(data, summed))
+    return made, summed.hexdigest()
+
+
+def size_of(data: bytes | Iterable[bytes]) -> int:
+    """How many bytes there are: a `parse` for `digested`."""
+    return len(data) if isinstance(data, bytes) else sum(map(len, data))
+
+
+def _summed(chunks: Iterable[bytes], summed: Any) -> Iterator[bytes]:
+    for chunk in chunks:
+        summed.update(chunk)
+        yield chunk
+
+
+class History:
+    """What was read of a log, and whether that is of one history."""
+
+    def __init__(self, log: DeltaLog) -> None:
+        self._log = log
+        self._anchor: Seen | None = None
+        self._latest: Seen | None = None
+        self._rewritten = False
+        self.restarts = 0
+        """How often what was read so far did not count any more."""
+
+    @property
+    def anchored(self) -> bool:
+        """Whether there is an entry that stands for what is read."""
+        return self._anchor is not None
+
+    def saw(self, entry: Seen) -> None:
+        """An entry was read."""
+        if self._anchor is None:
+            self._anchor = entry
+        elif self._latest is None or entry.version >= self._latest.version:
+            self._latest = entry
+
+    async def confirm(self, table_id: str | None = None) -> bool:
+        """Make sure that all that was read so far is of one log: one request, where nothing is amiss.
+
+        Args:
+            table_id: `metaData.id` of the table as of the anchor, where known.
+
+        Returns:
+            True where it is. False where the anchor has the same bytes, but was written again: the log is the same now, and what was read
+            since the anchor has to be read again.
+
+        Raises:
+            TableChangedError: the log is another one, or the table is gone.
+            GapError: the anchor is gone, and nothing proves that the log is the same.
+            LogError: the log cannot be read.
+        """
+        anchor, latest = self._anchor, self._latest
+        if anchor is None:
+            return True
+        found = await self._again(anchor)
+        if found is None:
+            await self._without(anchor, table_id)
+            return False
+        if found.digest != anchor.digest:
+            await self._compare(anchor, table_id)
+        if found.stat.identity != anchor.stat.identity:
+            await self._check_id(table_id, anchor.version)
+            if not self._rewritten:
+                self._rewritten = True
+                self._move(found)
+                return False
+            # In some mounted stores a file has another number at every look: the bytes are what there is to compare.
+        else:
+            self._rewritten = False
+        if latest is not None and latest.version >= anchor.version:
+            self._anchor = latest
+            self._latest = None if self._latest is latest else self._latest
+        else:
+            self._anchor = found
+        return True
+
+    async def compare(self, version: int, digest: str, table_id: str) -> None:
+        """Make sure that the entry of a version is one that was read long ago. One that is not in the log any more cannot be compared.
+
+        Raises:
+            TableChangedError: it is another one, or the log ends before it.
+        """
+        try:
+            found = await self._log.seen(version)
+        except NotFoundError:
+            newest = max(await self._versions(), default=None)
+            if newest is not None and newest < version:
+                await self._check_id(table_id, None)
+                raise ends_before(newest, version, self._table) from None
+            return
+        if found.digest != digest:
+            await self._check_id(table_id, version)
+            raise other_history(version, self._table)
+
+    @property
+    def _table(self) -> str:
+        return self._log.storage.uri
+
+    def _move(self, anchor: Seen | None) -> None:
+        """What was read so far counts no more."""
+        self._anchor, self._latest = anchor, None
+        self.restarts += 1
+        self._log.forget()
+
+    async def _again(self, anchor: Seen) -> Seen | None:
+        """The anchor as it is now; None where it is gone."""
+        try:
+            if anchor.stat.settled and anchor.stat.identity:
+                stat = await self._log.stat(anchor.version)
+                if stat.identity == anchor.stat.identity:
+                    return anchor
+            found = await self._log.read_again(anchor.version)
+        except NotFoundError:
+            return None
+        return replace(anchor, stat=found.stat, digest=found.digest)
+
+    async def _compare(self, anchor: Seen, table_id: str | None) -> None:
+        """The anchor's bytes are others: an error, but where they only became more before anybody took them for all."""
+        begun, rest = await self._log.split(anchor.version, anchor.stat.size)
+        grown = begun == anchor.digest
+        if grown and (not anchor.applied or not rest.strip()):
+            return
+        await self._check_id(table_id, anchor.version)
+        if grown:
+            raise LogError(
+                "the entry grew after it was read",
+                table=self._table,
+                version=anchor.version,
+                hint="Its writer leaves entries unfinished for longer than cdfd waits: what it added later is not delivered",
+            )
+        raise other_history(anchor.version, self._table)
+
+    async def _without(self, anchor: Seen, table_id: str | None) -> None:
+        """The anchor is gone: an error, but where log clean-up removed it, and the log as it is now has its actions."""
+        versions = await self._versions()
+        if not versions:
+            raise deleted(table_id, self._table)
+        self._move(None)
+        await self._check_id(table_id, None)
+        if versions[-1] < anchor.version:
+            raise ends_before(versions[-1], anchor.version, self._table)
+        if versions[0] > anchor.version + 1:
+            raise missing(anchor.version + 1, versions[0], versions[-1], self._table)
+        if anchor.version in versions:
+            self._move(anchor)
+        elif versions[0] < anchor.version or not await self._has(anchor.file):
+            raise GapError(
+                f"version {anchor.version}, which was read, is not in the log any more, and nothing proves that what is there continues it",
+                table=self._table,
+                version=anchor.version,
+                hint="Where log clean-up removed it, start again: cdfd goes on with the table of that id",
+            )
+
+    async def _has(self, path: str | None) -> bool:
+        """Whether a file is in the table's state, removed or not. Names of files are unique: one version has added it, or removed it."""
+        if path is None:
+            return False
+        state = await self._log.snapshot(with_tombstones=True)
+        files = (state.live().table, state.tombstones().table)
+        return any(bool(pc.any(pc.equal(table.column("path"), path)).as_py()) for table in files)
+
+    async def _versions(self) -> list[int]:
+        return [name.version async for name, _ in self._log.list_names() if name.kind == "commit"]
+
+    async def _check_id(self, known: str | None, version: int | None) -> None:
+        """Refuse a log of another table id at a version (None: the newest). One that cannot be read is refused by whoever reads it next."""
+        if known is not None:
+            with contextlib.suppress(LogError):
+                header = await self._log.header(version)
+                check_id(known, header.metadata.id, header.version, self._table)
+
+
+def check_id(known: str, found: str, version: int, table: str) -> None:
+    """Refuse another table id than the one that is known.
+
+    Raises:
+        TableChangedError: naming both.
+    """
+    if known != found:
+        raise TableChangedError(
+            f"the table was deleted and created anew, or replaced: its id was {known} and is {found} now",
+            table=table,
+            version=version,
+            hint=START_OVER,
+        )
+
+
+def other_history(version: int, table: str) -> TableChangedError:
+    """The id is the same, an entry that was read is another one."""
+    return TableChangedError(
+        f"the table was replaced by another one of the same id, a copy or an older state: version {version} is not the one that was read",
+        table=table,
+        version=version,
+        hint="Positions of the one mean nothing in the other; put the table back, or `cdfd progress reset` to start over",
+    )
+
+
+def ends_before(newest: int, version: int, table: str) -> TableChangedError:
+    """The log does not reach as far as it did."""
+    return TableChangedError(
+        f"the log ends at version {newest} now, although version {version} was there",
+        table=table,
+        version=version,
+        hint="The table was replaced by an older copy of it; put it back, or `cdfd progress reset` to start over",
+    )
+
+
+def missing(version: int, following: int, newest: int, table: str) -> GapError:
+    """The versions from `version` on, up to the one before `following`, are not there, although later ones are."""
+    gap = f"version {version} is" if following <= version + 1 else f"versions {version} to {following - 1} are"
+    return GapError(
+        f"{gap} missing, although the log goes on to version {newest}",
+        table=table,
+        version=version,
+        hint="Log clean-up was faster than this reader, or entries were lost; `cdfd progress reset` to start again from a snapshot",
+    )
+
+
+def deleted(table_id: str | None, table: str) -> TableChangedError:
+    """There is no log any more."""
+    return TableChangedError(
+        f"the table {table_id} was deleted" if table_id is not None else "the table was deleted",
+        table=table,
+        hint="Nothing more will come from it; remove it from the configuration, or restore it",
+    )
