@@ -46,7 +46,7 @@ def change_rows(runs: int) -> Iterator[Figure]:
 def json_lines(runs: int) -> Iterator[Figure]:
     uri = tables.changes_table()
     output = tables.DATA / "tail.jsonl"
-    command = [*CDFD, "tail", uri, "--from", "0", "--until", "now", "-o", str(output)]
+    command = [*CDFD, "tail", uri, "--from", "0", "--until", "now", "-o", str(output), "--overwrite"]
     found = alternating(runs, ours=lambda: process(*command))["ours"]
     with output.open("rb") as lines:
         rows = sum(1 for _ in lines)
