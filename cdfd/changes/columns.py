@@ -38,7 +38,7 @@ def _types(code: int, count: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(np.full(count, code, np.int8)), CHANGE_TYPES)
 
 
-_FEW = 256
+_FEW = 1 << 16
 _CODES: Final[Mapping[str, int]] = {change_type: code for code, change_type in enumerate(CHANGE_TYPES.to_pylist())}
 _CONSTANTS: Final = tuple(_types(code, _FEW) for code in _CODES.values())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 from cdfd.changes.columns import CHANGE_TYPE, constant_type, types_as_written
 from cdfd.changes.images import Halves, ImageCounts, Shelf
 from cdfd.changes.layout import Layout, Layouts
-from cdfd.changes.parquet import opened
 from cdfd.changes.plan import FileScan, Images
 from cdfd.changes.wanted import DAMAGED, Wanted, check_groups
 from cdfd.delta import deletion_vector, paths, values
@@ -27,6 +26,7 @@ from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, DataError, MissingFileError, NotFoundError, PathError, StorageError
 from cdfd.storage.base import ReadsAhead, Storage
 from cdfd.storage.durable import is_transient
+from cdfd.storage.parquet_reader import ParquetReader, opened
 
 BATCH_BYTES = 8 << 20
 """Uncompressed bytes that a batch should have; rows of any width cost about the same memory."""
@@ -113,7 +113,7 @@ def look(scan: FileScan, files: TableFiles) -> Halves:
 
 def count(scan: FileScan, files: TableFiles) -> int:
     """How many rows a scan of a data file has, without reading them. Raises what `read` does."""
-    with _named(scan.path), files.open(scan.path, scan.size or None) as source, opened(source, []) as file:
+    with _named(scan.path), files.open(scan.path, scan.size or None) as source, opened(source) as file:
         return _wanted(scan, files, file.metadata).count(file.metadata)
 
 
@@ -123,14 +123,14 @@ def count_images(scan: FileScan, files: TableFiles) -> ImageCounts:
         return ImageCounts.of(_types(file))
 
 
-def _types(file: pq.ParquetFile) -> Iterator[pa.Array]:
+def _types(file: ParquetReader) -> Iterator[pa.Array]:
     """The `_change_type` column of a change data file."""
     _check_change_type(file)
-    for batch in file.iter_batches(columns=[CHANGE_TYPE], use_threads=False):
+    for batch in file.batches([CHANGE_TYPE], rows=BATCH_ROWS):
         yield batch.column(0)
 
 
-def _check_change_type(file: pq.ParquetFile) -> None:
+def _check_change_type(file: ParquetReader) -> None:
     found = file.schema_arrow.names.count(CHANGE_TYPE)
     if found != 1:
         raise DataError(f"a change data file with {found} _change_type columns, not one")
@@ -179,8 +179,9 @@ def read(
     with (
         _named(scan.path),
         files.open(scan.path, scan.size or None) as source,
-        opened(source, announce=partial(_announce, source, schema, scan, files.layouts)) as file,
+        opened(source, [CHANGE_TYPE]) as file,
     ):
+        _announce(source, schema, scan, files.layouts, file)
         reader = _Reader.prepare(file, schema, scan, files)
         if _some_groups(scan) and _reads_ahead(source.__class__):
             source.will_read(reader.names, {group for _, groups in reader.row_groups() for group in groups})
@@ -191,7 +192,7 @@ def read(
             yield from map(Rows, reader.batches(batch_rows, use_threads))
 
 
-def _announce(source: Any, schema: TableSchema, scan: FileScan, layouts: Layouts, file: pq.ParquetFile) -> None:
+def _announce(source: Any, schema: TableSchema, scan: FileScan, layouts: Layouts, file: ParquetReader) -> None:
     """Let a file in a store fetch what will be read; where only some rows are wanted, which is not known yet."""
     if not _some_groups(scan) and _reads_ahead(source.__class__):
         source.will_read(layouts.of(schema, file.schema_arrow).names(scan.change_type))
@@ -265,14 +266,14 @@ def _cut(batches: Iterator[pa.RecordBatch], row: int | None) -> Iterator[Rows]:
 class _Reader:
     """A Parquet file with everything resolved that its batches have in common."""
 
-    file: pq.ParquetFile
+    file: ParquetReader
     layout: Layout
     partition_values: Mapping[str, pa.Scalar]
     change_type: str | None
     wanted: Wanted
 
     @classmethod
-    def prepare(cls, file: pq.ParquetFile, schema: TableSchema, scan: FileScan, files: TableFiles) -> _Reader:
+    def prepare(cls, file: ParquetReader, schema: TableSchema, scan: FileScan, files: TableFiles) -> _Reader:
         if scan.change_type is None:
             _check_change_type(file)
         wanted = _wanted(scan, files, file.metadata)
@@ -287,9 +288,7 @@ class _Reader:
         names = self.names
         for first_row, groups in self.row_groups():
             row = first_row
-            for batch in self.file.iter_batches(
-                batch_size=self._batch_rows(batch_rows), row_groups=groups, columns=names, use_threads=use_threads
-            ):
+            for batch in self.file.batches(names, groups, rows=self._batch_rows(batch_rows), use_threads=use_threads):
                 # What is made of views can be filtered.
                 views = self.layout.views
                 wanted = self.wanted
@@ -318,6 +317,7 @@ class _Reader:
     def _batch_rows(self, most: int) -> int:
         metadata = self.file.metadata
         size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+        # The footer says what it likes: more rows than fit into memory are not read at once for it.
         return max(1, min(most, BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)))
 
     def _logical(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -344,8 +344,9 @@ def _named(path: str) -> Iterator[None]:
         yield
     except CdfdError as error:
         raise error.within(path=path) from None
-    # UnicodeDecodeError: names of columns are not text.
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    # ValueError: UnicodeDecodeError, where names of columns are not text, among others. MemoryError: not of Arrow's, which is an
+    # ArrowException.
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         if is_transient(error):
             raise StorageError(f"the file cannot be read: {error}", path=path, retriable=True) from error
         raise DataError(f"the file cannot be read: {error}", path=path, hint=DAMAGED) from error

@@ -7,25 +7,40 @@ https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
-_TRUE, _FALSE, _BYTE, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 6, 7, 8, 9, 10, 11, 12
+_TRUE, _FALSE, _BYTE, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12
 _DEPTH = 32
+
+Buffer: TypeAlias = bytes | memoryview
+
+_V = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+# A column as writers write it: its place, then its type, encodings, and the names of its path; codec, number of values, sizes, places.
+_BEGINNING = re.compile(
+    rb"\x26" + _V + rb"\x1c\x15" + _V + rb"\x19([\x05-\xf5])([\x00-\x14]{0,14})\x19([\x18-\xe8])", re.DOTALL
+)
+_MIDDLE = re.compile(
+    rb"\x15(V)\x16(V)\x16V\x16(V)\x26(V)(?:\x26(V)|(?![\x10-\x1f\x20-\x2f]))".replace(b"V", _V), re.DOTALL
+)
 
 # Field ids of FileMetaData, RowGroup, ColumnChunk and ColumnMetaData.
 _ROW_GROUPS, _COLUMNS, _META_DATA = 4, 1, 3
-_PATH, _COMPRESSED_SIZE, _DATA_PAGE, _DICTIONARY_PAGE = 3, 7, 9, 11
+_PATH, _CODEC, _VALUES, _COMPRESSED_SIZE, _DATA_PAGE, _DICTIONARY_PAGE = 3, 4, 5, 7, 9, 11
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A column of a row group: `path` with dots, and the bytes `[start, end)` of the file."""
+    """A column of a row group: `path` with dots, the bytes `[start, end)` of the file, its codec, and how many values it has."""
 
     group: int
     path: str
     start: int
     end: int
+    codec: int = 0
+    values: int = 0
 
 
 def chunks(footer: bytes) -> list[Chunk]:
@@ -35,67 +50,164 @@ def chunks(footer: bytes) -> list[Chunk]:
         ValueError: it is damaged.
     """
     try:
-        return list(_Compact(footer).chunks())
+        return list(Compact(footer).chunks())
     except (IndexError, UnicodeDecodeError, TypeError) as error:
         raise ValueError("the footer is damaged") from error
 
 
-class _Compact:
+def _chunk(group: int, path: str, places: tuple[int, int], size: int, numbers: tuple[int, int]) -> Chunk:
+    data_page, dictionary_page = places
+    start = dictionary_page if 0 < dictionary_page < data_page else data_page
+    if start < 0 or size < 0:
+        raise ValueError("a column is before the beginning of the file")
+    return Chunk(group, path, start, start + size, *numbers)
+
+
+def _number(varint: bytes) -> int:
+    bits = int.from_bytes(varint, "little")
+    if bits > 127:
+        value = 0
+        for place, byte in enumerate(varint):
+            value |= (byte & 127) << 7 * place
+        bits = value
+    return (bits >> 1) ^ -(bits & 1)
+
+
+def _rest(data: Buffer, at: int) -> int:
+    """Where a struct ends, from a place in it on; -1 where a field says its number: it may be one that comes again."""
+    while header := data[at]:
+        at += 1
+        if header < 16:
+            return -1
+        kind = header & 15
+        if kind == _BINARY:
+            size = shift = 0
+            while (byte := data[at]) > 127:
+                size |= (byte & 127) << shift
+                shift += 7
+                at += 1
+            at += 1 + (size | byte << shift)
+        elif _BYTE < kind <= _I64:
+            while data[at] > 127:
+                at += 1
+            at += 1
+        elif kind == _STRUCT:
+            if (at := _rest(data, at)) < 0:
+                return -1
+        elif kind == _LIST:
+            if (at := _list_rest(data, at)) < 0:
+                return -1
+        elif kind not in (_TRUE, _FALSE):
+            return -1
+    return at + 1
+
+
+def _list_rest(data: Buffer, at: int) -> int:
+    """Where a list ends; -1 where it is of others than numbers and structs."""
+    count, item = data[at] >> 4, data[at] & 15
+    at += 1
+    if count == 15 or item not in (_I32, _I64, _STRUCT):
+        return -1
+    for _ in range(count):
+        if item == _STRUCT:
+            if (at := _rest(data, at)) < 0:
+                return -1
+        else:
+            while data[at] > 127:
+                at += 1
+            at += 1
+    return at
+
+
+class Compact:
     """A reader of the compact protocol: values are read in order, what is not wanted is skipped."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: Buffer, at: int = 0) -> None:
         self._data = data
-        self._at = 0
+        self._at = at
+
+    @property
+    def place(self) -> int:
+        """Where the next value begins."""
+        return self._at
 
     def chunks(self) -> Iterator[Chunk]:
-        for field, kind in self._fields():
+        """Of a footer."""
+        for field, kind in self.fields():
             if field != _ROW_GROUPS:
-                self._skip(kind)
+                self.skip(kind)
                 continue
             for group in range(self._list(kind)):
                 yield from self._group(group)
 
     def _group(self, group: int) -> Iterator[Chunk]:
-        for field, kind in self._fields():
+        for field, kind in self.fields():
             if field != _COLUMNS:
-                self._skip(kind)
+                self.skip(kind)
                 continue
             for _ in range(self._list(kind)):
                 chunk = self._column(group)
-                if chunk is not None:
-                    yield chunk
+                if chunk is None:
+                    raise ValueError("a column that is encrypted, or is not said where to find")
+                yield chunk
 
     def _column(self, group: int) -> Chunk | None:
+        return self._usual_column(group) or self._any_column(group)
+
+    def _usual_column(self, group: int) -> Chunk | None:
+        """A column as writers write it; None, and nothing is passed, for one that may mean something else."""
+        data = self._data
+        found = _BEGINNING.match(data, self._at)
+        if found is None:
+            return None
+        count, encodings, names = found.groups()
+        if count[0] != len(encodings) << 4 | 5 or names[0] & 15 != _BINARY:
+            return None
+        at, path = found.end(), []
+        for _ in range(names[0] >> 4):
+            end = at + 1 + data[at]
+            if data[at] > 127:
+                return None
+            path.append(str(data[at + 1 : end], "utf-8"))
+            at = end
+        found = _MIDDLE.match(data, at)
+        if found is None:
+            return None
+        end = _rest(data, found.end())
+        end = _rest(data, end) if end >= 0 else end
+        if end < 0:
+            return None
+        codec, values, size, data_page, dictionary_page = found.groups(b"\0")
+        self._at = end
+        places = _number(data_page), _number(dictionary_page)
+        return _chunk(group, ".".join(path), places, _number(size), (_number(codec), _number(values)))
+
+    def _any_column(self, group: int) -> Chunk | None:
         chunk = None
-        for field, kind in self._fields():
+        for field, kind in self.fields():
             if field == _META_DATA:
                 chunk = self._meta_data(group)
             else:
-                self._skip(kind)
+                self.skip(kind)
         return chunk
 
     def _meta_data(self, group: int) -> Chunk:
-        path, size, data_page, dictionary_page = "", 0, 0, 0
-        for field, kind in self._fields():
+        path, numbers = "", {_CODEC: 0, _VALUES: 0, _COMPRESSED_SIZE: 0, _DATA_PAGE: 0, _DICTIONARY_PAGE: 0}
+        for field, kind in self.fields():
             if field == _PATH:
                 path = ".".join(self._binary().decode() for _ in range(self._list(kind)))
-            elif field == _COMPRESSED_SIZE:
-                size = self._integer(kind)
-            elif field == _DATA_PAGE:
-                data_page = self._integer(kind)
-            elif field == _DICTIONARY_PAGE:
-                dictionary_page = self._integer(kind)
+            elif field in numbers and kind == (_I32 if field == _CODEC else _I64):
+                numbers[field] = self.integer(kind)
             else:
-                self._skip(kind)
-        start = dictionary_page if 0 < dictionary_page < data_page else data_page
-        if start < 0 or size < 0:
-            raise ValueError("a column is before the beginning of the file")
-        return Chunk(group, path, start, start + size)
+                self.skip(kind)
+        codec, values, size, data_page, dictionary_page = numbers.values()
+        return _chunk(group, path, (data_page, dictionary_page), size, (codec, values))
 
-    def _fields(self) -> Iterator[tuple[int, int]]:
+    def fields(self) -> Iterator[tuple[int, int]]:
         """(id, type) of a struct's fields; whoever takes one reads its value."""
         field = 0
-        while header := self._byte():
+        # A type of 0 ends it, whatever the rest of the byte is.
+        while (header := self._byte()) & 15:
             delta = header >> 4
             field = field + delta if delta else self._zigzag()
             yield field, header & 15
@@ -121,17 +233,23 @@ class _Compact:
         value = self._varint()
         return (value >> 1) ^ -(value & 1)
 
-    def _integer(self, kind: int) -> int:
+    def integer(self, kind: int) -> int:
+        """A number of that type."""
         if not _BYTE < kind <= _I64:
             raise ValueError("a number of another type")
         return self._zigzag()
 
     def _binary(self) -> bytes:
+        start = self._pass_binary()
+        return bytes(self._data[start : self._at])
+
+    def _pass_binary(self) -> int:
+        """Where the text that is passed begins."""
         size = self._varint()
         self._at += size
         if self._at > len(self._data):
-            raise ValueError("a text ends after the footer")
-        return self._data[self._at - size : self._at]
+            raise IndexError("a text ends after the data")
+        return self._at - size
 
     def _list(self, kind: int) -> int:
         """Length of a list. Each item has a byte at least: one that cannot be is found before anything is made of it."""
@@ -148,26 +266,27 @@ class _Compact:
             raise ValueError("a list ends after the footer")
         return count, header & 15
 
-    def _skip(self, kind: int, depth: int = 0) -> None:
+    def skip(self, kind: int, depth: int = 0) -> None:
+        """Pass a value of that type."""
         if depth > _DEPTH:
             raise ValueError("the footer is too deep")
         if kind in (_TRUE, _FALSE):
             return
         if kind == _BYTE:
             self._at += 1
-        elif kind <= _I64:
+        elif _BYTE < kind <= _I64:
             self._varint()
         elif kind == _DOUBLE:
             self._at += 8
         elif kind == _BINARY:
-            self._binary()
+            self._pass_binary()
         elif kind in (_LIST, _SET):
             count, item = self._length()
             for _ in range(count):
-                self._skip(_BYTE if item in (_TRUE, _FALSE) else item, depth + 1)
+                self.skip(_BYTE if item in (_TRUE, _FALSE) else item, depth + 1)
         elif kind == _STRUCT:
-            for _, item in self._fields():
-                self._skip(item, depth + 1)
+            for _, item in self.fields():
+                self.skip(item, depth + 1)
         elif kind == _MAP:
             self._skip_map(depth)
         else:
@@ -180,4 +299,4 @@ class _Compact:
         kinds = self._byte() if count else 0
         for _ in range(count):
             for item in (kinds >> 4, kinds & 15):
-                self._skip(_BYTE if item in (_TRUE, _FALSE) else item, depth + 1)
+                self.skip(_BYTE if item in (_TRUE, _FALSE) else item, depth + 1)

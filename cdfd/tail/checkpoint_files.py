@@ -14,7 +14,6 @@ from functools import partial
 
 import immutables
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cdfd.delta import checkpoint as checkpoints
 from cdfd.delta import commit as commits
@@ -25,9 +24,10 @@ from cdfd.delta.commit import Commit
 from cdfd.delta.files import FILES
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Base, Snapshot
-from cdfd.errors import CdfdError, LogError, NotFoundError, StorageError
+from cdfd.errors import CdfdError, DataError, LogError, NotFoundError, StorageError
 from cdfd.storage.base import Stat, Storage
 from cdfd.storage.durable import is_transient
+from cdfd.storage.parquet_reader import ParquetReader, opened
 from cdfd.tail.segment import Checkpoint
 
 SIDECARS = f"{paths.LOG}/_sidecars"
@@ -112,11 +112,11 @@ def _read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str]) 
     return state
 
 
-def _read_action(file: pq.ParquetFile, name: str, state: State) -> None:
+def _read_action(file: ParquetReader, name: str, state: State) -> None:
     """All rows of an action that is no file; the only one, where there is one."""
     if not state.has(name):
         for group in _groups_with(file, name):
-            for batch in file.iter_batches(batch_size=STATE_ROWS, row_groups=[group], columns=[name]):
+            for batch in file.batches([name], [group], rows=STATE_ROWS):
                 checkpoints.read_state(batch, state)
                 if state.has(name):
                     return
@@ -167,13 +167,13 @@ def _read_json(storage: Storage, version: int, stat: Stat, *, with_stats: bool =
 
 
 @contextlib.contextmanager
-def _open(storage: Storage, path: str, size: int) -> Iterator[pq.ParquetFile]:
-    with storage.open_columns(path, size) as source, pq.ParquetFile(source) as file:
+def _open(storage: Storage, path: str, size: int) -> Iterator[ParquetReader]:
+    with storage.open_columns(path, size) as source, opened(source) as file:
         checkpoints.check_schema(file.schema_arrow)
         yield file
 
 
-def _groups_with(file: pq.ParquetFile, name: str) -> Iterator[int]:
+def _groups_with(file: ParquetReader, name: str) -> Iterator[int]:
     """Row groups that have a row of an action: a checkpoint has few rows that are not files.
 
     Found by reading a column that every such row has. Statistics would say it too, but pyarrow's way to them ends the process where they
@@ -181,15 +181,15 @@ def _groups_with(file: pq.ParquetFile, name: str) -> Iterator[int]:
     """
     key = checkpoints.key(file.schema_arrow, name)
     if key is not None:
-        for group in range(file.num_row_groups):
-            found = file.iter_batches(batch_size=STATE_ROWS, row_groups=[group], columns=[key])
+        for group in range(file.metadata.num_row_groups):
+            found = file.batches([key], [group], rows=STATE_ROWS)
             if any(batch.column(0).field(0).null_count < len(batch) for batch in found):
                 yield group
 
 
-def _batches(file: pq.ParquetFile, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def _batches(file: ParquetReader, columns: list[str]) -> Iterator[pa.RecordBatch]:
     if columns:
-        yield from file.iter_batches(batch_size=BATCH_ROWS, columns=columns)
+        yield from file.batches(columns, rows=BATCH_ROWS)
 
 
 @contextlib.contextmanager
@@ -200,10 +200,13 @@ def _damage(path: str) -> Iterator[None]:
         yield
     except NotFoundError:
         raise LogError("a file of the checkpoint is missing", path=path, hint=hint) from None
+    except DataError as error:
+        # Whoever reads Parquet does not know what it is part of.
+        raise LogError(error.what, path=path, hint=hint) from None
     except CdfdError as error:
         raise error.within(path=path) from None
-    # UnicodeDecodeError: names of columns are not text.
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    # ValueError: UnicodeDecodeError, where names of columns are not text, among others.
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         if is_transient(error):
             raise StorageError(f"the checkpoint cannot be read: {error}", path=path, retriable=True) from error
         raise LogError(f"the checkpoint cannot be read: {error}", path=path, hint=hint) from error

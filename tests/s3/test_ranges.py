@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdfd.changes.parquet import opened
 from cdfd.errors import StorageError
 from cdfd.storage import parquet_layout, s3_file
 from cdfd.storage.base import ReadsAhead
 from cdfd.storage.location import open_storage
 from cdfd.storage.parquet_layout import chunks
+from cdfd.storage.parquet_reader import opened
 from cdfd.storage.s3 import S3Storage
 from cdfd.storage.s3_errors import Request
 from cdfd.storage.s3_expected import Ahead
@@ -83,7 +83,7 @@ def test_a_small_file_is_one_request(store: S3Storage, proxy: Proxy) -> None:
     data = table(1000)
     put(store, proxy, small := written(1000))
     with store.open_columns("x", len(small)) as source, opened(source) as file:
-        assert file.read().equals(data)
+        assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
     assert len(proxy.asked) == 1
 
 
@@ -92,8 +92,9 @@ def test_all_columns_of_a_large_one(store: S3Storage, proxy: Proxy) -> None:
     put(store, proxy, large := written(200_000, row_group_size=50_000, compression="none"))
     with store.open_columns("x", len(large)) as source:
         assert isinstance(source, ReadsAhead)
-        with opened(source, announce=lambda file: source.will_read(file.schema_arrow.names)) as file:
-            assert pa.Table.from_batches(file.iter_batches(batch_size=10_000)).cast(data.schema).equals(data)
+        with opened(source) as file:
+            source.will_read(data.column_names)
+            assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
     assert len(large) > 3 * s3_file.PIECE
     assert len(proxy.asked) < len(large) / s3_file.PIECE + 12
     assert bytes_asked(proxy, len(large)) < 1.1 * len(large)
@@ -107,8 +108,9 @@ def test_the_beginning_of_one_that_was_announced_is_asked_for_with_its_end(store
         assert isinstance(source, ReadsAhead)
         begun = {asked.range for asked in proxy.asked}
         assert {f"bytes=-{s3_file.TAIL}", f"bytes=0-{s3_file.PIECE - 1}"} <= begun
-        with opened(source, announce=lambda file: source.will_read(file.schema_arrow.names)) as file:
-            assert pa.Table.from_batches(file.iter_batches(batch_size=10_000)).cast(data.schema).equals(data)
+        with opened(source) as file:
+            source.will_read(data.column_names)
+            assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
     assert bytes_asked(proxy, len(large)) < 1.1 * len(large)
 
 

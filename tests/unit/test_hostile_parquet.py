@@ -1,0 +1,314 @@
+"""Parquet files that decode to much more than they say: correct rows or an error, in a process that may have little memory.
+
+Each file is read in a child process whose address space is limited: where memory is not bounded, that process fails.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="memory of a process is limited and measured as Linux does"
+)
+
+ADDRESS_SPACE = 2 << 30
+"""Arrow's allocator takes a gigabyte of it before anything is read."""
+RESIDENT = 1 << 30
+"""Bytes of memory that are used."""
+
+READ = """
+import itertools, sys, cdfd, pyarrow.compute as pc
+rows = size = 0
+try:
+    for batch in itertools.islice(cdfd.changes(sys.argv[1]), int(sys.argv[2])):
+        rows += batch.num_rows
+        column = batch.column(0)
+        size += (pc.sum(pc.binary_length(column)).as_py() or 0) if str(column.type) in ("string", "binary") else 0
+    print("rows", rows, size)
+except cdfd.errors.CdfdError as error:
+    print(type(error).__name__, str(error)[:400])
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+# --- files by hand: Thrift's compact protocol, as little of it as a file needs ---
+
+
+def varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def number(value: int) -> bytes:
+    return varint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def fields(*given: tuple[int, int, bytes]) -> bytes:
+    """A struct: (id, type, value) in ascending order of id."""
+    out, last = b"", 0
+    for field, kind, value in given:
+        out += bytes([(field - last) << 4 | kind]) + value
+        last = field
+    return out + b"\0"
+
+
+def items(kind: int, values: list[bytes]) -> bytes:
+    return bytes([len(values) << 4 | kind]) + b"".join(values)
+
+
+def text(value: str | bytes) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
+    return varint(len(data)) + data
+
+
+I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
+PLAIN, RLE, DELTA_STRINGS, RLE_DICTIONARY = 0, 3, 7, 8
+INT32, BYTE_ARRAY, FIXED = 1, 6, 7
+ZSTD = 6
+
+
+def data_page(body: bytes, size: int, values: int, encoding: int) -> bytes:
+    inner = fields(*((place, I32, number(value)) for place, value in enumerate((values, encoding, RLE, RLE), 1)))
+    sizes = ((place, I32, number(value)) for place, value in enumerate((0, size, len(body)), 1))
+    return fields(*sizes, (5, STRUCT, inner)) + body
+
+
+def dictionary_page(body: bytes, size: int, values: int) -> bytes:
+    inner = fields((1, I32, number(values)), (2, I32, number(PLAIN)))
+    return fields((1, I32, number(2)), (2, I32, number(size)), (3, I32, number(len(body))), (7, STRUCT, inner)) + body
+
+
+def element(name: str, repetition: int | None = None, kind: int | None = None, **more: int) -> bytes:
+    """Of a schema. `more`: `length`, `children`, `converted`."""
+    numbers = {1: kind, 2: more.get("length"), 3: repetition}
+    given = [(place, I32, number(value)) for place, value in numbers.items() if value is not None]
+    given.append((4, BINARY, text(name)))
+    given += [(5, I32, number(more["children"]))] if "children" in more else []
+    given += [(6, I32, number(more["converted"]))] if "converted" in more else []
+    return fields(*given)
+
+
+def file(
+    schema: list[bytes], path: list[str], kind: int, chunk: bytes, values: int, rows: int, codec: int = 0
+) -> bytes:
+    """A file of one column."""
+    meta = fields(
+        (1, I32, number(kind)),
+        (2, LIST, items(I32, [number(RLE)])),
+        (3, LIST, items(BINARY, [text(name) for name in path])),
+        (4, I32, number(codec)),
+        (5, I64, number(values)),
+        (6, I64, number(len(chunk))),
+        (7, I64, number(len(chunk))),
+        (9, I64, number(4)),
+    )
+    column = fields((2, I64, number(4)), (3, STRUCT, meta))
+    group = fields((1, LIST, items(STRUCT, [column])), (2, I64, number(len(chunk))), (3, I64, number(rows)))
+    footer = fields(
+        (1, I32, number(2)),
+        (2, LIST, items(STRUCT, schema)),
+        (3, I64, number(rows)),
+        (4, LIST, items(STRUCT, [group])),
+    )
+    return b"PAR1" + chunk + footer + struct.pack("<I", len(footer)) + b"PAR1"
+
+
+def flat(kind: int, chunk: bytes, rows: int, codec: int = 0, **more: int) -> bytes:
+    """One optional column `c`."""
+    schema = [element("schema", children=1), element("c", 1, kind, **more)]
+    return file(schema, ["c"], kind, chunk, rows, rows, codec)
+
+
+def run(count: int, value: int) -> bytes:
+    """So many times a level or index of at most 8 bits."""
+    return varint(count << 1) + bytes([value])
+
+
+def levels(data: bytes) -> bytes:
+    return struct.pack("<I", len(data)) + data
+
+
+def zeros_of(size: int, head: bytes) -> bytes:
+    """So many zeros after some bytes, compressed."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as out:
+        out.write(head)
+        for start in range(0, size, 1 << 20):
+            out.write(bytes(min(1 << 20, size - start)))
+    return bytes(sink.getvalue())
+
+
+def one_value_of(size: int) -> bytes:
+    head = levels(run(1, 1)) + struct.pack("<I", size)
+    return flat(BYTE_ARRAY, data_page(zeros_of(size, head), len(head) + size, 1, PLAIN), 1, ZSTD)
+
+
+def one_number_in_a_page_of(size: int) -> bytes:
+    return flat(INT32, data_page(zeros_of(size, levels(run(1, 1))), 6 + size, 1, PLAIN), 1, ZSTD)
+
+
+def a_dictionary_of(size: int, rows: int) -> bytes:
+    head = struct.pack("<I", size)
+    body = levels(run(rows, 1)) + b"\1" + run(rows, 0)
+    chunk = dictionary_page(zeros_of(size, head), 4 + size, 1)
+    indices = pa.Codec("zstd").compress(body, asbytes=True)
+    return flat(BYTE_ARRAY, chunk + data_page(indices, len(body), rows, RLE_DICTIONARY), rows, ZSTD)
+
+
+def a_dictionary_after_plain_values(size: int, rows: int) -> bytes:
+    """What is seen first says nothing of what follows."""
+    first = levels(run(1, 1)) + struct.pack("<I", 1) + b"x"
+    body = levels(run(rows - 1, 1)) + b"\1" + run(rows - 1, 0)
+    chunk = dictionary_page(struct.pack("<I", size) + bytes(size), 4 + size, 1)
+    chunk += data_page(first, len(first), 1, PLAIN) + data_page(body, len(body), rows - 1, RLE_DICTIONARY)
+    return flat(BYTE_ARRAY, chunk, rows)
+
+
+def prefixes_of(size: int, rows: int) -> bytes:
+    """Each value is the one before it."""
+    blocks = -(-(rows - 1) // 128) - 1
+    start = varint(128) + varint(4) + varint(rows)
+    rest = (number(0) + bytes(4)) * blocks
+    prefix = start + number(0) + number(0) + bytes([32, 0, 0, 0]) + struct.pack("<I", size) + bytes(124) + rest
+    suffix = start + number(size) + number(-size) + bytes([32] * 4) + bytes(4) + struct.pack("<I", size) * 127 + rest
+    body = levels(run(rows, 1)) + prefix + suffix + b"x" * size
+    return flat(BYTE_ARRAY, data_page(body, len(body), rows, DELTA_STRINGS), rows)
+
+
+def a_list_of(count: int) -> bytes:
+    """One row."""
+    schema = [
+        element("schema", children=1),
+        element("c", 1, children=1, converted=3),
+        element("list", 2, children=1),
+        element("element", 1, INT32),
+    ]
+    body = levels(run(1, 0) + run(count - 1, 1)) + levels(run(count, 3)) + b"\1" + run(count, 0)
+    chunk = dictionary_page(struct.pack("<i", 7), 4, 1) + data_page(body, len(body), count, RLE_DICTIONARY)
+    return file(schema, ["c", "list", "element"], INT32, chunk, count, 1)
+
+
+def nulls(rows: int, kind: int, **more: int) -> bytes:
+    body = levels(run(rows, 0))
+    return flat(kind, data_page(body, len(body), rows, PLAIN), rows, **more)
+
+
+# --- reading them ---
+
+LISTS = {"type": "array", "elementType": "integer", "containsNull": True}
+TEXTS = {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True}
+STRUCTS = {"type": "struct", "fields": [{"name": "a", "type": "string", "nullable": True, "metadata": {}}]}
+
+
+def table(path: Path, data: Callable[[Path], None] | bytes, kind: object, column: str = "c") -> None:
+    (path / "_delta_log").mkdir(parents=True)
+    if callable(data):
+        data(path / "f.parquet")
+    else:
+        (path / "f.parquet").write_bytes(data)
+    schema = {"type": "struct", "fields": [{"name": column, "type": kind, "nullable": True, "metadata": {}}]}
+    metadata = {"id": "x", "format": {"provider": "parquet"}, "schemaString": json.dumps(schema)}
+    size = (path / "f.parquet").stat().st_size
+    actions = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": metadata | {"partitionColumns": [], "configuration": {}}},
+        {"add": {"path": "f.parquet", "partitionValues": {}, "size": size, "modificationTime": 0, "dataChange": True}},
+    ]
+    (path / "_delta_log" / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
+
+
+def limit() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def outcome(path: Path, batches: int = 1 << 30) -> str:
+    """What a child process says of a table: rows and bytes, or the error."""
+    found = subprocess.run(
+        [sys.executable, "-c", READ, str(path), str(batches)],
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
+        timeout=120,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr[-2000:]
+    said, kibibytes = found.stdout.splitlines()
+    assert int(kibibytes) << 10 < RESIDENT
+    return said
+
+
+def repeated(rows: int, size: int, shape: str = "string", **options: object) -> Callable[[Path], None]:
+    """A long string that all rows have; the table that writes it takes no more memory than the file."""
+
+    def write(path: Path) -> None:
+        values = pa.array(["v" * size])
+        strings = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), values)
+        column: pa.Array = strings
+        if shape == "struct":
+            column = pa.StructArray.from_arrays([strings], ["a"])
+        pq.write_table(pa.table({"c": column}), path, **{"store_schema": False, **options})
+
+    return write
+
+
+REFUSED = {
+    "a value of 1 GB": (lambda: one_value_of(1 << 30), "string", "page"),
+    "a page of 1 GB with one number": (lambda: one_number_in_a_page_of(1 << 30), "integer", "page"),
+    "a dictionary of 1 GB": (lambda: a_dictionary_of(1 << 30, 10), "string", "page"),
+    "a list of a thousand million": (lambda: a_list_of(1_000_000_000), LISTS, "lists or maps"),
+    "numbers of 1 GB": (lambda: nulls(100_000, FIXED, length=1 << 30), "binary", "row"),
+}
+
+READ_WELL = {
+    "a dictionary of one long value": (lambda: a_dictionary_of(16 << 20, 3_000), "string", 3_000, 3_000 * (16 << 20)),
+    "a long value after a short one": (
+        lambda: a_dictionary_after_plain_values(1 << 20, 60_000),
+        "string",
+        60_000,
+        1 + 59_999 * (1 << 20),
+    ),
+    "values that are their predecessors": (lambda: prefixes_of(1 << 20, 20_000), "string", 20_000, 20_000 << 20),
+    "long strings that repeat": (lambda: repeated(65_536, 256 << 10), "string", 65_536, 65_536 * (256 << 10)),
+    "as categories": (lambda: repeated(20_000, 256 << 10, store_schema=True), "string", 20_000, 20_000 * (256 << 10)),
+    "in several row groups": (
+        lambda: repeated(40_000, 256 << 10, row_group_size=9_000),
+        "string",
+        40_000,
+        40_000 * (256 << 10),
+    ),
+    "in structs": (lambda: repeated(20_000, 256 << 10, "struct"), STRUCTS, 20_000, 0),
+    "a short list": (lambda: a_list_of(1_000_000), LISTS, 1, 0),
+    "nulls": (lambda: nulls(20_000_000, BYTE_ARRAY), "string", 20_000_000, 0),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_more_than_is_read_is_an_error(name: str, tmp_path: Path) -> None:
+    make, kind, what = REFUSED[name]
+    table(tmp_path / "t", make(), kind)
+    said = outcome(tmp_path / "t")
+    assert said.startswith("DataError")
+    assert what in said
+    assert "at most" in said
+    assert "version 0" in said
+    assert "f.parquet" in said
+
+
+@pytest.mark.parametrize("name", READ_WELL)
+def test_what_is_much_in_few_bytes_is_read_in_parts(name: str, tmp_path: Path) -> None:
+    make, kind, rows, size = READ_WELL[name]
+    table(tmp_path / "t", make(), kind)
+    assert outcome(tmp_path / "t") == f"rows {rows} {size}"
