@@ -6,6 +6,7 @@ import os
 import sys
 from copy import copy
 from enum import StrEnum
+from io import TextIOWrapper
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any
@@ -378,6 +379,8 @@ def _unexpected(kind: type[BaseException], error: BaseException, traceback: Trac
 def main() -> None:
     """Entry point: runs a command, and turns what goes wrong into a line on stderr and an exit code."""
     sys.excepthook = _unexpected
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal's encoding does not have
     try:
         app(prog_name="cdfd")
     except CdfdError as error:

@@ -276,8 +276,8 @@ def _columns(descriptor: int) -> pa.NativeFile:
     """An open file for a columnar reader. Arrow opens files by name only, and a name may mean another file by now."""
     try:
         return pa.OSFile(f"{_DESCRIPTORS}/{descriptor}", "r")
-    except FileNotFoundError:
-        # A system without such names. Slower: Python reads.
+    except OSError:
+        # A system, or a sandbox, without such names. The file is open all the same; slower, because Python reads.
         return pa.PythonFile(os.fdopen(os.dup(descriptor), "rb", buffering=0), "r")
     finally:
         os.close(descriptor)

@@ -360,6 +360,13 @@ class TestHostileText:
             assert all(line.isprintable() for line in shown), ended
             assert not any(line.startswith("2026-01-01T") for line in shown), ended
 
+    def test_names_that_the_terminal_has_no_letters_for(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        run(table(LocalStorage(tmp_path / "orders"), 1, SystemClock(), table_id="Tä…😀"))
+        monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+        ended = cdfd("inspect", tmp_path / "orders")
+        assert (ended.code, ended.err) == (0, "")
+        assert "T\\xe4\\u2026\\U0001f600" in ended.out
+
 
 class TestInspect:
     def test_for_people(self, orders: str) -> None:
