@@ -173,9 +173,8 @@ class Filters:
 
     def has_version(self, plan: ChangePlan) -> bool:
         """Whether a row of that version can be asked for."""
-        at = _EPOCH + plan.timestamp_ms * _MILLISECOND
         return self._possible(COMMIT_VERSION, Range.constant(plan.version)) and self._possible(
-            COMMIT_TIMESTAMP, Range.constant(at)
+            COMMIT_TIMESTAMP, _at(plan.timestamp_ms)
         )
 
     def kept(
@@ -247,6 +246,14 @@ class _Columns:
             return Range.constant(None)
         constant = _python(found)
         return Range() if constant is None else Range.constant(constant)
+
+
+def _at(milliseconds: int) -> Range:
+    """The time of a commit. Of one before the year 1 or after 9999, which Python has none for, nothing is known."""
+    try:
+        return Range.constant(_EPOCH + milliseconds * _MILLISECOND)
+    except OverflowError:
+        return Range(nulls=False)
 
 
 def _python(scalar: pa.Scalar[Any] | None) -> Any:

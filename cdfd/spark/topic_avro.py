@@ -136,7 +136,7 @@ def _check(node: Any, depth: int) -> None:
     match node:
         case str() if node not in ("record", "array", "map"):
             pass
-        case list():
+        case list() if not any(isinstance(branch, list) for branch in node):
             below = node
         case {"type": "record", "fields": list(fields)} if all(map(_is_field, fields)):
             below = [field["type"] for field in fields]

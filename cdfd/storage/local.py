@@ -62,6 +62,10 @@ class LocalStorage:
         self._uri = os.fspath(root)
         if "\0" in self._uri:
             raise PathError("the storage root contains a NUL character", path=self._uri.replace("\0", "\\0"))
+        try:
+            os.fsencode(self._uri)
+        except UnicodeEncodeError:
+            raise PathError("the storage root is not a path of this system", path=ascii(self._uri)[1:-1]) from None
         self._root = os.path.abspath(self._uri)
         self._beneath = Beneath(self._root, allowed)
         self._sync = sync

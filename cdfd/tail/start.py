@@ -225,8 +225,12 @@ async def _described(log: DeltaLog, version: int, which: str) -> str:
         return f"the {which} is {version}"
     info = entry.commit.info
     in_commit = info.in_commit_timestamp if enabled and info is not None else None
-    moment = _EPOCH + timedelta(milliseconds=entry.modified_ms if in_commit is None else in_commit)
-    return f"the {which} is {version}, of {_written(moment)}"
+    milliseconds = entry.modified_ms if in_commit is None else in_commit
+    try:
+        moment = _written(_EPOCH + timedelta(milliseconds=milliseconds))
+    except OverflowError:  # Python has no times before the year 1 and after 9999
+        moment = f"{milliseconds} ms since 1970"
+    return f"the {which} is {version}, of {moment}"
 
 
 def _written(moment: datetime) -> str:

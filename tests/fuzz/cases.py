@@ -67,7 +67,7 @@ class Target:
     name: str
     make: Callable[[Random], Case]
     check: Callable[[Case], str]
-    share: int
+    share: float
 
 
 def guarded(work: Callable[[], str], table: str | None = None, *, allowed: tuple[type[Exception], ...] = ()) -> str:

@@ -431,13 +431,13 @@ def _make_footer(random: Random) -> Case:
 
 
 TARGETS = (
-    Target("commit", _make_commit, check_commit, 200),
+    Target("commit", _make_commit, check_commit, 220),
     Target("hint", _make_hint, check_hint, 60),
     Target("vector", _make_vector, check_vector, 120),
     Target("z85", _make_z85, check_z85, 30),
     Target("schema", _make_schema, check_schema, 100),
     Target("value", _make_value, check_value, 90),
-    Target("statistics", _make_statistics, check_statistics, 30),
+    Target("statistics", _make_statistics, check_statistics, 25),
     Target("path", _make_path, check_path, 80),
     Target("variant", _make_variant, check_variant, 80),
     Target("footer", _make_footer, check_footer, 30),

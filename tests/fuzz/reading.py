@@ -45,7 +45,7 @@ def bases() -> dict[str, Files]:
     return _bases
 
 
-class _Enough(Exception):
+class Enough(Exception):
     pass
 
 
@@ -60,7 +60,7 @@ def lines_of(reader: Any) -> list[bytes]:
         size += batch.nbytes
         found += encoder(batch.drop_columns(["_commit_timestamp"])).to_pybytes().splitlines()
         if count > ROWS or size > BYTES:
-            raise _Enough
+            raise Enough
     return found
 
 
@@ -98,6 +98,7 @@ def _make_read(random: Random) -> Case:
     args: dict[str, Any] = {"start": random.randrange(6), "version": random.randrange(8)}
     if random.random() < 0.1 and files:
         args["sparse"] = {random.choice(sorted(files)): random.choice((10 << 20, 100 << 20, 10 << 40))}
+    args["remote"] = random.random() < 0.3
     if random.random() < 0.1:
         args["columns"] = [random.choice(("id", "ID", "v", "nope", "", "\0", "_change_type"))]
     return Case("read", files, args)
@@ -120,7 +121,7 @@ def check_read(case: Case) -> str:
             outcome = guarded(read, uri)
             snapshot = guarded(lambda: f"rows {len(lines_of(cdfd.snapshot(uri)))}", uri)
             guarded(lambda: f"rows {len(lines_of(cdfd.snapshot(uri, case.args.get('version', 0))))}", uri)
-        except _Enough:
+        except Enough:
             return "enough"
         return outcome if outcome != "rows" else snapshot.split()[0].rstrip(":") if snapshot else outcome
 
@@ -134,7 +135,7 @@ def check_parquet(case: Case) -> str:
     with stores.in_memory(case) as uri:
         try:
             return guarded(lambda: (lines_of(cdfd.changes(uri, 0)) and "rows") or "no rows", uri)
-        except _Enough:
+        except Enough:
             return "enough"
 
 
@@ -162,7 +163,7 @@ def _make_hints(random: Random) -> Case:
             files[random.choice(hints)] = random.choice(sorted(others.values()))
         else:
             _neutral(random, files)
-    return Case("hints", files, {"base": name, "start": random.randrange(1, 5)})
+    return Case("hints", files, {"base": name, "start": random.randrange(1, 5), "remote": random.random() < 0.3})
 
 
 def _checksum(random: Random, entry: bytes) -> bytes:
@@ -255,7 +256,7 @@ def _make_log(random: Random) -> Case:
 
 
 def check_log(case: Case) -> str:
-    return guarded(lambda: asyncio.run(_asked(stores.Stored(case.files), case.args)), stores.URI)
+    return guarded(lambda: asyncio.run(_asked(stores.Stored(case.files, {}), case.args)), stores.URI)
 
 
 async def _asked(storage: Storage, args: dict[str, Any]) -> str:
@@ -354,7 +355,7 @@ def check_local(case: Case) -> str:
             except CdfdError as error:
                 check_text(str(error))
                 raise
-        except _Enough:
+        except Enough:
             return "enough"
         if any(stores.CANARY.encode() in line for line in found):
             raise Violation("read outside the table", repr(found)[:500])
@@ -495,10 +496,10 @@ def run_command(argv: list[str]) -> tuple[int, str]:
 
 
 TARGETS = (
-    Target("read", _make_read, check_read, 15),
-    Target("parquet", _make_parquet, check_parquet, 20),
+    Target("read", _make_read, check_read, 12),
+    Target("parquet", _make_parquet, check_parquet, 15),
     Target("hints", _make_hints, check_hints, 8),
-    Target("log", _make_log, check_log, 150),
+    Target("log", _make_log, check_log, 80),
     Target("local", _make_local, check_local, 3),
     Target("follow", _make_follow, check_follow, 1),
     Target("command", _make_command, check_command, 4),

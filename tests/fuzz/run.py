@@ -135,6 +135,8 @@ def run(options: argparse.Namespace, chosen: list[Target]) -> Campaign:
         now = time.monotonic()
         campaign.seconds[name] = campaign.seconds.get(name, 0.0) + (now - last)
         last = now
+        if campaign.mutants and not campaign.mutants % 20_000:
+            print(f"{campaign.mutants:,} mutants, {now - begun:.0f} seconds", flush=True)
         if outcome.finding is None:
             counts[outcome.word] += 1
             continue
@@ -144,16 +146,14 @@ def run(options: argparse.Namespace, chosen: list[Target]) -> Campaign:
         if key not in campaign.findings:
             campaign.findings[key] = outcome.number, outcome.detail
             print(f"finding: {name} {outcome.number}: {outcome.finding} {outcome.detail[-300:]!r}", flush=True)
-        if not campaign.mutants % 20_000:
-            print(f"{campaign.mutants:,} mutants, {now - begun:.0f} seconds", flush=True)
     return campaign
 
 
 def _batches(options: argparse.Namespace, chosen: list[Target]) -> Iterator[tuple[Target, range]]:
-    """(target, numbers) in rounds of a thousand mutants that the targets have their shares of."""
+    """(target, numbers) in rounds of some thousand mutants that the targets have their shares of."""
     total = sum(target.share for target in chosen)
     left = options.mutants
-    size = 2000 if left is None or left > 20_000 else max(len(chosen), left)
+    size = 5000 if left is None or left > 50_000 else max(len(chosen), left)
     size = min(size, 500) if options.seconds is not None and options.seconds <= 120 else size
     begins = dict.fromkeys((target.name for target in chosen), options.first)
     while left is None or left > 0:

@@ -61,13 +61,15 @@ class Zeros(io.RawIOBase):
 class Stored(MemoryStorage):
     """A table in memory, whose objects are of the same times in every run; some may be large and empty."""
 
-    def __init__(self, files: Files, sparse: Mapping[str, int] | None = None) -> None:
+    def __init__(self, files: Files, args: Mapping[str, Any]) -> None:
         super().__init__(URI, now_ms=self._time)
         self._count = 0
-        self._sparse = dict(sparse or {})
+        self.remote = args.get("remote", False)
+        self._sparse: dict[str, int] = args.get("sparse", {})
+        times = args.get("times", {})
         for path in sorted(files.keys() | self._sparse.keys()):
             kind = type(self)._object
-            self._objects[path] = kind(files.get(path, b""), self._time())
+            self._objects[path] = kind(files.get(path, b""), times.get(path, self._time()))
 
     @staticmethod
     def _object(data: bytes, modified_ms: int) -> Any:
@@ -111,7 +113,7 @@ location.OPENERS["fuzz"] = _open  # type: ignore[assignment]
 @contextlib.contextmanager
 def in_memory(case: Case) -> Iterator[str]:
     """The URI of the case's table."""
-    _current[:] = [Stored(case.files, case.args.get("sparse"))]
+    _current[:] = [Stored(case.files, case.args)]
     try:
         yield URI
     finally:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fuzz import decoders, reading, server, services
+from fuzz import decoders, edges, reading, server, services
 from fuzz.cases import Case, Target
 
-TARGETS: tuple[Target, ...] = (*reading.TARGETS, *decoders.TARGETS, *services.TARGETS)
+TARGETS: tuple[Target, ...] = (*reading.TARGETS, *decoders.TARGETS, *edges.TARGETS, *services.TARGETS)
 
 
 def by_name(name: str) -> Target:

@@ -76,6 +76,11 @@ class TestJob:
         written = value_of(Progress(Position("T", 7), job=JOB.fields()))
         assert Job.of(progress_of(written)) == JOB
 
+    @pytest.mark.parametrize("table_id", [r'"\ud800"', '"T","whole":{"from":"\\udfff"}', '"T","counts":{"\\udfff":1}'])
+    def test_text_that_could_not_be_written_again_is_refused(self, table_id: str) -> None:
+        with pytest.raises(ValueError, match="surrogate"):
+            progress_of(f'{{"table_id":{table_id},"version":1,"part":0,"phase":"stream","ordinal":0}}'.encode())
+
     def test_none(self) -> None:
         assert Job.of(None) is None
         assert Job.of(Progress(Position("T", 7))) is None

@@ -56,9 +56,10 @@ def test_root_may_come_later_and_may_be_relative(tmp_path: Path, monkeypatch: py
     assert (store.uri, store.root) == ("lake/orders", str(tmp_path / "lake/orders"))
 
 
-def test_root_that_cannot_be() -> None:
+@pytest.mark.parametrize("root", ["a\0b", "a\ud800b"])
+def test_root_that_cannot_be(root: str) -> None:
     with pytest.raises(PathError):
-        LocalStorage("a\0b")
+        LocalStorage(root)
 
 
 def test_modification_time_is_the_file_s(tmp_path: Path) -> None:

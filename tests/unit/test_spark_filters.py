@@ -64,9 +64,14 @@ STATS = {
 SOME_STRINGS = STATS | {"nullCount": {"s": 0}}
 
 
-def kept(*filters: spark.Filter, stats: Mapping[str, Any] | None = None, scan: FileScan | None = None) -> bool:
+def kept(
+    *filters: spark.Filter,
+    stats: Mapping[str, Any] | None = None,
+    scan: FileScan | None = None,
+    time_ms: int = 1_767_225_600_000,
+) -> bool:
     scan = scan or FileScan("f", "insert", {"p": "3"}, 0)
-    plan = ChangePlan(7, 1_767_225_600_000, SCHEMA, (scan,), "files")
+    plan = ChangePlan(7, time_ms, SCHEMA, (scan,), "files")
     text = json.dumps(STATS if stats is None else stats)
     found = Filters.of(filters, NAMES).kept(plan, plan, {"f": text})
     return True if found is None else bool(found[0])
@@ -145,6 +150,13 @@ def test_strings() -> None:
     cut = SOME_STRINGS | {"maxValues": {"s": "y" * 32}}
     assert kept(spark.EqualTo(("s",), "z"), stats=cut)
     assert kept(spark.StringStartsWith(("s",), "a"), stats=SOME_STRINGS)
+
+
+@pytest.mark.parametrize("time_ms", [2**62, -(2**62), 253_402_300_800_000])
+def test_a_commit_at_a_time_that_python_has_not(time_ms: int) -> None:
+    assert kept(spark.GreaterThan(("_commit_timestamp",), at(1)), time_ms=time_ms)
+    assert kept(spark.LessThan(("_commit_timestamp",), at(1)), spark.EqualTo(("_commit_version",), 7), time_ms=time_ms)
+    assert not kept(spark.IsNull(("_commit_timestamp",)), time_ms=time_ms)
 
 
 def test_of_change_rows() -> None:

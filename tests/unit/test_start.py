@@ -112,6 +112,13 @@ class TestWords:
             with pytest.raises(LogError, match=r"there is no version -6: the newest is 4, of 20.*Z, and is version -1"):
                 call(five, -6)
 
+    @pytest.mark.parametrize("time_ms", [10**16, -(10**16)])
+    def test_a_newest_version_at_a_time_that_python_has_not(self, time_ms: int) -> None:
+        lake = Lake(ManualClock(time_ms))
+        run(table(lake, 2, manual_clock()))
+        with pytest.raises(LogError, match=f"the newest is 1, of {time_ms} ms since 1970"):
+            started(lake, -9)
+
     @pytest.mark.parametrize(
         "value", [True, False, None, 1.0, float("nan"), b"1", [1], Path("1"), 2**64, "9" * 19, Decimal(1), object()]
     )

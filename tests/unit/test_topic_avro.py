@@ -47,6 +47,8 @@ def test_columns_of_a_table() -> None:
         schema({"name": "x", "type": {"type": "map"}}),
         schema({"name": "x", "type": {"type": ["long"]}}),
         schema({"name": "x", "type": 5}),
+        schema({"name": "x", "type": [[]]}),
+        schema({"name": "x", "type": ["null", ["long"]]}),
         schema({"name": "x", "type": {"type": "array", "items": {"type": "record", "fields": [1, 2]}}}),
         schema(decimal()),
         schema(decimal(precision=39, scale=0)),

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import orjson
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
@@ -86,7 +87,8 @@ def value_of(progress: Progress) -> bytes:
 
 def progress_of(value: bytes) -> Progress:
     """What a value says. `ValueError` where it is none of ours."""
-    document = json.loads(value)
+    # It is stricter than `json`: text that no UTF-8 can hold could not be written again.
+    document = orjson.loads(value)
     if not isinstance(document, dict):
         raise _NotOurs("it is not a JSON object")
     phase, counts, announced = document.get("phase"), document.get("counts", {}), document.get("announced", False)
