@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from cdfd import __version__
-from cdfd.errors import CdfdError, ConfigError, StorageError
+from cdfd.errors import CdfdError, ConfigError, LogError, StorageError
 
 
 class _Group(TyperGroup):
@@ -384,6 +384,10 @@ def main() -> None:
     try:
         app(prog_name="cdfd")
     except CdfdError as error:
+        if isinstance(error, LogError):
+            from cdfd import inspection
+
+            inspection.look_around(error)
         if _Options.debug:
             from cdfd import logs
 

@@ -9,9 +9,11 @@ from typing import Any
 from cdfd import plain
 from cdfd.delta.protocol import cdf_enabled, features_report, in_commit_timestamps_enabled
 from cdfd.delta.snapshot import Snapshot
-from cdfd.errors import CdfdError
+from cdfd.errors import CdfdError, LogError
+from cdfd.storage.location import found_instead
 from cdfd.table import Table
 from cdfd.tail.bounds import Start
+from cdfd.tail.log import NotATableError
 from cdfd.tail.start import state_version
 
 
@@ -23,6 +25,12 @@ def report(uri: str, version: Start | None = None, *, as_json: bool = False, all
     """
     found = asyncio.run(gather(uri, version, allowed_roots))
     return f"{plain.as_json(found, indent=2)}\n" if as_json else "".join(f"{line}\n" for line in _lines(found))
+
+
+def look_around(error: LogError) -> None:
+    """Have the error say what there is at a local place that is no table: most often its path is short of a folder."""
+    if isinstance(error, NotATableError) and error.table and (found := found_instead(error.table)) is not None:
+        error.hint = found[0].upper() + found[1:]
 
 
 async def gather(uri: str, version: Start | None = None, allowed_roots: Sequence[str] = ()) -> dict[str, Any]:

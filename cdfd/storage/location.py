@@ -120,15 +120,15 @@ OPENERS: dict[str, Opener] = {
 
 
 def found_instead(place: str) -> str | None:
-    """What is at a place where a table is expected and has no log yet, for people. None where there is nothing."""
+    """What is at a local place where a table is expected and has no log yet, for people. None where there is nothing."""
+    if os.path.isfile(place):
+        return "that is a file, and a Delta table is a folder"
     try:
         names = os.listdir(place)
-    except NotADirectoryError:
-        return "that is a file, and a Delta table is a folder"
     except OSError:
         return None  # not there, or not to be looked into: whoever reads the log will say so
     if not names:
         return None
     tables = sorted(name for name in names if os.path.isdir(os.path.join(place, name, "_delta_log")))
-    inside = f"; there is a table in its folder {tables[0]!r:.100}" if tables else ""
-    return f"the folder is no Delta table: it has no log entry in _delta_log{inside}"
+    inside = f", but its folder {tables[0]!r:.100} has one" if tables else ""
+    return f"the folder has no log entry in _delta_log{inside}"

@@ -142,9 +142,9 @@ class TestTail:
         (tmp_path / "files").mkdir()
         (tmp_path / "files" / "a.parquet").touch()
         for place, said in (
-            (tmp_path / "files", "the folder is no Delta table: it has no log entry in _delta_log;"),
+            (tmp_path / "files", "the folder has no log entry in _delta_log;"),
             (tmp_path / "files" / "a.parquet", "that is a file, and a Delta table is a folder;"),
-            (tmp_path, "there is a table in its folder 'orders';"),
+            (tmp_path, "the folder has no log entry in _delta_log, but its folder 'orders' has one;"),
         ):
             with started("tail", place) as tail:
                 line = json.loads(tail.log_line("waiting for the table to appear"))
@@ -223,6 +223,12 @@ class TestTail:
         told = one_line(cdfd("tail", tmp_path, "--until", "now"), 1)
         assert f"not a Delta table: it has no log (table {tmp_path})" in told
         assert "Expected files such as _delta_log/00000000000000000000.json" in told
+
+    def test_a_folder_above_the_table(self, orders: str) -> None:
+        for command in (["tail", "--until", "now"], ["inspect"]):
+            told = one_line(cdfd(*command, Path(orders).parent), 1)
+            assert "The folder has no log entry in _delta_log, but its folder 'orders' has one" in told
+        assert "That is a file" in one_line(cdfd("inspect", next(Path(orders).glob("*.parquet"))), 1)
 
     def test_a_scheme_that_is_not_known(self) -> None:
         assert "no storage for gopher:// locations" in one_line(cdfd("tail", "gopher://x/y"), 1)

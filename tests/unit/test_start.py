@@ -33,6 +33,9 @@ from cdfd.tail.start import (
 from cdfd.tail.tailer import Tailer
 from cdfd.tail.watch import Backoff, PollWatch
 
+LATER = BEGINNING + 10 * 365 * 86_400_000
+"""A time, in ms since the Unix epoch, after whatever a test writes."""
+
 
 def moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(BEGINNING / 1000, UTC) + timedelta(seconds=seconds)
@@ -49,7 +52,7 @@ async def hourly(clock: ManualClock, versions: int) -> Lake:
 
 
 def started(lake: Lake, start: Start) -> int:
-    return run(start_version(DeltaLog(lake), start))
+    return run(start_version(DeltaLog(lake), start, LATER))
 
 
 def ended(lake: Lake, until: Start | None) -> int | None:
@@ -285,7 +288,7 @@ class TestTimestamps:
             lake = Lake(clock)
             await table(lake, 4, clock)  # all in the same millisecond
             log = DeltaLog(lake)
-            assert [await start_version(log, moment(n / 1000)) for n in range(5)] == [0, 1, 2, 3, 4]
+            assert [await start_version(log, moment(n / 1000), LATER) for n in range(5)] == [0, 1, 2, 3, 4]
             assert [await until_version(log, moment(n / 1000)) for n in range(5)] == [0, 1, 2, 3, 3]
 
         run(scenario())
@@ -325,7 +328,7 @@ class TestInCommitTimestamps:
     def test_from_the_first_version_on(self, hours: float, first: int, last: int) -> None:
         async def scenario() -> None:
             log = DeltaLog(await half_past(50, 0))
-            assert await start_version(log, moment(hours * 3600)) == first
+            assert await start_version(log, moment(hours * 3600), LATER) == first
             assert await until_version(log, moment(hours * 3600)) == last
 
         run(scenario())
@@ -338,7 +341,7 @@ class TestInCommitTimestamps:
         async def scenario() -> None:
             settings = {"delta.inCommitTimestampEnablementVersion": "10"}
             log = DeltaLog(await half_past(50, 10, **settings))
-            assert await start_version(log, moment(hours * 3600)) == first
+            assert await start_version(log, moment(hours * 3600), LATER) == first
 
         run(scenario())
 
@@ -347,7 +350,7 @@ class TestInCommitTimestamps:
             lake = await half_past(1000, 0)
             await checkpoint(lake, 999)
             lake.calls.clear()
-            assert await start_version(DeltaLog(lake), moment(777 * 3600)) == 777
+            assert await start_version(DeltaLog(lake), moment(777 * 3600), LATER) == 777
             assert [method for method, _ in lake.calls].count("read") < 20
 
         run(scenario())
@@ -357,8 +360,8 @@ class TestInCommitTimestamps:
             lake = await half_past(20, 0)
             await checkpoint(lake, 10)
             lake.forget(*map(entry_path, range(10)))
-            assert await start_version(DeltaLog(lake), moment(0)) == 10
-            assert await start_version(DeltaLog(lake), moment(15 * 3600)) == 15
+            assert await start_version(DeltaLog(lake), moment(0), LATER) == 10
+            assert await start_version(DeltaLog(lake), moment(15 * 3600), LATER) == 15
 
         run(scenario())
 
@@ -368,7 +371,7 @@ class TestInCommitTimestamps:
             settings = {"delta.inCommitTimestampEnablementVersion": version}
             log = DeltaLog(await half_past(5, 2, **settings))
             with pytest.raises(LogError, match="inCommitTimestampEnablementVersion"):
-                await start_version(log, moment(0))
+                await start_version(log, moment(0), LATER)
 
         run(scenario())
 
@@ -377,7 +380,7 @@ class TestInCommitTimestamps:
             lake = await half_past(5, 0)
             await lake.put(entry_path(2), json.dumps({"commitInfo": {"operation": "WRITE"}}).encode())
             with pytest.raises(LogError, match=r"the commit has none.*version 2"):
-                await start_version(DeltaLog(lake), moment(3 * 3600))
+                await start_version(DeltaLog(lake), moment(3 * 3600), LATER)
 
         run(scenario())
 
@@ -424,6 +427,10 @@ class TestBeginnings:
             (moment(3600), 1, False),
             (moment(4 * 3600 + 1), 5, False),
             (moment(5 * 3600), 5, False),
+            (-1, 4, False),
+            ("-5", 0, False),
+            ("3 hours ago", 2, False),
+            ("10 minutes ago", 5, False),
         ],
     )
     def test_where_it_begins(self, five: Lake, start: Start, version: int, snapshot: bool) -> None:
