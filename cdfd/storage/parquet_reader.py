@@ -22,6 +22,7 @@ from cdfd.storage.parquet_guard import BoundsExceededError, GuardedFile, guarded
 from cdfd.storage.parquet_layout import Chunk as Place
 from cdfd.storage.parquet_layout import chunks
 from cdfd.storage.parquet_pages import pages
+from cdfd.storage.parquet_text import check_text, with_text
 
 STREAM_BYTES = 1 << 20
 """Bytes of a column chunk to hold compressed while it is decoded."""
@@ -193,7 +194,10 @@ class _Run:
             rows = min(rows, max(1, whole * NESTED_BYTES // (2 * nested)))
         self._rows = rows
         with self._file(indexed, rows, careful) as (file, guard):
+            texts: list[int] | None = None
             for batch in file.iter_batches(batch_size=rows, **self._options):
+                texts = with_text(batch.schema) if texts is None else texts
+                check_text(batch, texts)
                 if guard is not None:
                     guard.next_batch()
                 if done >= batch.num_rows:

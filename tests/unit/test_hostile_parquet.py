@@ -17,6 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import cdfd
+from cdfd.errors import DataError
+
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="memory of a process is limited and measured as Linux does"
 )
@@ -27,15 +30,33 @@ RESIDENT = 1 << 30
 """Bytes of memory that are used."""
 
 READ = """
-import itertools, sys, cdfd, pyarrow.compute as pc
+import sys, cdfd, pyarrow.compute as pc
 rows = size = 0
 try:
-    for batch in itertools.islice(cdfd.changes(sys.argv[1]), int(sys.argv[2])):
+    for batch in cdfd.changes(sys.argv[1]):
         rows += batch.num_rows
         column = batch.column(0)
         size += (pc.sum(pc.binary_length(column)).as_py() or 0) if str(column.type) in ("string", "binary") else 0
     print("rows", rows, size)
 except cdfd.errors.CdfdError as error:
+    print(type(error).__name__, str(error)[:400])
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+STREAM = """
+import sys, pyarrow as pa, pyarrow.compute as pc
+from cdfd.errors import CdfdError
+from cdfd.storage.parquet_reader import opened
+rows = size = 0
+try:
+    with opened(pa.PythonFile(open(sys.argv[1] + "/f.parquet", "rb"), "r")) as file:
+        for batch in file.batches(["c"], rows=65536):
+            rows += batch.num_rows
+            column = batch.column(0)
+            column = column.dictionary_decode() if hasattr(column, "dictionary") else column
+            size += (pc.sum(pc.binary_length(column)).as_py() or 0) if str(column.type) in ("string", "binary") else 0
+    print("rows", rows, size)
+except CdfdError as error:
     print(type(error).__name__, str(error)[:400])
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
@@ -234,10 +255,10 @@ def limit() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def outcome(path: Path, batches: int = 1 << 30) -> str:
+def outcome(path: Path, script: str = READ) -> str:
     """What a child process says of a table: rows and bytes, or the error."""
     found = subprocess.run(
-        [sys.executable, "-c", READ, str(path), str(batches)],
+        [sys.executable, "-c", script, str(path)],
         capture_output=True,
         text=True,
         preexec_fn=limit,
@@ -312,3 +333,69 @@ def test_what_is_much_in_few_bytes_is_read_in_parts(name: str, tmp_path: Path) -
     make, kind, rows, size = READ_WELL[name]
     table(tmp_path / "t", make(), kind)
     assert outcome(tmp_path / "t") == f"rows {rows} {size}"
+
+
+class TestText:
+    """Arrow's reader takes any bytes for text."""
+
+    BAD = b"caf\xe9"
+
+    def shapes(self, values: list[bytes]) -> dict[str, tuple[pa.Array, object]]:
+        raw = pa.array(values, pa.binary())
+        text = pa.StringArray.from_buffers(len(raw), *raw.buffers()[1:])
+        codes = pa.array(range(len(values)), pa.int32())
+        ends = pa.array(range(len(values) + 1), pa.int32())
+        strings = {"type": "array", "elementType": "string", "containsNull": True}
+        return {
+            "strings": (text, "string"),
+            "categories": (pa.DictionaryArray.from_arrays(codes, text), "string"),
+            "structs": (pa.StructArray.from_arrays([text], ["a"]), STRUCTS),
+            "lists": (pa.ListArray.from_arrays(ends, text), strings),
+            "keys": (pa.MapArray.from_arrays(ends, text, text), TEXTS),
+            "values": (pa.MapArray.from_arrays(ends, pa.array([str(code) for code in codes]), text), TEXTS),
+            "views": (text.cast(pa.string_view()), "string"),
+        }
+
+    def read(self, path: Path, array: pa.Array, kind: object, **options: object) -> list[object]:
+        table(path / "t", lambda name: pq.write_table(pa.table({"c": array}), name, **options), kind)
+        return pa.Table.from_batches(cdfd.changes(str(path / "t"))).column("c").to_pylist()
+
+    @pytest.mark.parametrize("shape", ["strings", "categories", "structs", "lists", "keys", "values", "views"])
+    @pytest.mark.parametrize("dictionary", [True, False])
+    def test_that_is_not_utf8_is_an_error(self, shape: str, dictionary: bool, tmp_path: Path) -> None:
+        array, kind = self.shapes([b"a", b"b", self.BAD, b"d"])[shape]
+        with pytest.raises(DataError, match="column 'c' has text that is not UTF-8") as caught:
+            self.read(tmp_path, array, kind, use_dictionary=dictionary)
+        assert caught.value.path == "f.parquet"
+        assert caught.value.version == 0
+
+    @pytest.mark.parametrize("dictionary", [True, False])
+    def test_a_character_in_two_rows_is_none(self, dictionary: bool, tmp_path: Path) -> None:
+        array, kind = self.shapes(["x\u00e9".encode()[:2], "\u00e9y".encode()[1:]])["strings"]
+        with pytest.raises(DataError, match="not UTF-8"):
+            self.read(tmp_path, array, kind, use_dictionary=dictionary)
+
+    @pytest.mark.parametrize("shape", ["strings", "categories", "structs", "lists", "keys", "values", "views"])
+    def test_of_any_script_is_read(self, shape: str, tmp_path: Path) -> None:
+        words = ["caf\u00e9", "\u65e5\u672c", "", "\U0001f600", "z"]
+        array, kind = self.shapes([word.encode() for word in words])[shape]
+        found = str(self.read(tmp_path, array, kind))
+        assert all(word in found for word in words)
+
+
+class TestAsItIsRead:
+    """Files in stores, whose headers are not read before their columns."""
+
+    @pytest.mark.parametrize("name", REFUSED)
+    def test_more_than_is_read_is_an_error(self, name: str, tmp_path: Path) -> None:
+        make, kind, what = REFUSED[name]
+        table(tmp_path / "t", make(), kind)
+        said = outcome(tmp_path / "t", STREAM)
+        assert said.startswith("DataError")
+        assert what in said
+
+    @pytest.mark.parametrize("name", READ_WELL)
+    def test_what_is_much_in_few_bytes_is_read_in_parts(self, name: str, tmp_path: Path) -> None:
+        make, kind, rows, size = READ_WELL[name]
+        table(tmp_path / "t", make(), kind)
+        assert outcome(tmp_path / "t", STREAM) == f"rows {rows} {size}"

@@ -1,0 +1,90 @@
+"""Whether text from a Parquet file is UTF-8: Arrow's reader takes any bytes, and whoever gets them may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cdfd.errors import DataError
+
+HINT = "Whoever wrote the file put other bytes into a column of text: write it again, or make the column binary"
+
+
+def with_text(schema: pa.Schema) -> list[int]:
+    """Columns that have text, at whatever depth."""
+    return [place for place, field in enumerate(schema) if _has_text(field.type)]
+
+
+def check_text(batch: pa.RecordBatch, places: Sequence[int]) -> None:
+    """Check those columns. Of one that has nothing but ASCII, its bytes are looked at once; of one with a dictionary, the dictionary's.
+
+    Raises:
+        DataError: text that is not UTF-8.
+    """
+    for place in places:
+        for array in _texts(batch.column(place)):
+            if not _is_utf8(array):
+                name = batch.schema.field(place).name
+                raise DataError(f"column {name!r:.200} has text that is not UTF-8", hint=HINT)
+
+
+def _is_utf8(array: Any) -> bool:
+    if not len(array):
+        return True
+    try:
+        if not pa.types.is_string(array.type):
+            array.validate(full=True)
+            return True
+        _, offsets, data = array.buffers()
+        places = np.frombuffer(offsets, np.int32)
+        start, end = int(places[array.offset]), int(places[array.offset + len(array)])
+        if start < end and np.frombuffer(data, np.int8)[start:end].min() < 0:
+            array.view(pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _texts(array: Any) -> Iterator[Any]:
+    """The arrays of text in an array."""
+    kind = array.type
+    if _is_text(kind):
+        yield array
+    elif pa.types.is_dictionary(kind):
+        yield from _texts(array.dictionary)
+    elif isinstance(kind, pa.BaseExtensionType):
+        yield from _texts(array.storage)
+    elif not _has_text(kind):
+        return
+    elif pa.types.is_struct(kind):
+        for place in range(kind.num_fields):
+            yield from _texts(array.field(place))
+    elif pa.types.is_map(kind):
+        for part in (array.keys, array.items):
+            yield from _texts(_within(array, part))
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield from _texts(_within(array, array.values))
+    else:
+        yield from _texts(array.flatten())
+
+
+def _within(array: Any, values: Any) -> Any:
+    """Those values that are in the lists of an array: it may be a slice of one that has more."""
+    offsets = array.offsets
+    start = offsets[0].as_py()
+    return values.slice(start, offsets[-1].as_py() - start)
+
+
+def _has_text(kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _has_text(kind.value_type)
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_text(kind.storage_type)
+    return _is_text(kind) or any(_has_text(kind.field(place).type) for place in range(kind.num_fields))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
