@@ -14,7 +14,7 @@ from cdfd.config import load, settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.ledgers import ledgers
-from cdfd.daemon.outlook import outlook
+from cdfd.daemon.outlook import Outlook, outlook
 from cdfd.daemon.preflight import preflight
 from cdfd.daemon.sink_access import choose
 from cdfd.delta.protocol import cdf_enabled
@@ -22,6 +22,7 @@ from cdfd.errors import CdfdError, StorageError, UnsupportedError
 from cdfd.plain import as_json as json_of
 from cdfd.plain import one_line
 from cdfd.progress.ledger import Ledger
+from cdfd.progress.recovery import delivered
 
 COLUMNS = ("table", "version", "files", "changes", "topic", "state")
 
@@ -101,7 +102,7 @@ async def _check_table(config: Settings, table: settings.Table, ledger: Ledger) 
         if found.error is not None:
             raise found.error
         state = await assembly.open_table(config, table).log.snapshot()
-        warnings = [*found.warnings, *_ledger_warnings(config, table, ledger)]
+        warnings = [*found.warnings, *_ledger_warnings(config, table, ledger, found)]
     except CdfdError as error:
         return Checked(table.name, table.topic, usable=False, state=str(error))
     changes = "files" if table.changes == "files" or not cdf_enabled(state.metadata) else "cdc files"
@@ -110,17 +111,19 @@ async def _check_table(config: Settings, table: settings.Table, ledger: Ledger) 
     )
 
 
-def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger) -> list[str]:
+def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger, found: Outlook) -> list[str]:
     """What a daemon would say of a ledger that it cannot write, while it delivers.
 
     Raises:
-        StorageError: the ledger has the only position, and cannot be written.
+        StorageError: the first position is to be in the ledger alone, and it cannot be written.
     """
     if config.progress.ledger.kind != "table":
         return []
     error = _unwritable(ledger.uri)
-    if error is not None and assembly.policies(config, table).ledger_counts:
-        raise error
+    if error is not None and found.entry is None and assembly.policies(config, table).ledger_counts:
+        assert found.following is not None
+        if delivered(found.following) is not None:  # what the daemon records before it delivers anything
+            raise error
     return [] if error is None else [str(error)]
 
 

@@ -33,7 +33,8 @@ class Outlook:
         position: the sink's.
         entry: the ledger's.
         newest: the newest version of the table.
-        reason: where a daemon goes on or begins, and why.
+        following: where a daemon goes on or begins.
+        reason: why there.
         warnings: what it would warn of.
         error: what it would fail of; None where it would deliver.
     """
@@ -41,6 +42,7 @@ class Outlook:
     position: Position | None = None
     entry: LedgerEntry | None = None
     newest: int | None = None
+    following: Position | None = None
     reason: str = ""
     warnings: list[str] = field(default_factory=list)
     error: CdfdError | None = None
@@ -74,9 +76,9 @@ async def _look(found: Outlook, config: Settings, table: settings.Table, sink: S
     except NotATableError:
         if found.position is None:
             raise
-    following = await _following(found, config, opened, policies, sink, ledger.uri)
+    found.following = await _following(found, config, opened, policies, sink, ledger.uri)
     with from_position() if found.position is not None else nullcontext():
-        found.warnings += await try_from(opened, policies, following)
+        found.warnings += await try_from(opened, policies, found.following)
 
 
 async def _following(
