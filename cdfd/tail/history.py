@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow.compute as pc
 
-from cdfd.delta.commit import Commit
+from cdfd.delta.commit import LINE_BYTES, TORN, Commit
 from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
 from cdfd.storage.base import Stat
 
@@ -65,8 +65,18 @@ def digested(parse: Callable[[bytes | Iterable[bytes]], T], data: bytes | Iterab
 
 
 def size_of(data: bytes | Iterable[bytes]) -> int:
-    """How many bytes there are: a `parse` for `digested`."""
-    return len(data) if isinstance(data, bytes) else sum(map(len, data))
+    """How many bytes there are: a `parse` for `digested`. It ends where `commit.parse` would: a sparse file may be of any size.
+
+    Raises:
+        LogError: a line that is too long for an action.
+    """
+    size = unbroken = 0
+    for chunk in (data,) if isinstance(data, bytes) else data:
+        size += len(chunk)
+        unbroken = unbroken + len(chunk) if b"\n" not in chunk else len(chunk) - chunk.rindex(b"\n") - 1
+        if unbroken > LINE_BYTES:
+            raise LogError(f"a line is longer than {LINE_BYTES >> 20} MiB, and no action is", hint=TORN)
+    return size
 
 
 def _summed(chunks: Iterable[bytes], summed: Any) -> Iterator[bytes]:

@@ -24,8 +24,8 @@ from fuzz.cases import Case, Target, Violation, signature
 
 MEMORY = 1 << 30
 """Bytes that a case may need above what the process had."""
-CPU_SECONDS, WALL_SECONDS = 10.0, 60.0
-"""A case that computes for longer hangs; so does one that takes longer, whatever it waits for."""
+CPU_SECONDS, WALL_SECONDS, IDLE_SECONDS = 10.0, 120.0, 0.5
+"""A case that computes for longer hangs; so does one that takes longer and computes next to nothing. A busy machine is no hang."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,13 @@ class Child:
     def limits(self) -> str | None:
         """Why it is to be killed."""
         waited = time.monotonic() - self.since
-        if waited > WALL_SECONDS:
-            return "hang (waits)"
-        if waited > 1.0:
-            used = cpu_seconds(self.pid)
-            self.cpu = self.cpu or used
-            if used - self.cpu > CPU_SECONDS:
-                return "hang (computes)"
-        return None
+        if waited < 1.0:
+            return None
+        used = cpu_seconds(self.pid)
+        self.cpu = self.cpu or used
+        if used - self.cpu > CPU_SECONDS:
+            return "hang (computes)"
+        return "hang (waits)" if waited > WALL_SECONDS and used - self.cpu < IDLE_SECONDS else None
 
 
 def make(target: Target, seed: str, number: int) -> Case:

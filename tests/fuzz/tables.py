@@ -218,7 +218,7 @@ def rewritten(random: Random, data: bytes) -> bytes:
     elif kind == 4:
         found = found.slice(0, random.randrange(found.num_rows + 1))
     elif kind == 5:
-        found = pa.concat_tables([found] * random.choice((2, 5, 300)))
+        found = pa.concat_tables([found] * random.choice((2, 5, 30)))
     elif kind == 6:
         found = found.append_column(random.choice((name, "new", "_change_type", "")), odd(random, found.num_rows))
     elif kind == 7:

@@ -21,6 +21,7 @@ from cdfd.delta import commit, last_checkpoint, paths
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, LogError, StorageError
 from cdfd.storage.local import LocalStorage
+from cdfd.tail import history
 from cdfd.tail.log import DeltaLog
 
 LARGE = 1 << 40
@@ -115,6 +116,13 @@ def test_a_log_entry(spoil: Spoil, table: Path) -> None:
         with pytest.raises(LogError, match="longer than 16 MiB") as caught:
             reading()
         assert (caught.value.table, caught.value.version, caught.value.path) == (str(table), 2, path)
+
+
+def test_a_log_entry_that_is_only_hashed() -> None:
+    short = [b"{}\n" + bytes(commit.LINE_BYTES // 2)] * 64
+    assert history.digested(history.size_of, iter(short))[0] == sum(map(len, short))
+    with pytest.raises(LogError, match="longer than 16 MiB"):
+        history.digested(history.size_of, iter([b"{}\n", *[bytes(commit.LINE_BYTES // 2)] * 64]))
 
 
 @pytest.mark.parametrize("spoil", [zeros, extended])
