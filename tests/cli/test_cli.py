@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -163,6 +164,20 @@ class TestRun:
         assert (ended.code, last["exit_code"]) == (1, 1)
         assert f"cannot listen at {listen}" in last["message"]
         assert not (tmp_path / "out").exists()
+
+    def test_too_many_open_files_are_waited_for(self, writer: TableWriter, tmp_path: Path) -> None:
+        with started("run", "-c", config(tmp_path, writer.storage.uri)) as daemon:
+            daemon.log_line("completed")
+            wait_for(tmp_path / "out" / "orders" / "_position.json")
+            pid = daemon.process.pid
+            soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
+            run(writer.insert(rows(9)))
+            line = json.loads(daemon.log_line("trying again"))
+            assert "Too many open files" in line["message"]
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+            wait_for(tmp_path / "out" / "orders" / f"{6:020d}.jsonl")
+            assert daemon.end(signal.SIGTERM).code == 0
 
     def test_its_last_line_on_a_terminal_is_for_people(self, tmp_path: Path) -> None:
         path = config(tmp_path, str(tmp_path / "orders"), {"engine": {"kind": "auto"}})
