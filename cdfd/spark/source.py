@@ -136,7 +136,11 @@ async def _plans(
     stream = table.stream(options.changes)
     if options.start == "snapshot":
         return [(await stream.snapshot(last, with_counts=ordered)).plan]
-    first = last + 1 if options.start == "latest" else await start_version(table.log, options.start or "earliest")
+    first = (
+        last + 1
+        if options.start == "latest"
+        else await start_version(table.log, "earliest" if options.start is None else options.start)
+    )
     await check_range(table.log, first, last)
     first, last = filters.versions(first, last)
     if first > last:

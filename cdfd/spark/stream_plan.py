@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from cdfd.changes.execute import named
 from cdfd.changes.plan import ChangePlan
-from cdfd.changes.position import Position
+from cdfd.changes.position import Phase, Position
 from cdfd.changes.slices import Slice, cut, placed, shares
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.delta.schema_change import SchemaChange, compare
@@ -20,8 +20,9 @@ from cdfd.spark.portions import LEAST_BYTES, Schemas, Stretch, measured
 from cdfd.spark.reading import execution_of
 from cdfd.spark.target import Target
 from cdfd.table import Table
+from cdfd.tail.clock import SystemClock
 from cdfd.tail.history import ends_before, other_history
-from cdfd.tail.start import start_version
+from cdfd.tail.start import beginning
 from cdfd.tail.tailer import Tailer
 
 
@@ -96,19 +97,16 @@ class StreamPlanner:
             self._snapshot = None
 
     async def beginning(self) -> Position:
-        """Where a stream begins that has no checkpoint."""
-        log = self.table.log
-        header = await log.header()
-        table_id, start = header.metadata.id, self.options.start
-        if start is None or start == "snapshot":
-            position = Position(table_id, header.version, phase="snapshot")
-        elif start == "latest":
-            position = Position(table_id, header.version + 1)
-        else:
-            position = Position(table_id, await start_version(log, start))
-        digest = await log.digest(position.basis) if position.basis >= 0 else None
-        await log.history.confirm(table_id)
-        return replace(position, digest=digest)
+        """Where a stream begins that has no checkpoint.
+
+        Raises:
+            CdfdError: as `tail.start.beginning` says.
+        """
+        found = await beginning(
+            self.table.log, "snapshot" if self.options.start is None else self.options.start, SystemClock().now_ms()
+        )
+        phase: Phase = "snapshot" if found.snapshot else "stream"
+        return Position(found.table_id, found.version, phase=phase, digest=found.digest)
 
     async def latest(self, start: Position) -> Position:
         """Where the micro-batch ends that begins at `start`: at the newest version, or before that where it is full.

@@ -16,7 +16,7 @@ from pyspark.sql import datasource as spark
 
 import cdfd
 from cdfd.changes.slices import FILE_BYTES
-from cdfd.errors import CdfdError, ConfigError, SchemaChangedError
+from cdfd.errors import CdfdError, ConfigError, GapError, LogError, SchemaChangedError
 from cdfd.spark.source import BatchReader, CdfdSource
 from cdfd.storage.local import LocalStorage
 from tests import lake
@@ -66,6 +66,20 @@ class TestPortions:
     def test_some_versions(self, numbers: str) -> None:
         assert rows(read(reader(numbers, startingVersion=3, endingVersion=5))) == wanted(numbers, 3, 5)
 
+    def test_versions_from_the_newest_and_times(self, numbers: str) -> None:
+        assert rows(read(reader(numbers, startingVersion=-3, endingVersion=-2))) == wanted(numbers, 9, 10)
+        assert rows(read(reader(numbers, startingTimestamp="1 day ago", endingTimestamp="4102444800000"))) == wanted(
+            numbers, "1 day ago", 4102444800000
+        )
+
+    def test_the_first_version_is_not_the_earliest_there_is(self, numbers: str) -> None:
+        lake.run(lake.checkpoint(LocalStorage(numbers), 3))
+        for version in range(3):
+            (Path(numbers) / lake.entry_path(version)).unlink()
+        assert rows(read(reader(numbers))) == wanted(numbers, "earliest")
+        with pytest.raises(GapError, match="version 0 is no longer in the log; the oldest is 3"):
+            reader(numbers, startingVersion=0).partitions()
+
     def test_nothing_to_read_is_one_portion(self, numbers: str) -> None:
         assert rows(read(reader(numbers, startingVersion="latest"))) == []
 
@@ -94,7 +108,7 @@ class TestFilters:
 
 
 def test_errors_cross_processes(numbers: str) -> None:
-    with pytest.raises(ConfigError, match="there is no version 99"):
+    with pytest.raises(LogError, match="there is no version 99"):
         reader(numbers, endingVersion=99)
     with pytest.raises(ConfigError, match="a stream has no end"):
         CdfdSource({"path": numbers, "endingVersion": "3"}).streamReader(CdfdSource({"path": numbers}).schema())

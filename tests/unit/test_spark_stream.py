@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 
 import cdfd
 from cdfd.demo.writer import TableWriter
-from cdfd.errors import ConfigError, TableChangedError
+from cdfd.errors import ConfigError, LogError, TableChangedError
 from cdfd.spark.source import CdfdSource
 from cdfd.spark.stream import StreamReader
 from cdfd.storage.local import LocalStorage
@@ -106,6 +106,29 @@ def test_after_a_restart(tmp_path: Path) -> None:
         assert rows_between(reader, start, middle) == found
         found += rows_between(reader, middle, following)
     assert found == wanted(path, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("start", "at"),
+    [
+        ({"startingVersion": -1}, 2),
+        ({"startingVersion": "latest"}, 3),
+        ({"startingVersion": 3}, 3),
+        ({"startingTimestamp": "1 day ago"}, 0),
+    ],
+)
+def test_where_it_begins(tmp_path: Path, start: dict[str, Any], at: int) -> None:
+    with reading(table(tmp_path, 3), **start) as reader:
+        assert place(reader.initialOffset()) == ("stream", at, 0, 0)
+
+
+@pytest.mark.parametrize("start", [{"startingVersion": 4}, {"startingTimestamp": "2999-01-01"}])
+def test_a_start_that_the_table_has_not_come_to(tmp_path: Path, start: dict[str, Any]) -> None:
+    with (
+        reading(table(tmp_path, 3), **start) as reader,
+        pytest.raises(LogError, match=r"yet.*; the newest is 2, of 20"),
+    ):
+        reader.initialOffset()
 
 
 def test_newer_sparks_say_where_a_batch_begins(tmp_path: Path) -> None:
