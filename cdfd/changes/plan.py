@@ -265,8 +265,12 @@ def commit_timestamp(commit: Commit, header: Header, modified_ms: int, previous_
         if not 0 <= stated <= LATEST_MS:
             raise _untimed(commit, f"the in-commit timestamp {stated} is not a time")
         return stated
-    # A file's time is whatever somebody set it to.
-    return min(max(modified_ms, 0 if previous_ms is None else previous_ms + 1), LATEST_MS)
+    return file_time(modified_ms, 0 if previous_ms is None else previous_ms + 1)
+
+
+def file_time(modified_ms: int, earliest_ms: int = 0) -> int:
+    """A file's modification time in ms since the Unix epoch, which anybody can set: none before `earliest_ms` or after the year 9999."""
+    return min(max(modified_ms, earliest_ms), LATEST_MS)
 
 
 def _untimed(commit: Commit, what: str) -> LogError:

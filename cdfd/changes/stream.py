@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
-from cdfd.changes.plan import ChangePlan, Changes, commit_timestamp, needs_snapshot, plan, plan_snapshot
+from cdfd.changes.plan import ChangePlan, Changes, commit_timestamp, file_time, needs_snapshot, plan, plan_snapshot
 from cdfd.delta import paths
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.schema_change import SchemaChange, compare
@@ -93,7 +93,7 @@ class PlanStream:
             # A checkpoint may outlive its log entry; then it is the oldest thing known about that version's time.
             segment = await self.log.segment(state.version)
             assert segment.checkpoint is not None
-            return segment.checkpoint.files[0].modified_ms, None
+            return file_time(segment.checkpoint.files[0].modified_ms), None
         before = await self._time_before(state.version)
         return commit_timestamp(entry.commit, state.header, entry.modified_ms, before), entry.digest
 

@@ -109,13 +109,17 @@ def test_a_hint_counts_for_nothing(name: str, spoil: Spoil, table: Path) -> None
 
 
 @pytest.mark.parametrize("spoil", [zeros, extended, a_long_line])
-def test_a_log_entry(spoil: Spoil, table: Path) -> None:
-    path = f"{paths.LOG}/{paths.commit_name(2)}"
+@pytest.mark.parametrize("version", [2, LAST])
+def test_a_log_entry(version: int, spoil: Spoil, table: Path) -> None:
+    path = f"{paths.LOG}/{paths.commit_name(version)}"
     spoil(table / path)
+    os.utime(
+        table / path, (1_700_000_000, 1_700_000_000)
+    )  # one of now might still be written to, and would be waited for
     for reading in (lambda: read(table), lambda: cdfd.changes(str(table), 1).read_all()):
         with pytest.raises(LogError, match="longer than 16 MiB") as caught:
             reading()
-        assert (caught.value.table, caught.value.version, caught.value.path) == (str(table), 2, path)
+        assert (caught.value.table, caught.value.version, caught.value.path) == (str(table), version, path)
 
 
 def test_a_log_entry_that_is_only_hashed() -> None:

@@ -464,7 +464,10 @@ class TestTimestamp:
 
     @pytest.mark.parametrize(
         ("modified", "previous", "expected"),
-        [(50, None, 50), (50, 40, 50), (50, 49, 50), (50, 50, 51), (50, 90, 91), (0, None, 0)],
+        [
+            *[(50, None, 50), (50, 40, 50), (50, 49, 50), (50, 50, 51), (50, 90, 91), (0, None, 0)],
+            *[(-(2**63), None, 0), (2**62, None, LATEST_MS), (2**62, LATEST_MS, LATEST_MS), (-1, 5, 6)],
+        ],
     )
     def test_is_monotonic(self, modified: int, previous: int | None, expected: int) -> None:
         assert commit_timestamp(entry(), HEADER, modified, previous) == expected
