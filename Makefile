@@ -43,6 +43,9 @@ chaos: $(MARK)  ## CDFD_CHAOS faults (1000): daemons, brokers, connections, tabl
 soak: $(MARK)  ## A day of the daemon in CDFD_SOAK minutes (15): what it holds of the machine must not grow (needs Java)
 	CDFD_SOAK=$${CDFD_SOAK:-15} $(BIN)/python -m pytest -s tests/chaos/test_soak.py
 
+simulate: $(MARK)  ## SEEDS random lives (10000) of a daemon in virtual time, with faults of every port
+	$(BIN)/python -m tests.simulation --seeds $${SEEDS:-10000}
+
 oracle: $(MARK)  ## CDFD_ORACLE random tables (300) written by delta-spark, its change feed beside ours (needs Java and Maven)
 	CDFD_ORACLE=$${CDFD_ORACLE:-300} $(BIN)/python -m pytest -q tests/spark/test_oracle.py
 

@@ -1,0 +1,61 @@
+"""Files and log entries are decoded by the real readers, and each only once: most of them are read again and again, in this seed and others.
+
+What is remembered is a value, made from the same bytes by a function that knows nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+from cdfd.changes import execute
+from cdfd.changes.plan import FileScan
+from cdfd.changes.read import Rows, TableFiles, read
+from cdfd.delta import commit, header
+from cdfd.delta.schema import TableSchema
+from tests.simulation.storage import Held
+
+REMEMBERED = 4096
+"""Log entries."""
+_decoded: dict[tuple[object, ...], list[Rows]] = {}
+
+
+def _read_once(scan: FileScan, schema: TableSchema, files: TableFiles, **options: Any) -> Iterator[Rows]:
+    """What `read` gives; opening the file may fail, as ever."""
+    if options.get("shelf") is not None:
+        yield from read(scan, schema, files, **options)
+        return
+    with files.open(scan.path, scan.size or None):
+        data = files.storage.contents(scan.path)
+    key = (data, scan.path, scan.change_type, scan.only, scan.without, scan.images, scan.pairs, tuple(schema.names))
+    if key not in _decoded:
+        _decoded[key] = list(read(scan, schema, TableFiles(Held(data), Held), **options))
+    yield from _decoded[key]
+
+
+def _once(parse: Callable[..., Any]) -> Callable[..., Any]:
+    known = lru_cache(REMEMBERED)(parse)
+
+    def parsed(version: int, data: object, **options: bool) -> Any:
+        return (known if isinstance(data, bytes) else parse)(version, data, **options)
+
+    return parsed
+
+
+_parse, _scan = commit.parse, header.scan
+_REAL = ((execute, "read", read), (commit, "parse", _parse), (header, "scan", _scan))
+_REMEMBERING = ((execute, "read", _read_once), (commit, "parse", _once(_parse)), (header, "scan", _once(_scan)))
+
+
+@contextmanager
+def decoded_once() -> Iterator[None]:
+    """Within it, they are."""
+    for module, name, function in _REMEMBERING:
+        setattr(module, name, function)
+    try:
+        yield
+    finally:
+        for module, name, function in _REAL:
+            setattr(module, name, function)
