@@ -280,7 +280,7 @@ def operand(text: Any) -> Any:
 
 
 def _make_filter(random: Random) -> Case:
-    from fuzz.decoders import STATS
+    from fuzz.texts import STATS
 
     stats = random.choice(STATS)
     if random.random() < 0.7:

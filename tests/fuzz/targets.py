@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fuzz import decoders, edges, reading, server, services
+from fuzz import commands, decoders, edges, positions, reading, server, services, texts
 from fuzz.cases import Case, Target
 
-TARGETS: tuple[Target, ...] = (*reading.TARGETS, *decoders.TARGETS, *edges.TARGETS, *services.TARGETS)
+_MODULES = (reading, commands, decoders, texts, edges, services, positions)
+TARGETS: tuple[Target, ...] = tuple(target for module in _MODULES for target in module.TARGETS)
 
 
 def by_name(name: str) -> Target:
