@@ -235,7 +235,7 @@ def run_command(argv: list[str]) -> tuple[int, str]:
 
 
 TARGETS = (
-    Target("local", _make_local, check_local, 3),
-    Target("follow", _make_follow, check_follow, 1),
-    Target("command", _make_command, check_command, 4),
+    Target("local", _make_local, check_local, 1.5),
+    Target("follow", _make_follow, check_follow, 0.5),
+    Target("command", _make_command, check_command, 2),
 )

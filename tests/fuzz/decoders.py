@@ -230,10 +230,10 @@ def _make_footer(random: Random) -> Case:
 
 
 TARGETS = (
-    Target("commit", _make_commit, check_commit, 220),
+    Target("commit", _make_commit, check_commit, 250),
     Target("hint", _make_hint, check_hint, 60),
-    Target("vector", _make_vector, check_vector, 120),
+    Target("vector", _make_vector, check_vector, 130),
     Target("z85", _make_z85, check_z85, 30),
-    Target("variant", _make_variant, check_variant, 80),
+    Target("variant", _make_variant, check_variant, 90),
     Target("footer", _make_footer, check_footer, 30),
 )

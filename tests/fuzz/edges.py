@@ -314,8 +314,8 @@ def _make_filter(random: Random) -> Case:
 
 
 TARGETS = (
-    Target("arguments", _make_arguments, check_arguments, 8),
-    Target("checkpoint", _make_checkpoint, check_checkpoint, 10),
-    Target("bomb", _make_bomb, check_bomb, 0.2),
-    Target("filter", _make_filter, check_filter, 30),
+    Target("arguments", _make_arguments, check_arguments, 4),
+    Target("checkpoint", _make_checkpoint, check_checkpoint, 4),
+    Target("bomb", _make_bomb, check_bomb, 0.1),
+    Target("filter", _make_filter, check_filter, 40),
 )

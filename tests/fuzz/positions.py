@@ -247,7 +247,7 @@ def _make_encode(random: Random) -> Case:
 
 
 TARGETS = (
-    Target("position", _make_position, check_position, 30),
-    Target("answer", _make_answer, check_answer, 40),
+    Target("position", _make_position, check_position, 25),
+    Target("answer", _make_answer, check_answer, 50),
     Target("encode", _make_encode, check_encode, 25),
 )

@@ -278,8 +278,8 @@ async def _asked(storage: Storage, args: dict[str, Any]) -> str:
 
 
 TARGETS = (
-    Target("read", _make_read, check_read, 12),
-    Target("parquet", _make_parquet, check_parquet, 15),
-    Target("hints", _make_hints, check_hints, 8),
-    Target("log", _make_log, check_log, 80),
+    Target("read", _make_read, check_read, 6),
+    Target("parquet", _make_parquet, check_parquet, 8),
+    Target("hints", _make_hints, check_hints, 3),
+    Target("log", _make_log, check_log, 40),
 )

@@ -33,19 +33,16 @@ class Campaign:
 
     seed: str
     outcomes: dict[str, Counter[str]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: Counter[str] = field(default_factory=Counter)
     findings: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
     again: Counter[tuple[str, str]] = field(default_factory=Counter)
+    mutants: int = 0
     begun: float = field(default_factory=time.monotonic)
-
-    @property
-    def mutants(self) -> int:
-        return sum(sum(counts.values()) for counts in self.outcomes.values())
 
     def table(self) -> str:
         """Targets, their mutants and how those ended, as Markdown."""
         lines = [
-            "| target | mutants | seconds | rows, values | refused | nothing else | findings |",
+            "| target | mutants | processor seconds | rows, values | refused | nothing else | findings |",
             "|---|---|---|---|---|---|---|",
         ]
         for name, counts in sorted(self.outcomes.items()):
@@ -115,6 +112,8 @@ def run(options: argparse.Namespace, chosen: list[Target]) -> Campaign:
     retry: list[tuple[Target, range]] = []
 
     def following(ended: server.Child | None = None) -> server.Child | None:
+        if ended is not None:
+            campaign.seconds[ended.target.name] += ended.used
         if ended is not None and ended.next < ended.numbers.stop:
             retry.append((ended.target, range(ended.next, ended.numbers.stop)))
         if options.seconds is not None and time.monotonic() - begun > options.seconds:
@@ -128,15 +127,12 @@ def run(options: argparse.Namespace, chosen: list[Target]) -> Campaign:
         return server.fork(target, lambda number: server.make(target, options.seed, number), numbers_of, core)
 
     begins = [child for _ in range(options.workers) if (child := following()) is not None]
-    last = time.monotonic()
     for child, outcome in server.outcomes(begins, following):
         name = child.target.name
         counts = campaign.outcomes.setdefault(name, Counter())
-        now = time.monotonic()
-        campaign.seconds[name] = campaign.seconds.get(name, 0.0) + (now - last)
-        last = now
-        if campaign.mutants and not campaign.mutants % 20_000:
-            print(f"{campaign.mutants:,} mutants, {now - begun:.0f} seconds", flush=True)
+        campaign.mutants += 1
+        if not campaign.mutants % 20_000:
+            print(f"{campaign.mutants:,} mutants, {time.monotonic() - begun:.0f} seconds", flush=True)
         if outcome.finding is None:
             counts[outcome.word] += 1
             continue
@@ -153,7 +149,13 @@ def _batches(options: argparse.Namespace, chosen: list[Target]) -> Iterator[tupl
     """(target, numbers) in rounds of some thousand mutants that the targets have their shares of."""
     total = sum(target.share for target in chosen)
     left = options.mutants
-    size = 5000 if left is None or left > 50_000 else max(len(chosen), left)
+    size = (
+        20_000
+        if left is not None and left > 200_000
+        else 5000
+        if left is None or left > 50_000
+        else max(len(chosen), left)
+    )
     size = min(size, 500) if options.seconds is not None and options.seconds <= 120 else size
     begins = dict.fromkeys((target.name for target in chosen), options.first)
     while left is None or left > 0:

@@ -40,7 +40,7 @@ class Outcome:
 
 @dataclass
 class Child:
-    """A batch under way."""
+    """A batch under way; `used` are the seconds of a processor that it took, once it has ended."""
 
     pid: int
     pipe: int
@@ -50,6 +50,7 @@ class Child:
     since: float = field(default_factory=time.monotonic)
     cpu: float = 0.0
     rest: bytes = b""
+    used: float = 0.0
 
     def limits(self) -> str | None:
         """Why it is to be killed."""
@@ -186,7 +187,8 @@ def _end(child: Child, why: str | None) -> Outcome | None:
     if why is not None:
         os.kill(child.pid, signal.SIGKILL)
     os.close(child.pipe)
-    _, status = os.waitpid(child.pid, 0)
+    _, status, used = os.wait4(child.pid, 0)
+    child.used = used.ru_utime + used.ru_stime
     if why is None and os.WIFSIGNALED(status):
         why = f"signal {signal.Signals(os.WTERMSIG(status)).name}"
     if why is None and child.next == child.numbers.start:

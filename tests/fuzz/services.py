@@ -230,7 +230,7 @@ def _make_request(random: Random) -> Case:
 
 
 TARGETS = (
-    Target("config", _make_config, check_config, 15),
-    Target("options", _make_options, check_options, 15),
-    Target("request", _make_request, check_request, 2),
+    Target("config", _make_config, check_config, 6),
+    Target("options", _make_options, check_options, 6),
+    Target("request", _make_request, check_request, 1),
 )

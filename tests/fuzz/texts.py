@@ -217,8 +217,8 @@ def _make_path(random: Random) -> Case:
 
 
 TARGETS = (
-    Target("schema", _make_schema, check_schema, 100),
-    Target("value", _make_value, check_value, 90),
-    Target("statistics", _make_statistics, check_statistics, 25),
-    Target("path", _make_path, check_path, 80),
+    Target("schema", _make_schema, check_schema, 110),
+    Target("value", _make_value, check_value, 100),
+    Target("statistics", _make_statistics, check_statistics, 30),
+    Target("path", _make_path, check_path, 90),
 )
