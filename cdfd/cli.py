@@ -254,6 +254,8 @@ def run(
     from cdfd import logs
     from cdfd.daemon import process
 
+    if logs.writes_json():
+        sys.excepthook = logs.unexpected
     try:
         code = process.run(config, recover_from_ledger=recover_from_ledger)
     except CdfdError as error:

@@ -78,6 +78,12 @@ def fatal(error: CdfdError, *, with_traceback: bool) -> None:
     logger.error("%s", last, extra=extra, exc_info=error if with_traceback else None)
 
 
+def unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """For `sys.excepthook`: log what ends the process and is no error of ours."""
+    extra = {"family": "internal", "exit_code": 1}
+    logging.getLogger("cdfd.daemon").error("ended by an unexpected %s", kind.__name__, exc_info=error, extra=extra)
+
+
 def traceback_of(error: BaseException | None) -> str:
     """The innermost frames of an error and of its causes, of bounded length. Its lines may hold anything."""
     return shortened("".join(traceback.format_exception(error, limit=-_FRAMES)).rstrip("\n"), _LONGEST_TRACEBACK)

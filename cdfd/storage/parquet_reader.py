@@ -61,6 +61,7 @@ class ParquetReader:
 
     def __init__(self, source: Any, dictionaries: Collection[str]) -> None:
         self._source = source
+        self.size: int = source.size()
         self._footer = _footer(source)
         # pyarrow's objects take many times the space of what they are made from.
         self._layout = _layout(source, self._footer) if self._footer > LARGE_FOOTER else None

@@ -34,6 +34,12 @@ SIDECARS = f"{paths.LOG}/_sidecars"
 BATCH_ROWS = 65_536
 STATE_ROWS = 16_384
 """Rows to look through at once for the few that are not files; often they are the first."""
+HELD_BYTES = 256 << 20
+"""Bytes that the rows of a checkpoint of any size may take in memory."""
+HELD_RATIO = 64
+"""Bytes that they may take besides, for each byte of its files. Paths and statistics compress to a tenth."""
+ROW_BYTES = 1024
+"""What a row takes that becomes objects, beside its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +54,34 @@ class _Wanted:
 
 
 @dataclass(slots=True)
+class _Held:
+    """What is held of a checkpoint is bounded by what its files can honestly hold: all of it stays in memory."""
+
+    room: int = HELD_BYTES
+
+    def allow(self, file: ParquetReader) -> None:
+        """One more file is read."""
+        self.room += HELD_RATIO * file.size
+
+    def take(self, size: int) -> None:
+        """So many bytes more. LogError where they are too many."""
+        self.room -= size
+        if self.room < 0:
+            raise LogError(
+                f"its rows take more than {HELD_BYTES} bytes, and more than {HELD_RATIO} times the size of its files"
+            )
+
+
+@dataclass(slots=True)
 class _Rows:
     adds: list[pa.RecordBatch] = field(default_factory=list)
     removes: list[pa.RecordBatch] = field(default_factory=list)
+    held: _Held = field(default_factory=_Held)
+
+    def add(self, rows: list[pa.RecordBatch], batch: pa.RecordBatch) -> None:
+        """To one of the two."""
+        self.held.take(batch.nbytes)
+        rows.append(batch)
 
 
 async def read_header(storage: Storage, checkpoint: Checkpoint) -> State:
@@ -100,23 +131,26 @@ def _snapshot(header: Header, state: State, rows: _Rows) -> Snapshot:
 
 
 def _read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str]) -> State:
-    state = State()
+    state, held = State(), _Held()
     for stat in checkpoint.files:
         with _damage(stat.path):
             if stat.path.endswith(".json"):
                 checkpoints.from_commit(_read_json(storage, checkpoint.version, stat), state)
                 continue
             with _open(storage, stat.path, stat.size) as file:
+                held.allow(file)
                 for name in names:
-                    _read_action(file, name, state)
+                    _read_action(file, name, state, held)
     return state
 
 
-def _read_action(file: ParquetReader, name: str, state: State) -> None:
+def _read_action(file: ParquetReader, name: str, state: State, held: _Held) -> None:
     """All rows of an action that is no file; the only one, where there is one."""
     if not state.has(name):
         for group in _groups_with(file, name):
             for batch in file.batches([name], [group], rows=STATE_ROWS):
+                found = len(batch) - batch.column(0).null_count
+                held.take(found * ROW_BYTES + (batch.nbytes if found else 0))
                 checkpoints.read_state(batch, state)
                 if state.has(name):
                     return
@@ -154,11 +188,12 @@ def _read_file(storage: Storage, path: str, size: int, wanted: _Wanted, rows: _R
             stats=wanted.stats,
             tombstones=wanted.tombstones,
         )
+        rows.held.allow(file)
         for batch in _batches(file, names):
             adds = checkpoints.adds(batch)
-            rows.adds.append(checkpoints.counted(adds) if wanted.counts else adds)
+            rows.add(rows.adds, checkpoints.counted(adds) if wanted.counts else adds)
             if wanted.tombstones:
-                rows.removes.append(checkpoints.removes(batch))
+                rows.add(rows.removes, checkpoints.removes(batch))
 
 
 def _read_json(storage: Storage, version: int, stat: Stat, *, with_stats: bool = False) -> Commit:

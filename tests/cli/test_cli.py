@@ -187,6 +187,15 @@ class TestRun:
         in_debug = cdfd("run", "-c", path, "--debug")
         assert "Traceback" in json.loads(in_debug.err.splitlines()[-1])["traceback"]
 
+    def test_a_bug_outside_of_the_tables_is_a_line_of_the_log(self, tmp_path: Path) -> None:
+        buggy = "from cdfd.daemon import process; process.serve = None; from cdfd.cli import main; main()"
+        command = [sys.executable, "-c", buggy, "run", "-c", config(tmp_path, str(tmp_path / "orders"))]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN)
+        assert ended.returncode == 1
+        [line] = [json.loads(line) for line in ended.stderr.splitlines()]
+        assert (line["level"], line["family"], line["exit_code"]) == ("error", "internal", 1)
+        assert "TypeError" in line["traceback"]
+
     def test_a_hangup_is_not_a_reload(self, writer: TableWriter, tmp_path: Path) -> None:
         with started("run", "-c", config(tmp_path, writer.storage.uri)) as daemon:
             daemon.log_line("completed")

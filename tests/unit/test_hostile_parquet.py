@@ -335,6 +335,65 @@ def test_what_is_much_in_few_bytes_is_read_in_parts(name: str, tmp_path: Path) -
     assert outcome(tmp_path / "t") == f"rows {rows} {size}"
 
 
+SNAPSHOT = """
+import sys, cdfd
+from cdfd.errors import CdfdError
+try:
+    print("rows", sum(batch.num_rows for batch in cdfd.snapshot(sys.argv[1])))
+except CdfdError as error:
+    print(type(error).__name__, str(error)[:400])
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def checkpoint(path: Path, actions: dict[str, pa.Array]) -> None:
+    """A table of a checkpoint of version 0, with these actions' columns after the rows of protocol and metadata."""
+    schema = {"type": "struct", "fields": [{"name": "c", "type": "string", "nullable": True, "metadata": {}}]}
+    metadata = {"id": "x", "schemaString": json.dumps(schema), "partitionColumns": [], "configuration": []}
+    metadata["format"] = {"provider": "parquet", "options": []}
+    count = len(next(iter(actions.values())))
+    pairs = pa.map_(pa.string(), pa.string())
+    format_ = pa.struct([("provider", pa.string()), ("options", pairs)])
+    kinds = {"id": pa.string(), "schemaString": pa.string(), "partitionColumns": pa.list_(pa.string())}
+    kind = pa.struct([*kinds.items(), ("configuration", pairs), ("format", format_)])
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+    head = pa.struct([(name, pa.int32()) for name in protocol])
+    columns = {
+        "protocol": pa.chunked_array([pa.array([protocol, None], head), pa.nulls(count, head)]),
+        "metaData": pa.chunked_array([pa.array([None, metadata], kind), pa.nulls(count, kind)]),
+    }
+    for name, rows in actions.items():
+        columns[name] = pa.chunked_array([pa.nulls(2, rows.type), rows])
+    (path / "_delta_log").mkdir(parents=True)
+    file = path / "_delta_log" / f"{0:020}.checkpoint.parquet"
+    pq.write_table(pa.table(columns), file, store_schema=False, compression="zstd")
+    (path / "_delta_log" / "_last_checkpoint").write_text(json.dumps({"version": 0, "size": count + 2}))
+
+
+def same(text: str, count: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.nulls(count, pa.int32()).fill_null(0), pa.array([text]))
+
+
+CHECKPOINTS = {
+    "many paths from one": lambda: {"add": pa.StructArray.from_arrays([same("x" * 2_000, 200_000)], ["path"])},
+    "transactions from one": lambda: {"txn": pa.StructArray.from_arrays([same("x" * 200, 500_000)], ["appId"])},
+    "sidecars from one": lambda: {"sidecar": pa.StructArray.from_arrays([same("x" * 200, 500_000)], ["path"])},
+    "a domain again and again": lambda: {
+        "domainMetadata": pa.StructArray.from_arrays(
+            [same("d", 500), same("x" * (1 << 20), 500)], ["domain", "configuration"]
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_checkpoint_of_a_few_bytes_does_not_fill_memory(name: str, tmp_path: Path) -> None:
+    checkpoint(tmp_path / "t", CHECKPOINTS[name]())
+    said = outcome(tmp_path / "t", SNAPSHOT)
+    assert said.startswith("LogError")
+    assert f"{0:020}.checkpoint.parquet" in said
+
+
 class TestText:
     """Arrow's reader takes any bytes for text."""
 
