@@ -111,6 +111,7 @@ TABLE = layout.table(ACTIONS).combine_chunks()
 async def read(data: bytes) -> None:
     storage = MemoryStorage("memory://t")
     await storage.put(f"{paths.LOG}/{paths.checkpoint_name(VERSION)}", data)
+    await storage.put(f"{paths.LOG}/{paths.commit_name(VERSION)}", b'{"commitInfo":{}}')
     log = DeltaLog(storage)
     await log.header()
     for some in ({}, {"with_stats": True, "with_tombstones": True}, {"with_counts": True}):
