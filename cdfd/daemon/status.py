@@ -56,6 +56,7 @@ class TableMonitor:
         self._position: Position | None = None
         self._delivered: int | None = None
         self._newest: int | None = None
+        self._seen = -1  # the newest since the loop began: before it did, the log may have been a longer one
         self._recorded: int | None = None
         self._oldest: tuple[int, int] | None = None  # version and timestamp in ms of the oldest that is not delivered
         self._watching = False  # whether there being nothing older means that there is nothing
@@ -71,10 +72,11 @@ class TableMonitor:
         self._move(position)
         self._state = _state_at(position)
         self._watching = False
+        self._seen = -1
 
     def saw(self, newest: int) -> None:
         """The table has this version."""
-        self._newest = max(newest, self._newest or 0)
+        self._note(newest)
         self._watching = True
         if self._oldest is None and self._position is not None and self._position.version <= newest:
             # Until the loop has read it, its age is what is certain.
@@ -87,13 +89,13 @@ class TableMonitor:
         self._paused = False
         self._oldest = None
         if self._position is not None and self._position.version > 0:
-            self._newest = max(self._position.version - 1, self._newest or 0)
+            self._newest = max(self._position.version - 1, self._seen)
 
     def behind(self, version: Version) -> None:
         """This is the oldest version that is not delivered."""
         self._watching = True
         self._oldest = (version.plan.version, version.plan.timestamp_ms)
-        self._newest = max(version.plan.version, self._newest or 0)
+        self._note(version.plan.version)
         self._state = "snapshot" if version.plan.origin == "snapshot" else "catching_up"
 
     def committed(
@@ -114,8 +116,8 @@ class TableMonitor:
             self._state = _state_at(following)
         if versions:
             last = versions[-1].plan
-            self._newest = max(last.version, self._newest or 0)
-            if self._oldest is None and self._newest > last.version:
+            newest = self._note(last.version)
+            if self._oldest is None and newest > last.version:
                 # The next one is no older than this; the loop says exactly in a moment.
                 self._oldest = (following.version, last.timestamp_ms)
         if versions or any(rows.values()):
@@ -217,6 +219,12 @@ class TableMonitor:
             "commits": self._commits,
             "last_error": None if self._mishap is None else self._describe(self._mishap),
         }
+
+    def _note(self, version: int) -> int:
+        """The table has this version; the newest that is known."""
+        self._seen = max(version, self._seen)
+        self._newest = max(version, self._newest or 0)
+        return self._newest
 
     def _move(self, position: Position) -> None:
         self._position = position

@@ -107,7 +107,7 @@ class Topic:
     def _check_place(self, begun: Position, following: Position) -> None:
         position, world = self.position, self.world
         if position is None or (not self.exactly_once and begun != self._end and self.whole() < self.first_version):
-            self.first_version = begun.version
+            self.first_version, self.timelines = begun.version, None
             before, self._before = self._before, None
             if before is not None and not world.disturbed and begun.phase == "stream" and order(begun) > order(before):
                 self._violate(f"goes on at {begun} although only what is before {before} was delivered")

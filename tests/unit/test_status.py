@@ -74,6 +74,17 @@ def test_lag_goes_on_through_failures(orders: TableMonitor, clock: ManualClock) 
     assert orders.reading().lag_seconds == 6.0
 
 
+def test_a_log_that_is_shorter_than_it_was_is_not_behind(orders: TableMonitor) -> None:
+    """A backup was restored, of versions that were all delivered."""
+    orders.started(at(4))
+    orders.saw(9)
+    orders.failed(StorageError("timed out", retriable=True), 1.0)
+    orders.started(at(4))
+    assert orders.reading().table_version == 9
+    orders.waiting()
+    assert (orders.reading().table_version, orders.reading().lag_versions) == (3, 0)
+
+
 def test_a_delivery_whose_outcome_was_unknown_is_found_to_count(orders: TableMonitor) -> None:
     orders.started(at(4))
     orders.behind(version(4, NOW_MS - 5_000))
