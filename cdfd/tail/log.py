@@ -33,6 +33,7 @@ from cdfd.tail.segment import Segment, SegmentBuilder
 logger = logging.getLogger("cdfd.tail")
 
 T = TypeVar("T")
+SizeOf = Callable[[bytes | Iterable[bytes]], int]
 
 CHUNK = 16 << 20
 """Bytes of a log entry to hold at once; larger entries are streamed."""
@@ -200,29 +201,33 @@ class DeltaLog:
         except (pa.ArrowException, OSError) as error:
             raise StorageError(f"reading failed: {error}", path=path, retriable=True) from error
 
-    async def seen(self, version: int) -> Seen:
+    async def seen(self, version: int, size: SizeOf = size_of) -> Seen:
         """An entry as it is now, its actions aside. It stands for what is read after it, where nothing else does yet.
 
         Raises:
             NotFoundError: it is not there, or has no bytes yet.
         """
-        found, data = await self._looked_at(version)
+        found, data = await self._looked_at(version, size)
         self.history.saw(found)
         if len(data) <= min(CHUNK, KEPT_BYTES):
             self._kept[version] = data, found.stat
         return found
 
     async def digest(self, version: int) -> str | None:
-        """The hash of an entry's bytes; None where it is not there."""
+        """The hash of an entry's bytes, which are whole; None where it is not there.
+
+        Raises:
+            LogError: it is damaged, or being written. A position with the hash of half an entry would never fit the table again.
+        """
         with contextlib.suppress(NotFoundError):
-            return (await self.seen(version)).digest
+            return (await self.seen(version, partial(_parsed_size, version))).digest
         return None
 
     async def read_again(self, version: int) -> Seen:
         """The same, and nothing is kept."""
         return (await self._looked_at(version))[0]
 
-    async def _looked_at(self, version: int) -> tuple[Seen, bytes]:
+    async def _looked_at(self, version: int, size_of: SizeOf = size_of) -> tuple[Seen, bytes]:
         path = log_path(paths.commit_name(version))
         with self._named(version, path):
             data, stat = await self.storage.fetch(path, CHUNK + 1)
@@ -500,6 +505,11 @@ def _listed() -> Iterator[None]:
     except NotFoundError as error:
         hint = "Some stores list what cannot be read yet, and log clean-up may have come in between"
         raise StorageError("it is listed, but not there", path=error.path, hint=hint, retriable=True) from None
+
+
+def _parsed_size(version: int, data: bytes | Iterable[bytes]) -> int:
+    """How many bytes an entry has that can be read to its end: a `parse` for `digested`."""
+    return commits.parse(version, data).size
 
 
 def log_path(name: str) -> str:

@@ -135,6 +135,7 @@ class CheckedLedger:
         topic = self.topics[app_id]
         topic.note_recorded(version)
         await self.inner.record(app_id, version, table_id)
+        topic.recorded = True
 
     async def close(self) -> None:
         await self.inner.close()

@@ -36,6 +36,7 @@ class Topic:
         on_missing: what the daemon may do where a file is gone.
         resets: how often it was emptied.
         first_version: the first one that the daemon chose to deliver.
+        recorded: whether the ledger knows it.
     """
 
     def __init__(self, world: World, weather: Weather, *, exactly_once: bool, on_missing: str) -> None:
@@ -48,6 +49,7 @@ class Topic:
         self.resets = 0
         self.rows = 0
         self.first_version = 0
+        self.recorded = False
         self._before: Position | None = None
         self._end: Position | None = None
         self._weather = weather
@@ -106,7 +108,7 @@ class Topic:
 
     def _check_place(self, begun: Position, following: Position) -> None:
         position, world = self.position, self.world
-        if position is None or (not self.exactly_once and begun != self._end and self.whole() < self.first_version):
+        if position is None or (not self.exactly_once and not self.recorded and begun != self._end):
             self.first_version, self.timelines = begun.version, None
             before, self._before = self._before, None
             if before is not None and not world.disturbed and begun.phase == "stream" and order(begun) > order(before):

@@ -456,3 +456,13 @@ class TestBeginnings:
     def test_a_moment_to_come_that_a_commit_has_reached(self, five: Lake) -> None:
         """Clocks of writers may be ahead."""
         assert run(beginning(DeltaLog(five), moment(4 * 3600), BEGINNING)) == Beginning("T", 4)
+
+    @pytest.mark.parametrize("start", ["snapshot", "latest"])
+    def test_a_newest_entry_that_is_half_written_is_not_made_durable(self, five: Lake, start: Start) -> None:
+        """The hash of half an entry would be another one than that of the whole entry, for ever."""
+        whole = five.bytes_of(entry_path(4))
+        five.replace(entry_path(4), whole[: len(whole) // 2])
+        with pytest.raises(LogError, match="not valid JSON"):
+            run(beginning(DeltaLog(five), start, self.NOW))
+        five.replace(entry_path(4), whole)
+        assert run(beginning(DeltaLog(five), start, self.NOW)).version == (4 if start == "snapshot" else 5)
