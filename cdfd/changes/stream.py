@@ -92,7 +92,11 @@ class PlanStream:
         except NotFoundError:
             # A checkpoint may outlive its log entry; then it is the oldest thing known about that version's time.
             segment = await self.log.segment(state.version)
-            assert segment.checkpoint is not None
+            if segment.checkpoint is None or segment.checkpoint.version != state.version:
+                await self.log.history.confirm()
+                raise LogError(
+                    "the newest entry was there and is gone", version=state.version, retriable=True
+                ) from None
             return file_time(segment.checkpoint.files[0].modified_ms), None
         before = await self._time_before(state.version)
         return commit_timestamp(entry.commit, state.header, entry.modified_ms, before), entry.digest

@@ -33,7 +33,7 @@ class Stat:
     path: str
     size: int
     modified_ms: int
-    identity: str = ""
+    identity: str = field(default="", compare=False)
     settled: bool = field(default=True, compare=False)
 
 
@@ -66,8 +66,8 @@ class Storage(Protocol):
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         """What `fetch` gives for the first of `paths`, each object whole and no more than `length` bytes in all.
 
-        It ends before the first that is not there, cannot be read, does not fit any more, or grew meanwhile: what it is with that one,
-        `fetch` tells. Raises nothing but `PathError`.
+        All of them were there, as they are given, when the last of them was read. It ends before the first that is not there, cannot be
+        read, does not fit any more, or changed meanwhile: what it is with that one, `fetch` tells. Raises nothing but `PathError`.
         """
 
     def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
@@ -128,7 +128,19 @@ async def fetch_one_by_one(storage: Storage, paths: Sequence[str], length: int) 
             break
         length -= stat.size
         found.append((data, stat))
+    for number, (_, stat) in enumerate(found):
+        try:
+            same = is_same(stat, await storage.stat(stat.path))
+        except StorageError:
+            same = False
+        if not same:
+            return found[:number]
     return found
+
+
+def is_same(before: Stat, now: Stat) -> bool:
+    """Whether two looks at an object saw one writing, as far as the store can tell."""
+    return (before, before.identity) == (now, now.identity)
 
 
 def check_path(path: str) -> None:

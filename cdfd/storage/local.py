@@ -14,7 +14,7 @@ from itertools import groupby
 import pyarrow as pa
 
 from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
-from cdfd.storage.base import Stat, check_path, check_prefix, check_range
+from cdfd.storage.base import Stat, check_path, check_prefix, check_range, is_same
 from cdfd.storage.beneath import Beneath
 from cdfd.storage.durable import create, explain, is_temporary, replace
 
@@ -175,7 +175,7 @@ class LocalStorage:
             for number, (_, stat) in enumerate(found):
                 with suppress(StorageError):
                     # After all of them were read: one that is written to meanwhile has had time to grow.
-                    if self._stat_in(descriptor, stat.path) == stat:
+                    if is_same(stat, self._stat_in(descriptor, stat.path)):
                         continue
                 return found[:number]
         return found

@@ -40,6 +40,10 @@ class Bulk:
         self._held.clear()
         self._run = 0
 
+    def holds(self, version: int) -> bool:
+        """Whether an entry was read, together with the one before it."""
+        return version == self._next and version in self._held
+
     async def take(self, version: int) -> tuple[bytes, Stat] | None:
         """What was read of an entry and what it was then; None where it is to be read by itself."""
         if version != self._next:

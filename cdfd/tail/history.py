@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from cdfd.delta.commit import LINE_BYTES, TORN, Commit
 from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
-from cdfd.storage.base import Stat
+from cdfd.storage.base import Stat, is_same
 
 if TYPE_CHECKING:
     from cdfd.tail.log import DeltaLog
@@ -90,7 +90,7 @@ class History:
 
     def __init__(self, log: DeltaLog) -> None:
         self._log = log
-        self._anchor: Seen | None = None
+        self._anchors: dict[int, Seen] = {}
         self._latest: Seen | None = None
         self._rewritten = False
         self.restarts = 0
@@ -99,54 +99,76 @@ class History:
     @property
     def anchored(self) -> bool:
         """Whether there is an entry that stands for what is read."""
-        return self._anchor is not None
+        return bool(self._anchors)
+
+    def anchor(self, entry: Seen) -> None:
+        """An entry was read that stands for what is read after it: the last one of a state, before the rest of the state is."""
+        self._anchors.setdefault(entry.version, entry)
 
     def saw(self, entry: Seen) -> None:
-        """An entry was read."""
-        if self._anchor is None:
-            self._anchor = entry
+        """An entry was read, after those before it."""
+        if not self._anchors:
+            self._anchors[entry.version] = entry
         elif self._latest is None or entry.version >= self._latest.version:
             self._latest = entry
 
-    async def confirm(self, table_id: str | None = None) -> bool:
+    async def confirm(self, table_id: str | None = None, ahead: Sequence[Seen] = ()) -> bool:
         """Make sure that all that was read so far is of one log: one request, where nothing is amiss.
 
         Args:
-            table_id: `metaData.id` of the table as of the anchor, where known.
+            table_id: `metaData.id` of the table as of the anchors, where known.
+            ahead: entries that may have been read in another order than theirs: each of them has to be there still.
 
         Returns:
-            True where it is. False where the anchor has the same bytes, but was written again: the log is the same now, and what was read
-            since the anchor has to be read again.
+            True where it is. False where it is the log that was read, but was written again: what was read since the last time has to be
+            read again.
 
         Raises:
             TableChangedError: the log is another one, or the table is gone.
-            GapError: the anchor is gone, and nothing proves that the log is the same.
+            GapError: an anchor is gone, and nothing proves that the log is the same.
             LogError: the log cannot be read.
         """
-        anchor, latest = self._anchor, self._latest
-        if anchor is None:
-            return True
-        found = await self._again(anchor)
-        if found is None:
-            await self._without(anchor, table_id)
-            return False
-        if found.digest != anchor.digest:
-            await self._compare(anchor, table_id)
-        if found.stat.identity != anchor.stat.identity:
-            await self._check_id(table_id, anchor.version)
-            if not self._rewritten:
-                self._rewritten = True
-                self._move(found)
+        latest = self._latest
+        for anchor in sorted(self._anchors.values(), key=lambda seen: seen.version):
+            found = await self._again(anchor)
+            if found is None:
+                await self._without(anchor, table_id)
                 return False
-            # In some mounted stores a file has another number at every look: the bytes are what there is to compare.
-        else:
-            self._rewritten = False
-        if latest is not None and latest.version >= anchor.version:
-            self._anchor = latest
-            self._latest = None if self._latest is latest else self._latest
-        else:
-            self._anchor = found
+            if found.digest != anchor.digest:
+                await self._compare(anchor, table_id)
+            if found.stat.identity != anchor.stat.identity:
+                await self._check_id(table_id, anchor.version)
+                if not self._rewritten:
+                    self._rewritten = True
+                    self._move(found)
+                    return False
+                # In some mounted stores a file has another number at every look: the bytes are what there is to compare.
+            else:
+                self._rewritten = False
+            self._anchors[anchor.version] = found
+        if ahead and not await self._are_listed(ahead):
+            self._move(self._anchors[max(self._anchors)])
+            return False
+        if self._anchors:
+            newest = self._anchors[max(self._anchors)]
+            if latest is not None and latest.version >= newest.version:
+                newest = latest
+                self._latest = None if self._latest is latest else self._latest
+            self._anchors = {newest.version: newest}
         return True
+
+    async def _are_listed(self, entries: Sequence[Seen]) -> bool:
+        """Whether entries are as they were, all at one time."""
+        wanted = {entry.version: entry.stat for entry in entries}
+        async with contextlib.aclosing(self._log.list_names(f"{min(wanted):020d}")) as names:
+            async for name, stat in names:
+                if name.version > max(wanted):
+                    break
+                if name.kind == "commit" and name.version in wanted and is_same(wanted[name.version], stat):
+                    del wanted[name.version]
+                if not wanted:
+                    break
+        return not wanted
 
     async def compare(self, version: int, digest: str, table_id: str) -> None:
         """Make sure that the entry of a version is one that was read long ago. One that is not in the log any more cannot be compared.
@@ -172,7 +194,7 @@ class History:
 
     def _move(self, anchor: Seen | None) -> None:
         """What was read so far counts no more."""
-        self._anchor, self._latest = anchor, None
+        self._anchors, self._latest = {} if anchor is None else {anchor.version: anchor}, None
         self.restarts += 1
         self._log.forget()
 

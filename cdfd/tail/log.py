@@ -125,6 +125,30 @@ class DeltaLog:
             self._row = _Row()
             self._bulk.forget()
             raise
+        self._passed(found)
+        return found
+
+    async def following(self, version: int) -> LogEntry | None:
+        """The entry after one that was read, where it need not be waited for: it was read together with that one, or is in a remote store.
+
+        Raises:
+            NotFoundError, LogError: as `entry`.
+        """
+        if self.storage.remote:
+            return await self.entry(version)
+        path = log_path(paths.commit_name(version))
+        found = await self._in_bulk(version, path, _parsing(version)) if self._bulk.holds(version) else None
+        if found is not None:
+            self._passed(found)
+        return found
+
+    def ahead(self, version: int) -> bool:
+        """Whether an entry may be, or may have been, read before it is asked for, and not together with the one before it."""
+        return self.storage.remote and (version in self._kept or self._stale <= version < self._asked)
+
+    def _passed(self, found: LogEntry) -> None:
+        """An entry was read; those that may follow it are asked for."""
+        version = found.commit.version
         self.history.saw(Seen.of(found.commit, found.stat, found.digest))
         if not self.storage.remote:
             self._bulk.passed(version, found.commit.size)
@@ -137,11 +161,10 @@ class DeltaLog:
             if version >= self._newest:
                 self._kept.clear()
                 self._kept_bytes = 0
-        return found
 
     async def _entry(self, version: int, path: str, with_stats: bool) -> LogEntry:
         with self._named(version, path):
-            parse = partial(digested, partial(commits.parse, version, with_stats=with_stats))
+            parse = _parsing(version, with_stats=with_stats)
             if self.storage.remote:
                 data, stat = await self._fetched(version, path)
                 commit, digest = await self._made(path, data, parse)
@@ -208,7 +231,7 @@ class DeltaLog:
             NotFoundError: it is not there, or has no bytes yet.
         """
         found, data = await self._looked_at(version, size)
-        self.history.saw(found)
+        self.history.anchor(found)
         if len(data) <= min(CHUNK, KEPT_BYTES):
             self._kept[version] = data, found.stat
         return found
@@ -244,12 +267,12 @@ class DeltaLog:
             return digested(size_of, begun)[1], rest
 
     async def _anchor(self, version: int) -> None:
-        """Before the state at a version is read: an entry that stands for it, where none does yet."""
+        """Before the state at a version is read: an entry that stands for it."""
         for each in (version, version + 1, version - 1):
-            if self.history.anchored or each < 0:
-                return
-            with contextlib.suppress(NotFoundError):
-                await self.seen(each)
+            if each >= 0:
+                with contextlib.suppress(NotFoundError):
+                    await self.seen(each)
+                    return
 
     def forget(self) -> None:
         """Drop what was read and not asked for yet: it may be another log's."""
@@ -510,6 +533,10 @@ def _listed() -> Iterator[None]:
 def _parsed_size(version: int, data: bytes | Iterable[bytes]) -> int:
     """How many bytes an entry has that can be read to its end: a `parse` for `digested`."""
     return commits.parse(version, data).size
+
+
+def _parsing(version: int, *, with_stats: bool = False) -> Callable[[bytes | Iterable[bytes]], tuple[Commit, str]]:
+    return partial(digested, partial(commits.parse, version, with_stats=with_stats))
 
 
 def log_path(name: str) -> str:

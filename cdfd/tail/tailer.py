@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from cdfd.errors import CdfdError, LogError, NotFoundError
@@ -21,7 +21,8 @@ from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import found_instead
 from cdfd.tail import history
 from cdfd.tail.clock import Clock
-from cdfd.tail.log import DeltaLog, LogEntry, NotATableError, before
+from cdfd.tail.history import Seen
+from cdfd.tail.log import AHEAD, DeltaLog, LogEntry, NotATableError, before
 from cdfd.tail.watch import Backoff, Watch
 
 logger = logging.getLogger("cdfd.tail")
@@ -119,29 +120,34 @@ class Tailer:
         if digest is not None:
             await self.log.history.compare(version, digest, table_id)
 
-    async def confirm(self) -> bool:
+    async def confirm(self, ahead: Sequence[Seen] = ()) -> bool:
         """As `History.confirm`, for the table that is known so far."""
         self._looked = self.clock.monotonic()
-        return await self.log.history.confirm(self.table_id)
+        return await self.log.history.confirm(self.table_id, ahead)
 
     async def _run(self, version: int, until: int | None) -> list[LogEntry]:
         """The entry of a version, waited for, and as many after it as are there: they continue what was read before."""
         while True:
+            ahead = self.log.ahead(version)
             entries = [await self._next(version)]
-            limit = max(1, min(RUN, self._there - AT_ONCE))
+            limit = max(AHEAD if ahead else 1, min(RUN, self._there - AT_ONCE))
             size = entries[0].commit.size
             while len(entries) < limit and size < RUN_BYTES and (until is None or version + len(entries) <= until):
                 try:
-                    entry = await self.log.entry(version + len(entries))
+                    entry = await self.log.following(version + len(entries))
                 except CdfdError:
                     break  # it is asked for again, by itself
-                if not entry.commit.size:
+                if entry is None or not entry.commit.size:
                     break
                 entries.append(entry)
                 size += entry.commit.size
-            if await self.confirm():
+            several = ahead or (self.log.storage.remote and len(entries) > 1)
+            if await self.confirm(
+                [Seen.of(each.commit, each.stat, each.digest) for each in entries] if several else ()
+            ):
                 self._there += len(entries)
                 return entries
+            self._there = 0
 
     async def _next(self, version: int) -> LogEntry:
         while True:
