@@ -22,6 +22,8 @@ from lake import Lake, manual_clock, rows, table
 from cdfd.delta import deletion_vector, last_checkpoint, paths, roaring
 from cdfd.delta import schema as schemas
 from cdfd.delta.deletion_vector import RowSet
+from cdfd.progress import ledger_table, txn_state, upkeep
+from cdfd.progress.txn_log import TxnLog
 
 Files = dict[str, bytes]
 GOLDEN = Path(os.environ.get("CDFD_GOLDEN", Path(__file__).parents[3] / "shared" / "golden"))
@@ -274,14 +276,42 @@ def hinted() -> Files:
     return files
 
 
-def bomb() -> Files:
-    """Little on disk, much in memory: one text of a megabyte, twenty thousand times."""
-    text = pa.DictionaryArray.from_arrays(pa.array([0] * 20_000, pa.int32()), pa.array(["x" * (1 << 20)]))
-    data = parquet(
-        pa.table({"id": pa.array(range(20_000), pa.int64()), "v": text}), compression="zstd", store_schema=False
+def variants() -> Files:
+    """A column of variants, whole and shredded."""
+    texts = pa.array([b"\x01\x01\x00\x01a"] * 3, pa.binary())
+    whole = pa.array([b"\x0c\x05", b"\x02\x01\x00\x00\x02\x0c\x07", None], pa.binary())
+    plain = pa.StructArray.from_arrays(
+        [texts, pa.array([b"\x0c\x05", b"\x00", b"\x05a"], pa.binary())], ["metadata", "value"]
     )
-    schema = pa.schema({"id": pa.int64(), "v": pa.string()})
-    return {"a.parquet": data, commit(0): entry(protocol(), metadata(schema), file("add", "a.parquet", data))}
+    items = pa.StructArray.from_arrays(
+        [pa.nulls(3, pa.binary()), pa.array([7, None, 9], pa.int64())], ["value", "typed_value"]
+    )
+    typed = pa.StructArray.from_arrays([items], ["a"])
+    shredded = pa.StructArray.from_arrays([texts, whole, typed], ["metadata", "value", "typed_value"])
+    files = {
+        f"{n}.parquet": parquet(pa.table({"id": [1, 2, 3], "v": column})) for n, column in enumerate((plain, shredded))
+    }
+    columns = [{"name": n, "type": k, "nullable": True, "metadata": {}} for n, k in (("id", "long"), ("v", "variant"))]
+    schema = json.dumps({"type": "struct", "fields": columns})
+    adds = [file("add", path, data) for path, data in files.items()]
+    return files | {commit(0): entry(protocol("variantType"), metadata(schema)), commit(1): entry(*adds)}
+
+
+def ledger() -> Files:
+    """A table of positions, as cdfd writes it."""
+
+    async def history() -> Lake:
+        lake = Lake(manual_clock())
+        log = TxnLog(lake, manual_clock())
+        await log.create(ledger_table.creation("5fba94ed-9794-4965-ba6e-6ee3c0d22af9", 1))
+        for number in range(12):
+            version = await log.append(lambda state, n=number: [txn_state.txn(f"cdfd/p/{n % 3}", n, 1)])
+            if version == 9:
+                await upkeep.maintain(log.log, 9)
+        return lake
+
+    lake = asyncio.run(history())
+    return {path: lake.bytes_of(path) for path in sorted(lake._objects)}
 
 
 def golden() -> Iterable[tuple[str, Files]]:
@@ -296,6 +326,7 @@ def golden() -> Iterable[tuple[str, Files]]:
 def tables() -> dict[str, Files]:
     """All of them by name."""
     made = {"written": written(), "partitioned": partitioned(), "typed": typed(), "hinted": hinted()}
+    made |= {"variants": variants(), "ledger": ledger()}
     made |= {f"mapped-{mode}": mapped(mode) for mode in ("name", "id")}
     for hint in (True, False):
         made[f"single-{hint}"] = checkpointed(single, hint)

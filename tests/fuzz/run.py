@@ -65,7 +65,7 @@ def main() -> int:
     parser.add_argument("--number", type=int, default=None, help="only the mutant of that number of the target, here")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--first", type=int, default=0, help="number of the first mutant of each target")
-    parser.add_argument("--replay", type=Path, help="only the case of this file")
+    parser.add_argument("--replay", type=Path, nargs="*", help="only the cases of these files")
     parser.add_argument("--keep", action="store_true", help="minimise findings into tests/regressions")
     options = parser.parse_args()
     if any(os.environ.get(name) != text for name, text in SETTINGS.items()):
@@ -74,10 +74,12 @@ def main() -> int:
     from fuzz.targets import TARGETS, by_name, load, prepared
 
     if options.replay is not None:
-        case = load(options.replay)
-        if case.target == "hints":  # the others need nothing but the case
+        cases = [(path, load(path)) for path in options.replay]
+        if any(case.target == "hints" for _, case in cases):  # the others need nothing but the case
             prepared()
-        return told(server.alone(by_name(case.target), case))
+        return max(
+            [told(server.alone(by_name(case.target), case), f"{path.stem}: ") for path, case in cases], default=0
+        )
     prepared()
     chosen = [target for target in TARGETS if not options.target or target.name in options.target]
     if options.number is not None:
@@ -95,9 +97,9 @@ def main() -> int:
     return 1 if campaign.findings else 0
 
 
-def told(outcome: server.Outcome) -> int:
+def told(outcome: server.Outcome, name: str = "") -> int:
     """Say how a case ended; the exit code."""
-    print(outcome.finding or outcome.word, outcome.detail, sep="\n")
+    print(f"{name}{outcome.finding or outcome.word}", outcome.detail, sep="\n")
     return 0 if outcome.finding is None else 1
 
 

@@ -181,6 +181,14 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
         _seen.append(f"{event} {args!r:.300}")
 
 
+def forget_writes(*, keep: bool = False) -> None:
+    """What was written so far is none of a case's; with `keep`, what is written from now on is not."""
+    if keep:
+        _watching.clear()
+    else:
+        _seen.clear()
+
+
 _hooked: list[bool] = []
 
 

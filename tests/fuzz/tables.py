@@ -214,7 +214,9 @@ def rewritten(random: Random, data: bytes) -> bytes:
     elif kind == 2:
         found = found.set_column(at, name, pa.nulls(found.num_rows, found.column(at).type))
     elif kind == 3:
-        found = found.set_column(at, name, odd(random, found.num_rows))
+        column = found.column(at).combine_chunks()
+        made = odd(random, found.num_rows)
+        found = found.set_column(at, name, inside(random, column, made) if random.random() < 0.6 else made)
     elif kind == 4:
         found = found.slice(0, random.randrange(found.num_rows + 1))
     elif kind == 5:
@@ -231,7 +233,30 @@ def rewritten(random: Random, data: bytes) -> bytes:
     options |= {"use_dictionary": random.random() < 0.5, "data_page_version": random.choice(("1.0", "2.0"))}
     options |= {"data_page_size": random.choice((1, 100, 1 << 20)), "write_page_index": random.random() < 0.2}
     options |= {"row_group_size": random.choice((1, 3, 1 << 20)), "store_schema": random.random() < 0.5}
+    encodings = (
+        "PLAIN",
+        "DELTA_BINARY_PACKED",
+        "DELTA_BYTE_ARRAY",
+        "DELTA_LENGTH_BYTE_ARRAY",
+        "BYTE_STREAM_SPLIT",
+        "RLE",
+    )
+    if not options["use_dictionary"] and random.random() < 0.4:
+        try:
+            return parquet(found, **options, column_encoding=random.choice(encodings))
+        except (pa.ArrowException, OSError):
+            pass  # no encoding of that type
     return parquet(found, **options)
+
+
+def inside(random: Random, column: pa.Array, made: pa.Array) -> pa.Array:
+    """A struct with another column among its children; anything else becomes that column."""
+    if not pa.types.is_struct(column.type) or not column.type.num_fields:
+        return made
+    children, names = column.flatten(), [field.name for field in column.type]
+    at = random.randrange(len(names))
+    children[at] = inside(random, children[at], made) if len(made) == len(children[at]) else children[at]
+    return pa.StructArray.from_arrays(children, names, mask=column.is_null())
 
 
 def odd(random: Random, count: int) -> pa.Array:
