@@ -127,7 +127,10 @@ class ExistsError(StorageError):
 
 
 class TableChangedError(CdfdError):
-    """The table is not the one it was: deleted and created anew at the same place."""
+    """The table is not the one that was read: it was deleted, or another one is in its place.
+
+    That one has another id; or the same id and another history, as a copy or an older backup that went another way.
+    """
 
     family = "table_changed"
 

@@ -36,7 +36,8 @@ def look_around(error: LogError) -> None:
 async def gather(uri: str, version: Start | None = None, allowed_roots: Sequence[str] = ()) -> dict[str, Any]:
     """The facts, as JSON values."""
     table = Table.open(uri, None, allowed_roots)
-    found = await table.log.found_header(await state_version(table.log, version))
+    wanted = None if version is None else await state_version(table.log, version)
+    found = await table.log.found_header(wanted, state_only=True)
     facts: dict[str, Any] = {"table": table.uri, "version": found.version}
     if found.protocol is None or found.metadata is None:
         found.finish()

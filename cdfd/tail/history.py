@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow.compute as pc
 
-from cdfd.delta.commit import LINE_BYTES, TORN, Commit
+from cdfd.delta.commit import LINE_BYTES, TORN
 from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
 from cdfd.storage.base import Stat, is_same
 
 if TYPE_CHECKING:
-    from cdfd.tail.log import DeltaLog
+    from cdfd.tail.log import DeltaLog, LogEntry
 
 T = TypeVar("T")
 
@@ -48,18 +48,17 @@ class Seen:
     applied: bool = False
 
     @classmethod
-    def of(cls, commit: Commit, stat: Stat, digest: str) -> Seen:
+    def of(cls, entry: LogEntry) -> Seen:
         """An entry whose actions are taken."""
-        named = commit.adds or commit.removes
-        return cls(commit.version, stat, digest, named[0].path if named else None, applied=True)
+        named = entry.commit.adds or entry.commit.removes
+        return cls(entry.commit.version, entry.stat, entry.digest, named[0].path if named else None, applied=True)
 
 
 def digested(parse: Callable[[bytes | Iterable[bytes]], T], data: bytes | Iterable[bytes]) -> tuple[T, str]:
     """What `parse` makes of the bytes of an entry, whole or in chunks, and their BLAKE2b hash: 16 bytes, as hexadecimal digits."""
-    summed = hashlib.blake2b(digest_size=16)
     if isinstance(data, bytes):
-        summed.update(data)
-        return parse(data), summed.hexdigest()
+        return parse(data), hashlib.blake2b(data, digest_size=16).hexdigest()
+    summed = hashlib.blake2b(digest_size=16)
     made = parse(_summed(data, summed))
     return made, summed.hexdigest()
 
@@ -91,7 +90,7 @@ class History:
     def __init__(self, log: DeltaLog) -> None:
         self._log = log
         self._anchors: dict[int, Seen] = {}
-        self._latest: Seen | None = None
+        self._latest: LogEntry | None = None
         self._rewritten = False
         self.restarts = 0
         """How often what was read so far did not count any more."""
@@ -105,11 +104,11 @@ class History:
         """An entry was read that stands for what is read after it: the last one of a state, before the rest of the state is."""
         self._anchors.setdefault(entry.version, entry)
 
-    def saw(self, entry: Seen) -> None:
+    def saw(self, entry: LogEntry) -> None:
         """An entry was read, after those before it."""
         if not self._anchors:
-            self._anchors[entry.version] = entry
-        elif self._latest is None or entry.version >= self._latest.version:
+            self.anchor(Seen.of(entry))
+        elif self._latest is None or entry.commit.version >= self._latest.commit.version:
             self._latest = entry
 
     async def confirm(self, table_id: str | None = None, ahead: Sequence[Seen] = ()) -> bool:
@@ -151,8 +150,8 @@ class History:
             return False
         if self._anchors:
             newest = self._anchors[max(self._anchors)]
-            if latest is not None and latest.version >= newest.version:
-                newest = latest
+            if latest is not None and latest.commit.version >= newest.version:
+                newest = Seen.of(latest)
                 self._latest = None if self._latest is latest else self._latest
             self._anchors = {newest.version: newest}
         return True

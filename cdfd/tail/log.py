@@ -149,7 +149,7 @@ class DeltaLog:
     def _passed(self, found: LogEntry) -> None:
         """An entry was read; those that may follow it are asked for."""
         version = found.commit.version
-        self.history.saw(Seen.of(found.commit, found.stat, found.digest))
+        self.history.saw(found)
         if not self.storage.remote:
             self._bulk.passed(version, found.commit.size)
         else:

@@ -142,9 +142,7 @@ class Tailer:
                 entries.append(entry)
                 size += entry.commit.size
             several = ahead or (self.log.storage.remote and len(entries) > 1)
-            if await self.confirm(
-                [Seen.of(each.commit, each.stat, each.digest) for each in entries] if several else ()
-            ):
+            if await self.confirm(list(map(Seen.of, entries)) if several else ()):
                 self._there += len(entries)
                 return entries
             self._there = 0

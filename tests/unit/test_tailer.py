@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -582,6 +583,52 @@ class TestOtherTables:
             clock = manual_clock()
             with pytest.raises(LogError, match="not a Delta table"):
                 await Following(Lake(clock), clock).task
+
+        run(scenario())
+
+
+class TestLocalTables:
+    """Under a clock that stands still: only the file system wakes the reader."""
+
+    @pytest.mark.parametrize("removed", ["table", "log", "last entry"])
+    def test_what_is_removed_is_noticed_at_once(self, tmp_path: Path, removed: str) -> None:
+        async def scenario() -> None:
+            folder = tmp_path / "orders"
+            await table(LocalStorage(folder), 3, manual_clock())
+            clock = manual_clock()
+            with Table.open(str(folder)).tailer(clock, LONG, LONG) as tailer:
+                entries = tailer.entries(0)
+                for _ in range(3):
+                    await anext(entries)
+                coming = asyncio.ensure_future(anext(entries))
+                await clock.asleep()
+                if removed == "last entry":
+                    (folder / entry_path(2)).unlink()
+                    told = "the log ends at version 1 now"
+                else:
+                    shutil.rmtree(folder if removed == "table" else folder / "_delta_log")
+                    told = "was deleted|are missing|is missing|not in the log any more|ends at version"
+                with pytest.raises((TableChangedError, GapError), match=told):
+                    await coming
+
+        run(scenario())
+
+    @pytest.mark.parametrize("versions", [1, 3, 9])
+    def test_a_table_that_is_written_in_its_place_is_noticed_at_once(self, tmp_path: Path, versions: int) -> None:
+        async def scenario() -> None:
+            folder = tmp_path / "orders"
+            await table(LocalStorage(folder), 3, manual_clock())
+            clock = manual_clock()
+            with Table.open(str(folder)).tailer(clock, LONG, LONG) as tailer:
+                entries = tailer.entries(0)
+                for _ in range(3):
+                    await anext(entries)
+                coming = asyncio.ensure_future(anext(entries))
+                await clock.asleep()
+                shutil.rmtree(folder)
+                await table(LocalStorage(folder), versions, manual_clock(), "new")
+                with pytest.raises((TableChangedError, GapError)):
+                    await coming
 
         run(scenario())
 
