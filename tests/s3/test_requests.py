@@ -138,6 +138,11 @@ def test_catching_up_asks_ahead(moto_server: Server, bucket: str, proxy: Proxy) 
     for version in range(1, 40):
         assert proxy.count("GET", f"{version:020d}.json") <= 3, version
     assert proxy.count("GET", ".parquet") == 39
+    # Entries are looked at again in runs, which grow: a look at the last one and a listing for each.
+    looks = [asked for asked in proxy.asked if asked.method == "HEAD"]
+    listings = [asked for asked in proxy.asked if not asked.path]
+    assert len(looks) <= 5
+    assert len(listings) <= 5 + 5
 
 
 def test_a_long_log_is_listed_from_its_last_checkpoint_on(moto_server: Server, bucket: str, proxy: Proxy) -> None:
