@@ -36,6 +36,10 @@ LARGE_FOOTER = 1 << 20
 """Bytes of a footer from which its columns are looked at before pyarrow makes objects of it."""
 FOOTER_ITEMS = 200_000
 """Items of a list in a footer, at most: row groups, or columns."""
+REPEATING_ROWS = 50_000
+"""Values of a column from which it pays to read its strings as a dictionary and to decode them afterwards, where they repeat."""
+DIRECT_BYTES = 64 << 20
+"""Bytes that the strings of dictionaries may take in a batch, at most, to be decoded at once: that is faster where they are few."""
 LOOK_ROWS = 1024
 """Rows to read for a dictionary of lists: the first ones may be empty."""
 
@@ -185,9 +189,9 @@ class _Run:
     def _attempt(self, rows: int, done: int) -> Iterator[pa.RecordBatch]:
         """The rows after the first `done` ones."""
         self._bounds.check_open()
-        indexed = self._indexed()
-        self._measure(rows, indexed)
-        rows = min(rows, self._bounds.rows(indexed))
+        indexed, known = self._indexed(rows)
+        self._measure(rows, known)
+        rows = min(rows, self._bounds.rows(known))
         nested = self._bounds.nested_bytes()
         careful = self._walked and nested > NESTED_BYTES
         if careful:
@@ -245,13 +249,27 @@ class _Run:
                 for page in islice(pages(read, chunk.start, chunk.end, chunk.values), 2):
                     chunk.add(page)
 
-    def _indexed(self) -> frozenset[str]:
-        """Top-level columns to read as dictionaries: that is slow where not all strings are in them."""
-        names, others = set[str](), set[str]()
+    def _indexed(self, rows: int) -> tuple[frozenset[str], frozenset[str]]:
+        """Top-level columns to read as dictionaries, and these with others whose strings are in dictionaries that are short enough.
+
+        Reading dictionaries is slow where not all strings are in them, or where most strings are different. But how long a string is
+        that comes again and again is known only from the dictionary.
+        """
+        found, others = dict[str, list[Chunk]](), set[str]()
         for chunk in self._bounds.chunks:
             if chunk.leaf.path in self._reader.texts and chunk.values:
-                (names if chunk.is_indexed else others).add(chunk.leaf.path)
-        return frozenset(names - others)
+                if chunk.is_indexed:
+                    found.setdefault(chunk.leaf.path, []).append(chunk)
+                else:
+                    others.add(chunk.leaf.path)
+        names, room = set[str](), DIRECT_BYTES
+        for name in found.keys() - others:
+            most = max(chunk.value_bytes for chunk in found[name]) * min(rows, sum(each.values for each in found[name]))
+            if not self._walked or most > room or any(map(_repeats, found[name])):
+                names.add(name)
+            else:
+                room -= most
+        return frozenset(names), frozenset(found.keys() - others)
 
     def _measure(self, rows: int, indexed: Collection[str]) -> None:
         """Measure the dictionaries of the other columns, where it matters."""
@@ -327,6 +345,11 @@ def _local_read(source: Any) -> Read | None:
 
 def _read(source: Any) -> Read:
     return lambda at, count: source.read_at(count, at)
+
+
+def _repeats(chunk: Chunk) -> bool:
+    """Whether its strings come again so often that decoding a dictionary's is faster than decoding each."""
+    return chunk.dictionary is not None and chunk.values >= max(REPEATING_ROWS, 16 * chunk.dictionary.values)
 
 
 def _can_be_measured(chunk: Chunk) -> bool:
