@@ -109,7 +109,9 @@ class Topic:
     def _check_place(self, begun: Position, following: Position) -> None:
         position, world = self.position, self.world
         if position is None or (not self.exactly_once and not self.recorded and begun != self._end):
-            self.first_version, self.timelines, self.position = begun.version, None, begun
+            self.first_version, self.timelines = begun.version, None
+            if position is None or begun.table_id != position.table_id:
+                self.position = begun
             before, self._before = self._before, None
             if before is not None and not world.disturbed and begun.phase == "stream" and order(begun) > order(before):
                 self._violate(f"goes on at {begun} although only what is before {before} was delivered")
