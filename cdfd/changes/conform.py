@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from cdfd.changes.columns import change_schema
 from cdfd.changes.execute import ChangeBatch
-from cdfd.delta.datatypes import by_name
+from cdfd.delta.datatypes import ByName
 from cdfd.delta.schema import (
     PHYSICAL_NAME,
     ArrayType,
@@ -86,8 +86,8 @@ class _Pairing:
         """Each field of the later struct, with what it was in the earlier one."""
         # Where mapping is switched off again the files are rewritten, and names are all that is left.
         mapped = self.new is not ColumnMappingMode.NONE
-        known = {physical_name(child, self.old) if mapped else child.name: child for child in old}
-        return [(next(iter(by_name(known, physical_name(child, self.new))), None), child) for child in new]
+        find = ByName({physical_name(child, self.old) if mapped else child.name: child for child in old})
+        return [(next(iter(find(physical_name(child, self.new))), None), child) for child in new]
 
     def field(self, old: StructField, new: StructField, column: str) -> StructField:
         """The later field, to be found where the earlier one was."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 PrimitiveName: TypeAlias = Literal[
     "string",
@@ -104,12 +104,27 @@ VOID = Primitive("void")
 _Named = TypeVar("_Named")
 
 
+class ByName(Generic[_Named]):
+    """Finds what is called by a name: exactly if there is one, else all that differ only in case, as Spark resolves names."""
+
+    def __init__(self, candidates: Mapping[str, _Named]) -> None:
+        self._candidates = candidates
+        self._folded: dict[str, list[_Named]] | None = None
+
+    def __call__(self, name: str) -> list[_Named]:
+        """All candidates of that name."""
+        if name in self._candidates:
+            return [self._candidates[name]]
+        if self._folded is None:
+            self._folded = {}
+            for known, candidate in self._candidates.items():
+                self._folded.setdefault(known.lower(), []).append(candidate)
+        return self._folded.get(name.lower(), [])
+
+
 def by_name(candidates: Mapping[str, _Named], name: str) -> list[_Named]:
-    """What is called `name`: exactly if there is one, else all that differ only in case, as Spark resolves names."""
-    if name in candidates:
-        return [candidates[name]]
-    folded = name.lower()
-    return [candidate for known, candidate in candidates.items() if known.lower() == folded]
+    """One look into `ByName`; for many names that takes the square of their number."""
+    return ByName(candidates)(name)
 
 
 def without_void(struct: StructType) -> StructType:

@@ -17,6 +17,7 @@ from cdfd.delta.actions import Metadata
 from cdfd.delta.arrow_types import from_arrow, to_arrow
 from cdfd.delta.datatypes import (
     ArrayType,
+    ByName,
     DataType,
     Decimal,
     MapType,
@@ -168,7 +169,8 @@ class TableSchema:
     @property
     def data_fields(self) -> tuple[StructField, ...]:
         """The columns that data files hold, in the order of the schema."""
-        return tuple(child for child in self.struct if child.name not in self.partition_columns)
+        stored = set(self.partition_columns)
+        return tuple(child for child in self.struct if child.name not in stored)
 
     @property
     def partition_fields(self) -> tuple[StructField, ...]:
@@ -201,10 +203,10 @@ class TableSchema:
             ConfigError: a column that is not there (the hint has the nearest and all known names), one named twice, or
                 none at all.
         """
-        known = {child.name: child for child in self.struct}
+        find = ByName({child.name: child for child in self.struct})
         chosen: dict[str, StructField] = {}
         for name in columns:
-            found = by_name(known, name)
+            found = find(name)
             if not found:
                 raise ConfigError(f"there is no column {name!r:.200}", hint=_known_columns(name, self.names))
             if found[0].name in chosen:
@@ -220,8 +222,8 @@ class TableSchema:
         Raises:
             MissingColumnError: it has none of them.
         """
-        known = {child.name: child for child in self.struct}
-        chosen = {child.name: child for name in columns for child in by_name(known, name)[:1]}
+        find = ByName({child.name: child for child in self.struct})
+        chosen = {child.name: child for name in columns for child in find(name)[:1]}
         if not chosen:
             raise MissingColumnError(
                 f"the table has none of the columns {', '.join(columns):.500}",
@@ -236,19 +238,19 @@ class TableSchema:
 
 
 def _partition_fields(struct: StructType, columns: Sequence[str]) -> list[StructField]:
-    known = {child.name: child for child in struct}
-    partitions: list[StructField] = []
+    find = ByName({child.name: child for child in struct})
+    partitions: dict[str, StructField] = {}
     for name in columns:
-        found = by_name(known, name)
+        found = find(name)
         if not found:
             raise LogError(f"partition column {name!r:.200} is not in the schema")
-        if found[0] in partitions:
+        if found[0].name in partitions:
             raise LogError(f"partition column {name!r:.200} is named twice")
         kind = found[0].type
         if not isinstance(kind, Primitive | Decimal) or kind == Primitive("variant"):
             raise LogError(f"partition column {name!r:.200} is of type {kind!s:.200}, not of a primitive one")
-        partitions.append(found[0])
-    return partitions
+        partitions[found[0].name] = found[0]
+    return list(partitions.values())
 
 
 def _known_columns(name: str, names: Sequence[str]) -> str:

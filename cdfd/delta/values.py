@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from cdfd.delta import calendar
 from cdfd.delta.arrow_types import arrow_type
-from cdfd.delta.datatypes import DataType, by_name
+from cdfd.delta.datatypes import ByName, DataType
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import LogError
 
@@ -61,10 +61,10 @@ def parse_partition(values: Mapping[str, str | None], schema: TableSchema) -> di
     Raises:
         LogError: as `parse`, or a key that fits two spellings that differ in case.
     """
-    known = {key: key for key in values}
+    find = ByName({key: key for key in values})
     found = {}
     for child in schema.partition_fields:
-        keys = by_name(known, schema.physical_name(child))
+        keys = find(schema.physical_name(child))
         if len(keys) > 1:
             raise LogError(f"partition values {keys[0]!r:.80} and {keys[1]!r:.80} both fit column {child.name!r:.80}")
         if keys:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from cdfd.changes.columns import CHANGE_COLUMNS
-from cdfd.delta.datatypes import by_name
+from cdfd.delta.datatypes import ByName
 from cdfd.encoding.json import JsonEncoder
 from cdfd.errors import MissingColumnError
 
@@ -41,10 +41,10 @@ class KeyColumns:
             MissingColumnError: the table has no such column at this version.
         """
         table = schema.names[: -len(CHANGE_COLUMNS)]
-        known = {name: position for position, name in enumerate(table)}
+        find = ByName({name: position for position, name in enumerate(table)})
         positions = []
         for name in self._names:
-            found = by_name(known, name)
+            found = find(name)
             if not found:
                 raise _missing(name, table)
             positions.append(found[0])

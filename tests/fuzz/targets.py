@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fuzz import commands, decoders, edges, positions, reading, server, services, texts, workings
+from fuzz import commands, decoders, edges, large, positions, reading, server, services, texts, workings
 from fuzz.cases import Case, Target
 
-_MODULES = (reading, commands, decoders, texts, edges, services, positions, workings)
+_MODULES = (reading, commands, decoders, texts, edges, services, positions, workings, large)
 TARGETS: tuple[Target, ...] = tuple(target for module in _MODULES for target in module.TARGETS)
 
 
