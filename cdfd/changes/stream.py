@@ -88,6 +88,12 @@ class PlanStream:
     async def _timestamp_of(self, state: Snapshot) -> tuple[int, str | None]:
         """A version's time, and the hash of its log entry."""
         try:
+            return await self._time_and_digest(state)
+        except CdfdError as error:
+            raise error.within(table=self.log.storage.uri, version=state.version) from None
+
+    async def _time_and_digest(self, state: Snapshot) -> tuple[int, str | None]:
+        try:
             entry = await self.log.entry(state.version)
         except NotFoundError:
             # A checkpoint may outlive its log entry; then it is the oldest thing known about that version's time.

@@ -283,6 +283,17 @@ class TestSnapshots:
 
         run(scenario())
 
+    def test_one_without_the_time_that_its_table_promises(self) -> None:
+        lake = Lake(manual_clock())
+        run(table(lake, 1, manual_clock()))
+        entry = lake.bytes_of(entry_path(0)).replace(
+            b'"configuration":{', b'"configuration":{"delta.enableInCommitTimestamps":"true",'
+        )
+        lake.replace(entry_path(0), entry)
+        with pytest.raises(LogError, match="the commit has none") as caught:
+            run(PlanStream(DeltaLog(lake)).snapshot())
+        assert (caught.value.table, caught.value.version) == (lake.uri, 0)
+
     def test_one_whose_log_entry_is_gone_has_the_time_of_its_checkpoint(self) -> None:
         async def scenario() -> None:
             clock = manual_clock()
