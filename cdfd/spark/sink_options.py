@@ -106,10 +106,12 @@ def _from_options(given: Mapping[str, str], environ: Mapping[str, str] | None) -
 
 def _put(section: dict[str, Any], name: str, text: str) -> None:
     """An entry of a section, or of one below it; names of settings of topics have dots of their own."""
-    if name.startswith(_FREE):
-        section.setdefault("topics", {}).setdefault("config", {})[name.removeprefix(_FREE)] = text
-        return
-    first, dot, rest = name.partition(".")
+    free = name.startswith(_FREE)
+    first, dot, rest = (name.removeprefix(_FREE), "", "") if free else name.partition(".")
+    for above in ("topics", "config") if free else ():
+        section = section.setdefault(above, {}) if isinstance(section, dict) else section
+    if not isinstance(section, dict):
+        raise ConfigError(f"option {name!r:.100} says what another one says, too", hint="Give one of them")
     below = section.setdefault(first, {}) if dot else section
     if not isinstance(below, dict) or (not dot and first in section):
         raise ConfigError(f"option {name!r:.100} says what another one says, too", hint="Give one of them")

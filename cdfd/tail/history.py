@@ -206,8 +206,16 @@ class History:
                     return anchor
             found = await self._log.read_again(anchor.version)
         except NotFoundError:
-            return None
+            return await self._still_empty(anchor)
         return replace(anchor, stat=found.stat, digest=found.digest)
+
+    async def _still_empty(self, anchor: Seen) -> Seen | None:
+        """An anchor without bytes, where it has none now; None of any other. Such an entry is a version without actions."""
+        with contextlib.suppress(NotFoundError):
+            stat = await self._log.stat(anchor.version)
+            if stat.size == anchor.stat.size == 0:
+                return replace(anchor, stat=stat)
+        return None
 
     async def _compare(self, anchor: Seen, table_id: str | None) -> None:
         """The anchor's bytes are others: an error, but where they only became more before anybody took them for all."""

@@ -139,7 +139,7 @@ def near(random: Random, item: Any) -> Any:
         return random.choice((item + 1, item - 1, -item, item * 2, random.choice(NUMBERS), Raw(random.choice(RAW))))
     if isinstance(item, str):
         if random.random() < 0.2 and item[:1] in ("{", "["):
-            inner = document(random, item.encode())
+            inner = document(random, item.encode(errors="replace"))
             return inner.decode(errors="replace")
         return text(random, item)
     return value(random)
