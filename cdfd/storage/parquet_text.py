@@ -1,4 +1,5 @@
-"""Whether text from a Parquet file is UTF-8: Arrow's reader takes any bytes, and whoever gets them may not."""
+"""Whether text from a Parquet file is UTF-8, and decimals have no more digits than their type: Arrow's reader takes any bytes, and whoever
+gets them may not."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ HINT = "Whoever wrote the file put other bytes into a column of text: write it a
 
 
 def with_text(schema: pa.Schema) -> list[int]:
-    """Columns that have text, at whatever depth."""
+    """Columns that have text or decimals, at whatever depth."""
     return [place for place, field in enumerate(schema) if _has_text(field.type)]
 
 
@@ -22,16 +23,18 @@ def check_text(batch: pa.RecordBatch, places: Sequence[int]) -> None:
     """Check those columns. Of one that has nothing but ASCII, its bytes are looked at once; of one with a dictionary, the dictionary's.
 
     Raises:
-        DataError: text that is not UTF-8.
+        DataError: text that is not UTF-8, a decimal of too many digits.
     """
     for place in places:
         for array in _texts(batch.column(place)):
-            if not _is_utf8(array):
+            if not _is_valid(array):
                 name = batch.schema.field(place).name
+                if pa.types.is_decimal(array.type):
+                    raise DataError(f"column {name!r:.200} has a number of more digits than {array.type}")
                 raise DataError(f"column {name!r:.200} has text that is not UTF-8", hint=HINT)
 
 
-def _is_utf8(array: Any) -> bool:
+def _is_valid(array: Any) -> bool:
     if not len(array):
         return True
     try:
@@ -49,9 +52,9 @@ def _is_utf8(array: Any) -> bool:
 
 
 def _texts(array: Any) -> Iterator[Any]:
-    """The arrays of text in an array."""
+    """The arrays of text and of decimals in an array."""
     kind = array.type
-    if _is_text(kind):
+    if _is_text(kind) or pa.types.is_decimal(kind):
         yield array
     elif pa.types.is_dictionary(kind):
         yield from _texts(array.dictionary)
@@ -83,7 +86,11 @@ def _has_text(kind: Any) -> bool:
         return _has_text(kind.value_type)
     if isinstance(kind, pa.BaseExtensionType):
         return _has_text(kind.storage_type)
-    return _is_text(kind) or any(_has_text(kind.field(place).type) for place in range(kind.num_fields))
+    return (
+        _is_text(kind)
+        or pa.types.is_decimal(kind)
+        or any(_has_text(kind.field(place).type) for place in range(kind.num_fields))
+    )
 
 
 def _is_text(kind: pa.DataType) -> bool:

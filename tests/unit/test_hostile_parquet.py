@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -433,6 +434,20 @@ class TestText:
         array, kind = self.shapes(["x\u00e9".encode()[:2], "\u00e9y".encode()[1:]])["strings"]
         with pytest.raises(DataError, match="not UTF-8"):
             self.read(tmp_path, array, kind, use_dictionary=dictionary)
+
+    @pytest.mark.parametrize("precision", [4, 20])
+    @pytest.mark.parametrize("dictionary", [True, False])
+    def test_decimals_of_too_many_digits_are_an_error(self, precision: int, dictionary: bool, tmp_path: Path) -> None:
+        wide = pa.array([Decimal(1), Decimal(10**precision)], pa.decimal128(38, 0))
+        narrow = pa.Array.from_buffers(pa.decimal128(precision, 0), 2, wide.buffers())
+        fits = pa.array([Decimal(1), Decimal(10**precision - 1)], pa.decimal128(precision, 0))
+        kind = f"decimal({precision},0)"
+        found = self.read(tmp_path / "fits", fits, kind, use_dictionary=dictionary)
+        assert found == [Decimal(1), Decimal(10**precision - 1)]
+        with pytest.raises(
+            DataError, match=rf"column 'c' has a number of more digits than decimal128\({precision}, 0\)"
+        ):
+            self.read(tmp_path / "not", narrow, kind, use_dictionary=dictionary)
 
     @pytest.mark.parametrize("shape", ["strings", "categories", "structs", "lists", "keys", "values", "views"])
     def test_of_any_script_is_read(self, shape: str, tmp_path: Path) -> None:
