@@ -26,7 +26,8 @@ from cdfd.progress import ledger_table, txn_state, upkeep
 from cdfd.progress.txn_log import TxnLog
 
 Files = dict[str, bytes]
-GOLDEN = Path(os.environ.get("CDFD_GOLDEN", Path(__file__).parents[3] / "shared" / "golden"))
+GOLDEN = os.environ.get("CDFD_GOLDEN")
+"""A folder of tables of real writers. Without them the mutants are the same ones everywhere."""
 MOST = 120_000
 """Bytes of a golden table, at most."""
 CDF = {"delta.enableChangeDataFeed": "true"}
@@ -315,11 +316,11 @@ def ledger() -> Files:
 
 
 def golden() -> Iterable[tuple[str, Files]]:
-    """Tables of real writers, where they are there and small."""
-    for log in sorted(GOLDEN.glob("**/_delta_log")) if GOLDEN.is_dir() else ():
+    """Tables of real writers, where some are given, and small."""
+    for log in sorted(Path(GOLDEN).glob("**/_delta_log")) if GOLDEN else ():
         found = [path for path in log.parent.rglob("*") if path.is_file()]
         if sum(path.stat().st_size for path in found) <= MOST and len(found) <= 40:
-            name = "/".join(log.parent.relative_to(GOLDEN).parts)
+            name = "/".join(log.parent.relative_to(Path(GOLDEN or "")).parts)
             yield name, {str(path.relative_to(log.parent)): path.read_bytes() for path in sorted(found)}
 
 
