@@ -27,8 +27,19 @@ _MIDDLE = re.compile(
 )
 
 # Field ids of FileMetaData, RowGroup, ColumnChunk and ColumnMetaData.
-_ROW_GROUPS, _COLUMNS, _META_DATA = 4, 1, 3
+_SCHEMA, _ROW_GROUPS, _COLUMNS, _META_DATA = 2, 4, 1, 3
 _PATH, _CODEC, _VALUES, _COMPRESSED_SIZE, _DATA_PAGE, _DICTIONARY_PAGE = 3, 4, 5, 7, 9, 11
+
+
+_before: tuple[bytes, ...] = ()
+_after: tuple[bytes, ...] = ()
+"""What footers that were read last have before the number of rows, and after the row groups: files of a table have the same there.
+
+Replaced as a whole: at worst, two threads read the same twice."""
+
+
+def _with(known: tuple[bytes, ...], part: bytes) -> tuple[bytes, ...]:
+    return (part, *known)[:8] if len(part) <= 64 << 10 else known
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +144,27 @@ class Compact:
 
     def chunks(self) -> Iterator[Chunk]:
         """Of a footer."""
-        for field, kind in self.fields():
+        global _before, _after
+        at = self._at
+        before = next((part for part in _before if self._data[at : at + len(part)] == part), b"")
+        self._at += len(before)
+        for field, kind in self.fields(_SCHEMA if before else 0):
             if field != _ROW_GROUPS:
                 self.skip(kind)
+                if field == _SCHEMA and not before:
+                    _before = _with(_before, bytes(self._data[at : self._at]))
                 continue
             for group in range(self._list(kind)):
                 yield from self._group(group)
+            after, rest = bytes(self._data[self._at :]), self._at
+            if after in _after:
+                return
+            for again, other in self.fields(_ROW_GROUPS):
+                if again == _ROW_GROUPS:
+                    raise ValueError("row groups twice")
+                self.skip(other)
+            _after = _with(_after, after[: self._at - rest])
+            return
 
     def _group(self, group: int) -> Iterator[Chunk]:
         for field, kind in self.fields():
@@ -203,9 +229,8 @@ class Compact:
         codec, values, size, data_page, dictionary_page = numbers.values()
         return _chunk(group, path, (data_page, dictionary_page), size, (codec, values))
 
-    def fields(self) -> Iterator[tuple[int, int]]:
-        """(id, type) of a struct's fields; whoever takes one reads its value."""
-        field = 0
+    def fields(self, field: int = 0) -> Iterator[tuple[int, int]]:
+        """(id, type) of a struct's fields, those after `field`; whoever takes one reads its value."""
         # A type of 0 ends it, whatever the rest of the byte is.
         while (header := self._byte()) & 15:
             delta = header >> 4

@@ -389,7 +389,7 @@ class DeltaLog:
         """Version that `_last_checkpoint` names. It only saves a listing, so one that cannot be used is ignored with a warning.
 
         Raises:
-            StorageError: retriable: it cannot be read now.
+            StorageError: it cannot be read now, or the store in the network refuses.
         """
         path = log_path(paths.LAST_CHECKPOINT)
         try:
@@ -398,7 +398,8 @@ class DeltaLog:
         except NotFoundError:
             return None
         except (LogError, StorageError) as error:
-            if error.retriable:
+            # A folder may hold a device or a link of that name; of a store in the network, the error is the store's.
+            if error.retriable or (self.storage.remote and isinstance(error, StorageError)):
                 raise
             logger.warning(
                 "_last_checkpoint cannot be used, listing the log instead: %s",
