@@ -8,6 +8,7 @@ request, they are looked at as they pass (`parquet_guard`).
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Any, TypeAlias
@@ -105,11 +106,7 @@ class ParquetReader:
     def texts(self) -> frozenset[str]:
         """Top-level columns of strings that are read as dictionaries where that is better, and then decoded."""
         if self._texts is None:
-            names = self.schema_arrow.names
-            texts = {field.name for field in self.schema_arrow if _is_text(field.type) and "." not in field.name}
-            if len(names) != len(set(names)):
-                texts = {name for name in texts if names.count(name) == 1}
-            self._texts = frozenset(texts)
+            self._texts = _texts(self.schema_arrow)
         return self._texts
 
     def _runs(self, groups: Iterable[int], columns: Sequence[str]) -> Iterator[tuple[list[int], list[Chunk]]]:
@@ -208,8 +205,12 @@ class _Run:
                 if done >= batch.num_rows:
                     done -= batch.num_rows
                     continue
-                yield from _decoded(batch.slice(done), self._decoded)
+                rest = batch.slice(done) if done else batch
                 done = 0
+                if indexed or self._reader._dictionaries:
+                    yield from _decoded(rest, self._decoded)
+                else:
+                    yield rest
 
     @contextlib.contextmanager
     def _file(
@@ -308,6 +309,23 @@ def _options() -> dict[str, Any]:
         "thrift_container_size_limit": FOOTER_ITEMS,
         "thrift_string_size_limit": FOOTER_BYTES,
     }
+
+
+_known: tuple[tuple[pa.Schema, frozenset[str]], ...] = ()
+"""Texts of files that were read last: a table's are alike. Replaced as a whole: at worst, two threads find the same."""
+
+
+def _texts(schema: pa.Schema) -> frozenset[str]:
+    """See `ParquetReader.texts`."""
+    global _known
+    for known, found in _known:
+        if schema.equals(known):
+            return found
+    counts = Counter(schema.names)
+    texts = (field.name for field in schema if _is_text(field.type) and "." not in field.name)
+    found = frozenset(name for name in texts if counts[name] == 1)
+    _known = ((schema, found), *_known)[:8]
+    return found
 
 
 def _footer(source: Any) -> int:
