@@ -460,9 +460,12 @@ class TestAround:
 
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
     def test_completion(self, shell: str) -> None:
-        ended = cdfd("--show-completion", shell)
-        assert (ended.code, ended.err) == (0, "")
-        assert "_CDFD_COMPLETE=complete_" in ended.out
+        # Else Typer takes the shell that the tests run in, where there is one.
+        named = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+        command = [*CDFD, "--show-completion", shell]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN, env=named)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"_CDFD_COMPLETE=complete_{shell}" in done.stdout
 
     def test_what_is_completed(self) -> None:
         asked = {"_CDFD_COMPLETE": "complete_bash", "COMP_WORDS": "cdfd tail t --f", "COMP_CWORD": "3"}
