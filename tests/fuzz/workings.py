@@ -54,7 +54,7 @@ async def _plans(table: Table) -> list[ChangePlan]:
 def _make_slices(random: Random) -> Case:
     _, files = base(random, "written", "typed", "partitioned", "mapped-name", "hinted")
     files = tables.mutated(random, files, tables.columnar, tables.columnar, tables.line)
-    return Case("slices", files, {"limit": random.choice((1, 5_000_000, 1 << 40))})
+    return Case("slices", files, {"limit": random.choice((100_000, 5_000_000, 1 << 40))})
 
 
 def check_ledger(case: Case) -> str:
