@@ -55,6 +55,7 @@ class Topic:
         self._weather = weather
         self._part: Counter[Change] = Counter()
         self._ordinal = 0
+        self._given_up = 0
 
     def whole(self) -> int:
         """The last version that is delivered whole, -1 where none is."""
@@ -71,8 +72,8 @@ class Topic:
         self._ordinal = 0
 
     def note_recorded(self, version: int) -> None:
-        """The ledger is told that this version is delivered."""
-        if version > max(self.whole(), self.first_version - 1) and not self.resets:
+        """The ledger is told that this version is delivered. Versions before one that was given up for a snapshot were, too."""
+        if version > max(self.whole(), self.first_version - 1, self._given_up - 1) and not self.resets:
             self._violate(f"the ledger is told of version {version}, and {self.whole()} is delivered")
 
     def commit(self, begun: Position, following: Position, rows: Sequence[Seen]) -> None:
@@ -95,6 +96,8 @@ class Topic:
         else:
             self._part.clear()
             self._ordinal = 0
+        if begun.phase == "stream" and following.phase == "snapshot":
+            self._given_up = begun.version
         self._end = following
         if self.exactly_once or self.position is None or order(following) > order(self.position):
             self.position = following
