@@ -21,7 +21,7 @@ from cdfd.changes.columns import VersionColumns, constant_type
 from cdfd.config.settings import Topics
 from cdfd.delta.schema_change import SchemaChange, compare
 from cdfd.encoding.registry import SchemaRegistry
-from cdfd.errors import ConfigError, SchemaChangedError, SinkError
+from cdfd.errors import MissingColumnError, SchemaChangedError, SinkError
 from cdfd.sinks.kafka.delivery import KafkaDelivery
 from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.positions import check, move_position, read_position
@@ -561,7 +561,7 @@ class TestFailures:
             async with place.sink() as sink:
                 delivery = await sink.begin(at(0))
                 await delivery.write(rows(*range(5000)).drop_columns(["id"]))
-                with pytest.raises(ConfigError, match="no column 'id'"):
+                with pytest.raises(MissingColumnError, match="no column 'id'"):
                     await write_and_commit(delivery)
                 with pytest.raises(SinkError, match="has failed"):
                     await delivery.write(rows(13))
