@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak oracle lint docs bench kafka spark clean
+.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak simulate oracle lint docs bench kafka spark clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
