@@ -283,7 +283,8 @@ class TestHistories:
             "v2 without sidecars": lambda: layout.v2(at, state, 0, "json"),
         }[kind]()
         for version in range(at + 1 if clean else 0, history.last + 1):
-            files[paths.commit_name(version)] = entry(history.actions[version])
+            # An entry of no bytes may have only just been created.
+            files[paths.commit_name(version)] = entry(history.actions[version]) or b"\n"
         asyncio.run(self.compare(files, history, at))
 
     async def compare(self, files: dict[str, bytes], history: History, at: int) -> None:
