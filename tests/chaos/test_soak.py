@@ -6,6 +6,7 @@ fails and comes back, and connections break. `CDFD_SOAK` is the number of minute
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import statistics
@@ -42,7 +43,10 @@ class Held:
     def of(cls, pid: int) -> Held:
         process = Path(f"/proc/{pid}")
         status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-        opened = [os.readlink(each) for each in (process / "fd").iterdir() if each.is_symlink()]
+        opened = []
+        for each in (process / "fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                opened.append(os.readlink(each))
         sockets = sum(name.startswith("socket:") for name in opened)
         return cls(int(status["VmRSS"].split()[0]) / 1024, int(status["Threads"]), len(opened), sockets)
 
