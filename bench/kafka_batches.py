@@ -18,12 +18,12 @@ import pyarrow as pa
 from kafka import KafkaAdminClient
 
 from cdfd.encoding.records import Records
-from cdfd.sinks.kafka.batches import Batching, RecordBatch, record_batches
-from cdfd.sinks.kafka.compression import Compression
-from cdfd.sinks.kafka.kafka_python import KafkaPythonProducer
-from cdfd.sinks.kafka.librdkafka import LibrdkafkaProducer
-from cdfd.sinks.kafka.murmur2 import partitions
-from cdfd.sinks.kafka.producer import Producer, ProducerSettings, send_record
+from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
+from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
+from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_record
+from cdfd.sinks.kafka.records.batches import Batching, RecordBatch, record_batches
+from cdfd.sinks.kafka.records.compression import Compression
+from cdfd.sinks.kafka.records.murmur2 import partitions
 from tests.kafka.broker import Broker
 
 ROWS = 65_536

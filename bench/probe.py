@@ -115,7 +115,7 @@ def apply(uri: str) -> Measured:
     """Applying a commit of one file; the median of two hundred that follow each other."""
     from bench.tables import adds
     from cdfd.delta import commit as commits
-    from cdfd.table import Table
+    from cdfd.tables.table import Table
 
     snapshot = asyncio.run(Table.open(uri).log.snapshot())
     seconds = []

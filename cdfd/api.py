@@ -12,13 +12,13 @@ from typing import Any, TypeVar, cast
 import pyarrow as pa
 
 from cdfd.changes.columns import change_schema
-from cdfd.changes.conform import Conformer
 from cdfd.changes.execute import Execution, everything, in_thread, named
 from cdfd.changes.plan import ChangePlan, Changes
+from cdfd.changes.reconciliation import Conformer
 from cdfd.changes.stream import PlanStream
 from cdfd.delta.header import Header
 from cdfd.errors import ConfigError
-from cdfd.table import Table, Uri
+from cdfd.tables.table import Table, Uri
 from cdfd.tail.bounds import Start
 from cdfd.tail.start import awaited_start, check_range, check_there, start_version, state_version, until_version
 

@@ -127,7 +127,7 @@ class _Options:
 
     @classmethod
     def apply(cls) -> None:
-        from cdfd import logs
+        from cdfd.console import logs
 
         logs.set_up(cls.log_format, "debug" if cls.debug else cls.log_level)
 
@@ -217,7 +217,7 @@ def tail(
     WHERE is a version (-1 is the newest, -2 the one before), earliest, latest, now, or a time: 2026-01-31, 2026-01-31T12:00:00Z,
     "1 hour ago", or milliseconds since the Unix epoch (13 digits). Times without a zone are UTC.
     """
-    from cdfd import tailing
+    from cdfd.commands import tail as tailing
 
     if (append and overwrite) or ((append or overwrite) and output is None):
         raise ConfigError(
@@ -251,8 +251,8 @@ def run(
     ] = False,
 ) -> None:
     """Run the daemon."""
-    from cdfd import logs
-    from cdfd.daemon import process
+    from cdfd.console import logs
+    from cdfd.daemon.supervision import process
 
     if logs.writes_json():
         sys.excepthook = logs.unexpected
@@ -269,7 +269,7 @@ def run(
 @app.command()
 def check(config: CONFIG, as_json: AS_JSON = False) -> None:
     """Validate a configuration, open every table, connect to the sink. Writes nothing."""
-    from cdfd.daemon import checking
+    from cdfd.commands import check as checking
 
     report, code = checking.run(config, as_json=as_json)
     _print(report)
@@ -300,8 +300,8 @@ def backfill(
     engine: Annotated[Engine, typer.Option(help="What reads and delivers: this process, or Spark.")] = Engine.embedded,
 ) -> None:
     """Publish a range of versions, or a snapshot, again, while the daemon does what it does."""
-    from cdfd.daemon import backfill as command
-    from cdfd.daemon.backfill_job import Request
+    from cdfd.commands import backfill as command
+    from cdfd.commands.backfill_job import Request
 
     told, code = command.run(config, Request(table, from_, until, snapshot, id, restart, engine.value))
     _print(told)
@@ -318,7 +318,7 @@ NAME = Annotated[str, typer.Argument(metavar="NAME", help="Name of a table of th
 @progress.command()
 def show(config: CONFIG, as_json: AS_JSON = False) -> None:
     """Show where sink, ledger and table stand."""
-    from cdfd.daemon import progress_command
+    from cdfd.commands import progress as progress_command
 
     report, code = progress_command.show(config, as_json=as_json)
     _print(report)
@@ -332,7 +332,7 @@ def set_(
     version: Annotated[int, typer.Argument(min=0, help="The last version that counts as delivered.")],
 ) -> None:
     """Make sink and ledger say that a version and all before it are delivered."""
-    from cdfd.daemon import progress_command
+    from cdfd.commands import progress as progress_command
 
     _print(progress_command.set_position(config, table, version))
 
@@ -340,7 +340,7 @@ def set_(
 @progress.command()
 def reset(config: CONFIG, table: NAME) -> None:
     """Forget a table's position."""
-    from cdfd.daemon import progress_command
+    from cdfd.commands import progress as progress_command
 
     _print(progress_command.reset(config, table))
 
@@ -355,7 +355,7 @@ def inspect(
     allowed_root: ROOTS = None,
 ) -> None:
     """Show what a table is, what stops us from reading it, and where its changes will come from."""
-    from cdfd import inspection
+    from cdfd.commands import inspect as inspection
 
     _print(inspection.report(table, version, as_json=as_json, allowed_roots=tuple(allowed_root or ())))
 
@@ -373,7 +373,7 @@ def version() -> None:
 
 def _unexpected(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     """The traceback of an error that is none of ours: a mistake in cdfd, with text that may come from a table."""
-    from cdfd import logs
+    from cdfd.console import logs
 
     sys.stderr.write(f"{logs.indented(logs.traceback_of(error))}\n")
 
@@ -387,11 +387,11 @@ def main() -> None:
         app(prog_name="cdfd")
     except CdfdError as error:
         if isinstance(error, LogError):
-            from cdfd import inspection
+            from cdfd.commands import inspect as inspection
 
             inspection.look_around(error)
         if _Options.debug:
-            from cdfd import logs
+            from cdfd.console import logs
 
             sys.stderr.write(f"{logs.indented(logs.traceback_of(error))}\n")
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
-from cdfd.plain import one_line, shortened
+from cdfd.console.escaping import one_line, shortened
 
 # Characters of an error's parts that are shown; all of them fit into one line.
 _WHAT, _PLACE, _HINT = 1000, 300, 340

@@ -15,15 +15,15 @@ from cdfd.changes.execute import Execution
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
 from cdfd.changes.stream import Version
-from cdfd.daemon.delivering import Limits
-from cdfd.daemon.feed import Feed, Policies
+from cdfd.daemon.loop.deliverer import Limits
+from cdfd.daemon.loop.feed import Feed, Policies
 from cdfd.encoding.json import JsonEncoder
 from cdfd.sinks.base import Delivery, Sink
-from cdfd.sinks.files import FilesSink
-from cdfd.sinks.formats import JsonLines
+from cdfd.sinks.files.formats import JsonLines
+from cdfd.sinks.files.sink import FilesSink
 from cdfd.sinks.memory import Delivered, MemorySink
 from cdfd.storage.local import LocalStorage
-from cdfd.table import Table
+from cdfd.tables.table import Table
 from cdfd.tail.clock import ManualClock
 from cdfd.tail.log import DeltaLog
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from cdfd.changes.position import Position
-from cdfd.sinks.files import FilesSink
-from cdfd.sinks.formats import JsonLines, Parquet, RowsFormat
+from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
+from cdfd.sinks.files.sink import FilesSink
 
 # Two parts of a snapshot, a version, one without rows, one in two deliveries, several versions at once.
 STEPS = [

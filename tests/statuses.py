@@ -8,7 +8,7 @@ from cdfd.changes.plan import ChangePlan, Origin
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.config import Settings, parse
-from cdfd.daemon.status import Status
+from cdfd.daemon.http.status import Status
 from cdfd.delta.datatypes import StructType
 from cdfd.delta.schema import TableSchema
 

@@ -16,12 +16,12 @@ from typing import NamedTuple, TypeVar, cast
 import pyarrow as pa
 
 from cdfd.changes.columns import VersionColumns
-from cdfd.changes.images import HELD_BYTES, Halves, Room, Shelf
-from cdfd.changes.lanes import in_order
+from cdfd.changes.image_order import HELD_BYTES, Halves, Room, Shelf
+from cdfd.changes.ordered_pool import in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
+from cdfd.changes.prefetch import further, in_sight
 from cdfd.changes.read import BATCH_ROWS, Rows, TableFiles, look, read
-from cdfd.changes.sight import further, in_sight
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, MissingFileError
 

@@ -54,7 +54,7 @@ class FileScan:
         only: the rows to read; None for all.
         without: of those, the rows to leave out; None for none.
         schema: the schema to read the file in where it is not the plan's: rows that a version deletes while it replaces the schema.
-        images: of a change data file, the half to read (see `cdfd.changes.images`); None for both, one after the other; `as_written` for
+        images: of a change data file, the half to read (see `cdfd.changes.image_order`); None for both, one after the other; `as_written` for
             its rows in the order of the file, where nobody asks for theirs.
         pairs: False where it is known that images of a change data file that look like pairs are none.
         piece: (number, of how many) of a data file that is read in pieces, by its row groups; None for all of it.

@@ -15,18 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdfd.changes.columns import CHANGE_TYPE, constant_type, types_as_written
-from cdfd.changes.images import Halves, ImageCounts, Shelf
+from cdfd.changes.image_order import Halves, ImageCounts, Shelf
 from cdfd.changes.layout import Layout, Layouts
 from cdfd.changes.plan import FileScan, Images
-from cdfd.changes.wanted import DAMAGED, Wanted, check_groups
+from cdfd.changes.row_selection import DAMAGED, Wanted, check_groups
 from cdfd.delta import deletion_vector, paths, values
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, DataError, MissingFileError, NotFoundError, PathError, StorageError
+from cdfd.parquet.reader import ParquetReader, opened
 from cdfd.storage.base import ReadsAhead, Storage
 from cdfd.storage.durable import is_transient
-from cdfd.storage.parquet_reader import ParquetReader, opened
 
 BATCH_BYTES = 8 << 20
 """Uncompressed bytes that a batch should have; rows of any width cost about the same memory."""

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cdfd.changes.execute import ChangeBatch, Execution, fail
-from cdfd.changes.images import ImageCounts
+from cdfd.changes.image_order import ImageCounts
 from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
 from cdfd.changes.position import Position
 from cdfd.changes.read import count, count_images

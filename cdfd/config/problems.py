@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cdfd.console.escaping import one_line
 from cdfd.errors import ConfigError
-from cdfd.plain import one_line
 
 Path = tuple[str | int, ...]
 """The way to a value from the top of the document: keys of mappings and indices of lists."""

@@ -14,34 +14,34 @@ from cdfd.config import settings
 from cdfd.config.settings import FilesSink as FilesSettings
 from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
-from cdfd.configured import execution as execution
-from cdfd.configured import open_table as open_table
+from cdfd.console.progress_line import watched
 from cdfd.daemon import kafka
-from cdfd.daemon.delivering import PART_BYTES, Limits
 from cdfd.daemon.engines import check_engine as check_engine
 from cdfd.daemon.engines import engine, large_versions
-from cdfd.daemon.feed import Feed, Policies
 from cdfd.daemon.ledgers import ledgers
-from cdfd.daemon.monitor import Monitor, Silence
-from cdfd.daemon.recording import Recorder
-from cdfd.daemon.turns import Turns
+from cdfd.daemon.loop.admission import Turns
+from cdfd.daemon.loop.deliverer import PART_BYTES, Limits
+from cdfd.daemon.loop.feed import Feed, Policies
+from cdfd.daemon.loop.monitor import Monitor, Silence
+from cdfd.daemon.loop.recorder import Recorder
 from cdfd.encoding.json import LineEncoder
 from cdfd.errors import CdfdError, SinkError, UnsupportedError
-from cdfd.jobs import Engine
+from cdfd.jobs.assignment import Engine
 from cdfd.progress.ledger import Ledger, app_id
-from cdfd.report import watched
 from cdfd.sinks.base import Sink
-from cdfd.sinks.delivery_folder import refuse_link
-from cdfd.sinks.files import FilesSink
-from cdfd.sinks.formats import JsonLines, Parquet, RowsFormat
-from cdfd.sinks.kafka.topics import PROGRESS_PREFIX
-from cdfd.tail.arrivals import Arrivals
+from cdfd.sinks.files.folder import refuse_link
+from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
+from cdfd.sinks.files.sink import FilesSink
+from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX
+from cdfd.tables.configured import execution as execution
+from cdfd.tables.configured import open_table as open_table
 from cdfd.tail.bounds import Start
 from cdfd.tail.clock import Clock
+from cdfd.tail.file_events import Arrivals
 from cdfd.tail.notifications import Notifications
 
 if TYPE_CHECKING:
-    from cdfd.storage.sqs import Queue
+    from cdfd.storage.s3.sqs import Queue
 
 LARGE_AT_A_TIME = 2
 """Large deliveries at a time, each of which may keep all cores busy and takes its share of memory."""
@@ -113,8 +113,8 @@ async def notified(config: Settings, clock: Clock) -> AsyncIterator[Notification
 
 def _queue(config: Settings, name: str) -> AbstractAsyncContextManager[Queue]:
     # As S3's own client: it takes a while to import, and others do without.
-    from cdfd.storage import sqs
-    from cdfd.storage.s3_options import parse
+    from cdfd.storage.s3 import sqs
+    from cdfd.storage.s3.options import parse
 
     return sqs.opened(sqs.QueueName.parse(name), parse(config.storage.s3.options()))
 

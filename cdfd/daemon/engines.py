@@ -11,18 +11,18 @@ from importlib.util import find_spec
 from cdfd.config import settings
 from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
-from cdfd.configured import open_table
-from cdfd.daemon import spark_feed
-from cdfd.daemon.delivering import PART_BYTES
-from cdfd.daemon.large import EmbeddedEngine, LargeVersions
-from cdfd.daemon.monitor import Monitor
-from cdfd.daemon.turns import Turns
+from cdfd.daemon.loop import spark_feed
+from cdfd.daemon.loop.admission import Turns
+from cdfd.daemon.loop.deliverer import PART_BYTES
+from cdfd.daemon.loop.large_versions import EmbeddedEngine, LargeVersions
+from cdfd.daemon.loop.monitor import Monitor
 from cdfd.errors import ConfigError, UnsupportedError
-from cdfd.jobs import Assignment, Engine
+from cdfd.jobs.assignment import Assignment, Engine
 from cdfd.sinks.base import Sink
 from cdfd.sinks.kafka.configured import destination
-from cdfd.sinks.kafka.positions import progress_end
-from cdfd.sinks.kafka.sink import KafkaSink
+from cdfd.sinks.kafka.progress.positions import progress_end
+from cdfd.sinks.kafka.transactions.sink import KafkaSink
+from cdfd.tables.configured import open_table
 
 
 def check_engine(config: Settings) -> None:

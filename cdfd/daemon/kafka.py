@@ -10,11 +10,12 @@ from cdfd.changes.position import Position
 from cdfd.config import settings
 from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
-from cdfd.daemon.monitor import Monitor
-from cdfd.sinks.kafka import configured, positions
+from cdfd.daemon.loop.monitor import Monitor
+from cdfd.sinks.kafka import configured
 from cdfd.sinks.kafka.configured import destination
-from cdfd.sinks.kafka.progress_records import Progress
-from cdfd.sinks.kafka.sink import KafkaSink
+from cdfd.sinks.kafka.progress import positions
+from cdfd.sinks.kafka.progress.records import Progress
+from cdfd.sinks.kafka.transactions.sink import KafkaSink
 
 
 @asynccontextmanager

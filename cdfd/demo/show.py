@@ -20,14 +20,14 @@ from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE
 from cdfd.changes.execute import Execution
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
-from cdfd.daemon.feed import Feed, Policies
+from cdfd.daemon.loop.feed import Feed, Policies
 from cdfd.demo.writer import TableWriter
 from cdfd.encoding.json import LineEncoder, lines
 from cdfd.errors import ExistsError, SinkError
 from cdfd.sinks.base import Delivery, Sink
-from cdfd.sinks.files import FilesSink
-from cdfd.sinks.formats import JsonLines
-from cdfd.table import Table
+from cdfd.sinks.files.formats import JsonLines
+from cdfd.sinks.files.sink import FilesSink
+from cdfd.tables.table import Table
 from cdfd.tail.clock import SystemClock
 
 ORDERS = pa.schema(

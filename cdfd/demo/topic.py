@@ -24,7 +24,7 @@ from cdfd.changes.columns import CHANGE_COLUMNS
 from cdfd.demo.show import PATIENCE_SECONDS, SHOWN, Place, created, place_of, say, steps, synced
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import SinkError
-from cdfd.table import Table
+from cdfd.tables.table import Table
 
 _CONFIG = """\
 pipeline: {name}

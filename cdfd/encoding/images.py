@@ -7,7 +7,7 @@ any more.
     update_preimage  {"id":1}        delete {"id":1}
     update_postimage {"id":2}   ->   insert {"id":2}
 
-Writers may put the images of an update apart (see `cdfd.changes.images`). Those of one key that meet in a batch can be
+Writers may put the images of an update apart (see `cdfd.changes.image_order`). Those of one key that meet in a batch can be
 brought together again.
 """
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES, types_from_file
-from cdfd.changes.images import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
+from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
 from cdfd.encoding.keys import Rows
 from cdfd.encoding.numbers import raw_values
 from cdfd.encoding.pieces import Integers

@@ -4,7 +4,7 @@ Every Delta reader can open it. Positions are its transaction identifiers; which
 properties, because a `txn` has no place for it and only `txn` and `metaData` survive in checkpoints:
 
     txn       {"appId": "cdfd/shop/orders", "version": 12, "lastUpdated": ...}
-    metaData  {"configuration": {"cdfd.ledger": "1", "cdfd.table.shop/orders": "<metaData.id of orders>"}, ...}
+    metaData  {"configuration": {"cdfd.ledger": "1", "cdfd.tables.table.shop/orders": "<metaData.id of orders>"}, ...}
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORGOTTEN = -1
 
 _FORMAT = "1"
 _MARK = "cdfd.ledger"
-_TABLE = "cdfd.table."
+_TABLE = "cdfd.tables.table."
 _PROTOCOL = Protocol(1, 2)
 _COLUMN = pa.schema([("unused", pa.string())])
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from uuid import uuid4
 
 from cdfd.errors import StorageError
-from cdfd.progress import ledger_table, upkeep
+from cdfd.progress import cleanup as upkeep
+from cdfd.progress import ledger_table
 from cdfd.progress.ledger import LedgerEntry
 from cdfd.progress.ledger_table import FORGOTTEN, Change
 from cdfd.progress.txn_log import TxnLog, named

@@ -13,8 +13,8 @@ from uuid import uuid4
 
 from cdfd.changes.slices import Measured, Slice
 from cdfd.errors import CdfdError
-from cdfd.jobs import Assignment, Part, measured_here
-from cdfd.sinks.kafka.parts import Counts
+from cdfd.jobs.assignment import Assignment, Part, measured_here
+from cdfd.sinks.kafka.transactions.parts import Counts
 from cdfd.spark import kafka, tasks
 from cdfd.spark.sessions import Sessions, interrupt, tagged
 from cdfd.spark.tasks import Work

@@ -1,4 +1,4 @@
-"""Delivering to Kafka in executors: by the daemon's own sink, in parts that are delivered once (see `cdfd.sinks.kafka.parts`)."""
+"""Delivering to Kafka in executors: by the daemon's own sink, in parts that are delivered once (see `cdfd.sinks.kafka.transactions.parts`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pickle
 import zlib
 
 from cdfd.changes.slices import Measured
-from cdfd.jobs import Assignment, Part
-from cdfd.sinks.kafka.parts import Counts
+from cdfd.jobs.assignment import Assignment, Part
+from cdfd.sinks.kafka.transactions.parts import Counts
 
 _WORKERS = 1
 """Cores that reading keeps busy: Spark gives each task one."""

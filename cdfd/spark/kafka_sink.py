@@ -33,20 +33,21 @@ from cdfd.changes.columns import COMMIT_VERSION, change_schema
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
-from cdfd.configured import open_table
 from cdfd.delta.datatypes import StructType as Columns
 from cdfd.delta.schema import TableSchema
 from cdfd.encoding.keys import KeyColumns
 from cdfd.encoding.side import RowCounts
 from cdfd.errors import ConfigError, SinkError
-from cdfd.sinks.kafka import configured, parts
-from cdfd.sinks.kafka.delivery import KafkaDelivery
+from cdfd.sinks.kafka import configured
 from cdfd.sinks.kafka.destination import Destination
-from cdfd.sinks.kafka.progress_records import Progress
-from cdfd.sinks.kafka.sink import KafkaSink
+from cdfd.sinks.kafka.progress.records import Progress
+from cdfd.sinks.kafka.transactions import parts
+from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
+from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from cdfd.spark.change_rows import ChangeRows
 from cdfd.spark.checkpoints import snapshot_version
 from cdfd.spark.sink_options import SinkOptions
+from cdfd.tables.configured import open_table
 
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """Where Spark tells tasks of their query and micro-batch."""

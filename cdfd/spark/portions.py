@@ -9,11 +9,11 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from cdfd.changes.conform import Conformer
 from cdfd.changes.execute import Execution
-from cdfd.changes.lanes import mapped
+from cdfd.changes.ordered_pool import mapped
 from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
 from cdfd.changes.position import Position
+from cdfd.changes.reconciliation import Conformer
 from cdfd.changes.slices import FILE_BYTES, Measured, Slice, cut, measure, placed
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError

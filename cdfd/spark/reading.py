@@ -10,13 +10,13 @@ from functools import lru_cache
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from cdfd.changes.conform import Conformer
 from cdfd.changes.execute import Execution, fail
+from cdfd.changes.reconciliation import Conformer
 from cdfd.changes.slices import Slice, read_slices
 from cdfd.errors import MissingFileError
 from cdfd.spark.options import SourceOptions
 from cdfd.spark.target import Target
-from cdfd.table import Table
+from cdfd.tables.table import Table
 
 logger = logging.getLogger("cdfd.spark")
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from cdfd.config.settings import SparkEngine
 from cdfd.errors import ConfigError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("cdfd.spark")
 
 # Nobody expects a web page of a daemon, open to all.
 _DEFAULTS = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}

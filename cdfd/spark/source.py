@@ -25,7 +25,7 @@ from cdfd.spark.portions import Schemas, Stretch, portions
 from cdfd.spark.reading import Portion, execution_of, opened, read_portion
 from cdfd.spark.stream import StreamReader
 from cdfd.spark.target import Target, settled
-from cdfd.table import Table
+from cdfd.tables.table import Table
 from cdfd.tail.start import check_range, start_version
 
 

@@ -19,7 +19,7 @@ from cdfd.spark.options import SourceOptions
 from cdfd.spark.portions import LEAST_BYTES, Schemas, Stretch, measured
 from cdfd.spark.reading import execution_of
 from cdfd.spark.target import Target
-from cdfd.table import Table
+from cdfd.tables.table import Table
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.history import ends_before, other_history
 from cdfd.tail.start import beginning

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pyspark.sql.types import StructType
 
 from cdfd.changes.columns import CHANGE_ORDINAL
-from cdfd.changes.conform import Conformer
+from cdfd.changes.reconciliation import Conformer
 from cdfd.delta.header import Header
 from cdfd.delta.schema import StructType as DeltaStruct
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import ConfigError
 from cdfd.spark.columns import CHANGE_FIELDS, ForSpark, chosen_names, spark_schema
 from cdfd.spark.options import SourceOptions
-from cdfd.table import Table
+from cdfd.tables.table import Table
 from cdfd.tail.start import check_there, state_version
 
 

@@ -19,7 +19,7 @@ from cdfd.encoding.registry import SchemaRegistry
 from cdfd.errors import ConfigError, DataError
 from cdfd.spark import topic_avro
 from cdfd.spark.topic_records import table_type
-from cdfd.table import Table
+from cdfd.tables.table import Table
 
 _REGISTRY_SETTINGS: Final = frozenset({"url", "username", "password"})
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, is_same
-from cdfd.storage.beneath import Beneath
+from cdfd.storage.confined import Beneath
 from cdfd.storage.durable import create, explain, is_temporary, replace
 
 # O_NONBLOCK: opening a FIFO that somebody put into the table must not hang.

@@ -87,7 +87,7 @@ def _open_file(uri: str, options: Options) -> Storage:
 
 def _open_s3(uri: str, options: Options) -> Storage:
     # Imported where it is needed: the client's modules take a third of a second, and local tables do without.
-    from cdfd.storage.s3 import open_s3
+    from cdfd.storage.s3.storage import open_s3
 
     return open_s3(uri, options)
 

@@ -25,9 +25,9 @@ from cdfd.delta.files import FILES
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Base, Snapshot
 from cdfd.errors import CdfdError, DataError, LogError, NotFoundError, StorageError
+from cdfd.parquet.reader import ParquetReader, opened
 from cdfd.storage.base import Stat, Storage
 from cdfd.storage.durable import is_transient
-from cdfd.storage.parquet_reader import ParquetReader, opened
 from cdfd.tail.segment import Checkpoint
 
 SIDECARS = f"{paths.LOG}/_sidecars"

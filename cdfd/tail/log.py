@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from cdfd.console.escaping import one_line
 from cdfd.delta import commit as commits
 from cdfd.delta import header as headers
 from cdfd.delta import last_checkpoint, paths, snapshot
@@ -23,10 +24,9 @@ from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CdfdError, GapError, LogError, NotFoundError, StorageError
-from cdfd.plain import one_line
 from cdfd.storage.base import Stat, Storage
 from cdfd.tail import checkpoint_files
-from cdfd.tail.bulk import Bulk, Listed
+from cdfd.tail.entry_batches import Bulk, Listed
 from cdfd.tail.history import History, Seen, digested, size_of
 from cdfd.tail.segment import Segment, SegmentBuilder
 

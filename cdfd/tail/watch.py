@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Self
 
-from cdfd.tail.arrivals import Arrivals, Subscription
 from cdfd.tail.clock import Clock
+from cdfd.tail.file_events import Arrivals, Subscription
 
 logger = logging.getLogger("cdfd.tail")
 

@@ -19,7 +19,7 @@ import pytest
 from commands import ALL, CDFD, WITHIN, Ended, brief, cdfd, history, one_line, started
 from lake import entry_path, rows, run, table
 
-from cdfd.daemon.resuming import IGNORED_CHANGE_DATA
+from cdfd.daemon.loop.resuming import IGNORED_CHANGE_DATA
 from cdfd.delta.commit import serialize
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage

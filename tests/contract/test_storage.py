@@ -20,9 +20,9 @@ from cdfd.storage.base import Stat, Storage
 from cdfd.storage.fsspec_storage import FsspecStorage
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.memory import MemoryStorage
-from cdfd.storage.s3 import S3Storage
-from cdfd.storage.s3_client import client_for
-from cdfd.storage.s3_options import parse
+from cdfd.storage.s3.client import client_for
+from cdfd.storage.s3.options import parse
+from cdfd.storage.s3.storage import S3Storage
 from tests.s3.fixtures import new_bucket
 from tests.s3.server import Server
 

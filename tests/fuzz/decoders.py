@@ -25,7 +25,7 @@ from cdfd.delta import (
     z85,
 )
 from cdfd.delta.actions import DeletionVectorDescriptor
-from cdfd.storage import parquet_layout
+from cdfd.parquet import layout as parquet_layout
 
 _pools: dict[str, list[bytes]] = {}
 

@@ -22,7 +22,8 @@ from lake import Lake, manual_clock, rows, table
 from cdfd.delta import deletion_vector, last_checkpoint, paths, roaring
 from cdfd.delta import schema as schemas
 from cdfd.delta.deletion_vector import RowSet
-from cdfd.progress import ledger_table, txn_state, upkeep
+from cdfd.progress import cleanup as upkeep
+from cdfd.progress import ledger_table, txn_state
 from cdfd.progress.txn_log import TxnLog
 
 Files = dict[str, bytes]

@@ -17,13 +17,14 @@ from fuzz import mutate
 from fuzz.cases import Case, Target, Violation, guarded
 
 from cdfd.changes.columns import change_schema
-from cdfd.daemon.backfill_job import Job
+from cdfd.commands.backfill_job import Job
 from cdfd.encoding.formats import record_encoder
 from cdfd.encoding.json import LineEncoder
 from cdfd.encoding.records import Origin
 from cdfd.encoding.registry import SchemaRegistry
-from cdfd.sinks import delivery_folder
-from cdfd.sinks.kafka import parts, progress_records
+from cdfd.sinks.files import folder as delivery_folder
+from cdfd.sinks.kafka.progress import records as progress_records
+from cdfd.sinks.kafka.transactions import parts
 from cdfd.spark.checkpoints import snapshot_version
 from cdfd.spark.offsets import Offset
 from cdfd.tail import s3_events

@@ -13,8 +13,8 @@ from statuses import NOW_MS, configuration
 
 from cdfd.config import Listen
 from cdfd.config import parse as parse_config
-from cdfd.daemon.http import serve
-from cdfd.daemon.status import Status
+from cdfd.daemon.http.server import serve
+from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError
 from cdfd.spark.options import SourceOptions
 from cdfd.spark.sink_options import SinkOptions

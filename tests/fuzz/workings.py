@@ -16,9 +16,10 @@ from fuzz.tables import LOG
 from cdfd.changes.execute import Execution
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.slices import cut, measure, placed, read_slices
-from cdfd.progress import txn_state, upkeep
+from cdfd.progress import cleanup as upkeep
+from cdfd.progress import txn_state
 from cdfd.progress.txn_log import TxnLog
-from cdfd.table import Table
+from cdfd.tables.table import Table
 from cdfd.tail.clock import ManualClock
 
 

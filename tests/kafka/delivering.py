@@ -13,8 +13,8 @@ from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.config.settings import KafkaSink, Settings
 from cdfd.daemon import assembly, kafka
-from cdfd.daemon.monitor import Silence
-from cdfd.jobs import Engine
+from cdfd.daemon.loop.monitor import Silence
+from cdfd.jobs.assignment import Engine
 from cdfd.tail.clock import SystemClock
 from tests.kafka.reading import Record, read_topic
 

@@ -19,10 +19,10 @@ from cdfd.delta.schema_change import SchemaChange
 from cdfd.delta.schema_string import parse
 from cdfd.encoding.avro import Register
 from cdfd.encoding.formats import Format
+from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
+from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
-from cdfd.sinks.kafka.kafka_python import KafkaPythonProducer
-from cdfd.sinks.kafka.librdkafka import LibrdkafkaProducer
-from cdfd.sinks.kafka.sink import KafkaSink
+from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from tests.kafka.reading import Record
 
 PRODUCERS: dict[str, MakeProducer] = {"kafka-python": KafkaPythonProducer, "librdkafka": LibrdkafkaProducer}

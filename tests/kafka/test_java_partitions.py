@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from cdfd.sinks.kafka.murmur2 import partitions
+from cdfd.sinks.kafka.records.murmur2 import partitions
 from tests.kafka.installation import installed
 
 SOURCE = """

@@ -10,10 +10,10 @@ import pytest
 
 from cdfd.encoding.side import RowCounts
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka import parts
-from cdfd.sinks.kafka.delivery import KafkaDelivery
-from cdfd.sinks.kafka.parts import Counts
-from cdfd.sinks.kafka.positions import progress_end
+from cdfd.sinks.kafka.progress.positions import progress_end
+from cdfd.sinks.kafka.transactions import parts
+from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
+from cdfd.sinks.kafka.transactions.parts import Counts
 from tests.kafka.shared import SharedBroker
 from tests.kafka.sinking import Place, Read, at, deliver, documents, ids, rows, version
 
@@ -106,7 +106,7 @@ def test_of_two_attempts_the_fenced_one_sees_what_the_other_delivers(
 def test_where_the_other_attempt_comes_to_nothing_the_fenced_one_takes_over(
     broker: SharedBroker, name: str, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cdfd.sinks.kafka.parts.MARGIN", -9.0)
+    monkeypatch.setattr("cdfd.sinks.kafka.transactions.parts.MARGIN", -9.0)
 
     async def scenario() -> None:
         place = Place(broker.bootstrap_servers, name, transaction_timeout=10.0)

@@ -23,12 +23,12 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from cdfd.encoding.records import Records
 from cdfd.errors import FencedError, SinkError
-from cdfd.sinks.kafka import whole_batches
-from cdfd.sinks.kafka.batches import Batching
-from cdfd.sinks.kafka.compression import Compression
-from cdfd.sinks.kafka.kafka_python import KafkaPythonProducer
-from cdfd.sinks.kafka.librdkafka import LibrdkafkaProducer
-from cdfd.sinks.kafka.producer import Producer, ProducerSettings, send_record
+from cdfd.sinks.kafka.client import whole_batches
+from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
+from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
+from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_record
+from cdfd.sinks.kafka.records.batches import Batching
+from cdfd.sinks.kafka.records.compression import Compression
 from tests.kafka.broker import Broker
 from tests.kafka.reading import Record, read_topic
 from tests.kafka.shared import SharedBroker
@@ -509,7 +509,7 @@ def test_a_client_that_we_do_not_know_inside_is_used_the_public_way(
     monkeypatch.setattr(whole_batches, "_KNOWN_VERSION", "2.")
     create(topic)
     with closing(Opener("kafka-python", broker.bootstrap_servers, topic)) as start:
-        with caplog.at_level(logging.WARNING, "cdfd.sinks.kafka.kafka_python"):
+        with caplog.at_level(logging.WARNING, "cdfd.kafka"):
             producer = start()
         assert "one by one" in caplog.text
         producer.begin()

@@ -12,8 +12,8 @@ from kafka import KafkaAdminClient
 
 from cdfd.encoding.records import Records
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.librdkafka import LibrdkafkaProducer
-from cdfd.sinks.kafka.producer import Producer, ProducerSettings
+from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
+from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from tests.kafka.broker import Broker
 from tests.kafka.proxy import END_TXN, METADATA, PRODUCE, Proxy
 from tests.kafka.reading import read_topic

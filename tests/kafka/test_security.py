@@ -24,8 +24,8 @@ from kafka.admin import (
 
 from cdfd.config.settings import KafkaSink
 from cdfd.errors import ConfigError, SinkError
-from cdfd.sinks.kafka.connection import arguments, network
-from cdfd.sinks.kafka.topics import Topic, TopicAdmin
+from cdfd.sinks.kafka.client.connection import arguments, network
+from cdfd.sinks.kafka.progress.topics import Topic, TopicAdmin
 from tests.kafka.broker import Broker
 from tests.kafka.certificates import Certificates
 from tests.kafka.node import free_ports

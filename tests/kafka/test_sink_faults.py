@@ -18,11 +18,11 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from cdfd.errors import FencedError, SinkError
-from cdfd.sinks.kafka import progress_records
 from cdfd.sinks.kafka.destination import MakeProducer
-from cdfd.sinks.kafka.positions import move_position, read_position
-from cdfd.sinks.kafka.progress_records import Progress, key_of, progress_of, value_of
-from cdfd.sinks.kafka.sink import KafkaSink
+from cdfd.sinks.kafka.progress import records as progress_records
+from cdfd.sinks.kafka.progress.positions import move_position, read_position
+from cdfd.sinks.kafka.progress.records import Progress, key_of, progress_of, value_of
+from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from tests.kafka.broker import Broker
 from tests.kafka.proxy import END_TXN, Fate, Proxy
 from tests.kafka.reading import read_topic
@@ -380,7 +380,7 @@ class TestProgress:
     def test_the_wait_has_an_end(
         self, servers: str, name: str, another: KafkaProducer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("cdfd.sinks.kafka.sink.MARGIN", 0.5)
+        monkeypatch.setattr("cdfd.sinks.kafka.transactions.sink.MARGIN", 0.5)
 
         async def scenario() -> None:
             place = Place(servers, name, transaction_timeout=1.0, timeout=1.0)

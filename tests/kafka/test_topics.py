@@ -12,8 +12,8 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from cdfd.config.settings import KafkaSink, Topics
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.connection import arguments
-from cdfd.sinks.kafka.topics import (
+from cdfd.sinks.kafka.client.connection import arguments
+from cdfd.sinks.kafka.progress.topics import (
     Found,
     Topic,
     TopicAdmin,

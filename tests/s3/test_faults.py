@@ -12,9 +12,9 @@ from email.utils import format_datetime
 import pytest
 
 from cdfd.errors import ExistsError, NotFoundError, StorageError
-from cdfd.storage import s3_clock
 from cdfd.storage.location import open_storage
-from cdfd.storage.s3 import S3Storage
+from cdfd.storage.s3 import clock as s3_clock
+from cdfd.storage.s3.storage import S3Storage
 from tests.s3.proxy import Asked, Fault, Proxy, proxied
 from tests.s3.server import SECRET, Server
 

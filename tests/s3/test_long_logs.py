@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from cdfd.storage.location import open_storage
-from cdfd.storage.s3 import S3Storage
+from cdfd.storage.s3.storage import S3Storage
 from cdfd.tail.log import DeltaLog
 
 ENTRIES = 100_000

@@ -16,9 +16,9 @@ from commands import cdfd
 from lake import WITHIN, rows
 
 from cdfd.errors import ConfigError, StorageError
-from cdfd.storage import sqs
-from cdfd.storage.s3_options import parse
-from cdfd.table import Table
+from cdfd.storage.s3 import sqs
+from cdfd.storage.s3.options import parse
+from cdfd.tables.table import Table
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.notifications import Notifications
 from tests.kafka.history import Location

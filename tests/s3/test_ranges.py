@@ -16,14 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdfd.errors import StorageError
-from cdfd.storage import parquet_layout, s3_file
+from cdfd.parquet import layout as parquet_layout
+from cdfd.parquet.layout import chunks
+from cdfd.parquet.reader import opened
 from cdfd.storage.base import ReadsAhead
 from cdfd.storage.location import open_storage
-from cdfd.storage.parquet_layout import chunks
-from cdfd.storage.parquet_reader import opened
-from cdfd.storage.s3 import S3Storage
-from cdfd.storage.s3_errors import Request
-from cdfd.storage.s3_expected import Ahead
+from cdfd.storage.s3 import file as s3_file
+from cdfd.storage.s3.errors import Request
+from cdfd.storage.s3.prefetch import Ahead
+from cdfd.storage.s3.storage import S3Storage
 from tests.s3.proxy import Asked, Fault, Proxy, proxied
 from tests.s3.server import Server
 

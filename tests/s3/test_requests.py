@@ -13,9 +13,9 @@ from lake import SCHEMA, WITHIN, checkpoint, rows
 import cdfd
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.location import open_storage
-from cdfd.storage.s3 import S3Storage
-from cdfd.storage.s3_client import client_for
-from cdfd.storage.s3_options import parse
+from cdfd.storage.s3.client import client_for
+from cdfd.storage.s3.options import parse
+from cdfd.storage.s3.storage import S3Storage
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.log import DeltaLog
 from tests.s3.proxy import Proxy, proxied

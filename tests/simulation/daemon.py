@@ -12,19 +12,19 @@ from random import Random
 from cdfd.changes.execute import Execution
 from cdfd.changes.read import TableFiles
 from cdfd.config import Settings, parse
-from cdfd.daemon.delivering import Limits
-from cdfd.daemon.feed import Feed, Policies
-from cdfd.daemon.metrics import Metrics
-from cdfd.daemon.recording import Recorder
-from cdfd.daemon.status import TableMonitor
-from cdfd.daemon.stopping import STOP_SECONDS
-from cdfd.daemon.supervisor import Supervisor
-from cdfd.daemon.turns import Turns
+from cdfd.daemon.http.metrics import Metrics
+from cdfd.daemon.http.status import TableMonitor
+from cdfd.daemon.loop.admission import Turns
+from cdfd.daemon.loop.deliverer import Limits
+from cdfd.daemon.loop.feed import Feed, Policies
+from cdfd.daemon.loop.recorder import Recorder
+from cdfd.daemon.supervision.signals import STOP_SECONDS
+from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.errors import CdfdError, InternalError, MissingFileError
 from cdfd.progress.ledger import Ledger, LedgerEntry, NoLedger, app_id
 from cdfd.progress.source_ledger import SourceLedger
 from cdfd.progress.table_ledger import TableLedger
-from cdfd.table import Table
+from cdfd.tables.table import Table
 from cdfd.tail.log import DeltaLog
 from cdfd.tail.tailer import Tailer
 from cdfd.tail.watch import Backoff

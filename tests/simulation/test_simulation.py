@@ -16,10 +16,11 @@ import pytest
 from cdfd.changes.execute import Execution
 from cdfd.changes.position import Position
 from cdfd.changes.stream import PlanStream
-from cdfd.daemon import delivering, resuming
-from cdfd.daemon.feed import Feed
-from cdfd.daemon.recording import Recorder
-from cdfd.daemon.supervisor import Supervisor
+from cdfd.daemon.loop import deliverer as delivering
+from cdfd.daemon.loop import resuming
+from cdfd.daemon.loop.feed import Feed
+from cdfd.daemon.loop.recorder import Recorder
+from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.progress.recovery import Start, decide
 from cdfd.tail.history import History
 from cdfd.tail.tailer import Tailer

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from cdfd.config.settings import SparkEngine as Settings
-from cdfd.jobs import Assignment, Part
-from cdfd.sinks.kafka.delivery import KafkaDelivery
-from cdfd.sinks.kafka.parts import Counts
+from cdfd.jobs.assignment import Assignment, Part
+from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
+from cdfd.sinks.kafka.transactions.parts import Counts
 from cdfd.spark import kafka
 from cdfd.spark.engine import SparkEngine
 from cdfd.spark.sessions import Sessions

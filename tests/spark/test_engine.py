@@ -18,10 +18,10 @@ from cdfd.changes.position import Position
 from cdfd.changes.slices import cut
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import MissingFileError
-from cdfd.jobs import Assignment
+from cdfd.jobs.assignment import Assignment
 from cdfd.spark.engine import SparkEngine
 from cdfd.storage.local import LocalStorage
-from cdfd.table import Table
+from cdfd.tables.table import Table
 from tests.kafka.delivering import Delivering, contents, in_order
 from tests.kafka.pipeline import Pipeline, do
 from tests.kafka.reading import read_topic

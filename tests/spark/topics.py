@@ -14,9 +14,9 @@ import cdfd
 from cdfd.demo.writer import TableWriter
 from cdfd.encoding.avro import Register
 from cdfd.encoding.formats import Format
+from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.destination import encoders
-from cdfd.sinks.kafka.kafka_python import KafkaPythonProducer
-from cdfd.sinks.kafka.sink import KafkaSink
+from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from cdfd.storage.local import LocalStorage
 from tests.kafka.sinking import Place, at
 

@@ -16,12 +16,14 @@ import pytest
 from lake import BEGINNING, checkpoint, entry_path, manual_clock, rows, run, table
 
 from cdfd.changes.position import Position
+from cdfd.commands import check as checking
+from cdfd.commands import progress as progress_command
 from cdfd.config import load
 from cdfd.config.settings import Settings
-from cdfd.daemon import assembly, checking, progress_command
-from cdfd.daemon.preflight import preflight
-from cdfd.daemon.status import Status
-from cdfd.daemon.supervisor import Supervisor
+from cdfd.daemon import assembly
+from cdfd.daemon.http.status import Status
+from cdfd.daemon.supervision.preflight import preflight
+from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, GapError
 from cdfd.storage.local import LocalStorage

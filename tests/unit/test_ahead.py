@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 from lake import run
 
-from cdfd.changes.ahead import bursts
 from cdfd.changes.plan import ChangePlan, FileScan
+from cdfd.changes.planning import bursts
 from cdfd.changes.stream import Version
 from cdfd.delta.schema import StructType, TableSchema
 from cdfd.errors import LogError

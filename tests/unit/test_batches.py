@@ -17,9 +17,9 @@ from kafka.record.memory_records import MemoryRecords
 from kafka.record.util import encode_varint
 
 from cdfd.encoding.records import Records
-from cdfd.sinks.kafka import batches, varints
-from cdfd.sinks.kafka.batches import Batching, Oversized, RecordBatch, record_batches
-from cdfd.sinks.kafka.compression import CODES, Compression, compress
+from cdfd.sinks.kafka.records import batches, varints
+from cdfd.sinks.kafka.records.batches import Batching, Oversized, RecordBatch, record_batches
+from cdfd.sinks.kafka.records.compression import CODES, Compression, compress
 
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 # kafka-python unpacks these with libraries that cdfd has no need of; Arrow does it here.

@@ -12,9 +12,9 @@ from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
 from cdfd.storage.base import Stat
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.memory import MemoryStorage
-from cdfd.tail import bulk
-from cdfd.tail.bulk import MOST, RUN
+from cdfd.tail import entry_batches as bulk
 from cdfd.tail.clock import ManualClock
+from cdfd.tail.entry_batches import MOST, RUN
 from cdfd.tail.log import DeltaLog, LogEntry
 from cdfd.tail.tailer import Tailer
 from cdfd.tail.watch import Backoff, PollWatch

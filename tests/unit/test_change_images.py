@@ -16,9 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdfd.changes import execute, images
+from cdfd.changes import execute
+from cdfd.changes import image_order as images
 from cdfd.changes.execute import Execution
-from cdfd.changes.images import Halves, Room, Shelf
+from cdfd.changes.image_order import Halves, Room, Shelf
 from cdfd.changes.plan import ChangePlan, plan
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles

@@ -22,7 +22,7 @@ from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CdfdError, LogError, UnsupportedError
 from cdfd.storage.base import Stat
 from cdfd.storage.memory import MemoryStorage
-from cdfd.table import Table
+from cdfd.tables.table import Table
 from cdfd.tail import checkpoint_files
 from cdfd.tail.segment import Checkpoint
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd.changes.conform import Conformer
 from cdfd.changes.execute import Execution
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.read import TableFiles
+from cdfd.changes.reconciliation import Conformer
 from cdfd.delta.datatypes import DataType
 from cdfd.delta.schema import (
     ArrayType,

@@ -27,7 +27,7 @@ from cdfd.errors import CdfdError, GapError, LogError, StorageError, TableChange
 from cdfd.storage.base import Stat, fetch_one_by_one
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.memory import MemoryStorage
-from cdfd.table import Table
+from cdfd.tables.table import Table
 from cdfd.tail.clock import ManualClock
 from cdfd.tail.log import DeltaLog
 from cdfd.tail.start import beginning, until_version

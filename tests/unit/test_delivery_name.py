@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cdfd.changes.position import Phase, Position
 from cdfd.sinks.cursor import order
-from cdfd.sinks.delivery_name import delivery_name, parse_delivery_name
+from cdfd.sinks.files.names import delivery_name, parse_delivery_name
 
 
 def at(version: int, part: int = 0, phase: Phase = "stream", ordinal: int = 0) -> Position:

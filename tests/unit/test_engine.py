@@ -16,9 +16,9 @@ from cdfd.config.settings import Settings
 from cdfd.delta.schema import TableSchema
 from cdfd.delta.schema_string import parse
 from cdfd.errors import MissingFileError, SinkError, StorageError
-from cdfd.jobs import Assignment, digest, stages
-from cdfd.sinks.kafka.parts import Job
-from cdfd.sinks.kafka.progress_records import Progress, progress_of, value_of
+from cdfd.jobs.assignment import Assignment, digest, stages
+from cdfd.sinks.kafka.progress.records import Progress, progress_of, value_of
+from cdfd.sinks.kafka.transactions.parts import Job
 
 SCHEMA = TableSchema(parse(json.dumps({"type": "struct", "fields": []})), ())
 JOB = Job("a" * 32, 7, "stream", 12, 1 << 27, "0123456789abcdef", 99)

@@ -13,7 +13,7 @@ from kafka.errors import (
 )
 
 from cdfd.errors import FencedError
-from cdfd.sinks.kafka.failures import translated
+from cdfd.sinks.kafka.client.failures import translated
 
 
 def test_an_answer_that_is_wrapped_in_the_text_of_another_error_keeps_its_hint() -> None:

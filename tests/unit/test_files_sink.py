@@ -21,9 +21,9 @@ from cdfd.changes.position import Position
 from cdfd.config import parse
 from cdfd.daemon.assembly import check_sink
 from cdfd.errors import DataError, FencedError, SinkError
-from cdfd.sinks.delivery_folder import peek
-from cdfd.sinks.files import FilesSink
-from cdfd.sinks.formats import JsonLines, Parquet, RowsFormat
+from cdfd.sinks.files.folder import peek
+from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
+from cdfd.sinks.files.sink import FilesSink
 
 LINES = JsonLines(lambda batch: b"".join(b"%d\n" % n for n in batch["n"].to_pylist()))
 
@@ -292,8 +292,8 @@ class TestLock:
     def test_another_process_until_it_dies(self, tmp_path: Path) -> None:
         program = (
             "import asyncio, sys\n"
-            "from cdfd.sinks.files import FilesSink\n"
-            "from cdfd.sinks.formats import Parquet\n"
+            "from cdfd.sinks.files.sink import FilesSink\n"
+            "from cdfd.sinks.files.formats import Parquet\n"
             "sink = asyncio.run(FilesSink.open(sys.argv[1], Parquet()))\n"
             "print('open', flush=True)\n"
             "sys.stdin.read()\n"

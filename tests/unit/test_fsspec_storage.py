@@ -23,7 +23,7 @@ from cdfd.errors import NotFoundError, StorageError, UnsupportedError
 from cdfd.storage.base import Storage
 from cdfd.storage.fsspec_storage import FsspecStorage, _modified_ms
 from cdfd.storage.location import open_storage
-from cdfd.table import Table, versions
+from cdfd.tables.table import Table, versions
 
 
 class Custom(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types

@@ -47,7 +47,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 STREAM = """
 import sys, pyarrow as pa, pyarrow.compute as pc
 from cdfd.errors import CdfdError
-from cdfd.storage.parquet_reader import opened
+from cdfd.parquet.reader import opened
 rows = size = 0
 try:
     with opened(pa.PythonFile(open(sys.argv[1] + "/f.parquet", "rb"), "r")) as file:

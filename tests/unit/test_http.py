@@ -16,10 +16,10 @@ import pytest
 from statuses import NOW_MS, PASSWORD, at, configuration, samples, version
 
 from cdfd.config import Listen
-from cdfd.daemon import connections
-from cdfd.daemon import page as pages
-from cdfd.daemon.http import serve
-from cdfd.daemon.status import Status
+from cdfd.daemon.http import connections
+from cdfd.daemon.http import page as pages
+from cdfd.daemon.http.server import serve
+from cdfd.daemon.http.status import Status
 from cdfd.errors import ConfigError, ListenError, SinkError, StorageError
 from cdfd.tail.clock import ManualClock
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cdfd.changes.lanes import in_order, mapped
+from cdfd.changes.ordered_pool import in_order, mapped
 from cdfd.errors import DataError, LogError
 
 Task = Callable[[], Iterator[int]]
@@ -233,7 +233,7 @@ class TestMapped:
 
 def test_an_iterator_that_nobody_finishes_does_not_keep_the_process() -> None:
     program = (
-        "from cdfd.changes.lanes import in_order\n"
+        "from cdfd.changes.ordered_pool import in_order\n"
         "results = in_order([lambda: iter(range(10**9))] * 3, workers=2)\n"
         "print(next(results), flush=True)\n"
     )

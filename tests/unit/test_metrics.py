@@ -9,8 +9,8 @@ from threading import Thread
 from prometheus_client.parser import text_string_to_metric_families
 from statuses import NOW_MS, at, configuration, measured, snapshot_at, version
 
-from cdfd.daemon.metrics import STATES
-from cdfd.daemon.status import Status
+from cdfd.daemon.http.metrics import STATES
+from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError, FencedError, MissingFileError, StorageError
 from cdfd.tail.clock import ManualClock
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner import murmur2
 
-from cdfd.sinks.kafka.murmur2 import hashes, partitions
+from cdfd.sinks.kafka.records.murmur2 import hashes, partitions
 
 # From UtilsTest.testMurmur2 of Apache Kafka.
 JAVA = {

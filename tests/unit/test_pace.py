@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.progress.pace import Pace
+from cdfd.progress.interval import Pace
 
 
 def test_nothing_delivered_is_nothing_due() -> None:

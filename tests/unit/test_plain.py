@@ -15,13 +15,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from statuses import NOW_MS, configuration
 
-from cdfd import errors, inspection, logs
+from cdfd import errors
+from cdfd.commands import inspect as inspection
+from cdfd.commands.check import aligned
 from cdfd.config.problems import ConfigProblems, Problem
-from cdfd.daemon import page
-from cdfd.daemon.checking import aligned
-from cdfd.daemon.status import Status
+from cdfd.console import logs
+from cdfd.console.escaping import LONGEST_LINE, as_json, one_line, quoted, shortened
+from cdfd.daemon.http import page
+from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError, LogError, StorageError
-from cdfd.plain import LONGEST_LINE, as_json, one_line, quoted, shortened
 from cdfd.tail.clock import ManualClock
 
 HOSTILE = "a\n2026-01-01T00:00:00.000Z INFO cdfd: forged\r\x1b[2J\x1b]0;title\x07\x00\x7f\x85\x9b31m\u2028\u202e\u2066\ud800\U000e0001"

@@ -9,8 +9,8 @@ from feeding import FilesPlace, MemoryPlace, Place, feed, position
 from lake import Lake, manual_clock, run, table
 
 from cdfd.changes.position import Position
-from cdfd.sinks.delivery_folder import peek
-from cdfd.sinks.kafka.progress_records import Progress, progress_of, value_of
+from cdfd.sinks.files.folder import peek
+from cdfd.sinks.kafka.progress.records import Progress, progress_of, value_of
 from cdfd.tail.log import DeltaLog
 
 OLD = {"table_id": "T", "version": 3, "part": 0, "phase": "stream", "ordinal": 0}

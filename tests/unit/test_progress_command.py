@@ -7,15 +7,16 @@ import pytest
 from lake import manual_clock, run, table
 
 from cdfd.changes.position import Position
+from cdfd.commands import progress as progress_command
+from cdfd.commands.progress import SinkAccess
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings
-from cdfd.daemon import assembly, progress_command
+from cdfd.daemon import assembly
 from cdfd.daemon.ledgers import ledgers
-from cdfd.daemon.monitor import Silence
-from cdfd.daemon.progress_command import SinkAccess
+from cdfd.daemon.loop.monitor import Silence
 from cdfd.errors import ConfigError, FencedError, SinkError
 from cdfd.progress.ledger import LedgerEntry, app_id
-from cdfd.sinks.delivery_folder import peek
+from cdfd.sinks.files.folder import peek
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
 

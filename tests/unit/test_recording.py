@@ -7,9 +7,9 @@ import pytest
 from feeding import MemoryPlace, feed
 from lake import Lake, manual_clock, table
 
-from cdfd.daemon.monitor import Silence
-from cdfd.daemon.recording import Recorder
-from cdfd.daemon.turns import SMALL_BYTES, Turns
+from cdfd.daemon.loop.admission import SMALL_BYTES, Turns
+from cdfd.daemon.loop.monitor import Silence
+from cdfd.daemon.loop.recorder import Recorder
 from cdfd.errors import CdfdError, StorageError
 from cdfd.progress.ledger import LedgerEntry, NoLedger
 from cdfd.tail.clock import ManualClock

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from cdfd.report import LOG_SECONDS, Report
+from cdfd.console.progress_line import LOG_SECONDS, Report
 from cdfd.tail.clock import ManualClock
 
 
@@ -37,7 +37,7 @@ def test_work_that_is_not_long_says_nothing(caplog: pytest.LogCaptureFixture) ->
 
 PROGRAM = """
 import logging
-from cdfd.report import Report
+from cdfd.console.progress_line import Report
 from cdfd.tail.clock import ManualClock
 clock = ManualClock()
 report = Report(logging.getLogger(), "written", "orders", terminal=True, clock=clock)
@@ -61,7 +61,7 @@ def test_a_bar_on_a_terminal() -> None:
 
 LOST = """
 import logging, sys
-from cdfd.report import Report
+from cdfd.console.progress_line import Report
 from cdfd.tail.clock import ManualClock
 
 clock = ManualClock()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cdfd.config import load
-from cdfd.daemon.spark_feed import kept
+from cdfd.daemon.loop.spark_feed import kept
 
 CONFIG = """
 pipeline: p
@@ -27,7 +27,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from cdfd.config import load
-from cdfd.daemon.spark_feed import kept
+from cdfd.daemon.loop.spark_feed import kept
 
 path = Path(sys.argv[1])
 with kept(load(path), path) as document:

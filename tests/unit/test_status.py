@@ -7,10 +7,10 @@ import pytest
 from statuses import NOW_MS, PASSWORD, at, configuration, measured, snapshot_at, version
 
 from cdfd.config import KafkaSink, Secret
-from cdfd.daemon.monitor import Monitor
-from cdfd.daemon.status import Status, TableMonitor
+from cdfd.console.escaping import LONGEST_LINE
+from cdfd.daemon.http.status import Status, TableMonitor
+from cdfd.daemon.loop.monitor import Monitor
 from cdfd.errors import SinkError, StorageError
-from cdfd.plain import LONGEST_LINE
 from cdfd.tail.clock import ManualClock
 
 RETRIABLE = SinkError("the broker is away", hint="Look after it", retriable=True)

@@ -9,8 +9,8 @@ import pytest
 from lake import run
 from statuses import NOW_MS, at, configuration, version
 
-from cdfd.daemon.status import Status
-from cdfd.daemon.summary import SECONDS, Line, Summary, summarised
+from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.summary import SECONDS, Line, Summary, summarised
 from cdfd.errors import SinkError
 from cdfd.tail.clock import ManualClock
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from statuses import configuration
 
-from cdfd.daemon.monitor import Monitor, Silence
-from cdfd.daemon.status import Status
-from cdfd.daemon.supervisor import LASTING_SECONDS, MAX_RETRY_SECONDS, Supervisor
+from cdfd.console.logs import JsonFormatter, TextFormatter
+from cdfd.daemon.http.status import Status
+from cdfd.daemon.loop.monitor import Monitor, Silence
+from cdfd.daemon.supervision.supervisor import LASTING_SECONDS, MAX_RETRY_SECONDS, Supervisor
 from cdfd.errors import CdfdError, ConfigError, DataError, FencedError, InternalError, SinkError
-from cdfd.logs import JsonFormatter, TextFormatter
 from cdfd.tail.clock import ManualClock
 
 

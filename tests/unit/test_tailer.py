@@ -14,7 +14,7 @@ from cdfd.delta.commit import serialize
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import GapError, LogError, TableChangedError
 from cdfd.storage.local import LocalStorage
-from cdfd.table import Table
+from cdfd.tables.table import Table
 from cdfd.tail.clock import ManualClock
 from cdfd.tail.log import DeltaLog
 from cdfd.tail.tailer import DOUBT_SECONDS, SETTLE_SECONDS, SETTLE_STEP, Tailer

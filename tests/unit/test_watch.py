@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from privileges import unprivileged
 
-from cdfd.tail.arrivals import Arrivals
 from cdfd.tail.clock import ManualClock
+from cdfd.tail.file_events import Arrivals
 from cdfd.tail.watch import Backoff, DirectoryWatch, PollWatch, Watch, is_log_entry
 
 WITHIN = 20  # seconds until a test gives up; nothing waits for it otherwise
@@ -443,7 +443,7 @@ class TestRefusals:
 def test_events_that_watchdog_holds_back_are_not_asked_for() -> None:
     from watchdog.observers.inotify_c import InotifyConstants
 
-    from cdfd.tail import arrivals as module
+    from cdfd.tail import file_events as module
 
     observer = module._Observer()
     try:

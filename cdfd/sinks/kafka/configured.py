@@ -10,11 +10,11 @@ from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
 from cdfd.encoding.registry import SchemaRegistry
 from cdfd.errors import ConfigError
-from cdfd.sinks.kafka.connection import arguments
+from cdfd.sinks.kafka.client.connection import arguments
+from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
-from cdfd.sinks.kafka.kafka_python import KafkaPythonProducer
-from cdfd.sinks.kafka.outgoing import Stage
-from cdfd.sinks.kafka.sink import KafkaSink
+from cdfd.sinks.kafka.transactions.outgoing import Stage
+from cdfd.sinks.kafka.transactions.sink import KafkaSink
 
 CLOSING_SECONDS = 2.0
 """How long each step of closing a sink may take: all of them together less than a daemon has to stop."""
@@ -108,7 +108,7 @@ def _kafka_python() -> MakeProducer:
 
 def _librdkafka() -> MakeProducer:
     try:
-        from cdfd.sinks.kafka.librdkafka import LibrdkafkaProducer
+        from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
     except ImportError as error:
         raise ConfigError(
             "sink.producer is librdkafka, and confluent-kafka is not installed",

@@ -12,11 +12,11 @@ from cdfd.encoding.arrow import RECORD_BYTES
 from cdfd.encoding.avro import Register
 from cdfd.encoding.formats import Format, record_encoder
 from cdfd.encoding.records import Origin, RecordEncoder
-from cdfd.sinks.kafka.batches import Batching
-from cdfd.sinks.kafka.compression import Compression
-from cdfd.sinks.kafka.murmur2 import partitions
-from cdfd.sinks.kafka.producer import Producer, ProducerSettings
-from cdfd.sinks.kafka.topics import Topic, data_topic, progress_topic, side_topic
+from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
+from cdfd.sinks.kafka.progress.topics import Topic, data_topic, progress_topic, side_topic
+from cdfd.sinks.kafka.records.batches import Batching
+from cdfd.sinks.kafka.records.compression import Compression
+from cdfd.sinks.kafka.records.murmur2 import partitions
 
 
 @dataclass(frozen=True, slots=True)

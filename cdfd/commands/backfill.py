@@ -1,0 +1,305 @@
+"""`cdfd backfill`: a range of versions, or the rows of one, published again beside whatever the daemon does.
+
+It has a position and a transactional id of its own. The position's record says which range it belongs to, and as which arguments that was
+given: a backfill that was interrupted goes on where it stood when it is asked for again, and one that came to its end begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from cdfd.changes.planning import bursts
+from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
+from cdfd.commands.backfill_job import Job, Request
+from cdfd.commands.progress import named
+from cdfd.config import load, settings
+from cdfd.config.settings import KafkaSink as KafkaSettings
+from cdfd.config.settings import Settings
+from cdfd.console.progress_line import Report, watched
+from cdfd.daemon import assembly
+from cdfd.daemon.engines import require_spark, spark_engine
+from cdfd.daemon.loop.admission import Turns
+from cdfd.daemon.loop.deliverer import Deliverer
+from cdfd.daemon.loop.large_versions import EmbeddedEngine, LargeVersions
+from cdfd.daemon.loop.monitor import Silence
+from cdfd.daemon.supervision.signals import INTERRUPTED, Stopping
+from cdfd.errors import CdfdError, ConfigError, UnsupportedError
+from cdfd.jobs.assignment import Assignment, Engine
+from cdfd.sinks.kafka import configured
+from cdfd.sinks.kafka.progress.positions import progress_end, read_progress
+from cdfd.sinks.kafka.progress.records import Progress
+from cdfd.sinks.kafka.transactions.sink import KafkaSink
+from cdfd.tables import allocator
+from cdfd.tables.configured import execution, open_table
+from cdfd.tables.table import versions
+from cdfd.tail.bounds import parsed
+from cdfd.tail.clock import SystemClock
+from cdfd.tail.start import check_range, start_version, until_version
+from cdfd.tail.tailer import Tailer
+
+logger = logging.getLogger("cdfd.backfill")
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+def run(path: Path, request: Request) -> tuple[str, int]:
+    """Publish what is asked for; a line on what was done, and the exit code: 0 where all of it is published, 130 where a signal came before.
+
+    Raises:
+        ConfigError: the file is wrong, no such table, arguments that make no sense, or another backfill of the table has not come to its end.
+        UnsupportedError: a sink that nothing can be published to again.
+        CdfdError: what ended it. Whatever was published counts; asked for again, it goes on there.
+    """
+    config = load(path)
+    table = named(config, request.table)
+    _check(config, request)
+    allocator.prefer_small()
+    return asyncio.run(_run(config, table, request))
+
+
+def _check(config: Settings, request: Request) -> None:
+    if not isinstance(config.sink, KafkaSettings):
+        hint = "For a file use `cdfd tail TABLE --from ... --until ... -o FILE`"
+        raise UnsupportedError(f"a sink of kind {config.sink.kind} takes nothing twice", hint=hint)
+    if request.engine == "spark":
+        if config.sink.delivery != "exactly_once":
+            raise UnsupportedError("--engine spark needs `delivery: exactly_once`", hint="Use `--engine embedded`")
+        require_spark()
+    if request.start is None and not request.snapshot:
+        raise ConfigError("--from is required without --snapshot", hint="Say a version, a timestamp, or `earliest`")
+    if request.id is not None and not _ID.fullmatch(request.id):
+        raise ConfigError(f"--id {request.id!r:.200} is no name", hint="Letters, digits, dots, hyphens and underscores")
+    taken = f"{request.table}.{request.role}"
+    if config.table(taken) is not None:
+        raise ConfigError(f"there is a table {taken} in the configuration, under which name this backfill would go on")
+
+
+async def _run(config: Settings, table: settings.Table, request: Request) -> tuple[str, int]:
+    stopping = Stopping(terminated=INTERRUPTED)
+    backfill = Backfill(config, table, request, stopping.event)
+    await stopping.run(backfill.run())
+    return f"{table.name}: {backfill.summary()}\n", 0 if backfill.ended else INTERRUPTED
+
+
+@dataclass(slots=True)
+class _Counts(Silence):
+    """The `Monitor` of a backfill: knows what counts."""
+
+    rows: dict[str, int] = field(default_factory=dict)
+    position: Position | None = None
+
+    def committed(
+        self, following: Position, versions: Sequence[Version], rows: Mapping[str, int], bytes_read: int
+    ) -> None:
+        self.position = following
+        for name, count in rows.items():
+            self.rows[name] = self.rows.get(name, 0) + count
+
+
+class Backfill:
+    """One backfill. With Spark, its executors deliver versions of more than a part, and this process the others.
+
+    Args:
+        config: all settings; their sink is Kafka.
+        table: one of them.
+        request: what is asked for.
+        stop: set it to end after the delivery under way.
+
+    Attributes:
+        ended: whether all of it is published.
+    """
+
+    def __init__(self, config: Settings, table: settings.Table, request: Request, stop: asyncio.Event) -> None:
+        assert isinstance(config.sink, KafkaSettings)
+        self.ended = False
+        self._config, self._sink, self._table, self._request, self._stop = config, config.sink, table, request, stop
+        self._opened = open_table(config, table)
+        # Rows only: the schema topic is about what is newest, and each version began and ended once.
+        place = configured.destination(config, config.sink, table)
+        self._place = replace(place, role=request.role, schema_topic=None, transactions_topic=None)
+        self._clock = SystemClock()
+        self._counts = _Counts()
+        self._job: Job | None = None
+        self._resumed: Position | None = None
+        self._seconds = 0.0
+
+    async def run(self) -> None:
+        """Publish until the end, or until told to stop.
+
+        Raises:
+            CdfdError: as `run` of this module says.
+        """
+        began = time.monotonic()
+        try:
+            await self._run()
+        except CdfdError:
+            if self._counts.position is not None:
+                logger.info("ended at %s: the same command goes on there", _where(self._counts.position))
+            raise
+        finally:
+            self._seconds = time.monotonic() - began
+
+    async def _run(self) -> None:
+        with self._opened.tailer(self._clock) as tailer:
+            known = await read_progress(self._place)
+            job = self._unfinished(known) or await self._asked()
+            self._job = job
+            if self.ended or job.first > job.last:
+                self.ended = True
+                return
+            table_id = (await self._opened.log.header()).metadata.id
+            async with self._engine() as engine, self._standing(job, table_id) as (sink, position):
+                await tailer.resume(position.table_id, position.basis, position.digest)
+                report = Report(logger, "published", self._opened.uri, terminal=watched(), clock=self._clock)
+                with contextlib.closing(report):
+                    await self._deliver(job, position, tailer, self._deliverer(sink, engine, report))
+
+    def summary(self) -> str:
+        """What was done, for people."""
+        job, counts = self._job, self._counts
+        if job is None:
+            return "interrupted before anything was published"
+        if not str(job):
+            return f"nothing to publish from version {job.first} on"
+        if counts.position is None and self.ended:
+            return f"{job} are published already by the backfill {self._request.id}"
+        total = sum(counts.rows.values())
+        rows = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.rows.items()) if count)
+        told = f"{total:,} row{'' if total == 1 else 's'}{f' ({rows})' if rows else ''} in {self._seconds:.1f} s"
+        resumed = "" if self._resumed is None else f", going on from {_where(self._resumed)}"
+        if self.ended:
+            return f"{job} are published to topic {self._table.topic}{resumed}: {told}"
+        stands = counts.position or self._resumed or job.begin("")
+        return f"interrupted at {_where(stands)} of {job}{resumed}: {told}; the same command goes on there"
+
+    def _unfinished(self, known: Progress | None) -> Job | None:
+        """What an earlier run left to be done, or one that is under way does; or what is done already and was asked for once."""
+        job, request = Job.found(known), self._request
+        if job is None or request.restart:
+            return None
+        assert known is not None
+        ended = job.ended(known.position)
+        if ended and request.id is None:
+            return None
+        if not job.answers(request):
+            given = " ".join(
+                [f"--from {job.start}"] * bool(job.start)
+                + [f"--until {job.until}"] * bool(job.until)
+                + ["--snapshot"] * job.snapshot
+            )
+            state = "is of" if ended else f"has not come to its end, it is at {_where(known.position)} of"
+            name = "a backfill" if request.id is None else f"the backfill {request.id}"
+            raise ConfigError(
+                f"{name} of this table {state} {job}",
+                table=self._opened.uri,
+                hint=f"Go on with `{given}`, or drop it with --restart; --id gives others a name of their own",
+            )
+        self.ended = ended
+        return job
+
+    async def _asked(self) -> Job:
+        """The range that is asked for, as it is now."""
+        log, request = self._opened.log, self._request
+        newest = await log.latest_version()
+        start = request.start or "latest"
+        # The newest version is what `latest` means to a snapshot; to changes it is the one after it.
+        first = newest if request.snapshot and parsed(start) == "latest" else await start_version(log, start)
+        until = "now" if request.until is None else request.until
+        last = first if request.snapshot and request.until is None else await until_version(log, until)
+        assert last is not None
+        if max(last, first if request.snapshot else last) > newest:
+            raise ConfigError(
+                f"there is no version {max(first, last)} yet; the newest is {newest}",
+                table=self._opened.uri,
+                hint="Say `now`, or let the daemon deliver it",
+            )
+        await check_range(log, first, last)
+        return Job(first, last, request.snapshot, request.start or "", request.until or "")
+
+    @asynccontextmanager
+    async def _engine(self) -> AsyncIterator[Engine]:
+        if self._request.engine == "embedded":
+            yield EmbeddedEngine(Turns(1))
+            return
+        async with spark_engine(self._config) as engine:
+            yield engine
+
+    @asynccontextmanager
+    async def _standing(self, job: Job, table_id: str) -> AsyncIterator[tuple[KafkaSink, Position]]:
+        """The sink, and where in the job it stands now that nobody else delivers it."""
+        async with configured.opened(self._sink, self._table, self._place) as sink:
+            known, request = sink.progress, self._request
+            if known is not None and (request.restart or Job.found(known) != job):
+                known = None
+            if known is not None and request.id is None and job.ended(known.position):
+                known = None
+            if known is None:
+                position = job.begin(table_id)
+                sink.take_on(position, job.record())
+            else:
+                position = self._resumed = known.position
+                logger.info("going on at %s", _where(position), extra={"table": self._opened.uri})
+            yield sink, position
+
+    def _deliverer(self, sink: KafkaSink, engine: Engine, report: Report) -> Deliverer:
+        return Deliverer(
+            self._opened.uri,
+            sink,
+            execution(self._opened, self._table),
+            assembly.limits(self._config),
+            self._stop,
+            self._counts,
+            report,
+            Turns(1),
+            self._clock,
+            self._large(sink, engine),
+        )
+
+    def _large(self, sink: KafkaSink, engine: Engine) -> LargeVersions | None:
+        """What delivers versions of more than a part; or by this process what Spark had begun."""
+        if not self._place.exactly_once:
+            return None
+        part = self._config.engine.spark.part_size
+        return LargeVersions(
+            self._opened.uri,
+            sink,
+            partial(Assignment.of, self._config, self._table.name, role=self._request.role),
+            partial(progress_end, self._place),
+            engine,
+            part if self._request.engine == "spark" else None,
+            part,
+            self._stop,
+            self._counts,
+        )
+
+    async def _deliver(self, job: Job, position: Position, tailer: Tailer, deliverer: Deliverer) -> None:
+        snapshot = position.phase == "snapshot"
+        stream = self._opened.stream(self._table.changes)
+        planned = versions(self._opened, tailer, stream, position.version, job.last, snapshot=snapshot)
+        async with contextlib.aclosing(bursts(planned)) as ready:
+            async for burst in ready:
+                rest = burst
+                while rest:
+                    whole = 0 if self._stop.is_set() else await deliverer.deliver(rest, position)
+                    if not whole:
+                        return
+                    last = rest[whole - 1]
+                    position = Position(last.table_id, last.plan.version + 1, digest=last.digest)
+                    rest = rest[whole:]
+        self.ended = True
+
+
+def _where(position: Position) -> str:
+    """A position, for people."""
+    files = f", {position.part} files delivered" if position.part else ""
+    return f"{'the rows of ' if position.phase == 'snapshot' else ''}version {position.version}{files}"

@@ -1,0 +1,151 @@
+"""`cdfd check`: what a configuration says, what is there, and what `cdfd run` would do with it. Writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cdfd.commands.dry_run import Outlook, outlook
+from cdfd.commands.sink_access import choose
+from cdfd.config import load, settings
+from cdfd.config.settings import Settings
+from cdfd.console.escaping import as_json as json_of
+from cdfd.console.escaping import one_line
+from cdfd.daemon import assembly
+from cdfd.daemon.ledgers import ledgers
+from cdfd.daemon.supervision.preflight import preflight
+from cdfd.delta.protocol import cdf_enabled
+from cdfd.errors import CdfdError, StorageError, UnsupportedError
+from cdfd.progress.ledger import Ledger
+from cdfd.progress.recovery import delivered
+
+COLUMNS = ("table", "version", "files", "changes", "topic", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found of one table.
+
+    Attributes:
+        table, topic: their names.
+        usable: whether a daemon would deliver it.
+        state: in one line why, or why not.
+        warnings: what a daemon would warn of.
+        version, files: the newest version and its live files, where they were found.
+        changes: where change rows come from.
+        next: where a daemon goes on or begins.
+    """
+
+    table: str
+    topic: str
+    usable: bool
+    state: str
+    warnings: Sequence[str] = ()
+    version: int | None = None
+    files: int | None = None
+    changes: str | None = None
+    next: str | None = None
+
+    def row(self) -> tuple[str, ...]:
+        """The cells of a line, see `COLUMNS`."""
+        version = "" if self.version is None else str(self.version)
+        files = "" if self.files is None else f"{self.files:,}"
+        state = "; ".join([self.state, *(f"warning: {warning}" for warning in self.warnings)])
+        return self.table, version, files, self.changes or "", self.topic, state
+
+    def document(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        names = ("table", "topic", "usable", "state", "version", "files", "changes", "next")
+        return {name: getattr(self, name) for name in names} | {"warnings": list(self.warnings)}
+
+
+def run(path: Path, *, as_json: bool = False) -> tuple[str, int]:
+    """What was found, as a table or as JSON, and the exit code: 0 where a daemon would deliver every table, else 1.
+
+    Raises:
+        ConfigError: the file is wrong, or names what cannot be used.
+    """
+    config = load(path)
+    with suppress(UnsupportedError):  # told of each table
+        preflight(config)
+    found, queue = asyncio.run(_check(config))
+    code = 0 if all(each.usable for each in found) and queue is None else 1
+    notifications = None if config.poll.notifications is None else str(queue or "ok")
+    if as_json:
+        document = {"tables": [each.document() for each in found], "notifications": notifications}
+        return json_of(document, indent=2) + "\n", code
+    text = aligned([COLUMNS, *(each.row() for each in found)])
+    return text if notifications is None else f"{text}\nnotifications  {notifications}\n", code
+
+
+async def _check(config: Settings) -> tuple[list[Checked], CdfdError | None]:
+    """What was found of each table; and why notifications do not work."""
+    async with ledgers(config) as ledger_of:
+        found = [await _check_table(config, table, ledger_of(table)) for table in config.tables]
+    try:
+        await assembly.check_notifications(config)
+    except CdfdError as error:
+        return found, error
+    return found, None
+
+
+async def _check_table(config: Settings, table: settings.Table, ledger: Ledger) -> Checked:
+    try:
+        assembly.check_engine(config)
+        note = await assembly.check_sink(config, table)
+        found = await outlook(config, table, choose(config), ledger)
+        if found.error is not None:
+            raise found.error
+        state = await assembly.open_table(config, table).log.snapshot()
+        warnings = [*found.warnings, *_ledger_warnings(config, table, ledger, found)]
+    except CdfdError as error:
+        return Checked(table.name, table.topic, usable=False, state=str(error))
+    changes = "files" if table.changes == "files" or not cdf_enabled(state.metadata) else "cdc files"
+    return Checked(
+        *(table.name, table.topic, True, note, warnings, state.version, len(state.live()), changes, found.reason)
+    )
+
+
+def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger, found: Outlook) -> list[str]:
+    """What a daemon would say of a ledger that it cannot write, while it delivers.
+
+    Raises:
+        StorageError: the first position is to be in the ledger alone, and it cannot be written.
+    """
+    if config.progress.ledger.kind != "table":
+        return []
+    error = _unwritable(ledger.uri)
+    if error is not None and found.entry is None and assembly.policies(config, table).ledger_counts:
+        assert found.following is not None
+        if delivered(found.following) is not None:  # what the daemon records before it delivers anything
+            raise error
+    return [] if error is None else [str(error)]
+
+
+def _unwritable(ledger: str) -> StorageError | None:
+    """The error where a ledger on this machine cannot be written. Of other places only a write tells."""
+    if "://" in ledger:
+        return None
+    place = assembly.nearest(os.path.join(ledger, "_delta_log"))
+    if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+        return None
+    return StorageError(
+        "the ledger cannot be written",
+        path=place,
+        hint="Check its owner and permissions, or set `progress.ledger` to another place, or to none",
+    )
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as lines of columns. A cell may name what a table or a broker says: it is one line whatever it holds."""
+    rows = [[one_line(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    lines = (
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
+    )
+    return "".join(f"{line.rstrip()}\n" for line in lines)

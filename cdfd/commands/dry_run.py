@@ -1,0 +1,142 @@
+"""What `cdfd run` would do with a table now, found out without doing it.
+
+`check` and `progress` take the steps of a `Feed` up to its first delivery, through the same functions. None of them writes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import aclosing, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+
+from cdfd.changes.position import Phase, Position
+from cdfd.commands.sink_access import SinkAccess
+from cdfd.config import settings
+from cdfd.config.settings import Settings
+from cdfd.daemon import assembly
+from cdfd.daemon.loop.feed import Policies
+from cdfd.daemon.loop.resuming import fit, from_position, recorded, resumed
+from cdfd.errors import CdfdError
+from cdfd.progress.ledger import Ledger, LedgerEntry, app_id
+from cdfd.tables.table import Table
+from cdfd.tail.clock import SystemClock
+from cdfd.tail.log import NotATableError
+from cdfd.tail.start import beginning
+
+
+@dataclass(slots=True)
+class Outlook:
+    """What was found, as far as that came.
+
+    Attributes:
+        position: the sink's.
+        entry: the ledger's.
+        newest: the newest version of the table.
+        following: where a daemon goes on or begins.
+        reason: why there.
+        warnings: what it would warn of.
+        error: what it would fail of; None where it would deliver.
+    """
+
+    position: Position | None = None
+    entry: LedgerEntry | None = None
+    newest: int | None = None
+    following: Position | None = None
+    reason: str = ""
+    warnings: list[str] = field(default_factory=list)
+    error: CdfdError | None = None
+
+
+async def outlook(config: Settings, table: settings.Table, sink: SinkAccess, ledger: Ledger) -> Outlook:
+    """What a daemon would do with a table. Errors are in what is returned."""
+    found = Outlook()
+    try:
+        with assembly.advised(config):
+            await _look(found, config, table, sink, ledger)
+    except NotATableError as error:
+        error.hint = f"{error.hint}. `cdfd run` waits for it" if error.hint else "`cdfd run` waits for it"
+        found.error = error
+    except CdfdError as error:
+        found.error = error
+    return found
+
+
+async def _look(found: Outlook, config: Settings, table: settings.Table, sink: SinkAccess, ledger: Ledger) -> None:
+    opened = assembly.open_table(config, table)
+    policies = assembly.policies(config, table)
+    found.position = await sink.position(config, table)
+    if config.progress.ledger.kind != "none":
+        read = partial(ledger.position, app_id(config.pipeline, table.name))
+        found.entry, error = await recorded(read, ledger.uri, needed=found.position is None)
+        if error is not None:
+            found.warnings.append(f"the ledger cannot be read: {error}")
+    try:
+        found.newest = (await opened.log.header()).version
+    except NotATableError:
+        if found.position is None:
+            raise
+    found.following = await _following(found, config, opened, policies, sink, ledger.uri)
+    with from_position() if found.position is not None else nullcontext():
+        found.warnings += await try_from(opened, policies, found.following)
+
+
+async def _following(
+    found: Outlook, config: Settings, table: Table, policies: Policies, sink: SinkAccess, ledger: str
+) -> Position:
+    """Where a daemon goes on, or begins."""
+    if found.position is None and found.entry is None:
+        begin = await beginning(table.log, policies.start, SystemClock().now_ms())
+        found.reason = f"begins at {policies.start}"
+        phase: Phase = "snapshot" if begin.snapshot else "stream"
+        return Position(begin.table_id, begin.version, phase=phase, digest=begin.digest)
+    table_id = (await table.log.header()).metadata.id if found.position is None else found.position.table_id
+    start = resumed(
+        found.position,
+        found.entry,
+        table_id,
+        recover=not sink.keeps,
+        sink=sink.name,
+        ledger=None if config.progress.ledger.kind == "none" else ledger,
+    )
+    assert start.position is not None
+    found.reason = start.reason
+    if start.warning:
+        found.warnings.append(start.reason)
+    return start.position
+
+
+async def try_from(table: Table, policies: Policies, position: Position) -> list[str]:
+    """Plan what a daemon would deliver first from a position on; what it would warn of.
+
+    Raises:
+        CdfdError: what it would fail of: as `reach` says; the configuration does not fit the table there or as it is now; what comes next
+            cannot be planned.
+    """
+    with table.tailer() as tailer:
+        await tailer.resume(position.table_id, position.basis, position.digest)
+        stream = table.stream(policies.changes)
+        if position.phase == "snapshot":
+            await stream.snapshot(position.version, tailer)
+            there = stream.header
+        else:
+            there = await stream.begin(tailer, position.version)
+        newest = await table.log.header()
+        if position.phase == "stream":
+            async with aclosing(stream.versions(tailer, position.version, newest.version)) as versions:
+                await anext(versions, None)
+    found = [fit(policies.columns, policies.key, policies.changes, header) for header in (there or newest, newest)]
+    return list(dict.fromkeys(itertools.chain(*found)))
+
+
+async def reach(table: Table, position: Position) -> None:
+    """Read the log where a position leads to.
+
+    Raises:
+        CdfdError: the position is of another table, beyond the table's end, or cleaned up from its log.
+    """
+    with table.tailer() as tailer:
+        await tailer.resume(position.table_id, position.basis, position.digest)
+        await table.stream().begin(tailer, position.version)
+        async with aclosing(tailer.entries(position.version, await table.log.latest_version())) as entries:
+            await anext(entries, None)

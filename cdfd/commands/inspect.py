@@ -1,0 +1,134 @@
+"""`cdfd inspect`: what a table is, what stops us from reading it, and where its changes will come from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from cdfd.console import escaping as plain
+from cdfd.delta.protocol import cdf_enabled, features_report, in_commit_timestamps_enabled
+from cdfd.delta.snapshot import Snapshot
+from cdfd.errors import CdfdError, LogError
+from cdfd.storage.location import found_instead
+from cdfd.tables.table import Table
+from cdfd.tail.bounds import Start
+from cdfd.tail.log import NotATableError
+from cdfd.tail.start import state_version
+
+
+def report(uri: str, version: Start | None = None, *, as_json: bool = False, allowed_roots: Sequence[str] = ()) -> str:
+    """The report as text for people, or as JSON, with a final line feed.
+
+    Raises:
+        CdfdError: there is no table, or its log is broken. A feature that stops us from reading is part of the report instead.
+    """
+    found = asyncio.run(gather(uri, version, allowed_roots))
+    return f"{plain.as_json(found, indent=2)}\n" if as_json else "".join(f"{line}\n" for line in _lines(found))
+
+
+def look_around(error: LogError) -> None:
+    """Have the error say what there is at a local place that is no table: most often its path is short of a folder."""
+    if isinstance(error, NotATableError) and error.table and (found := found_instead(error.table)) is not None:
+        error.hint = found[0].upper() + found[1:]
+
+
+async def gather(uri: str, version: Start | None = None, allowed_roots: Sequence[str] = ()) -> dict[str, Any]:
+    """The facts, as JSON values."""
+    table = Table.open(uri, None, allowed_roots)
+    wanted = None if version is None else await state_version(table.log, version)
+    found = await table.log.found_header(wanted, state_only=True)
+    facts: dict[str, Any] = {"table": table.uri, "version": found.version}
+    if found.protocol is None or found.metadata is None:
+        found.finish()
+    assert found.protocol is not None
+    assert found.metadata is not None
+    features = features_report(found.protocol, found.metadata)
+    facts |= {
+        "id": found.metadata.id,
+        "name": found.metadata.name,
+        "protocol": {
+            "minReaderVersion": found.protocol.min_reader_version,
+            "minWriterVersion": found.protocol.min_writer_version,
+        },
+        "features": [{"name": f.name, "kind": f.kind, "status": f.status, "enabled": f.enabled} for f in features],
+        "stopped_by": None,
+        "partition_columns": list(found.metadata.partition_columns),
+        "configuration": dict(sorted(found.metadata.configuration.items())),
+        "changes": {
+            "from": "cdc files where there are any, else add and remove actions"
+            if cdf_enabled(found.metadata)
+            else "add and remove actions",
+            "change_data_feed": cdf_enabled(found.metadata),
+            "timestamps": "in-commit" if in_commit_timestamps_enabled(found.metadata) else "log file modification time",
+        },
+        "log": await _log(table),
+    }
+    try:
+        snapshot = await table.log.snapshot(found.version)
+    except CdfdError as error:
+        facts["stopped_by"] = str(error)
+        return facts
+    return facts | _state(snapshot)
+
+
+async def _log(table: Table) -> dict[str, Any]:
+    first, last, checkpoints = None, None, set[int]()
+    async for name, _ in table.log.list_names():
+        if name.kind == "commit":
+            first = name.version if first is None else first
+            last = name.version
+        elif name.kind in ("checkpoint", "part", "v2"):
+            checkpoints.add(name.version)
+    return {"first_version": first, "last_version": last, "checkpoints": sorted(checkpoints)}
+
+
+def _state(snapshot: Snapshot) -> dict[str, Any]:
+    live = snapshot.live()
+    schema = snapshot.header.schema
+    vectors = live.table.column("deletion_vector")
+    return {
+        "schema": [
+            {"name": column.name, "type": str(schema.arrow.field(column.name).type), "nullable": column.nullable}
+            for column in schema.struct
+        ],
+        "column_mapping": str(schema.mapping),
+        "live_files": len(live),
+        "live_bytes": live.total_size(),
+        "files_with_deletion_vectors": len(vectors) - vectors.null_count,
+        "transactions": {txn.app_id: txn.version for txn in snapshot.txns.values()},
+        "domains": sorted(snapshot.domains),
+    }
+
+
+def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
+    protocol, log = facts["protocol"], facts["log"]
+    checkpoints = log["checkpoints"]
+    rows = [
+        ("table", facts["table"]),
+        ("id", facts["id"]),
+        ("version", f"{facts['version']} (log entries {log['first_version']} to {log['last_version']})"),
+        ("checkpoints", f"{len(checkpoints)}, newest at version {checkpoints[-1]}" if checkpoints else "none"),
+        ("protocol", f"reader {protocol['minReaderVersion']}, writer {protocol['minWriterVersion']}"),
+        ("features", ", ".join(map(_feature, facts["features"])) or "none"),
+        ("partitioned by", ", ".join(facts["partition_columns"]) or "nothing"),
+        ("changes from", facts["changes"]["from"]),
+        ("timestamps", facts["changes"]["timestamps"]),
+    ]
+    if facts["stopped_by"] is not None:
+        rows.append(("cannot be read", facts["stopped_by"]))
+    else:
+        rows.append(("live files", f"{facts['live_files']:,} of {facts['live_bytes']:,} bytes"))
+        if facts["files_with_deletion_vectors"]:
+            rows.append(("", f"{facts['files_with_deletion_vectors']:,} with deletion vectors"))
+        rows += [("schema" if not number else "", _column(column)) for number, column in enumerate(facts["schema"])]
+    yield from (plain.one_line(f"{label:<16}{text}") for label, text in rows)
+
+
+def _feature(feature: Mapping[str, Any]) -> str:
+    note = {"refused": " (NOT SUPPORTED)", "ignored": " (writers only)"}.get(feature["status"], "")
+    return f"{feature['name']}{note}"
+
+
+def _column(column: Mapping[str, Any]) -> str:
+    return f"{column['name']}: {column['type']}{'' if column['nullable'] else ' not null'}"

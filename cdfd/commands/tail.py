@@ -1,0 +1,209 @@
+"""`cdfd tail`: change rows as JSON lines, to standard output or a file.
+
+Versions are planned in the event loop, read and encoded in threads, and written by one thread, in order. Versions that are there already run
+through those stages together; one that has just come is written out before the next is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import pyarrow as pa
+
+from cdfd.changes.execute import ChangeBatch, Execution, everything, named
+from cdfd.changes.ordered_pool import mapped
+from cdfd.changes.plan import ChangePlan
+from cdfd.changes.planning import bursts
+from cdfd.console.progress_line import Report, watched
+from cdfd.encoding.debezium import DebeziumEncoder
+from cdfd.encoding.json import LineEncoder
+from cdfd.errors import ConfigError, StorageError
+from cdfd.tables import allocator
+from cdfd.tables.table import Table, versions
+from cdfd.tail.bounds import parsed
+from cdfd.tail.start import awaited_start, check_range, check_there, start_version, state_version, until_version
+from cdfd.tail.tailer import Tailer
+
+logger = logging.getLogger("cdfd.tail")
+
+BATCH_ROWS = 16_384
+"""Rows to encode at once: encoding takes several times a batch's own memory."""
+
+
+Existing = Literal["refuse", "append", "overwrite"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to print; the options of the command.
+
+    Attributes:
+        start: where the range begins. None: at `latest`; with `until` at `earliest`, or with `until` and `snapshot` at `until`.
+        existing: what to do with an `output` that holds something.
+    """
+
+    uri: str
+    start: str | None = None
+    until: str | None = None
+    snapshot: bool = False
+    changes: Literal["auto", "cdf", "files"] = "auto"
+    columns: tuple[str, ...] | None = None
+    format: Literal["flat", "debezium"] = "flat"
+    output: Path | None = None
+    existing: Existing = "refuse"
+    allowed_roots: tuple[str, ...] = ()
+
+
+def run(request: Request) -> None:
+    """Print until the end that was asked for, or for ever; SIGTERM ends it after the row under way.
+
+    Raises:
+        CdfdError: naming table, version and file; whole versions before it are written.
+    """
+    allocator.prefer_small()
+    with _opened(request.output, request.existing) as out:
+        asyncio.run(_run(request, out))
+
+
+async def _run(request: Request, out: BinaryIO) -> None:
+    terminal = watched() or (request.output is not None and sys.stderr.isatty())
+    writer = Writer(request.uri, request.format, out, terminal=terminal)
+    work = asyncio.current_task()
+    assert work is not None
+    terminated = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def terminate() -> None:
+        terminated.set()
+        work.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        await _write(request, writer)
+        writer.close()
+    except asyncio.CancelledError:
+        # The thread that writes cannot be cancelled; asyncio waits for it.
+        writer.stop()
+        if not terminated.is_set():
+            raise
+
+
+async def _write(request: Request, writer: Writer) -> None:
+    table = Table.open(request.uri, None, request.allowed_roots)
+    select = everything if request.columns is None else partial(named, request.columns)
+    execution = Execution(table.files, select, batch_rows=BATCH_ROWS)
+    with table.tailer(replacements=request.until is not None) as tailer:
+        first, last = await _range(table, tailer, request)
+        if request.columns is not None:
+            (await table.log.header()).schema.select(request.columns)
+        writer.begin(empty=request.existing == "overwrite")
+        stream = table.stream(request.changes)
+        planned = versions(table, tailer, stream, first, last, snapshot=request.snapshot)
+        async with contextlib.aclosing(bursts(planned)) as ready:
+            async for burst in ready:
+                await asyncio.to_thread(writer.write, execution, [version.plan for version in burst])
+
+
+async def _range(table: Table, tailer: Tailer, request: Request) -> tuple[int, int | None]:
+    """The first version and the last, None for no end."""
+    log, start = table.log, request.start
+    if request.until is None:
+        start = "latest" if start is None else start
+        first = await awaited_start(tailer, start)
+        # The newest version is what `latest` means to a snapshot; to changes it is the one after it.
+        return await log.latest_version() if request.snapshot and parsed(start) == "latest" else first, None
+    if start is None and request.snapshot:
+        last = await state_version(log, request.until)
+        assert last is not None
+        await check_there(log, last, await log.latest_version())
+        return last, last
+    last = await until_version(log, request.until)
+    assert last is not None
+    start = "earliest" if start is None else start
+    latest = request.snapshot and parsed(start) == "latest"
+    first = await log.latest_version() if latest else await start_version(log, start)
+    await check_range(log, first, last)
+    return first, last
+
+
+class Writer:
+    """Encodes and writes the change rows of plans, in order. Used from one thread at a time."""
+
+    def __init__(
+        self, table: str, format: Literal["flat", "debezium"], out: BinaryIO, *, terminal: bool = False
+    ) -> None:
+        self._out = out
+        self._debezium = DebeziumEncoder(table) if format == "debezium" else None
+        self._flat = LineEncoder()
+        self._report = Report(logger, "written", table, terminal=terminal)
+        self._stopped = False
+
+    def begin(self, *, empty: bool) -> None:
+        """Rows are about to come. Only now an output may lose what it held: a request that is refused costs nobody a file."""
+        if empty and _holds_something(self._out):
+            self._out.truncate(0)
+
+    def stop(self) -> None:
+        """End the `write` that runs in another thread, before its next batch."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self._report.close()
+
+    def write(self, execution: Execution, plans: Sequence[ChangePlan]) -> None:
+        """All rows of `plans`. When it returns they are out of this process's hands."""
+        # Debezium's events may hold two rows of different batches: those are encoded one after the other.
+        workers = execution.threads_for(plans) if self._debezium is None else 1
+        for found, lines in mapped(self._encoded, execution.batches(plans), workers=workers):
+            if self._stopped:
+                return
+            self._out.write(lines)
+            self._report.count(found.plan.version, found.rows.num_rows)
+        if self._debezium is not None:
+            self._out.write(self._debezium.flush_lines())
+        self._out.flush()
+
+    def _encoded(self, found: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer]:
+        if self._debezium is not None:
+            return found, self._debezium.lines(found.rows, snapshot=found.plan.origin == "snapshot")
+        return found, self._flat(found.rows)
+
+
+@contextlib.contextmanager
+def _opened(path: Path | None, existing: Existing) -> Iterator[BinaryIO]:
+    """The output. What goes wrong with it is an error of ours, but for a reader that has seen enough."""
+    try:
+        if path is None:
+            if sys.stdout is None:
+                raise StorageError("standard output is closed")
+            yield sys.stdout.buffer
+        else:
+            # Rows may be anybody's secrets: a file that is new is for this user alone.
+            with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+                if existing == "refuse" and _holds_something(file):
+                    raise ConfigError(
+                        "the output file is there already", path=str(path), hint="Give --append or --overwrite"
+                    )
+                yield file
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot write: {error.strerror or error}", path=str(path or "standard output")) from error
+
+
+def _holds_something(file: BinaryIO) -> bool:
+    """Whether it is a regular file that is not empty. A device or a pipe has nothing to lose."""
+    found = os.fstat(file.fileno())
+    return stat.S_ISREG(found.st_mode) and found.st_size > 0

@@ -1,0 +1,1 @@
+"""Text for people and their terminals: logs, escaped text, progress lines."""

@@ -1,0 +1,158 @@
+"""Logs: to standard error, as text for people and as JSON lines for machines.
+
+What a line is about goes into `extra`, not into the message:
+`log.info("delivered", extra={"table": name, "version": 7})`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import sys
+import traceback
+from types import TracebackType
+from typing import Any, Literal, TextIO
+
+from cdfd.console.escaping import as_json, one_line, quoted, shortened
+from cdfd.errors import CdfdError, ConfigError
+
+LogFormat = Literal["auto", "text", "json"]
+LEVELS = ("debug", "info", "warning", "error")
+
+_PACKAGE = "cdfd"
+# Kafka's clients tell every attempt to connect as an error, many times a second; what comes of it, our own errors say. Below warnings they
+# write down requests, and user names with passwords among them.
+_CLIENTS = "kafka"
+_LONGEST_TEXT, _LONGEST_TRACEBACK, _FRAMES = 8000, 16_000, 30
+# What every record has, and `Formatter.format` adds: all else came by `extra`.
+_OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def set_up(format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
+    """Send logs to `stream` (standard error where None), from now on and instead of where an earlier call sent them.
+
+    Args:
+        format: `text`, `json`, or `auto`: text on a terminal, JSON elsewhere.
+        level: the least severe level of ours that is written: `debug`, `info`, `warning` or `error`. Libraries are
+            heard from `warning` on, from `info` on with `debug`; clients of Kafka from `warning` on, and only with `debug`.
+        stream: where to.
+
+    Raises `ConfigError` for an unknown format or level. Python's own warnings are logged, too.
+    """
+    if level.lower() not in LEVELS:
+        raise ConfigError(f"unknown log level {level!r}", hint=f"Known are {', '.join(LEVELS)}.")
+    if format not in ("auto", "text", "json"):
+        raise ConfigError(f"unknown log format {format!r}", hint="Known are auto, text and json.")
+    stream = sys.stderr if stream is None else stream
+    as_text = stream.isatty() if format == "auto" else format == "text"
+    handler = _Handler(stream)
+    handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+
+    root = logging.getLogger()
+    for earlier in [known for known in root.handlers if isinstance(known, _Handler)]:
+        root.removeHandler(earlier)
+    root.addHandler(handler)
+    ours = logging.getLevelNamesMapping()[level.upper()]
+    root.setLevel(logging.INFO if ours == logging.DEBUG else max(ours, logging.WARNING))
+    logging.getLogger(_PACKAGE).setLevel(ours)
+    logging.getLogger(_CLIENTS).setLevel(logging.WARNING if ours == logging.DEBUG else logging.CRITICAL)
+    logging.captureWarnings(True)
+
+
+def writes_json() -> bool:
+    """Whether logs are JSON lines now."""
+    handlers = (each for each in logging.getLogger().handlers if isinstance(each, _Handler))
+    return any(isinstance(each.formatter, JsonFormatter) for each in handlers)
+
+
+def fatal(error: CdfdError, *, with_traceback: bool) -> None:
+    """Log the error that ends the process: a line for each problem where there are several, and the error in the last line."""
+    logger = logging.getLogger("cdfd.daemon")
+    last, *problems = error.lines()
+    for problem in problems:
+        logger.error("%s", problem.strip(), extra={"path": error.path})
+    about = {"family": error.family, "exit_code": error.exit_code, "version": error.version, "path": error.path}
+    extra = {key: value for key, value in about.items() if value is not None}
+    if error.table is not None:
+        extra["table"] = error.table
+    logger.error("%s", last, extra=extra, exc_info=error if with_traceback else None)
+
+
+def unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """For `sys.excepthook`: log what ends the process and is no error of ours."""
+    extra = {"family": "internal", "exit_code": 1}
+    logging.getLogger("cdfd.daemon").error("ended by an unexpected %s", kind.__name__, exc_info=error, extra=extra)
+
+
+def traceback_of(error: BaseException | None) -> str:
+    """The innermost frames of an error and of its causes, of bounded length. Its lines may hold anything."""
+    return shortened("".join(traceback.format_exception(error, limit=-_FRAMES)).rstrip("\n"), _LONGEST_TRACEBACK)
+
+
+def indented(lines: str) -> str:
+    """A traceback for people. An error's own text may have line ends: indented, its lines cannot be taken for others."""
+    return shortened("\n    ".join(one_line(line, _LONGEST_TEXT) for line in lines.split("\n")), _LONGEST_TRACEBACK)
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Ours, to be told from handlers that others installed."""
+
+
+class _Formatter(logging.Formatter):
+    """What both forms have in common: tracebacks of bounded length, the innermost frames of each."""
+
+    def formatException(
+        self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+    ) -> str:
+        """A traceback, and those of its causes."""
+        return traceback_of(ei[1])
+
+
+class JsonFormatter(_Formatter):
+    """One JSON object a line: ts (ISO 8601 UTC with milliseconds), level, logger, message, extras, traceback if any."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        line = {
+            "ts": _timestamp(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": shortened(record.getMessage(), _LONGEST_TEXT),
+        }
+        line |= {key: _plain(value) for key, value in _extras(record).items() if key not in line}
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return as_json(line)
+
+
+class TextFormatter(_Formatter):
+    """`2026-01-01T00:00:00.000Z INFO cdfd.daemon.loop.feed: delivered table=orders version=7`, then a traceback if any, indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        extras = "".join(f" {key}={_word(value)}" for key, value in _extras(record).items())
+        line = f"{_timestamp(record)} {record.levelname} {record.name}: {one_line(record.getMessage(), _LONGEST_TEXT)}{extras}"
+        if not record.exc_info:
+            return line
+        return f"{line}\n    {indented(self.formatException(record.exc_info))}"
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _extras(record: logging.LogRecord) -> dict[str, Any]:
+    return {key: value for key, value in vars(record).items() if key not in _OWN_FIELDS}
+
+
+def _plain(value: Any) -> Any:
+    """A value for JSON, which has no NaN and no infinities."""
+    if isinstance(value, float) and value - value != 0.0:
+        return str(value)
+    return shortened(value, _LONGEST_TEXT) if isinstance(value, str) else value
+
+
+def _word(value: Any) -> str:
+    text = shortened(str(value), _LONGEST_TEXT)
+    return text if text.isprintable() and text and not set(text) & {" ", '"', "="} else quoted(text)

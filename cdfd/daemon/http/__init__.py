@@ -1,0 +1,1 @@
+"""The daemon over HTTP: metrics, health, status and a page for people."""

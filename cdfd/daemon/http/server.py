@@ -1,0 +1,141 @@
+"""Metrics, health and status over HTTP: reads what `Status` says, changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from cdfd.config import Listen
+from cdfd.console.escaping import as_json
+from cdfd.daemon.http import page
+from cdfd.daemon.http.connections import Names, answering_to, close_late_ones
+from cdfd.daemon.http.metrics import CONTENT_TYPE
+from cdfd.daemon.http.status import Status
+from cdfd.errors import ConfigError, ListenError
+
+logger = logging.getLogger("cdfd.http")
+
+STOP_SECONDS = 0.5
+"""How long answers under way may take once the daemon stops."""
+
+
+def _ours(record: logging.LogRecord) -> bool:
+    # Whoever looks for open ports would fill the log: the server tells of everything that is no HTTP, with a traceback.
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+_server_logger = logging.getLogger("cdfd.http.server")
+_server_logger.addFilter(_ours)
+
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+@asynccontextmanager
+async def serve(listen: Listen | None, status: Status, hosts: Sequence[str] = ()) -> AsyncIterator[Listen | None]:
+    """Answer until the block ends; the address that is listened at, with the port that port 0 became. None: no server, for None.
+
+    Args:
+        listen: where.
+        status: what is told.
+        hosts: host names that are answered to, besides the machine's own; see `Names`.
+
+    Raises:
+        ListenError: another process listens at the address.
+        ConfigError: the address cannot be listened at.
+    """
+    if listen is None:
+        yield None
+        return
+    writer = ThreadPoolExecutor(1, "cdfd-metrics")
+    application = _application(status, writer, Names([listen.host, *hosts]))
+    runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
+    closing: asyncio.Task[None] | None = None
+    try:
+        await runner.setup()
+        await _bind(runner, listen)
+        assert runner.server is not None
+        closing = asyncio.create_task(close_late_ones(runner.server), name="cdfd-http-connections")
+        bound = Listen(*runner.addresses[0][:2])
+        logger.info("metrics, health and status at http://%s", bound)
+        yield bound
+    finally:
+        if closing is not None:
+            closing.cancel()
+        await runner.cleanup()
+        writer.shutdown(wait=False, cancel_futures=True)
+
+
+async def _bind(runner: web.AppRunner, listen: Listen) -> None:
+    try:
+        await web.TCPSite(runner, listen.host, listen.port).start()
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host that no name can be
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        what, hint = (
+            f"cannot listen at {listen}: {reason}",
+            "Set `http.listen` to another address, or to null for no server",
+        )
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            # Perhaps a daemon that is about to stop: a supervisor may restart this one.
+            raise ListenError(what, hint=f"Stop what listens there. {hint}", retriable=True) from error
+        raise ConfigError(what, hint=hint) from error
+
+
+def _application(status: Status, writer: Executor, names: Names) -> web.Application:
+    async def metrics(_: web.Request) -> web.Response:
+        # Deliveries do not wait for many tables' metrics. The loop's own threads may all wait for a broker, just when somebody asks why.
+        text = await asyncio.get_running_loop().run_in_executor(writer, status.metrics())
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
+
+    async def health(_: web.Request) -> web.Response:
+        ended = status.unhealthy()
+        return _json({"healthy": not ended, "ended": ended}, 503 if ended else 200)
+
+    async def readiness(_: web.Request) -> web.Response:
+        not_ready = status.not_ready()
+        return _json({"ready": not not_ready, "not_ready": not_ready}, 503 if not_ready else 200)
+
+    async def everything(_: web.Request) -> web.Response:
+        return _json(status.document(), 200)
+
+    async def for_people(_: web.Request) -> web.Response:
+        # Names of files may hold what is no UTF-8.
+        body = page.render(status.document()).encode("utf-8", "backslashreplace")
+        headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": page.POLICY}
+        return web.Response(body=body, headers=headers)
+
+    handlers: Mapping[str, Handler] = {
+        "/": for_people,
+        "/metrics": metrics,
+        "/healthz": health,
+        "/readyz": readiness,
+        "/status": everything,
+    }
+    application = web.Application(middlewares=[answering_to(names)])
+    application.on_response_prepare.append(_set_headers)
+    application.add_routes([web.get(path, handler) for path, handler in handlers.items()])
+    return application
+
+
+async def _set_headers(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["X-Frame-Options"] = "DENY"
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
+    response.headers["Server"] = "cdfd"
+    # A connection for each request: none is kept while nothing is asked. The header is made before this is called.
+    response.force_close()
+    response.headers["Connection"] = "close"
+
+
+def _json(document: Mapping[str, Any], status: int) -> web.Response:
+    # ASCII: names of files may hold what is no UTF-8.
+    return web.Response(text=f"{as_json(document, indent=2)}\n", status=status, content_type="application/json")

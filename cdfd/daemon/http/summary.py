@@ -1,0 +1,97 @@
+"""A line of the log each minute: what was delivered since the line before, and how far behind the tables are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from cdfd.daemon.http.status import Status
+from cdfd.tail.clock import Clock
+
+logger = logging.getLogger("cdfd.daemon")
+
+SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What to say.
+
+    Attributes:
+        versions, rows: delivered since the line before.
+        lag_versions: that are seen and not delivered, of all tables.
+        lag_seconds: age of the oldest of them.
+        not_ready: tables that do not deliver.
+    """
+
+    versions: int
+    rows: int
+    lag_versions: int
+    lag_seconds: float
+    not_ready: int
+
+    def __str__(self) -> str:
+        text = (
+            f"delivered {_counted(self.versions, 'version')} and {_counted(self.rows, 'row')} since the last such line"
+        )
+        if self.lag_versions:
+            text += f"; {_counted(self.lag_versions, 'version')} behind, the oldest for {self.lag_seconds:.1f} s"
+        if self.not_ready:
+            text += f"; {_counted(self.not_ready, 'table')} not ready"
+        return text
+
+
+class Summary:
+    """Remembers what was said last.
+
+    Args:
+        status: of the daemon.
+    """
+
+    def __init__(self, status: Status) -> None:
+        self._status = status
+        self._versions = self._rows = 0
+
+    def line(self) -> Line | None:
+        """What there is to say now, None where nothing was delivered and nothing is to be."""
+        tables = self._status.tables()
+        versions, rows = sum(each.commits for each in tables), sum(each.rows for each in tables)
+        readings = [each.reading() for each in tables]
+        line = Line(
+            versions=versions - self._versions,
+            rows=rows - self._rows,
+            lag_versions=sum(each.lag_versions or 0 for each in readings),
+            lag_seconds=max((each.lag_seconds or 0.0 for each in readings), default=0.0),
+            not_ready=len(self._status.not_ready()),
+        )
+        self._versions, self._rows = versions, rows
+        return line if line.versions or line.rows or line.lag_versions or line.not_ready else None
+
+    async def run(self, clock: Clock) -> None:
+        """Say it each minute, for ever."""
+        while True:
+            await clock.sleep(SECONDS)
+            line = self.line()
+            if line is not None:
+                extra = {name: getattr(line, name) for name in ("versions", "rows", "lag_versions", "not_ready")}
+                logger.info("%s", line, extra=extra | {"lag_seconds": round(line.lag_seconds, 3)})
+
+
+@asynccontextmanager
+async def summarised(status: Status, clock: Clock) -> AsyncIterator[None]:
+    """Log such lines meanwhile."""
+    task = asyncio.create_task(Summary(status).run(clock), name="summary")
+    try:
+        yield
+    finally:
+        task.cancel()
+        [ended] = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(ended, Exception):
+            logger.error("the summary ended unexpectedly", exc_info=ended)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

@@ -1,0 +1,350 @@
+"""One table's loop: plans in, deliveries out.
+
+The position lives in the sink, written with the rows. The loop holds nothing that it could not get from there again: it starts from the
+sink's position, and after any error whoever supervises it opens a new sink and starts it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import AsyncGenerator, Awaitable
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from cdfd.changes.execute import Execution
+from cdfd.changes.planning import bursts
+from cdfd.changes.position import Phase, Position
+from cdfd.changes.stream import PlanStream, Version
+from cdfd.console.progress_line import Report
+from cdfd.daemon.loop.admission import Turns
+from cdfd.daemon.loop.deliverer import Deliverer, Limits
+from cdfd.daemon.loop.large_versions import LargeVersions
+from cdfd.daemon.loop.monitor import Monitor, Silence
+from cdfd.daemon.loop.recorder import Recorder
+from cdfd.daemon.loop.resuming import fit, from_position, recorded, resumed
+from cdfd.delta.header import Header
+from cdfd.errors import CdfdError, LogError, MissingFileError, SchemaChangedError
+from cdfd.progress.ledger import LedgerEntry
+from cdfd.progress.recovery import delivered
+from cdfd.progress.txn_state import is_ours
+from cdfd.sinks.base import Sink
+from cdfd.tables.table import Table
+from cdfd.tail.bounds import Start
+from cdfd.tail.start import awaited_beginning
+from cdfd.tail.tailer import Tailer
+
+logger = logging.getLogger("cdfd.feed")
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 10.0
+"""How often a loop that is behind finds out how far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What to do where there is a choice.
+
+    Attributes:
+        start: where to begin if the sink has no position; `snapshot` is the live rows, then what follows.
+        changes: where change rows may come from.
+        on_missing_file: a data file is gone: end, leave its rows out, or deliver the live rows of the newest version instead.
+        on_schema_change: a column is renamed, dropped or retyped: go on, or end before that version.
+        recover_from_ledger: where the sink has no position and the ledger has one, go on there, instead of ending with an error.
+        ledger_counts: the sink keeps no position, the ledger's is the one that counts.
+        columns: those to publish; all where None.
+        key: what identifies a row.
+    """
+
+    start: Start = "snapshot"
+    changes: Literal["auto", "cdf", "files"] = "auto"
+    on_missing_file: Literal["fail", "skip", "resnapshot"] = "fail"
+    on_schema_change: Literal["continue", "stop"] = "continue"
+    recover_from_ledger: bool = False
+    ledger_counts: bool = False
+    columns: tuple[str, ...] | None = None
+    key: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Feed:
+    """Delivers one table's changes to one sink, in order, until told to stop.
+
+    Attributes:
+        table: where the changes come from.
+        sink: where they go.
+        execution: how files are read.
+        tailer: what waits for the next version.
+        policies: see there.
+        stop: set it to end after the delivery under way.
+        limits: of a delivery.
+        recorder: tells the ledger; None where there is none.
+        monitor: is told of everything.
+        turns: of large deliveries, shared by the tables of a daemon.
+        sink_name: what the sink is called in messages.
+        terminal: whether to show on a terminal how far long work has come, instead of logging it.
+        large: where versions go that are too large for this process.
+        warned: what was warned of since the daemon started; a loop that is started again does not repeat it.
+    """
+
+    table: Table
+    sink: Sink
+    execution: Execution
+    tailer: Tailer
+    policies: Policies
+    stop: asyncio.Event
+    limits: Limits = field(default_factory=Limits)
+    recorder: Recorder | None = None
+    monitor: Monitor = field(default_factory=Silence)
+    turns: Turns = field(default_factory=lambda: Turns(1))
+    sink_name: str = "the sink"
+    terminal: bool = False
+    large: LargeVersions | None = None
+    warned: set[str] = field(default_factory=set)
+    _deliverer: Deliverer = field(init=False)
+    _looked: float = field(init=False, default=-math.inf)
+
+    def __post_init__(self) -> None:
+        clock = self.tailer.clock
+        report = Report(logger, "delivered", self.table.uri, terminal=self.terminal, clock=clock)
+        self._deliverer = Deliverer(
+            self.table.uri,
+            self.sink,
+            self.execution,
+            self.limits,
+            self.stop,
+            self.monitor,
+            report,
+            self.turns,
+            clock,
+            self.large,
+        )
+
+    async def run(self) -> None:
+        """Deliver until stopped.
+
+        Raises:
+            CdfdError: what went wrong; nothing of the delivery under way counts.
+        """
+        if self.recorder is None:
+            await self._run()
+            return
+        # The recorder ends of nothing but a bug. That ends the loop, too: a ledger that falls behind must not go unseen.
+        tasks = [asyncio.create_task(work) for work in (self.recorder.run(), self._run())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        recording, running = tasks
+        if not recording.cancelled():
+            recording.result()
+        running.result()
+        await self.recorder.finish()
+
+    async def _run(self) -> None:
+        position = await self._start()
+        if position is None:
+            return
+        await self._unless_stopped(self.tailer.resume(position.table_id, position.basis, position.digest))
+        self.monitor.started(position)
+        while not self.stop.is_set():
+            try:
+                with from_position():
+                    await self._run_from(position)
+            except MissingFileError as error:
+                if self.policies.on_missing_file != "resnapshot":
+                    raise
+                position = await self._restart(error)
+            else:
+                return
+
+    async def _start(self) -> Position | None:
+        """Where to go on or to begin; None where told to stop before that was known."""
+        known = await self.sink.last_position()
+        entry = await self._recorded(needed=known is None)
+        if known is None and entry is None:
+            return await self._unless_stopped(self._first_position())
+        if known is None:
+            await self.tailer.wait_for_table()
+        # A known position's table is looked at as soon as its log is read.
+        table_id = known.table_id if known is not None else (await self.table.log.header()).metadata.id
+        recover = self.policies.recover_from_ledger or self.policies.ledger_counts
+        ledger = None if self.recorder is None else self.recorder.uri
+        try:
+            start = resumed(known, entry, table_id, recover=recover, sink=self.sink_name, ledger=ledger)
+        except CdfdError as error:
+            raise error.within(table=self.table.uri) from None
+        assert start.position is not None
+        level = logging.WARNING if start.warning else logging.INFO
+        extra = {"table": self.table.uri, "version": start.position.version, "part": start.position.part}
+        logger.log(level, "%s", start.reason, extra=extra)
+        if known is None:
+            await self._move(start.position, start.position)
+        if start.record is not None:
+            self._note_delivered(start.record, start.position.table_id)
+        return start.position
+
+    async def _recorded(self, *, needed: bool) -> LedgerEntry | None:
+        """What the ledger knows. Where the sink knows better, a ledger that cannot be read keeps no row waiting."""
+        if self.recorder is None:
+            return None
+        entry, error = await recorded(self.recorder.position, self.recorder.uri, needed=needed)
+        if error is not None:
+            logger.warning("the ledger cannot be read: %s; going on without", error, extra={"table": self.table.uri})
+            self.monitor.error(error)
+        return entry
+
+    async def _first_position(self) -> Position:
+        """Where to begin, made durable at once: a daemon that dies before its first row begins there again."""
+        found = await awaited_beginning(self.tailer, self.policies.start)
+        phase: Phase = "snapshot" if found.snapshot else "stream"
+        position = Position(found.table_id, found.version, phase=phase, digest=found.digest)
+        await self._move(position, position)
+        before = delivered(position)
+        if self.policies.ledger_counts and before is not None:
+            self._note_delivered(before, position.table_id)
+            assert self.recorder is not None
+            await self.recorder.record_now()
+        self._log("starting at version %d", position.version, position)
+        return position
+
+    async def _restart(self, error: MissingFileError) -> Position:
+        """Give up on the changes in between, which cannot be had any more, for the live rows of the newest version."""
+        known = await self.sink.last_position()
+        assert known is not None
+        half = self._deliverer.half_delivered
+        newest = await self.tailer.check_table()
+        digest = await self.table.log.digest(newest)
+        position = Position(known.table_id, newest, phase="snapshot", digest=digest)
+        if known.version >= newest and (known.phase == "snapshot" or known.part > 0 or half):
+            # It is the newest version's live rows that cannot be read, or changes that are delivered by half and have nothing after them.
+            raise error
+        logger.warning("%s; starting again from a snapshot", error, extra={"table": self.table.uri, "version": newest})
+        await self._move(known, position)
+        self.monitor.started(position)
+        return position
+
+    async def _move(self, known: Position, position: Position) -> None:
+        delivery = await self.sink.begin(known)
+        await delivery.commit(position)
+
+    async def _run_from(self, position: Position) -> None:
+        stream = self.table.stream(self.policies.changes)
+        if position.phase == "snapshot":
+            following = await self._snapshot(stream, position)
+            if following is None:
+                return
+            position = following
+        else:
+            there = await stream.begin(self.tailer, position.version)
+            if there is not None:
+                self._fit(there)
+        versions = stream.versions(self.tailer, position.version)
+        async with contextlib.aclosing(bursts(versions)) as ready:
+            while (burst := await self._next(ready)) is not None:
+                while burst:
+                    if self.stop.is_set():
+                        return
+                    self._note_schema(burst[0])
+                    whole = await self._deliverer.deliver(burst, position)
+                    if not whole:
+                        return
+                    position = self._delivered(burst[:whole])
+                    burst = burst[whole:]
+
+    async def _snapshot(self, stream: PlanStream, position: Position) -> Position | None:
+        """Deliver the live rows at `position`; the position after them, or None where a stop came before their end."""
+        self._log("snapshot of version %d started", position.version, position)
+        version = await stream.snapshot(position.version, self.tailer)
+        assert stream.header is not None
+        self._fit(stream.header)
+        self.monitor.saw(position.version)
+        began = self.tailer.clock.monotonic()
+        if not await self._deliverer.deliver([version], position):
+            return None
+        seconds = self.tailer.clock.monotonic() - began
+        extra = {"table": self.table.uri, "version": position.version, "files": len(version.plan.scans)}
+        logger.info("snapshot of version %d completed in %.1f s", position.version, seconds, extra=extra)
+        return None if self.stop.is_set() else self._delivered([version])
+
+    def _fit(self, header: Header) -> None:
+        """Refuse a table that the configuration does not fit where its delivery begins; say what may surprise, once."""
+        policies = self.policies
+        for warning in fit(policies.columns, policies.key, policies.changes, header):
+            if warning not in self.warned:
+                self.warned.add(warning)
+                logger.warning("%s", warning, extra={"table": self.table.uri, "version": header.version})
+
+    def _delivered(self, versions: list[Version]) -> Position:
+        """What follows from `versions` being delivered whole."""
+        last = versions[-1]
+        if self.recorder is not None:
+            ours = all(is_ours(version.only_txns) for version in versions)
+            self._note_delivered(last.plan.version, last.table_id, ours=ours)
+        return Position(last.table_id, last.plan.version + 1, digest=last.digest)
+
+    def _note_delivered(self, version: int, table_id: str, *, ours: bool = False) -> None:
+        if self.recorder is not None:
+            self.recorder.delivered(version, table_id, ours=ours)
+
+    async def _next(self, ready: AsyncGenerator[list[Version], None]) -> list[Version] | None:
+        """The next versions, None where told to stop before there are any."""
+        if not self.tailer.idle.is_set() and self.tailer.clock.monotonic() - self._looked > LOOK_SECONDS:
+            await self._look()
+        following = asyncio.ensure_future(anext(ready))
+        idle = asyncio.ensure_future(self.tailer.idle.wait())
+        try:
+            await asyncio.wait((following, idle), return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                self.monitor.waiting()
+            found = await self._unless_stopped(following)
+        finally:
+            for future in (following, idle):
+                future.cancel()
+            await asyncio.gather(following, idle, return_exceptions=True)
+        if found is not None:
+            self.monitor.saw(found[-1].plan.version)
+        return found
+
+    async def _look(self) -> None:
+        """Find out how far the table has come."""
+        self._looked = self.tailer.clock.monotonic()
+        # What is wrong with the log, its reader tells in better words.
+        with contextlib.suppress(LogError):
+            self.monitor.saw(await self.table.log.latest_version())
+
+    def _note_schema(self, version: Version) -> None:
+        change = version.schema_change
+        if change is None:
+            return
+        described = "; ".join(change.describe())
+        extra = {"table": self.table.uri, "version": version.plan.version}
+        if change.additive or self.policies.on_schema_change == "continue":
+            logger.info("schema change: %s", described, extra=extra)
+            return
+        raise SchemaChangedError(
+            f"the schema changes: {described}",
+            table=self.table.uri,
+            version=version.plan.version,
+            hint="Everything before it is delivered; set `on_schema_change: continue` to go on",
+        )
+
+    async def _unless_stopped(self, work: Awaitable[T]) -> T | None:
+        """The result of `work`, or None where told to stop before it was there."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self.stop.wait())
+        try:
+            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            for future in (task, stopped):
+                future.cancel()
+            await asyncio.gather(task, stopped, return_exceptions=True)
+
+    def _log(self, message: str, version: int, position: Position) -> None:
+        logger.info(message, version, extra={"table": self.table.uri, "version": version, "part": position.part})

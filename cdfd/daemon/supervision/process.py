@@ -1,0 +1,86 @@
+"""The daemon's process: the loops of all tables and an HTTP server, until a signal or an error that ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+from cdfd import __version__
+from cdfd.config import load, settings
+from cdfd.config.settings import Settings
+from cdfd.daemon import assembly
+from cdfd.daemon.http import server as http
+from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.summary import summarised
+from cdfd.daemon.loop import spark_feed
+from cdfd.daemon.loop.monitor import Monitor
+from cdfd.daemon.supervision.preflight import preflight
+from cdfd.daemon.supervision.signals import Stopping
+from cdfd.daemon.supervision.supervisor import Loop, Supervisor
+from cdfd.errors import ConfigError
+from cdfd.tables import allocator
+from cdfd.tail.clock import SystemClock
+
+logger = logging.getLogger("cdfd.daemon")
+
+SHARED_THREADS, THREADS_OF_A_TABLE = 16, 8
+"""Threads for calls that block, at most. A table has fewer calls under way than these: one whose store hangs takes none of another's."""
+
+
+def run(path: Path, *, recover_from_ledger: bool = False) -> int:
+    """Run the daemon that a configuration file describes; the exit code after a signal.
+
+    Raises:
+        ConfigError: the file is wrong.
+        CdfdError: what ended the tables' loops.
+    """
+    allocator.prefer_small()
+    return asyncio.run(serve(load(path), path, recover_from_ledger=recover_from_ledger))
+
+
+async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = False) -> int:
+    """Run the loops of all tables until a signal: 0 after SIGTERM, 130 after SIGINT. `path` is that of the file with `config`.
+
+    Raises:
+        ConfigError: what is wrong with the configuration itself; see `preflight`.
+        CdfdError: what ended the tables' loops; see `Supervisor`.
+    """
+    preflight(config)
+    stopping = Stopping()
+    stopping.ignore_hangup()
+    # A thread that waits for a broker or a disk must not be the one that another table needs. They are started when they are needed.
+    threads = SHARED_THREADS + THREADS_OF_A_TABLE * len(config.tables)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(threads, "cdfd"))
+    count = len(config.tables)
+    logger.info("cdfd %s: pipeline %s, %d table%s", __version__, config.pipeline, count, "" if count == 1 else "s")
+    clock = SystemClock()
+    status = Status(config, clock)
+    async with AsyncExitStack() as stack:
+        await _serve_http(stack, config, status)
+        await stack.enter_async_context(summarised(status, clock))
+        monitors = {table.name: status.table(table.name) for table in config.tables}
+        opened: Callable[[settings.Table, asyncio.Event, Monitor], AbstractAsyncContextManager[Loop]]
+        if config.engine.kind == "spark":
+            opened = await stack.enter_async_context(spark_feed.feeds(config, path, clock))
+        else:
+            shared = await stack.enter_async_context(assembly.shared(config, clock, recover_from_ledger))
+            opened = partial(assembly.feed, shared)
+        loops = {table.name: partial(opened, table, stopping.event, monitors[table.name]) for table in config.tables}
+        await stopping.run(Supervisor(loops, monitors, stopping.event, clock).run())
+    logger.info("stopped")
+    return stopping.exit_code
+
+
+async def _serve_http(stack: AsyncExitStack, config: Settings, status: Status) -> None:
+    """Answer over HTTP. Where nobody asked for it, a second daemon on a machine goes without."""
+    try:
+        await stack.enter_async_context(http.serve(config.http.listen, status, config.http.hosts))
+    except ConfigError as error:
+        if "listen" in config.http.model_fields_set:
+            raise
+        logger.warning("no metrics, health and status over HTTP: %s", error)

@@ -1,0 +1,162 @@
+"""A file whose pages are seen as they are read: for files whose headers cannot be read first, since each read of them is a request."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from cdfd.parquet.bounds import NESTED_BYTES, USUAL_BYTES, Bounds, Chunk
+from cdfd.parquet.pages import DATA, DATA_V2, HEADER_BYTES, page
+
+
+class BoundsExceededError(Exception):
+    """What is about to be decoded may take more memory than was planned for. Nothing of it was decoded yet."""
+
+
+def guarded(source: Any) -> GuardedFile:
+    """What a file gives, as long as its pages stay within bounds. Closing it leaves the file open."""
+    return GuardedFile(_Guard(source), "r")
+
+
+class GuardedFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
+    """A file that is `guarded`. Nothing is refused before it is said what to watch."""
+
+    def __init__(self, guard: _Guard, mode: str) -> None:
+        self._guard = guard
+
+    def watch(self, bounds: Bounds, rows: int, indexed: Collection[str]) -> None:
+        """From now on, these column chunks are read, none of whose pages were seen, in batches of so many rows.
+
+        Args:
+            bounds: the chunks; what is seen is added to them.
+            rows: of a batch.
+            indexed: columns that are read as dictionaries.
+        """
+        self._guard.watch(bounds, rows, indexed)
+
+    def next_batch(self) -> None:
+        """A batch was read."""
+        self._guard.next_batch()
+
+
+class _Guard:
+    """What `pa.PythonFile` reads from; it has a lock, and each column chunk is read from its beginning on."""
+
+    closed = False
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._bounds = Bounds()
+        self._rows = 1
+        self._indexed: Collection[str] = ()
+        self._states: list[_State] = []
+        self._starts: list[int] = []
+
+    def watch(self, bounds: Bounds, rows: int, indexed: Collection[str]) -> None:
+        self._bounds, self._rows, self._indexed = bounds, rows, indexed
+        chunks = sorted((chunk for chunk in bounds.chunks if chunk.end > chunk.start), key=lambda chunk: chunk.start)
+        if any(one.end > other.start for one, other in pairwise(chunks)):
+            raise ValueError("columns in the same place of the file")
+        self._states = [_State(chunk) for chunk in chunks]
+        self._starts = [chunk.start for chunk in chunks]
+
+    def next_batch(self) -> None:
+        for chunk in self._bounds.chunks:
+            if chunk.leaf.nested:
+                chunk.pass_rows()
+
+    # --- what pa.PythonFile asks for ---
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def tell(self) -> int:
+        return int(self._source.tell())
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._source.seek(offset, whence))
+
+    def read(self, count: int | None = None) -> bytes:
+        at = self._source.tell()
+        data: bytes = self._source.read(count)
+        self._look(at, data)
+        return data
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+    # --- what it looks at ---
+
+    def _look(self, at: int, data: bytes) -> None:
+        found = bisect_right(self._starts, at) - 1
+        if found < 0 or at >= self._states[found].chunk.end:
+            return
+        state = self._states[found]
+        try:
+            if state.feed(at, data):
+                self._check(state)
+        except ValueError as error:
+            raise pa.ArrowInvalid(str(error)) from None
+
+    def _check(self, state: _State) -> None:
+        """Pages were added to a chunk."""
+        chunk, bounds = state.chunk, self._bounds
+        if chunk.open_bytes > USUAL_BYTES:
+            bounds.check_open()
+        if chunk.leaf.nested:
+            if bounds.nested_bytes() > NESTED_BYTES or (chunk.plain and chunk.longest is not None):
+                raise BoundsExceededError
+        elif chunk.leaf.path in self._indexed:
+            if chunk.plain:
+                raise BoundsExceededError
+        elif chunk.row_bytes > state.row_bytes:
+            state.row_bytes = chunk.row_bytes
+            if bounds.rows(self._indexed) < self._rows:
+                raise BoundsExceededError
+
+
+class _State:
+    """How far the pages of a chunk were seen."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+        self.row_bytes = chunk.row_bytes
+        self._seen = chunk.start
+        self._next = chunk.start
+        self._left = chunk.values
+        self._begun = b""
+
+    def feed(self, at: int, data: bytes) -> bool:
+        """The bytes from a place on; whether a page begins in them."""
+        if at != self._seen:
+            raise ValueError("a column is not read in order")
+        self._seen = at + len(data)
+        found = False
+        while self._left > 0 and self._next < min(self._seen, self.chunk.end):
+            data, at = (self._begun + data, at - len(self._begun)) if self._begun else (data, at)
+            self._begun = b""
+            try:
+                header = page(data, self._next - at)
+            except IndexError:
+                self._begun = data[self._next - at :]
+                if len(self._begun) > HEADER_BYTES:
+                    raise ValueError("a page's header does not end") from None
+                break
+            self.chunk.add(header)
+            self._left -= header.values if header.kind in (DATA, DATA_V2) else 0
+            self._next += header.start + header.stored
+            found = True
+        return found

@@ -1,0 +1,194 @@
+"""Headers of Parquet pages: what a page decodes to, without decoding it.
+
+A header is Thrift's compact protocol, https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift. Its sizes can be
+relied on: Arrow refuses a page that decompresses to more or fewer bytes than its header says, and reads no more values than it says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from cdfd.parquet.layout import Compact
+
+DATA, INDEX, DICTIONARY, DATA_V2 = range(4)
+"""Kinds of pages."""
+PLAIN, PLAIN_DICTIONARY, DELTA_LENGTH, RLE_DICTIONARY = 0, 2, 6, 8
+"""Encodings of strings."""
+HEADER_BYTES = 1 << 20
+"""Bytes of a header, at most; the statistics in it have values of the column."""
+
+_I32, _STRUCT = 5, 12
+_MOST = (1 << 31) - 1
+"""The largest number of a header: Arrow would cut off bits of a larger one."""
+_VARINT = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
+_NUMBER = rb"\x15(" + _VARINT + rb")"
+# Type and sizes, perhaps a checksum, then the struct of the kind of page with its first fields.
+_USUAL = re.compile(
+    _NUMBER * 3
+    + rb"(?:\x15("
+    + _VARINT
+    + rb"))?([\x1c\x2c\x3c\x4c\x5c])"
+    + _NUMBER * 2
+    + rb"(?:"
+    + _NUMBER * 2
+    + rb")?",
+    re.DOTALL,
+)
+_KINDS = {
+    (b"\x00", True, b"\x2c"): DATA,
+    (b"\x00", False, b"\x1c"): DATA,
+    (b"\x04", True, b"\x4c"): DICTIONARY,
+    (b"\x04", False, b"\x3c"): DICTIONARY,
+    (b"\x06", True, b"\x5c"): DATA_V2,
+    (b"\x06", False, b"\x4c"): DATA_V2,
+}
+"""By the type, whether there is no checksum, and the field that comes next, which is the struct of that type."""
+
+
+class Page(NamedTuple):
+    """One page.
+
+    Attributes:
+        kind: of page.
+        size: bytes when it is decompressed.
+        stored: bytes in the file.
+        values: in it, nulls among them.
+        encoding: of its values.
+        start: where it begins, after its header.
+    """
+
+    kind: int
+    size: int
+    stored: int
+    values: int
+    encoding: int
+    start: int
+
+
+def page(data: Any, at: int) -> Page:
+    """The page whose header begins at `at` in some bytes.
+
+    Raises:
+        IndexError: the header ends after them.
+        ValueError: it is damaged.
+    """
+    found = _usual(data, at) or _any(data, at)
+    _, size, stored, values, encoding, _ = found
+    if not (0 <= size <= _MOST and 0 <= stored <= _MOST and 0 <= values <= _MOST and 0 <= encoding <= _MOST):
+        raise ValueError("a page with a size or number that cannot be")
+    return found
+
+
+def pages(read: Callable[[int, int], Any], start: int, end: int, values: int) -> Iterator[Page]:
+    """The pages of a column chunk, of which `values` values are read.
+
+    Args:
+        read: gives so many bytes of the file (or as many as there are) from a place on.
+        start, end: the chunk's place in the file.
+        values: how many the footer says that it has.
+
+    Raises:
+        ValueError: a header that is damaged, or a page that ends after the chunk.
+    """
+    seen = 0
+    while start < end and seen < values:
+        found = _read(read, start, end)
+        start += found.start + found.stored
+        if start > end:
+            raise ValueError("a page ends after its column")
+        seen += found.values if found.kind in (DATA, DATA_V2) else 0
+        yield found
+
+
+def _read(read: Callable[[int, int], Any], start: int, end: int) -> Page:
+    for size in (128, 4096, HEADER_BYTES):
+        with_header = read(start, min(size, end - start))
+        try:
+            return page(with_header, 0)
+        except IndexError:
+            if size >= end - start:
+                break
+    raise ValueError("a page's header does not end")
+
+
+def _usual(data: Any, at: int) -> Page | None:
+    """A header as writers write it; None for one that may mean something else."""
+    found = _USUAL.match(data, at)
+    if found is None:
+        return None
+    type_, size, stored, checksum, struct, values, second, _, fourth = found.groups()
+    kind = _KINDS.get((type_, checksum is None, struct))
+    if kind is None or (fourth is None) != (kind == DICTIONARY):
+        return None
+    end = found.end()
+    if data[end : end + 2] == b"\0\0":
+        end += 2
+    elif (end := _end(data, end)) < 0:
+        return None
+    encoding = _number(fourth if kind == DATA_V2 else second)
+    return Page(kind, _number(size), _number(stored), _number(values), encoding, end - at)
+
+
+def _end(data: Any, at: int) -> int:
+    """Where a header ends, from a place in its struct on that holds statistics at most; -1 where it holds something else."""
+    depth = 2
+    while depth:
+        field = data[at]
+        at += 1
+        kind = field & 15
+        if not field:
+            depth -= 1
+        elif depth == 1 or not field >> 4:
+            return -1
+        elif kind == 8:
+            size = shift = 0
+            while True:
+                byte = data[at]
+                at += 1
+                size |= (byte & 127) << shift
+                shift += 7
+                if byte < 128:
+                    break
+            at += size
+        elif kind in (5, 6):
+            while data[at] > 127:
+                at += 1
+            at += 1
+        elif kind == 12:
+            depth += 1
+        elif kind not in (1, 2):
+            return -1
+    return at
+
+
+def _number(varint: bytes) -> int:
+    bits = int.from_bytes(varint, "little")
+    if bits > 127:
+        bits = (
+            (bits & 0x7F) | bits >> 1 & 0x3F80 | bits >> 2 & 0x1FC000 | bits >> 3 & 0xFE00000 | bits >> 4 & 0x7F0000000
+        )
+    return (bits >> 1) ^ -(bits & 1)
+
+
+def _any(data: Any, at: int) -> Page:
+    """Any header that the protocol allows."""
+    reader = Compact(data, at)
+    numbers: dict[tuple[int, ...], int] = {}
+    for field, kind in reader.fields():
+        if field in (5, 7, 8) and kind == _STRUCT:
+            for inner, inner_kind in reader.fields():
+                if inner <= 4 and inner_kind == _I32:
+                    numbers[field, inner] = reader.integer(inner_kind)
+                else:
+                    reader.skip(inner_kind)
+        elif field <= 3 and kind == _I32:
+            numbers[field,] = reader.integer(kind)
+        else:
+            reader.skip(kind)
+    kind = numbers.get((1,), -1)
+    struct = {DATA: 5, DICTIONARY: 7, DATA_V2: 8}.get(kind, 0)
+    encoding = numbers.get((struct, 4 if kind == DATA_V2 else 2), 0)
+    size, stored = numbers.get((2,), 0), numbers.get((3,), 0)
+    return Page(kind, size, stored, numbers.get((struct, 1), 0), encoding, reader.place - at)

@@ -1,0 +1,1 @@
+"""Delivery to files of a local folder."""

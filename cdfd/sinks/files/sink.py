@@ -1,0 +1,192 @@
+"""Change rows into files of a local folder, exactly once: one file for each delivery that has rows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedWriter, FileIO
+from threading import Lock
+from typing import Literal, Self
+
+import pyarrow as pa
+
+from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
+from cdfd.errors import SinkError
+from cdfd.sinks.cursor import Cursor
+from cdfd.sinks.files.folder import DeliveryFolder
+from cdfd.sinks.files.formats import RowsFormat
+from cdfd.storage.durable import explain
+
+_BUFFER = 256 * 1024
+
+
+class FilesSink:
+    """The `Sink` port over a folder; open it with `FilesSink.open`.
+
+    A file appears in the folder when, and only when, its delivery is committed; its name begins with the version
+    (`delivery_name`) and names sort in the order of delivery. Whoever takes files away leaves the last one.
+
+    All work is done in worker threads, one piece at a time, so that a call which is cancelled has ended before the
+    next one starts.
+    """
+
+    def __init__(self, folder: DeliveryFolder, rows: RowsFormat) -> None:
+        self._folder = folder
+        self._rows = rows
+        self._cursor = Cursor(folder.position)
+        self._turn = Lock()
+        self._delivery: FileDelivery | None = None
+
+    @classmethod
+    async def open(
+        cls, path: str | os.PathLike[str], rows: RowsFormat, *, fsync: bool = True, mode: int = 0o600
+    ) -> Self:
+        """Take over a folder, created where it is missing, and find out where it stands.
+
+        Args:
+            path: the folder, for one table only.
+            rows: what the files hold.
+            fsync: whether a commit is on the device when it returns; without it a power failure can lose deliveries.
+            mode: of files, before the process's umask.
+
+        Raises:
+            FencedError: another process delivers into the folder.
+            SinkError: the folder cannot be used, or what is in it does not fit together.
+        """
+
+        def take_over() -> DeliveryFolder:
+            with _translated("open the folder", os.fspath(path)):
+                return DeliveryFolder(os.fspath(path), sync=fsync, mode=mode)
+
+        return cls(await asyncio.to_thread(take_over), rows)
+
+    async def last_position(self) -> Position | None:
+        """What is to be delivered next; see the port."""
+        return self._cursor.position
+
+    async def begin(self, position: Position) -> FileDelivery:
+        """Start a delivery; see the port. Touches nothing until there are rows."""
+        self._cursor.begin(position)
+        self._delivery = FileDelivery(self._folder, self._rows, self._cursor, self._turn, position)
+        return self._delivery
+
+    async def close(self) -> None:
+        """Abort the delivery under way, if any, and let another process have the folder."""
+        if self._delivery is not None:
+            await self._delivery.abort()
+        self._cursor.close()
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        with self._turn, _translated("close", self._folder.path):
+            self._folder.close()
+
+
+class FileDelivery:
+    """A delivery into a `FilesSink`: a temporary file, once there are rows."""
+
+    def __init__(
+        self, folder: DeliveryFolder, rows: RowsFormat, cursor: Cursor, turn: Lock, position: Position
+    ) -> None:
+        self._folder = folder
+        self._rows = rows
+        self._cursor = cursor
+        self._turn = turn
+        self._position = position
+        self._spool: _Spool | None = None
+        self._state: Literal["open", "failed", "ended"] = "open"
+
+    async def start_version(self, version: Version) -> None:
+        """Rows say themselves which version they are of."""
+
+    async def write(self, batch: pa.RecordBatch) -> None:
+        """Append a batch to the temporary file. Returns when it is written (not synced)."""
+        await asyncio.to_thread(self._write, batch)
+
+    async def commit(self, following: Position) -> None:
+        """Sync the file and give it its name; without rows, only write the position. See the port."""
+        await asyncio.to_thread(self._commit, following)
+
+    async def abort(self) -> None:
+        """Remove the temporary file. Does nothing after a commit."""
+        await asyncio.to_thread(self._abort)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        with self._turn, _translated("write", self._folder.path):
+            self._require_open()
+            # Until the batch is in whole: half of one must never be committed.
+            self._state = "failed"
+            if batch.num_rows:
+                if self._spool is None:
+                    self._spool = _Spool(self._folder, self._rows)
+                self._spool.writer.write(batch)
+            self._state = "open"
+
+    def _commit(self, following: Position) -> None:
+        with self._turn, _translated("commit", self._folder.path):
+            self._require_open()
+            self._cursor.check(following, rows=self._spool is not None)
+            self._state = "failed"
+            rows = None if self._spool is None else self._spool.complete(sync=self._folder.sync)
+            self._cursor.doubt()
+            self._folder.commit(rows, self._position, following, self._rows.suffix)
+            self._cursor.advance(following)
+            self._spool = None
+            self._state = "ended"
+
+    def _abort(self) -> None:
+        with self._turn, _translated("abort", self._folder.path):
+            if self._state == "ended":
+                return
+            self._state = "ended"
+            self._cursor.abandon()
+            if self._spool is not None:
+                self._spool.remove()
+
+    def _require_open(self) -> None:
+        if self._state != "open":
+            hint = "Abort it and begin again where last_position says" if self._state == "failed" else None
+            raise SinkError(f"the delivery has {self._state}", version=self._position.version, hint=hint)
+
+
+class _Spool:
+    """Rows on their way: an open temporary file and what writes into it."""
+
+    def __init__(self, folder: DeliveryFolder, rows: RowsFormat) -> None:
+        self._folder = folder
+        self._name, descriptor = folder.temporary()
+        self._file = BufferedWriter(FileIO(descriptor, "w"), _BUFFER)
+        self.writer = rows.writer(self._file)
+
+    def complete(self, *, sync: bool) -> str:
+        """Finish and close the file; its name."""
+        self.writer.finish()
+        self._file.flush()
+        if sync:
+            os.fsync(self._file.fileno())
+        self._file.close()
+        return self._name
+
+    def remove(self) -> None:
+        """Close and remove the file, wherever its writing stopped."""
+        self.writer.discard()
+        # What cannot be flushed (a full disk) is not wanted any more; the file is closed all the same.
+        with suppress(OSError):
+            self._file.close()
+        self._folder.remove(self._name)
+
+
+@contextmanager
+def _translated(doing: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        told = explain(error)
+        raise SinkError(
+            f"cannot {doing}: {told.reason}", path=path, hint=told.hint, retriable=told.retriable
+        ) from error
+    except pa.ArrowException as error:
+        raise SinkError(f"cannot {doing} the rows: {error}", path=path) from error

@@ -1,0 +1,78 @@
+"""Hands records to kafka-python one by one, by its public interface only: for versions of it that we do not know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from functools import partial
+from threading import Thread
+
+from kafka import KafkaProducer, TopicPartition
+from kafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError
+
+from cdfd.encoding.records import Records
+from cdfd.sinks.kafka.client.failures import translated
+from cdfd.sinks.kafka.client.in_flight import InFlight
+from cdfd.sinks.kafka.records.batches import Oversized, Partitions, each, rows
+
+
+class SingleRecords:
+    """The slow way through a `KafkaProducer`.
+
+    Args:
+        client: the producer. Its `max_request_size` is the topic's limit.
+        in_flight: counts what is on its way.
+    """
+
+    def __init__(self, client: KafkaProducer, in_flight: InFlight) -> None:
+        self._client = client
+        self._in_flight = in_flight
+
+    def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> list[Oversized]:
+        """Hand over records; returns those that are too large, before compression."""
+        oversized = []
+        for number, (partition, (key, value, headers)) in enumerate(zip(each(partitions), rows(records), strict=False)):
+            size = len(key or b"") + len(value or b"")
+            self._in_flight.add(size)
+            try:
+                sent = self._client.send(topic, value, key, headers, partition=partition, timestamp_ms=timestamp)
+            except MessageSizeTooLargeError:
+                self._in_flight.settle(size, None)
+                oversized.append(Oversized(number, size))
+            except Exception:
+                self._in_flight.settle(size, None)
+                raise
+            else:
+                sent.add_both(partial(self._settle, TopicPartition(topic, partition), size))
+        return oversized
+
+    def _settle(self, place: TopicPartition, size: int, answer: object) -> None:
+        doing = f"deliver to partition {place.partition} of topic {place.topic}"
+        self._in_flight.settle(size, translated(answer, doing) if isinstance(answer, Exception) else None)
+
+    def end(self, timeout: float, *, commit: bool) -> None:
+        """End the transaction. The client has no timeout for that, so another thread waits for it: for ever, if need be."""
+        ended: Future[None] = Future()
+        call = self._client.commit_transaction if commit else self._client.abort_transaction
+        Thread(target=_run, args=(call, ended), name="kafka-transaction-end", daemon=True).start()
+        try:
+            ended.result(timeout)
+        except FutureTimeoutError as error:
+            raise KafkaTimeoutError(f"no answer within {timeout:g} seconds") from error
+
+    def cause(self, error: Exception) -> Exception:
+        """The error that an error is about, which the public interface does not tell."""
+        return next((argument for argument in error.args if isinstance(argument, Exception)), error)
+
+    def stop(self, timeout: float) -> None:
+        """The public interface has no way to give up what is on its way."""
+
+
+def _run(call: Callable[[], None], ended: Future[None]) -> None:
+    try:
+        call()
+    except KafkaError as error:
+        ended.set_exception(error)
+    else:
+        ended.set_result(None)

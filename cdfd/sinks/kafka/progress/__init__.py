@@ -1,0 +1,1 @@
+"""Positions as Kafka records, and the topics that hold them."""

@@ -1,0 +1,1 @@
+"""Deliveries to Kafka: each a transaction with rows and position."""

@@ -1,0 +1,1 @@
+"""Stores that speak the S3 protocol."""

@@ -1,0 +1,349 @@
+"""A client of one S3-protocol endpoint: requests with retries up to a deadline, in the process's request loop.
+
+Botocore's adaptive mode paces requests: a store that says "slow down" is asked more slowly by this client as a whole. What to try again is
+decided here, because botocore does not see a body that stalls or ends early, nor tells what went wrong before the deadline came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+from botocore import UNSIGNED
+from botocore.exceptions import ClientError
+from botocore.utils import parse_timestamp
+
+from cdfd.errors import ExistsError, StorageError
+from cdfd.storage.s3 import clock as s3_clock
+from cdfd.storage.s3.errors import EXISTS, EXPIRED, FAILURES, SKEWED, Request, code_of, translated
+from cdfd.storage.s3.loop import RequestLoop, request_loop
+from cdfd.storage.s3.models import Models
+from cdfd.storage.s3.options import S3Options
+
+T = TypeVar("T")
+
+CONNECTIONS = 64
+FIRST_DELAY, MAX_DELAY = 0.05, 5.0
+"""Seconds to wait at most before the second attempt, and before any."""
+RENEW_SECONDS = 5.0
+"""How often credentials that have expired are looked for anew."""
+LARGE, WHOLE_BODY = 128 << 10, 64 << 20
+"""Bytes from which a body is read into a buffer of its size; and, where no range says how long it may be, up to which."""
+TELL_AFTER, TELL_SECONDS = 3, 30.0
+"""Failed attempts of a request after which it is said, and how often that is said."""
+
+logger = logging.getLogger("cdfd.storage")
+
+# Botocore writes signed requests, session tokens included, to its log at DEBUG. Who wants that sets its level; a root logger's is not enough.
+for _name in ("botocore", "aiobotocore"):
+    if logging.getLogger(_name).level == logging.NOTSET:
+        logging.getLogger(_name).setLevel(logging.WARNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """Bytes of an object, and what is known of all of it: its size, when it was written (ms since the epoch), which writing it is."""
+
+    data: bytes | pa.Buffer
+    size: int
+    modified_ms: int
+    etag: str
+
+
+class S3Client:
+    """One client for everything with the same options. All coroutines run in `loop`."""
+
+    def __init__(self, options: S3Options, loop: RequestLoop) -> None:
+        self.options = options
+        self.loop = loop
+        self._opening: asyncio.Task[Any] | None = None
+        self._open: list[AsyncExitStack] = []
+        self._renewed = -RENEW_SECONDS
+        self._told = -TELL_SECONDS
+        self.conditional: set[str] = set()
+        """Buckets that were seen to refuse a conditional PUT where they have to."""
+        loop.at_end(self._close)
+
+    async def get(self, request: Request, start: int, length: int | None, *, etag: str | None = None) -> Got:
+        """Bytes of an object, as `Storage.read` says; a negative `start` counts from the end. With `etag` only of that writing."""
+        asked = {"Range": _range(start, length)} if start or length is not None else {}
+        if etag is not None:
+            asked["IfMatch"] = etag
+
+        async def attempt(client: Any) -> Got:
+            try:
+                response = await client.get_object(**self._named(request), **asked)
+            except ClientError as error:
+                if code_of(error) not in ("InvalidRange", "416"):
+                    raise
+                found = await client.head_object(**self._named(request))
+                return Got(b"", found["ContentLength"], _modified_ms(found), found["ETag"])
+            return await _body(response, start, length)
+
+        return await self._retried(request, attempt)
+
+    async def head(self, request: Request) -> Got:
+        """What is known of an object, without its bytes."""
+
+        async def attempt(client: Any) -> Got:
+            found = await client.head_object(**self._named(request))
+            return Got(b"", found["ContentLength"], _modified_ms(found), found["ETag"])
+
+        return await self._retried(request, attempt)
+
+    async def put(self, request: Request, data: bytes, *, absent: str | None = None) -> None:
+        """Write an object; with `absent`, only where there is none.
+
+        That text goes with the object. Requests are repeated, by the HTTP client too, where their answers are lost: a writer that is told
+        that it was not the first may have been, and recognises its own by it.
+        """
+        asked: dict[str, Any] = {"Body": data, **self._encryption()}
+        if absent is not None:
+            asked |= {"IfNoneMatch": "*", "Metadata": {_WRITER: absent}}
+
+        async def attempt(client: Any) -> None:
+            try:
+                await client.put_object(**self._named(request), **asked)
+            except ClientError as error:
+                if absent is None or code_of(error) not in EXISTS:
+                    raise
+                found = await client.head_object(**self._named(request))
+                if found.get("Metadata", {}).get(_WRITER) != absent:
+                    raise
+
+        await self._retried(request, attempt)
+
+    async def check_condition(self, request: Request, data: bytes) -> None:
+        """Refuse a store that takes the same conditional PUT again, now that there is an object: it is no condition to it."""
+        try:
+            await self.put(request, data, absent=secrets.token_hex(16))
+        except ExistsError:
+            self.conditional.add(request.bucket)
+            return
+        raise StorageError(
+            "the store overwrites where it is told not to (If-None-Match)",
+            path=request.path,
+            hint="Progress is not safe in it: keep the ledger elsewhere, see docs/s3.md",
+        )
+
+    async def delete(self, request: Request) -> None:
+        """Remove an object, if it is there."""
+        await self._retried(request, lambda client: client.delete_object(**self._named(request)))
+
+    async def page(self, request: Request, asked: dict[str, Any]) -> dict[str, Any]:
+        """One page of a listing."""
+        named = self._named(request)
+        del named["Key"]
+
+        async def attempt(client: Any) -> dict[str, Any]:
+            found: dict[str, Any] = await client.list_objects_v2(**named, **asked)
+            return found
+
+        return await self._retried(request, attempt)
+
+    def _named(self, request: Request) -> dict[str, Any]:
+        named: dict[str, Any] = {"Bucket": request.bucket, "Key": request.key}
+        if self.options.request_payer:
+            named["RequestPayer"] = "requester"
+        return named
+
+    def _encryption(self) -> dict[str, Any]:
+        options = self.options
+        asked = {
+            "ServerSideEncryption": options.encryption or ("aws:kms" if options.kms_key_id else None),
+            "SSEKMSKeyId": options.kms_key_id,
+            "BucketKeyEnabled": options.bucket_key or None,
+        }
+        return {key: value for key, value in asked.items() if value is not None}
+
+    async def _retried(self, request: Request, attempt: Callable[[Any], Awaitable[T]]) -> T:
+        """What `attempt` gives, tried again while that may help and the deadline lasts."""
+        last: StorageError | None = None
+        delay, failed = FIRST_DELAY, 0
+        try:
+            async with asyncio.timeout(self.options.deadline):
+                while True:
+                    try:
+                        return await attempt(await self._client())
+                    except FAILURES as error:
+                        last = await self._judged(error, request)
+                        if not last.retriable or code_of(error) in EXISTS:
+                            raise last from None
+                    failed += 1
+                    if failed == TELL_AFTER:
+                        self._tell(last)
+                    await asyncio.sleep(delay * (0.5 + random.random() / 2))
+                    delay = min(2 * delay, MAX_DELAY)
+        except TimeoutError:
+            what = f"cannot {request.doing}: no answer" if last is None else last.what
+            hint = "Check the network and the endpoint" if last is None else last.hint
+            raise StorageError(
+                f"{what}; gave up after {self.options.deadline:g} seconds", path=request.path, hint=hint, retriable=True
+            ) from None
+
+    def _tell(self, error: StorageError) -> None:
+        """Say why requests take so long; one of many says it for all."""
+        now = asyncio.get_running_loop().time()
+        if now - self._told >= TELL_SECONDS:
+            self._told = now
+            logger.warning("%s; asked again for up to %g s", error, self.options.deadline)
+
+    async def _judged(self, error: Exception, request: Request) -> StorageError:
+        """The error of ours; what can be mended before the next attempt, is."""
+        problem = translated(error, request)
+        problem.what = self.options.redacted(problem.what)
+        problem.args = (problem.what,)
+        if code_of(error) == SKEWED and isinstance(error, ClientError):
+            problem.retriable = s3_clock.correct(error)
+        elif code_of(error) in EXPIRED:
+            problem.retriable = not self.options.own_credentials
+            if problem.retriable:
+                self._renew()
+        return problem
+
+    async def _client(self) -> Any:
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._opened())
+        try:
+            return await asyncio.shield(self._opening)
+        except FAILURES:
+            self._opening = None
+            raise
+
+    async def _opened(self) -> Any:
+        options = self.options
+        session = AioSession(profile=options.profile)
+        # What S3's requests look like is a large file: one that was read serves all clients.
+        session.register_component("data_loader", _models)
+        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time)
+        stack = AsyncExitStack()
+        client = await stack.enter_async_context(
+            session.create_client(
+                "s3",
+                region_name=options.region or session.get_config_variable("region") or "us-east-1",
+                endpoint_url=options.endpoint_url,
+                aws_access_key_id=options.access_key_id,
+                aws_secret_access_key=options.secret_access_key,
+                aws_session_token=options.session_token,
+                config=_config(options),
+            )
+        )
+        s3_clock.follow(client)
+        self._open.append(stack)
+        return client
+
+    def _renew(self) -> None:
+        """Take the next client from the chain anew: files and services may have newer credentials than those it keeps."""
+        now = asyncio.get_running_loop().time()
+        if now - self._renewed >= RENEW_SECONDS:
+            self._renewed = now
+            self._opening = None
+
+    async def _close(self) -> None:
+        for stack in self._open:
+            await stack.aclose()
+
+
+_WRITER = "cdfd-writer"
+_models = Models()
+
+
+def _time(text: Any) -> datetime:
+    """A time of an answer. Botocore's own way takes most of the time that reading a listing does."""
+    if isinstance(text, str):
+        with contextlib.suppress(ValueError):
+            return datetime.fromisoformat(text) if text[4:5] == "-" else parsedate_to_datetime(text)
+    found: datetime = parse_timestamp(text)
+    return found
+
+
+def _config(options: S3Options) -> AioConfig:
+    if options.path_style is None:
+        # Names of buckets below an endpoint of one's own need a DNS entry each: few have them.
+        style = "auto" if options.endpoint_url is None else "path"
+    else:
+        style = "path" if options.path_style else "virtual"
+    return AioConfig(
+        connect_timeout=options.connect_timeout,
+        read_timeout=options.read_timeout,
+        max_pool_connections=CONNECTIONS,
+        retries={"mode": "adaptive", "total_max_attempts": 1},
+        s3={"addressing_style": style},
+        # Newer checksums are not known to every store that speaks the protocol.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        signature_version=UNSIGNED if options.anonymous else None,
+        # Of what botocore does for each request, a tenth is checking what we say and putting together a long name for itself.
+        user_agent="cdfd",
+        parameter_validation=False,
+    )
+
+
+def _range(start: int, length: int | None) -> str:
+    if start < 0:
+        return f"bytes={start}"
+    # Nothing is as long: some servers have no integers for more.
+    start = min(start, 1 << 62)
+    return f"bytes={start}-" if length is None else f"bytes={start}-{min(start + length, 1 << 62) - 1}"
+
+
+async def _body(response: dict[str, Any], start: int, length: int | None) -> Got:
+    data: bytes | pa.Buffer
+    async with response["Body"] as body:
+        if LARGE <= response["ContentLength"] <= (length or WHOLE_BODY):
+            data = await _filled(pa.allocate_buffer(response["ContentLength"]), body)
+        else:
+            data = bytes(await body.read())
+    total = len(data)
+    content_range = response.get("ContentRange")
+    if content_range:
+        total = int(str(content_range).rpartition("/")[2])
+    elif start or length is not None:
+        # A server that does not know ranges sent everything.
+        end = None if length is None else max(0, start) + length
+        data = data[start:] if start < 0 else data[start:end]
+    return Got(data, total, _modified_ms(response), str(response["ETag"]))
+
+
+async def _filled(buffer: pa.Buffer, body: Any) -> pa.Buffer:
+    """A body of the buffer's size. Arrow's memory is used again and again: that of new `bytes` costs as much as the copy into it."""
+    with memoryview(buffer).cast("B") as view:
+        at = 0
+        while read := await body.readinto(view[at:]):
+            at += read
+    # Nothing is left but the body's end, after which the connection serves the next request. Where it came early, this is the error.
+    await body.read()
+    return buffer
+
+
+def _modified_ms(response: dict[str, Any]) -> int:
+    return modified_ms(response["LastModified"].timestamp())
+
+
+def modified_ms(seconds: float) -> int:
+    """Whole seconds, as HTTP headers have them: listings of some stores are more precise, and must not say another time."""
+    return int(seconds) * 1000
+
+
+_clients: dict[tuple[S3Options, int], S3Client] = {}
+_lock = threading.Lock()
+
+
+def client_for(options: S3Options) -> S3Client:
+    """The process's client for these options."""
+    loop = request_loop()
+    with _lock:
+        return _clients.setdefault((options, id(loop)), S3Client(options, loop))

@@ -1,0 +1,313 @@
+"""Random access to an object: small ones whole in one GET, of others what is read, in pieces that are asked for ahead.
+
+A reader that says which columns it will read (`will_read`) finds their bytes there: pieces are fetched in the order in which it gets to
+them, several at a time, as long as those that it has not read yet fit into `AHEAD`. What it reads besides is fetched when it does.
+
+    file      [col a, group 0][col b, group 0][col c, group 0][col a, group 1] ... [footer]
+    wanted     a, c
+    pieces    [--- 4 MiB ----]                 [--- 4 MiB ----][-- 4 MiB --]        fetched when it was opened
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from cdfd.errors import StorageError
+from cdfd.parquet.layout import Chunk, chunks
+from cdfd.storage.s3.client import Got, S3Client
+from cdfd.storage.s3.errors import Request
+from cdfd.storage.s3.prefetch import Begun
+
+WHOLE = 4 << 20
+"""Bytes up to which an object is read in one GET: a round trip takes as long as some megabytes."""
+BEGINNING = 1 << 20
+"""Bytes to begin with of an object whose size is not known."""
+TAIL = 256 << 10
+"""Bytes to begin with of a larger one: most footers fit."""
+PIECE = 4 << 20
+"""Bytes of a GET, at most."""
+BEGIN = 8 << 20
+"""Bytes to begin with at the beginning of an object all of which will be read."""
+AHEAD = 16 << 20
+"""Bytes of a file to hold that were not read yet; one piece more when it is asked for."""
+GAP = 64 << 10
+"""Bytes that nobody wants which are read rather than asked around."""
+LEAST = 512 << 10
+"""Bytes to ask for when it is not known what comes next: a checkpoint's smallest columns are neighbours."""
+FOOTER = 8 << 20
+"""Bytes of a footer up to which it is looked through."""
+
+
+def first_request(size: int | None) -> tuple[int, int | None]:
+    """The range to begin with: start (from the end where negative) and length."""
+    if size is None:
+        return 0, BEGINNING
+    return (0, WHOLE) if size <= WHOLE else (-TAIL, None)
+
+
+def beginning(size: int) -> list[tuple[int, int]]:
+    """Ranges of an object of that size to ask for together with its first request, where all of it will be read."""
+    if size <= WHOLE:
+        return []
+    end = min(size - TAIL, BEGIN)
+    return [(start, min(start + PIECE, end)) for start in range(0, end, PIECE)]
+
+
+def opened(client: S3Client, request: Request, got: Got, start: int, begun: Begun = ()) -> pa.NativeFile:
+    """A file of which the bytes in `got` are there, from `start` on (from its end where negative), and those in `begun` on their way."""
+    if len(got.data) == got.size:
+        for _, future in begun:
+            future.cancel()
+        return pa.BufferReader(got.data)
+    at = max(0, got.size - len(got.data)) if start < 0 else start
+    ranges = _Ranges(client, request, got, at)
+    for ahead, future in begun:
+        end = ahead.start + (ahead.length or 0)
+        # Ranges were chosen by the size that the log tells, and an object of another size may not have them.
+        if end <= at:
+            ranges.adopt(ahead.start, end, future)
+        else:
+            future.cancel()
+    return RangedFile(ranges, "r")
+
+
+class RangedFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
+    """An object that is read in ranges."""
+
+    def __init__(self, ranges: _Ranges, mode: str) -> None:
+        self._ranges = ranges
+
+    def will_read(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:
+        """These columns (with all that is below them) are read next, row group by row group; of `groups`, or of all."""
+        self._ranges.will_read(columns, groups)
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """Bytes `[start, end)`; `left` of them were not read yet."""
+
+    start: int
+    end: int
+    left: int
+    future: Future[Got] | None = None
+
+
+class _Ranges:
+    """What `pa.PythonFile` reads from. From one thread at a time: it has a lock."""
+
+    closed = False
+
+    def __init__(self, client: S3Client, request: Request, got: Got, start: int) -> None:
+        self._client = client
+        self._request = request
+        self._size = got.size
+        self._etag = got.etag
+        self._at = 0
+        done: Future[Got] = Future()
+        done.set_result(got)
+        self._known = _Piece(start, start + len(got.data), 0, done)
+        self._pieces = [self._known]
+        self._plan: deque[_Piece] = deque()
+        self._held = 0
+
+    # --- what pa.PythonFile asks for ---
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def read(self, count: int | None = None) -> bytes:
+        data: bytes = self.read_buffer(count).to_pybytes()
+        return data
+
+    def read_buffer(self, count: int | None = None) -> pa.Buffer:
+        left = max(0, self._size - self._at)
+        data = self._range(self._at, self._at + (left if count is None or count < 0 else min(count, left)))
+        self._at += data.size
+        return data
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+        self._plan.clear()
+        for piece in self._pieces:
+            if piece.future is not None:
+                piece.future.cancel()
+        self._pieces = []
+
+    # --- ranges ---
+
+    def adopt(self, start: int, end: int, future: Future[Got]) -> None:
+        """A range that was asked for before the file was opened."""
+        insort(self._pieces, _Piece(start, end, end - start, future), key=_start)
+        self._held += end - start
+
+    def will_read(self, columns: Collection[str], groups: Collection[int] | None) -> None:
+        try:
+            found = [self._clipped(chunk) for chunk in self._chunks() if _is_in(chunk.path, columns)]
+        except ValueError:
+            return  # pyarrow says what is wrong with the footer, better than we could
+        self._plan.clear()
+        self._pieces = [piece for piece in self._pieces if piece.future is not None]
+        for start, end in _in_order(chunk for chunk in found if groups is None or chunk.group in groups):
+            for free_start, free_end in self._free(start, end):
+                piece = _Piece(free_start, free_end, free_end - free_start)
+                insort(self._pieces, piece, key=_start)
+                self._plan.append(piece)
+        self._fetch_ahead()
+
+    def _clipped(self, chunk: Chunk) -> Chunk:
+        return replace(chunk, start=min(chunk.start, self._size), end=min(chunk.end, self._size))
+
+    def _chunks(self) -> list[Chunk]:
+        if self._size < 12:
+            return []
+        (length,) = struct.unpack("<I", self._range(self._size - 8, self._size - 4).to_pybytes())
+        if length > min(FOOTER, self._size - 8):
+            return []
+        return chunks(self._range(self._size - 8 - length, self._size - 8).to_pybytes())
+
+    def _range(self, start: int, end: int) -> pa.Buffer:
+        parts: list[pa.Buffer] = []
+        while start < end:
+            piece = self._piece(start, end)
+            stop = min(end, piece.end)
+            data = self._bytes(piece)
+            parts.append(pa.py_buffer(data).slice(start - piece.start, stop - start))
+            piece.left -= stop - start
+            start = stop
+            self._fetch_ahead()
+        return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
+
+    def _piece(self, start: int, end: int) -> _Piece:
+        """The piece that has the byte at `start`; where there is none, new ones up to `end`, all asked for at once."""
+        piece = self._covering(start)
+        if piece is None:
+            for free_start, free_end in self._free(start, min(max(end, start + LEAST), self._size)):
+                for at in range(free_start, free_end, PIECE):
+                    new = _Piece(at, min(at + PIECE, free_end), min(at + PIECE, free_end) - at)
+                    insort(self._pieces, new, key=_start)
+                    if self._held < 2 * AHEAD:
+                        self._begin(new)
+            piece = self._covering(start)
+            assert piece is not None
+        if piece.future is None:
+            self._begin(piece)
+        return piece
+
+    def _covering(self, at: int) -> _Piece | None:
+        index = bisect_right(self._pieces, at, key=_start) - 1
+        return self._pieces[index] if index >= 0 and at < self._pieces[index].end else None
+
+    def _free(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The parts of `[start, end)` that no piece has."""
+        index = max(0, bisect_right(self._pieces, start, key=_start) - 1)
+        taken = [(piece.start, piece.end) for piece in self._pieces[index:] if piece.start < end]
+        for taken_start, taken_end in taken:
+            if start < taken_start:
+                yield start, taken_start
+            start = max(start, taken_end)
+        if start < end:
+            yield start, end
+
+    def _begin(self, piece: _Piece) -> None:
+        size = piece.end - piece.start
+        self._make_room(size)
+        self._held += size
+        work = self._client.get(self._request, piece.start, size, etag=self._etag)
+        piece.future = self._client.loop.submit(work)
+
+    def _bytes(self, piece: _Piece) -> bytes | pa.Buffer:
+        assert piece.future is not None
+        try:
+            got = piece.future.result()
+        except CancelledError:
+            raise StorageError("the file was closed, or the process is ending", path=self._request.path) from None
+        if got.etag != self._etag:
+            raise StorageError("the object was replaced while it was read", path=self._request.path, retriable=True)
+        if len(got.data) != piece.end - piece.start:
+            raise StorageError("the store answered with another range", path=self._request.path, retriable=True)
+        return got.data
+
+    def _fetch_ahead(self) -> None:
+        while self._plan:
+            piece = self._plan[0]
+            if piece.future is None:
+                if self._unread() + piece.end - piece.start > AHEAD:
+                    return
+                self._begin(piece)
+            self._plan.popleft()
+
+    def _unread(self) -> int:
+        return sum(piece.end - piece.start for piece in self._pieces if piece.future is not None and piece.left > 0)
+
+    def _make_room(self, size: int) -> None:
+        """Let go of what was read, the first in the file first, where there is too much; of what may not be read at all, too, in the end."""
+        for limit, unread in ((2 * AHEAD, False), (4 * AHEAD, True)):
+            if self._held + size <= limit:
+                return
+            kept = []
+            for piece in self._pieces:
+                fetched = piece is not self._known and piece.future is not None and piece.future.done()
+                if fetched and (unread or piece.left <= 0) and self._held + size > limit // 2:
+                    self._held -= piece.end - piece.start
+                else:
+                    kept.append(piece)
+            self._pieces = kept
+
+
+def _start(piece: _Piece) -> int:
+    return piece.start
+
+
+def _is_in(path: str, columns: Collection[str]) -> bool:
+    if path in columns:
+        return True
+    return any(path.startswith(f"{column}.") for column in columns) if "." in path else False
+
+
+def _in_order(wanted: Iterable[Chunk]) -> Iterator[tuple[int, int]]:
+    """Ranges of at most `PIECE` bytes that hold the chunks, in the order in which they are read.
+
+    Within a row group all columns are read side by side: of two large ones the first pieces come first.
+    """
+    groups: dict[int, list[Chunk]] = {}
+    for chunk in wanted:
+        groups.setdefault(chunk.group, []).append(chunk)
+    for group in sorted(groups):
+        pieces: list[tuple[float, int, int]] = []
+        for chunk in sorted(groups[group], key=lambda chunk: chunk.start):
+            if (
+                pieces
+                and pieces[-1][0] == 0
+                and 0 <= chunk.start - pieces[-1][2] <= GAP
+                and chunk.end - pieces[-1][1] <= PIECE
+            ):
+                pieces[-1] = (0, pieces[-1][1], chunk.end)
+                continue
+            for start in range(chunk.start, chunk.end, PIECE):
+                part = (start - chunk.start) / (chunk.end - chunk.start)
+                pieces.append((part, start, min(start + PIECE, chunk.end)))
+        for _, start, end in sorted(pieces):
+            yield start, end

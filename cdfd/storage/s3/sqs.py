@@ -1,0 +1,148 @@
+"""A queue of Amazon SQS: what came since it was asked last."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiobotocore.config import AioConfig
+from aiobotocore.session import AioSession
+from botocore.exceptions import ClientError
+
+from cdfd.errors import ConfigError, StorageError
+from cdfd.storage.s3.errors import FAILURES, code_of
+from cdfd.storage.s3.options import S3Options
+
+LONG_POLL = 20
+"""Seconds that a request waits for messages where there are none: the most there is."""
+BATCH = 10
+"""Messages of one answer: the most there is."""
+
+_NAMED = re.compile(r"sqs://([a-z0-9-]+)/([A-Za-z0-9_-]{1,80}(?:\.fifo)?)")
+_REGION = re.compile(r"(?:sqs\.|queue\.)?([a-z]{2}(?:-[a-z]+)+-[0-9])\.")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message; `receipt` is what to delete it by."""
+
+    body: str
+    receipt: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueName:
+    """Which queue: its `url`, or else its `name`, of this account, in `region`."""
+
+    url: str | None
+    name: str
+    region: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> QueueName:
+        """`sqs://region/name`, or a queue's URL: `https://sqs.region.amazonaws.com/account/name`, also with `sqs` for `https`.
+
+        Raises:
+            ConfigError: it is none of these.
+        """
+        named = _NAMED.fullmatch(text)
+        if named is not None:
+            return cls(None, named[2], named[1])
+        url = re.sub(r"^sqs://", "https://", text)
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.count("/") < 2:
+            hint = "Write sqs://region/name, or the queue's URL"
+            raise ConfigError("an address of a queue is none", hint=hint)
+        region = _REGION.match(parts.hostname)
+        return cls(url, parts.path.rpartition("/")[2], None if region is None else region[1])
+
+
+class Queue:
+    """An open queue. Belongs to the event loop that it was opened in."""
+
+    def __init__(self, client: Any, url: str) -> None:
+        self._client = client
+        self._url = url
+
+    async def receive(self) -> Sequence[Message]:
+        """Messages, as soon as there are any; none where none came for a while. They are hidden from others for a time, not deleted.
+
+        Raises:
+            StorageError: the queue cannot be asked.
+        """
+        try:
+            found = await self._client.receive_message(
+                QueueUrl=self._url, MaxNumberOfMessages=BATCH, WaitTimeSeconds=LONG_POLL
+            )
+        except FAILURES as error:
+            raise _translated("read", error, self._url) from None
+        return [Message(each["Body"], each["ReceiptHandle"]) for each in found.get("Messages", ())]
+
+    async def check(self) -> None:
+        """Receive as `receive` does, but hide nothing from others and wait for nothing.
+
+        Raises:
+            StorageError: the queue cannot be asked.
+        """
+        try:
+            await self._client.receive_message(
+                QueueUrl=self._url, MaxNumberOfMessages=1, WaitTimeSeconds=0, VisibilityTimeout=0
+            )
+        except FAILURES as error:
+            raise _translated("read", error, self._url) from None
+
+    async def delete(self, receipts: Sequence[str]) -> None:
+        """Delete messages of one answer, by their receipts. What is not deleted comes again.
+
+        Raises:
+            StorageError: the queue cannot be asked.
+        """
+        entries = [{"Id": str(place), "ReceiptHandle": each} for place, each in enumerate(receipts)]
+        if not entries:
+            return
+        try:
+            await self._client.delete_message_batch(QueueUrl=self._url, Entries=entries)
+        except FAILURES as error:
+            raise _translated("delete from", error, self._url) from None
+
+
+@asynccontextmanager
+async def opened(name: QueueName, options: S3Options) -> AsyncIterator[Queue]:
+    """The queue, with the credentials of a store.
+
+    Raises:
+        StorageError: it is not to be found.
+    """
+    endpoint = None if name.url is None else "{0.scheme}://{0.netloc}".format(urlsplit(name.url))
+    session = AioSession(profile=options.profile)
+    config = AioConfig(connect_timeout=options.connect_timeout, read_timeout=LONG_POLL + options.read_timeout)
+    try:
+        async with session.create_client(
+            "sqs",
+            region_name=name.region or options.region or session.get_config_variable("region") or "us-east-1",
+            endpoint_url=endpoint,
+            aws_access_key_id=options.access_key_id,
+            aws_secret_access_key=options.secret_access_key,
+            aws_session_token=options.session_token,
+            config=config,
+        ) as client:
+            url = name.url or (await client.get_queue_url(QueueName=name.name))["QueueUrl"]
+            yield Queue(client, url)
+    except FAILURES as error:
+        raise _translated("open", error, name.url or name.name) from None
+
+
+def _translated(doing: str, error: Exception, queue: str) -> StorageError:
+    if not isinstance(error, ClientError):
+        return StorageError(f"cannot {doing} the queue: {type(error).__name__}", path=queue, retriable=True)
+    code = code_of(error)
+    hint = None
+    if "AccessDenied" in code:
+        hint = "Allow sqs:GetQueueUrl, sqs:ReceiveMessage and sqs:DeleteMessage on it"
+    elif "NonExistentQueue" in code or "QueueDoesNotExist" in code:
+        hint = "Check the queue's name, account and region"
+    return StorageError(f"cannot {doing} the queue: {code}", path=queue, hint=hint, retriable=True)

@@ -1,0 +1,207 @@
+"""A bucket, or a folder of one, in a store that speaks the S3 protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from cdfd.errors import ConfigError, StorageError
+from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_one_by_one
+from cdfd.storage.s3.client import Got, S3Client, client_for, modified_ms
+from cdfd.storage.s3.errors import Request
+from cdfd.storage.s3.file import beginning, first_request, opened
+from cdfd.storage.s3.options import parse
+from cdfd.storage.s3.prefetch import Ahead, Expected, result
+
+_URI = re.compile(r"s3[an]?://([A-Za-z0-9][A-Za-z0-9._-]{1,254})((?:/.*)?)", re.IGNORECASE | re.DOTALL)
+_LISTING_PAGE = 1000
+
+
+class S3Storage:
+    """The `Storage` port over a bucket. Objects are whole or not there by the protocol itself.
+
+    Args:
+        bucket: its name.
+        prefix: the folder of it that is the root; empty for all of it.
+        client: reaches it.
+        page: objects that a listing asks for in one go.
+    """
+
+    remote = True
+
+    def __init__(self, bucket: str, prefix: str, client: S3Client, *, page: int = _LISTING_PAGE) -> None:
+        self._bucket = bucket
+        self._root = prefix.strip("/")
+        self._client = client
+        self._page = page
+        self._expected = Expected(client)
+
+    @property
+    def uri(self) -> str:
+        """`s3://bucket/prefix`."""
+        return f"s3://{self._bucket}/{self._root}".rstrip("/")
+
+    async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+        """Bytes of an object in one GET; see the port."""
+        return bytes((await self._read(path, start, length)).data)
+
+    async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
+        """The beginning of an object, and what it is, in one GET; see the port."""
+        got = await self._read(path, 0, length)
+        return bytes(got.data), _stat(path, got)
+
+    async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+        """Objects, asked for at a time, a GET for each; see the port."""
+        for path in paths:
+            self.expect(path)
+        return await fetch_one_by_one(self, paths, length)
+
+    async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
+        """Objects of a folder, a LIST for each page; see the port.
+
+        Raises:
+            StorageError: a store whose listings are not in order, such as an S3 directory bucket.
+        """
+        check_prefix(prefix)
+        request = self._request("list", prefix)
+        asked: dict[str, Any] = {"Prefix": request.key, "Delimiter": "/", "MaxKeys": self._page}
+        if start_after:
+            asked["StartAfter"] = self._key(start_after)
+        last = ""
+        while True:
+            found = await self._client.loop.run(self._client.page(request, asked))
+            for entry in found.get("Contents", ()):
+                key = entry["Key"]
+                path = key[len(self._root) + 1 :] if self._root else key
+                # A folder's marker is no object of it. Some servers begin a page with where it was to start after.
+                if key.endswith("/") or path <= start_after:
+                    continue
+                if path <= last:
+                    raise StorageError("the store does not list in order of name", path=prefix, hint=_ORDER)
+                last = path
+                written = modified_ms(entry["LastModified"].timestamp())
+                yield Stat(path, entry["Size"], written, _identity(entry.get("ETag", ""), written))
+            if not found.get("IsTruncated"):
+                return
+            asked["ContinuationToken"] = found["NextContinuationToken"]
+
+    async def put_if_absent(self, path: str, data: bytes) -> None:
+        """Create an object with a conditional PUT; see the port. The first one is made sure to be one.
+
+        Raises:
+            StorageError: a store that does not have conditional PUTs, or takes them for others.
+        """
+        check_path(path)
+        request, data, writer = self._request("write", path), bytes(data), secrets.token_hex(16)
+        await self._client.loop.run(self._client.put(request, data, absent=writer))
+        if self._bucket not in self._client.conditional:
+            await self._client.loop.run(self._client.check_condition(request, data))
+
+    async def put(self, path: str, data: bytes) -> None:
+        """Create or replace an object with one PUT; see the port."""
+        check_path(path)
+        await self._client.loop.run(self._client.put(self._request("write", path), bytes(data)))
+
+    async def stat(self, path: str) -> Stat:
+        """Size and modification time by a HEAD; see the port."""
+        check_path(path)
+        got = await self._client.loop.run(self._client.head(self._request("stat", path)))
+        return _stat(path, got)
+
+    async def delete(self, path: str) -> None:
+        """Remove an object; see the port."""
+        check_path(path)
+        await self._client.loop.run(self._client.delete(self._request("delete", path)))
+
+    def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
+        """Begin to read an object: all of a small one, of a larger one the end, and with `whole` the beginning too; see the port."""
+        check_path(path)
+        start, length = first_request(size)
+        weight = (length or -start) if size is None else min(size, length or -start)
+        first = Ahead(start, length, weight)
+        further = beginning(size) if whole and size is not None else ()
+        self._expected.begin(
+            self._request("read", path), [first, *(Ahead(at, end - at, end - at) for at, end in further)]
+        )
+
+    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+        """Random access: small objects whole, of others the ranges that are read. See the port."""
+        check_path(path)
+        start, length = first_request(size)
+        request = self._request("read", path)
+        under_way = self._expected.take(path)
+        got = result(under_way[0][1]) if under_way else None
+        if got is not None:
+            # Whoever expected it may have known another size.
+            start = under_way[0][0].start
+        else:
+            got = self._client.loop.submit(self._client.get(request, start, length)).result()
+        return opened(self._client, request, got, start, under_way[1:])
+
+    async def _read(self, path: str, start: int, length: int | None) -> Got:
+        check_path(path)
+        check_range(path, start, length)
+        if length == 0:
+            return await self._client.loop.run(self._client.head(self._request("read", path)))
+        got = None if start else await self._taken(path, length)
+        if got is not None:
+            return got
+        return await self._client.loop.run(self._client.get(self._request("read", path), start, length))
+
+    async def _taken(self, path: str, length: int | None) -> Got | None:
+        """What was expected to be read, where that is it."""
+        under_way = self._expected.take(path)
+        if not under_way:
+            return None
+        (_, first), *others = under_way
+        for _, further in others:
+            further.cancel()
+        if not first.done():
+            await asyncio.wait((asyncio.wrap_future(first),))
+        got = result(first)
+        if got is None or len(got.data) < min(got.size, got.size if length is None else length):
+            return None
+        return got if length is None else replace(got, data=got.data[:length])
+
+    def _key(self, path: str) -> str:
+        return f"{self._root}/{path}" if self._root else path
+
+    def _request(self, doing: str, path: str) -> Request:
+        return Request(doing, self._bucket, self._key(path), path)
+
+
+def _stat(path: str, got: Got) -> Stat:
+    return Stat(path, got.size, got.modified_ms, _identity(got.etag, got.modified_ms))
+
+
+def _identity(etag: str, written: int) -> str:
+    """Of a writing: the tag is most often a hash of the bytes, so that the same bytes at another time have the same."""
+    tag = etag.strip('"')
+    return f"{tag}-{written}" if tag else ""
+
+
+_ORDER = "S3 directory buckets do not: use a general purpose bucket"
+
+
+def open_s3(uri: str, options: Mapping[str, object]) -> S3Storage:
+    """The store of `s3://bucket/prefix`, or `s3a://`. Touches nothing yet.
+
+    The prefix is taken literally: nothing in it is decoded.
+
+    Raises:
+        ConfigError: a malformed URI or option; without the secrets in it.
+    """
+    matched = _URI.fullmatch(uri)
+    if matched is None:
+        hint = "Write s3://bucket/folder; credentials belong into the environment or `storage.s3`"
+        raise ConfigError("an S3 URI names no bucket", hint=hint)
+    prefix = matched[2].strip("/")
+    if prefix:
+        check_path(prefix)
+    return S3Storage(matched[1], prefix, client_for(parse(options)))

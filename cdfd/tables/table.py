@@ -1,0 +1,128 @@
+"""A table opened: its store, its log, its files. Here, for Python and the command line, implementations are chosen."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cache
+from typing import get_args
+
+from cdfd.changes.plan import Changes
+from cdfd.changes.read import TableFiles
+from cdfd.changes.stream import PlanStream, Version
+from cdfd.errors import ConfigError
+from cdfd.storage.local import LocalStorage
+from cdfd.storage.location import open_table
+from cdfd.tail.clock import Clock, SystemClock
+from cdfd.tail.file_events import Arrivals
+from cdfd.tail.log import DeltaLog
+from cdfd.tail.notifications import Notifications
+from cdfd.tail.tailer import Tailer
+from cdfd.tail.watch import Backoff, DirectoryWatch, PollWatch, Watch
+
+Uri = str | os.PathLike[str]
+
+POLL_SECONDS = 1.0
+MAX_POLL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A Delta table at a URI.
+
+    Attributes:
+        log: its transaction log.
+        files: its data files.
+    """
+
+    log: DeltaLog
+    files: TableFiles
+
+    @classmethod
+    def open(
+        cls, uri: Uri, storage_options: Mapping[str, object] | None = None, allowed_roots: Sequence[Uri] = ()
+    ) -> Table:
+        """The table at a path or URI. Touches nothing yet.
+
+        Raises:
+            ConfigError: a URI that is malformed, or of another type than text or a path.
+            UnsupportedError: a URI of a scheme that cdfd has no storage for.
+        """
+        if storage_options is not None and not isinstance(storage_options, Mapping):
+            raise ConfigError(f"storage_options is of type {type(storage_options).__name__}", hint="Give a mapping")
+        roots = (allowed_roots,) if isinstance(allowed_roots, str | os.PathLike) else allowed_roots
+        allowed = tuple(map(_text, roots))
+        storage = open_table(_text(uri), storage_options, allowed)
+        opened = cache(lambda root: open_table(root, storage_options, allowed))
+        return cls(DeltaLog(storage), TableFiles(storage, opened, allowed))
+
+    @property
+    def uri(self) -> str:
+        """Where it is."""
+        return self.log.storage.uri
+
+    def stream(self, changes: Changes = "auto") -> PlanStream:
+        """Its plans, version by version.
+
+        Raises:
+            ConfigError: `changes` is unknown.
+        """
+        if changes not in get_args(Changes):
+            raise ConfigError(f"changes is {changes!r:.100}", hint=f"One of: {', '.join(get_args(Changes))}")
+        return PlanStream(self.log, changes)
+
+    @contextmanager
+    def tailer(
+        self,
+        clock: Clock | None = None,
+        interval: float = POLL_SECONDS,
+        max_interval: float = MAX_POLL_SECONDS,
+        arrivals: Arrivals | None = None,
+        notifications: Notifications | None = None,
+        *,
+        replacements: bool = False,
+    ) -> Iterator[Tailer]:
+        """A tailer over its log, woken by the file system where the table is local, by notifications where it is on S3 and they are given.
+
+        Args:
+            clock: time.
+            interval, max_interval: seconds from one poll to the next.
+            arrivals: what watches folders, where tables share it.
+            notifications: what hears of objects in S3.
+            replacements: as `Tailer` says.
+        """
+        time = clock or SystemClock()
+        with Arrivals() if arrivals is None else nullcontext(arrivals) as shared:
+            watch: Watch
+            storage = self.log.storage
+            if isinstance(storage, LocalStorage):
+                watch = DirectoryWatch(os.path.join(storage.root, "_delta_log"), shared, time)
+            elif notifications is not None and storage.uri.startswith("s3://"):
+                watch = notifications.watch(storage.uri, max_interval)
+            else:
+                watch = PollWatch(time)
+            try:
+                yield Tailer(self.log, watch, time, Backoff(interval, max_interval), replacements=replacements)
+            finally:
+                watch.close()
+
+
+def _text(uri: object) -> str:
+    found = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
+    if not isinstance(found, str):
+        raise ConfigError(f"the location of a table is {found!r:.100}", hint="Give a path, or a URI as text")
+    return found
+
+
+async def versions(
+    table: Table, tailer: Tailer, stream: PlanStream, start: int, until: int | None, *, snapshot: bool = False
+) -> AsyncGenerator[Version, None]:
+    """Plans from `start` on; with `snapshot`, first the live rows at `start` and then what follows it."""
+    if snapshot:
+        yield await stream.snapshot(start, tailer)
+        start += 1
+    async with aclosing(stream.versions(tailer, start, until)) as following:
+        async for version in following:
+            yield version
