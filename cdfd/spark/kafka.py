@@ -1,4 +1,4 @@
-"""Delivering to Kafka in executors: by the daemon's own sink, in parts that are delivered once (see `cdfd.sinks.kafka.transactions.parts`)."""
+"""Delivering to Kafka in executors: by the daemon's own sink, in parts that are delivered once."""
 
 from __future__ import annotations
 
