@@ -1,18 +1,20 @@
-"""Three nodes of which some die: replicas fall behind, and leaders change."""
+"""Three nodes of which some die: replicas fall behind, leaders change, and an unclean leader loses records."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from lake import rows
 
 from tests.chaos.faults import share, while_writing
 from tests.kafka.cluster import Cluster
-from tests.kafka.pipeline import Pipeline
+from tests.kafka.pipeline import Pipeline, do
 
-DEATHS, ELECTIONS = share(8, 2), share(4, 2)
+DEATHS, ELECTIONS, LOSSES = share(8, 2), share(4, 2), share(0.5, 1)
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chaos")]
 
@@ -70,3 +72,57 @@ def test_leaders_that_are_elected(cluster: Cluster, tmp_path: Path, name: str) -
             cluster.elect_preferred()
             assert daemon.running, daemon.log()
         daemon.stop()
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["daemon alive", "daemon restarted"])
+def test_records_that_an_unclean_leader_lost(needs_broker: None, tmp_path: Path, name: str, alive: bool) -> None:
+    """One node alone had the newest rows and the position after them. Delivery goes back to the position that is left."""
+    settings = {"unclean.leader.election.enable": "true", "transaction.state.log.min.isr": "1"}
+    with Cluster(3, controllers=[3], properties=settings) as cluster:
+        for number in range(LOSSES):
+            _lose(cluster, tmp_path / str(number), f"{name}-{number}", alive=alive)
+
+
+def _lose(cluster: Cluster, folder: Path, name: str, *, alive: bool) -> None:
+    config = {"min.insync.replicas": "1"}
+    pipeline = pipeline_of(cluster, folder, name, partitions=1, replication_factor=2, config=config)
+    pipeline.configure(progress={"ledger": str(pipeline.ledger), "interval": "10ms"})
+    table = pipeline.table()
+    do(table.insert(rows(1, 2, 3)))
+    topics = [
+        pipeline.topic,
+        f"_cdfd_progress.{name}",
+        f"{name}.schema",
+    ]  # brokers never elect unclean leaders of their own
+    first, second, _ = cluster.nodes
+    with ExitStack() as stack:
+        daemon = stack.enter_context(pipeline.daemon())
+        daemon.wait_for("at version")
+        pipeline.read(3)
+        cluster.place(topics, (1, 2))
+        do(table.insert(rows(4)))
+        pipeline.read(4)
+        second.kill()
+        pipeline.direct = cluster.running
+        for topic in topics:
+            cluster.await_in_sync(topic, [1])
+        do(table.insert(rows(5)))
+        do(table.insert(rows(6)))
+        assert len(pipeline.read(6, timeout=60)) == 6  # a producer may try a dead coordinator for 30 seconds
+        if not alive:
+            daemon.stop()
+        first.kill()
+        second.start()
+        pipeline.direct = cluster.running
+        for topic in topics:
+            cluster.await_leader(topic, second)
+        assert len(pipeline.read(4)) == 4, "nothing was lost: this test shows nothing"
+        cluster.start([first])
+        pipeline.direct = cluster.running
+        do(table.insert(rows(7)))
+        if not alive:
+            daemon = stack.enter_context(pipeline.daemon())
+        daemon.wait_for(lambda line: "although the ledger" in line["message"] and line["level"] == "warning")
+        pipeline.read(7, timeout=60)
+        daemon.stop()
+    assert pipeline.check() == 7
