@@ -25,13 +25,13 @@ from cdfd.commands.progress import named
 from cdfd.config import load, settings
 from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
-from cdfd.console.progress_line import Report, watched
+from cdfd.console.progress_line import ProgressLine, watched
 from cdfd.daemon import assembly
 from cdfd.daemon.engines import require_spark, spark_engine
-from cdfd.daemon.loop.admission import Turns
+from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.deliverer import Deliverer
 from cdfd.daemon.loop.large_versions import EmbeddedEngine, LargeVersions
-from cdfd.daemon.loop.monitor import Silence
+from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.daemon.supervision.signals import INTERRUPTED, Stopping
 from cdfd.errors import CdfdError, ConfigError, UnsupportedError
 from cdfd.jobs.assignment import Assignment, Engine
@@ -92,7 +92,7 @@ async def _run(config: Settings, table: settings.Table, request: Request) -> tup
 
 
 @dataclass(slots=True)
-class _Counts(Silence):
+class _Counts(NullMonitor):
     """The `Monitor` of a backfill: knows what counts."""
 
     rows: dict[str, int] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class Backfill:
             table_id = (await self._opened.log.header()).metadata.id
             async with self._engine() as engine, self._standing(job, table_id) as (sink, position):
                 await tailer.resume(position.table_id, position.basis, position.digest)
-                report = Report(logger, "published", self._opened.uri, terminal=watched(), clock=self._clock)
+                report = ProgressLine(logger, "published", self._opened.uri, terminal=watched(), clock=self._clock)
                 with contextlib.closing(report):
                     await self._deliver(job, position, tailer, self._deliverer(sink, engine, report))
 
@@ -229,7 +229,7 @@ class Backfill:
     @asynccontextmanager
     async def _engine(self) -> AsyncIterator[Engine]:
         if self._request.engine == "embedded":
-            yield EmbeddedEngine(Turns(1))
+            yield EmbeddedEngine(Admission(1))
             return
         async with spark_engine(self._config) as engine:
             yield engine
@@ -251,7 +251,7 @@ class Backfill:
                 logger.info("going on at %s", _where(position), extra={"table": self._opened.uri})
             yield sink, position
 
-    def _deliverer(self, sink: KafkaSink, engine: Engine, report: Report) -> Deliverer:
+    def _deliverer(self, sink: KafkaSink, engine: Engine, report: ProgressLine) -> Deliverer:
         return Deliverer(
             self._opened.uri,
             sink,
@@ -260,7 +260,7 @@ class Backfill:
             self._stop,
             self._counts,
             report,
-            Turns(1),
+            Admission(1),
             self._clock,
             self._large(sink, engine),
         )

@@ -16,7 +16,7 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.loop.feed import Policies
-from cdfd.daemon.loop.resuming import fit, from_position, recorded, resumed
+from cdfd.daemon.loop.resuming import check_fit, explain_gap, read_ledger, resumed
 from cdfd.errors import CdfdError
 from cdfd.progress.ledger import Ledger, LedgerEntry, app_id
 from cdfd.tables.table import Table
@@ -68,7 +68,7 @@ async def _look(found: Outlook, config: Settings, table: settings.Table, sink: S
     found.position = await sink.position(config, table)
     if config.progress.ledger.kind != "none":
         read = partial(ledger.position, app_id(config.pipeline, table.name))
-        found.entry, error = await recorded(read, ledger.uri, needed=found.position is None)
+        found.entry, error = await read_ledger(read, ledger.uri, needed=found.position is None)
         if error is not None:
             found.warnings.append(f"the ledger cannot be read: {error}")
     try:
@@ -77,7 +77,7 @@ async def _look(found: Outlook, config: Settings, table: settings.Table, sink: S
         if found.position is None:
             raise
     found.following = await _following(found, config, opened, policies, sink, ledger.uri)
-    with from_position() if found.position is not None else nullcontext():
+    with explain_gap() if found.position is not None else nullcontext():
         found.warnings += await try_from(opened, policies, found.following)
 
 
@@ -110,7 +110,7 @@ async def try_from(table: Table, policies: Policies, position: Position) -> list
     """Plan what a daemon would deliver first from a position on; what it would warn of.
 
     Raises:
-        CdfdError: what it would fail of: as `reach` says; the configuration does not fit the table there or as it is now; what comes next
+        CdfdError: what it would fail of: as `reach` says; the configuration does not fit the table there or as it is now; the next version
             cannot be planned.
     """
     with table.tailer() as tailer:
@@ -125,7 +125,9 @@ async def try_from(table: Table, policies: Policies, position: Position) -> list
         if position.phase == "stream":
             async with aclosing(stream.versions(tailer, position.version, newest.version)) as versions:
                 await anext(versions, None)
-    found = [fit(policies.columns, policies.key, policies.changes, header) for header in (there or newest, newest)]
+    found = [
+        check_fit(policies.columns, policies.key, policies.changes, header) for header in (there or newest, newest)
+    ]
     return list(dict.fromkeys(itertools.chain(*found)))
 
 

@@ -25,7 +25,7 @@ from cdfd.changes.execute import ChangeBatch, Execution, everything, named
 from cdfd.changes.ordered_pool import mapped
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.planning import bursts
-from cdfd.console.progress_line import Report, watched
+from cdfd.console.progress_line import ProgressLine, watched
 from cdfd.encoding.debezium import DebeziumEncoder
 from cdfd.encoding.json import LineEncoder
 from cdfd.errors import ConfigError, StorageError
@@ -146,7 +146,7 @@ class Writer:
         self._out = out
         self._debezium = DebeziumEncoder(table) if format == "debezium" else None
         self._flat = LineEncoder()
-        self._report = Report(logger, "written", table, terminal=terminal)
+        self._report = ProgressLine(logger, "written", table, terminal=terminal)
         self._stopped = False
 
     def begin(self, *, empty: bool) -> None:

@@ -20,7 +20,7 @@ IDLE_SECONDS = 2.0
 """After so long without rows the work before was another one."""
 
 
-class Report:
+class ProgressLine:
     """Counts rows and tells about them. Not for several threads at once.
 
     Args:

@@ -19,10 +19,10 @@ from cdfd.daemon import kafka
 from cdfd.daemon.engines import check_engine as check_engine
 from cdfd.daemon.engines import engine, large_versions
 from cdfd.daemon.ledgers import ledgers
-from cdfd.daemon.loop.admission import Turns
+from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.deliverer import PART_BYTES, Limits
 from cdfd.daemon.loop.feed import Feed, Policies
-from cdfd.daemon.loop.monitor import Monitor, Silence
+from cdfd.daemon.loop.monitor import Monitor, NullMonitor
 from cdfd.daemon.loop.recorder import Recorder
 from cdfd.encoding.json import LineEncoder
 from cdfd.errors import CdfdError, SinkError, UnsupportedError
@@ -56,7 +56,7 @@ class Shared:
         clock: time.
         recover_from_ledger: see `Policies`.
         ledger_of: the ledger of a table, None where there is none.
-        turns: of large deliveries.
+        admission: of large deliveries.
         arrivals: what watches folders.
         notifications: what hears of objects in S3; None where it is not configured.
         engine: of large versions.
@@ -67,7 +67,7 @@ class Shared:
     clock: Clock
     recover_from_ledger: bool
     ledger_of: Callable[[settings.Table], Ledger | None]
-    turns: Turns
+    admission: Admission
     arrivals: Arrivals
     notifications: Notifications | None
     engine: Engine
@@ -82,9 +82,9 @@ async def shared(config: Settings, clock: Clock, recover_from_ledger: bool = Fal
         ConfigError, UnsupportedError: the ledger's place cannot be opened, or an engine that cannot be used.
     """
     none = config.progress.ledger.kind == "none"
-    turns = Turns(LARGE_AT_A_TIME)
+    admission = Admission(LARGE_AT_A_TIME)
     async with (
-        engine(config, turns) as found,
+        engine(config, admission) as found,
         ledgers(config, clock) as ledger_of,
         notified(config, clock) as notifications,
     ):
@@ -94,7 +94,7 @@ async def shared(config: Settings, clock: Clock, recover_from_ledger: bool = Fal
                 clock,
                 recover_from_ledger,
                 (lambda _: None) if none else ledger_of,
-                turns,
+                admission,
                 arrivals,
                 notifications,
                 found,
@@ -159,7 +159,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                 limits(config),
                 recorder,
                 monitor,
-                shared.turns,
+                shared.admission,
                 sink_name(config),
                 terminal=watched() and len(config.tables) == 1,
                 large=large_versions(config, table, sink, shared.engine, stop, monitor),
@@ -234,7 +234,7 @@ async def open_sink(config: Settings, table: settings.Table, monitor: Monitor | 
             finally:
                 await sink.close()
         case KafkaSettings():
-            async with kafka.opened(config, config.sink, table, monitor or Silence()) as opened:
+            async with kafka.opened(config, config.sink, table, monitor or NullMonitor()) as opened:
                 yield opened
         case _:
             raise no_such_sink(config)

@@ -12,7 +12,7 @@ from cdfd.config import settings
 from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
 from cdfd.daemon.loop import spark_feed
-from cdfd.daemon.loop.admission import Turns
+from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.deliverer import PART_BYTES
 from cdfd.daemon.loop.large_versions import EmbeddedEngine, LargeVersions
 from cdfd.daemon.loop.monitor import Monitor
@@ -52,7 +52,7 @@ def require_spark() -> None:
 
 
 @asynccontextmanager
-async def engine(config: Settings, turns: Turns) -> AsyncIterator[Engine]:
+async def engine(config: Settings, admission: Admission) -> AsyncIterator[Engine]:
     """The engine of large versions, let go at the end. It looks for Spark with its first job.
 
     Raises:
@@ -60,7 +60,7 @@ async def engine(config: Settings, turns: Turns) -> AsyncIterator[Engine]:
     """
     check_engine(config)
     if config.engine.kind == "embedded":
-        yield EmbeddedEngine(turns)
+        yield EmbeddedEngine(admission)
         return
     async with spark_engine(config) as made:
         yield made

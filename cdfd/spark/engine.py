@@ -95,7 +95,7 @@ class _Running:
                 try:
                     results += tasks.run(spark, self._name, wave, self._work)
                 except CdfdError:
-                    self._sessions.look(spark)
+                    self._sessions.drop_if_dead(spark)
                     raise
                 log.info("%d of %d tasks done", len(results), len(self._items), extra={"job": self._name})
         return results

@@ -59,7 +59,7 @@ class Sessions:
             if session is not None:
                 _stop(session)
 
-    def look(self, session: SparkSession) -> None:
+    def drop_if_dead(self, session: SparkSession) -> None:
         """Let go of a session that is stopped, or whose JVM died: what is wrong with it stays wrong."""
         with self._lock:
             if session is not self._session or _lives(session):

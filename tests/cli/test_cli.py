@@ -124,7 +124,7 @@ class TestRun:
             daemon.log_line("completed")
             daemon.log_line("completed")
             drop_column(writer, "v")
-            failed = json.loads(daemon.log_line("trying again"))
+            failed = json.loads(daemon.log_line("retrying"))
             assert (failed["table"], failed["level"]) == ("orders", "error")
             assert "none of the columns v" in failed["message"]
             run(other.insert(rows(9)))
@@ -147,7 +147,7 @@ class TestRun:
         path = config(tmp_path, writer.storage.uri, {"sink": {"kind": "files", "path": str(small_disk / "out")}})
         with started("run", "-c", path) as daemon:
             for _ in range(3):
-                line = json.loads(daemon.log_line("trying again"))
+                line = json.loads(daemon.log_line("retrying"))
                 assert "No space left on device" in line["message"]
                 assert line["retry_in"] < 10
             ballast.unlink()
@@ -173,7 +173,7 @@ class TestRun:
             soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
             run(writer.insert(rows(9)))
-            line = json.loads(daemon.log_line("trying again"))
+            line = json.loads(daemon.log_line("retrying"))
             assert "Too many open files" in line["message"]
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
             wait_for(tmp_path / "out" / "orders" / f"{6:020d}.jsonl")

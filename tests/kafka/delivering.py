@@ -13,7 +13,7 @@ from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.config.settings import KafkaSink, Settings
 from cdfd.daemon import assembly, kafka
-from cdfd.daemon.loop.monitor import Silence
+from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.jobs.assignment import Engine
 from cdfd.tail.clock import SystemClock
 from tests.kafka.reading import Record, read_topic
@@ -101,7 +101,7 @@ class Delivering:
         return [json.loads(record.value or b"") for record in read_topic(self.servers, f"{self.name}.transactions")]
 
 
-class Noted(Silence):
+class Noted(NullMonitor):
     """Stops a loop at a version, and keeps what it was told."""
 
     def __init__(self, stop: asyncio.Event, newest: int) -> None:

@@ -70,7 +70,7 @@ def test_topics_deleted(pipeline: Pipeline, table: TableWriter, admin: KafkaAdmi
         line = without_rows.wait_for("was not there and is created anew", timeout=60)
         assert line["level"] == "warning"
         assert pipeline.topic in line["message"]
-        assert "is the topic still there" in without_rows.wait_for("trying again in")["message"]
+        assert "is the topic still there" in without_rows.wait_for("retrying in")["message"]
         assert ids(pipeline.read(2)) == [3, 4]
         without_rows.stop()
 
@@ -209,7 +209,7 @@ class TestSeveralTables:
             http={"listen": f"127.0.0.1:{port}"},
         )
         with pipeline.daemon() as daemon:
-            line = daemon.wait_for("trying again in")
+            line = daemon.wait_for("retrying in")
             assert data_file.name in line["message"]
             assert pipeline.check() == 3
             code, ready = get(port, "/readyz")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdfd.daemon.loop.admission import Turns
+from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.large_versions import EmbeddedEngine
 from tests.kafka.delivering import Delivering, contents, in_order
 from tests.kafka.shared import SharedBroker
@@ -23,7 +23,7 @@ def test_the_same_records(broker: SharedBroker, name: str, tmp_path: Path, seed:
         await delivering.deliver(newest)
         first = delivering.records()
         await delivering.forget()
-        await delivering.deliver(newest, EmbeddedEngine(Turns(1)))
+        await delivering.deliver(newest, EmbeddedEngine(Admission(1)))
         second = delivering.since(first)
         assert contents(second) == contents(first)
         assert first

@@ -91,7 +91,7 @@ def nothing_may_grow(daemon: Daemon) -> Iterator[None]:
 def the_ledger_complains(daemon: Daemon) -> None:
     line = daemon.wait_for("the ledger was not told")
     assert line["level"] == "warning"
-    assert "trying again in" in line["message"]
+    assert "retrying in" in line["message"]
 
 
 class TestCannotBeWritten:

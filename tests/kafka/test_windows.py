@@ -126,7 +126,7 @@ class TestConnectionLost:
     def test_nobody_there_at_the_start(self, proxied: Pipeline, proxy: Proxy, table: TableWriter) -> None:
         proxy.refuse()
         with proxied.daemon() as daemon:
-            line = daemon.wait_for("trying again in")
+            line = daemon.wait_for("retrying in")
             assert line["level"] == "error"
             assert proxy.address in line["message"]
             proxy.resume()
@@ -231,7 +231,7 @@ def test_an_answer_that_does_not_come(proxied: Pipeline, proxy: Proxy, table: Ta
         fault = proxy.next(END_TXN, "stalled")
         do(table.insert(some(3)))
         fault.wait()
-        daemon.wait_for("trying again in", timeout=60)
+        daemon.wait_for("retrying in", timeout=60)
         proxy.resume()
         daemon.wait_for("resuming at version", timeout=60)
         assert proxied.check() == 6

@@ -114,7 +114,7 @@ def test_a_store_that_fails_while_somebody_writes(make: Callable[..., Pipeline],
             until(lambda fault=fault: fault.times == 0)
         assert "SlowDown" in daemon.wait_for("asked again for up to 30 s")["message"]
         daemon.stop()
-    assert not daemon.has_said("trying again in"), daemon.log()
+    assert not daemon.has_said("retrying in"), daemon.log()
     assert pipeline.finish() > 0
 
 
@@ -126,7 +126,7 @@ def test_a_store_that_fails_for_longer(pipeline: Pipeline, proxy: Proxy) -> None
         assert pipeline.check() == 2
         proxy.faults = [Fault("answer", 9999, 503, "SlowDown", concerns=of_the_table)]
         do(table.insert(rows(3)))
-        line = daemon.wait_for("trying again in")
+        line = daemon.wait_for("retrying in")
         for expected in ("SlowDown", f"gave up after {DEADLINE:g} seconds", "_delta_log", "version 2"):
             assert expected in line["message"]
         assert line["level"] == "error"
@@ -170,7 +170,7 @@ def test_a_token_that_expires(
         assert pipeline.check() == 2
         proxy.faults = [Fault("answer", 9999, 400, "ExpiredToken", concerns=lambda asked: "old-key" in asked.key)]
         do(table.insert(rows(3)))
-        line = daemon.wait_for("trying again in")
+        line = daemon.wait_for("retrying in")
         assert "ExpiredToken" in line["message"]
         assert "provide new ones" in line["message"]
         write("new-key")

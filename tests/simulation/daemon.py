@@ -14,7 +14,7 @@ from cdfd.changes.read import TableFiles
 from cdfd.config import Settings, parse
 from cdfd.daemon.http.metrics import Metrics
 from cdfd.daemon.http.status import TableMonitor
-from cdfd.daemon.loop.admission import Turns
+from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.deliverer import Limits
 from cdfd.daemon.loop.feed import Feed, Policies
 from cdfd.daemon.loop.recorder import Recorder
@@ -180,7 +180,7 @@ class Daemon:
         self._recover = recover
         self._by_app = {app_id(PIPELINE, name): topic for name, topic in topics.items()}
         self._shared = self._ledger(ledger) if settled.ledger != "source" else None
-        self._turns = Turns(2)
+        self._admission = Admission(2)
         config, metrics = _configured()
         self.monitors = {
             table.name: Watchful(table, metrics.table(table.name), self.clock)
@@ -233,7 +233,7 @@ class Daemon:
                     settled.limits,
                     recorder if settled.ledger != "none" else None,
                     monitor,
-                    self._turns,
+                    self._admission,
                 )
             finally:
                 await sink.close()

@@ -64,7 +64,7 @@ def _recorded_before_delivered(feed: Feed, version: Any) -> None:
 
 async def _failure_taken_for_delivery(deliverer: Any, versions: Any, position: Position) -> int:
     try:
-        return await _together(deliverer, versions, position)
+        return await _deliver_whole(deliverer, versions, position)
     except delivering.SinkError:
         return len(versions)
 
@@ -74,8 +74,8 @@ def _one_too_far(stream: PlanStream, tailer: Tailer, start: int, until: int | No
 
 
 def _without_the_last_batch(batches: Any) -> Any:
-    for lot in _lots(batches):
-        yield lot if len(lot) == 1 else lot[:-1]
+    for chunk in _chunks(batches):
+        yield chunk if len(chunk) == 1 else chunk[:-1]
 
 
 def _ledger_taken_for_next(*arguments: Any) -> Start:
@@ -104,13 +104,13 @@ async def _true(*_: object) -> bool:
     return True
 
 
-_together, _versions, _lots = delivering.Deliverer._together, PlanStream.versions, delivering._lots
+_deliver_whole, _versions, _chunks = delivering.Deliverer._deliver_whole, PlanStream.versions, delivering._chunks
 _tasks = Execution._tasks
 PLANTED: dict[str, tuple[object, str, Callable[..., Any], str]] = {
     "the ledger is told before the commit": (Feed, "_note_schema", _recorded_before_delivered, "the ledger is told"),
-    "a failed delivery counts": (delivering.Deliverer, "_together", _failure_taken_for_delivery, ""),
+    "a failed delivery counts": (delivering.Deliverer, "_deliver_whole", _failure_taken_for_delivery, ""),
     "a version is left out": (PlanStream, "versions", _one_too_far, ""),
-    "the last batch is dropped": (delivering, "_lots", _without_the_last_batch, "has the rows"),
+    "the last batch is dropped": (delivering, "_chunks", _without_the_last_batch, "has the rows"),
     "another log is taken for the one that was read": (History, "confirm", _true, "has the rows"),
     "the ledger's version is taken for the next one": (resuming, "decide", _ledger_taken_for_next, ""),
     "a file is left out between parts": (Execution, "_tasks", _a_part_too_far, "has the"),

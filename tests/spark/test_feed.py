@@ -58,7 +58,7 @@ def test_killed_in_the_middle_and_a_schema_that_changes(pipeline: Pipeline) -> N
         do(table.add_column(pa.field("x", pa.int64())))
         do(table.delete(pc.field("id") == 8))
         last = pipeline.read(10 * VERSIONS + 12, timeout=WITHIN)
-        daemon.wait_for("the query is started anew")
+        daemon.wait_for("restarting the query")
         daemon.stop()
     (deleted,) = [each for record in last if (each := json.loads(record.value or b"{}")).get("id") == 8 and "x" in each]
     assert deleted["_change_type"] == "delete"

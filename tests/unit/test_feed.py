@@ -201,7 +201,7 @@ class TestParts:
             await delivery.write(pa.record_batch({"id": [7]}) if isinstance(place, MemoryPlace) else _row())
             await delivery.commit(Position("T", 2, 3, ordinal=1))
             await sink.close()
-            with pytest.raises(SinkError, match=r"3 files of this version are delivered, but it has 1.*version 2"):
+            with pytest.raises(SinkError, match=r"after 3 files of this version, but it has 1.*version 2"):
                 await feed(lake, place, clock, 2)
 
         run(scenario())

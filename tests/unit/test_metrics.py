@@ -61,8 +61,6 @@ def test_the_process_itself() -> None:
     assert [value for sample, value in found.items() if sample.startswith("cdfd_build_info{version=")] == [1]
     if sys.platform == "linux":
         assert found["process_resident_memory_bytes"] > 0
-    status.died("orders", "a bug")
-    assert measured(status, None)["cdfd_up"] == 0
 
 
 def test_a_delivery_counts_rows_versions_bytes_and_the_time_since_the_commit() -> None:

@@ -13,7 +13,7 @@ from cdfd.config import load, settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.ledgers import ledgers
-from cdfd.daemon.loop.monitor import Silence
+from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.errors import ConfigError, FencedError, SinkError
 from cdfd.progress.ledger import LedgerEntry, app_id
 from cdfd.sinks.files.folder import peek
@@ -63,7 +63,7 @@ class Shop:
             stop = asyncio.Event()
             async with (
                 assembly.shared(self.config, SystemClock()) as shared,
-                assembly.feed(shared, self.orders, stop, Silence()) as feed,
+                assembly.feed(shared, self.orders, stop, NullMonitor()) as feed,
             ):
                 running = asyncio.create_task(feed.run())
                 while (at := await asyncio.to_thread(peek, str(self.folder / "out/orders"))) is None or at.version < 5:

@@ -7,8 +7,8 @@ import pytest
 from feeding import MemoryPlace, feed
 from lake import Lake, manual_clock, table
 
-from cdfd.daemon.loop.admission import SMALL_BYTES, Turns
-from cdfd.daemon.loop.monitor import Silence
+from cdfd.daemon.loop.admission import SMALL_BYTES, Admission
+from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.daemon.loop.recorder import Recorder
 from cdfd.errors import CdfdError, StorageError
 from cdfd.progress.ledger import LedgerEntry, NoLedger
@@ -34,7 +34,7 @@ class Book(NoLedger):
         self.versions.append(version)
 
 
-class Told(Silence):
+class Told(NullMonitor):
     def __init__(self) -> None:
         self.errors: list[CdfdError] = []
         self.versions: list[int] = []
@@ -141,14 +141,14 @@ def test_a_recorder_that_dies_of_a_bug_ends_the_loop_whose_ledger_would_fall_beh
     run(scenario)
 
 
-class TestTurns:
-    def test_large_ones_take_turns_in_order_and_small_ones_do_not_wait(self) -> None:
+class TestAdmission:
+    def test_large_deliveries_run_in_order_and_small_ones_do_not_wait(self) -> None:
         async def scenario() -> None:
-            turns, order = Turns(1), []
+            admission, order = Admission(1), []
             go = asyncio.Event()
 
             async def deliver(name: str, size: int) -> None:
-                async with turns.turn(size):
+                async with admission.admit(size):
                     order.append(name)
                     if size > SMALL_BYTES:
                         await go.wait()
@@ -163,21 +163,21 @@ class TestTurns:
 
         run(scenario)
 
-    def test_one_that_hangs_gives_its_turn_away_and_takes_no_second_one_at_its_end(self) -> None:
+    def test_a_delivery_that_hangs_loses_its_slot_once(self) -> None:
         async def scenario() -> None:
-            turns, order = Turns(1, patience=0.01), []
+            admission, order = Admission(1, stall=0.01), []
             hang, moving = asyncio.Event(), asyncio.Event()
 
             async def hangs() -> None:
-                async with turns.turn(1 << 30):
+                async with admission.admit(1 << 30):
                     order.append("hangs")
                     await hang.wait()
 
             async def moves(name: str) -> None:
-                async with turns.turn(1 << 30) as moved:
+                async with admission.admit(1 << 30) as progressed:
                     order.append(name)
                     while not moving.is_set():
-                        moved()
+                        progressed()
                         await asyncio.sleep(0)
 
             hanging = asyncio.create_task(hangs())

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from cdfd.console.progress_line import LOG_SECONDS, Report
+from cdfd.console.progress_line import LOG_SECONDS, ProgressLine
 from cdfd.tail.clock import ManualClock
 
 
 def test_a_log_line_every_ten_seconds_of_long_work(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    report = Report(logging.getLogger("cdfd.test"), "delivered", "orders", clock=clock)
+    report = ProgressLine(logging.getLogger("cdfd.test"), "delivered", "orders", clock=clock)
     with caplog.at_level(logging.INFO, "cdfd.test"):
         for _ in range(25):
             clock.advance(1.0)
@@ -27,7 +27,7 @@ def test_a_log_line_every_ten_seconds_of_long_work(caplog: pytest.LogCaptureFixt
 
 def test_work_that_is_not_long_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    report = Report(logging.getLogger("cdfd.test"), "delivered", "orders", clock=clock)
+    report = ProgressLine(logging.getLogger("cdfd.test"), "delivered", "orders", clock=clock)
     with caplog.at_level(logging.INFO, "cdfd.test"):
         for version in range(20):
             clock.advance(LOG_SECONDS)
@@ -37,10 +37,10 @@ def test_work_that_is_not_long_says_nothing(caplog: pytest.LogCaptureFixture) ->
 
 PROGRAM = """
 import logging
-from cdfd.console.progress_line import Report
+from cdfd.console.progress_line import ProgressLine
 from cdfd.tail.clock import ManualClock
 clock = ManualClock()
-report = Report(logging.getLogger(), "written", "orders", terminal=True, clock=clock)
+report = ProgressLine(logging.getLogger(), "written", "orders", terminal=True, clock=clock)
 report.count(3, 1000)
 clock.advance(1.5)
 report.count(4, 234)
@@ -61,11 +61,11 @@ def test_a_bar_on_a_terminal() -> None:
 
 LOST = """
 import logging, sys
-from cdfd.console.progress_line import Report
+from cdfd.console.progress_line import ProgressLine
 from cdfd.tail.clock import ManualClock
 
 clock = ManualClock()
-report = Report(logging.getLogger("cdfd"), "delivered", "orders", terminal=True, clock=clock)
+report = ProgressLine(logging.getLogger("cdfd"), "delivered", "orders", terminal=True, clock=clock)
 sys.stdin.readline()
 for _ in range(5):
     clock.advance(1.5)

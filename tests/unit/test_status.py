@@ -41,31 +41,31 @@ def test_it_is_what_loops_talk_to(orders: TableMonitor) -> None:
 
 def test_lag_grows_while_nothing_happens_and_is_0_at_the_tip(orders: TableMonitor, clock: ManualClock) -> None:
     orders.started(at(4))
-    orders.saw(6)
-    orders.behind(version(4, NOW_MS - 5_000))
+    orders.found_version(6)
+    orders.oldest_pending(version(4, NOW_MS - 5_000))
     assert (orders.reading().lag_versions, orders.reading().lag_seconds) == (3, 5.0)
     clock.advance(60)
     assert orders.reading().lag_seconds == 65.0
     orders.committed(at(7), [version(4), version(5), version(6)], {"insert": 1}, 1)
     assert (orders.reading().lag_versions, orders.reading().lag_seconds) == (0, 0.0)
-    orders.waiting()
+    orders.at_tip()
     clock.advance(3600)
     assert (orders.reading().lag_versions, orders.reading().lag_seconds) == (0, 0.0)
 
 
 def test_between_two_deliveries_lag_does_not_drop_to_nothing(orders: TableMonitor) -> None:
     orders.started(at(4))
-    orders.saw(9)
-    orders.behind(version(4, NOW_MS - 60_000))
+    orders.found_version(9)
+    orders.oldest_pending(version(4, NOW_MS - 60_000))
     orders.committed(at(5), [version(4, NOW_MS - 60_000)], {"insert": 1}, 1)
     assert (orders.reading().lag_versions, orders.reading().lag_seconds) == (5, 60.0)
-    orders.behind(version(5, NOW_MS - 50_000))
+    orders.oldest_pending(version(5, NOW_MS - 50_000))
     assert orders.reading().lag_seconds == 50.0
 
 
 def test_lag_goes_on_through_failures(orders: TableMonitor, clock: ManualClock) -> None:
     orders.started(at(4))
-    orders.behind(version(4, NOW_MS))
+    orders.oldest_pending(version(4, NOW_MS))
     orders.failed(RETRIABLE, 5.0)
     clock.advance(5)
     assert orders.reading().lag_seconds == 5.0
@@ -77,50 +77,50 @@ def test_lag_goes_on_through_failures(orders: TableMonitor, clock: ManualClock) 
 def test_a_log_that_is_shorter_than_it_was_is_not_behind(orders: TableMonitor) -> None:
     """A backup was restored, of versions that were all delivered."""
     orders.started(at(4))
-    orders.saw(9)
+    orders.found_version(9)
     orders.failed(StorageError("timed out", retriable=True), 1.0)
     orders.started(at(4))
     assert orders.reading().table_version == 9
-    orders.waiting()
+    orders.at_tip()
     assert (orders.reading().table_version, orders.reading().lag_versions) == (3, 0)
 
 
 def test_a_delivery_whose_outcome_was_unknown_is_found_to_count(orders: TableMonitor) -> None:
     orders.started(at(4))
-    orders.behind(version(4, NOW_MS - 5_000))
+    orders.oldest_pending(version(4, NOW_MS - 5_000))
     orders.failed(RETRIABLE, 5.0)
     orders.started(at(5))
-    orders.waiting()
+    orders.at_tip()
     assert (orders.reading().lag_versions, orders.reading().lag_seconds) == (0, 0.0)
     assert orders.reading().delivered_version == 4
 
 
 def test_whoever_does_not_look_does_not_claim_to_be_at_the_tip(orders: TableMonitor) -> None:
     orders.started(at(4))
-    orders.waiting()
+    orders.at_tip()
     assert orders.reading().lag_seconds == 0.0
     orders.failed(StorageError("unreachable", retriable=True), 5.0)
     assert (orders.reading().lag_versions, orders.reading().lag_seconds) == (None, None)
     orders.started(at(4))
     assert orders.reading().lag_seconds is None
-    orders.saw(3)
+    orders.found_version(3)
     assert orders.reading().lag_seconds == 0.0
 
 
 def test_a_version_that_was_only_seen_ages_from_then_on(orders: TableMonitor, clock: ManualClock) -> None:
     orders.started(at(4))
-    orders.waiting()
-    orders.saw(4)
+    orders.at_tip()
+    orders.found_version(4)
     clock.advance(2)
     assert (orders.reading().lag_versions, orders.reading().lag_seconds) == (1, 2.0)
-    orders.behind(version(4, NOW_MS - 1_000))
+    orders.oldest_pending(version(4, NOW_MS - 1_000))
     assert orders.reading().lag_seconds == 3.0
 
 
 def test_a_snapshot_is_behind_until_it_is_delivered(orders: TableMonitor) -> None:
     orders.started(snapshot_at(9))
-    orders.saw(10)
-    orders.behind(version(9, NOW_MS - 1_000, "snapshot"))
+    orders.found_version(10)
+    orders.oldest_pending(version(9, NOW_MS - 1_000, "snapshot"))
     reading = orders.reading()
     assert (reading.state, reading.lag_versions, reading.lag_seconds) == ("snapshot", 2, 1.0)
     assert reading.delivered_version is None
@@ -131,14 +131,14 @@ def test_a_snapshot_is_behind_until_it_is_delivered(orders: TableMonitor) -> Non
 
 def test_commits_of_the_future_have_no_negative_age(orders: TableMonitor) -> None:
     orders.started(at(4))
-    orders.behind(version(4, NOW_MS + 60_000))
+    orders.oldest_pending(version(4, NOW_MS + 60_000))
     assert orders.reading().lag_seconds == 0.0
 
 
 def test_a_part_of_a_version_is_not_the_version(orders: TableMonitor) -> None:
     orders.started(at(4))
-    orders.saw(4)
-    orders.behind(version(4, NOW_MS - 2_000))
+    orders.found_version(4)
+    orders.oldest_pending(version(4, NOW_MS - 2_000))
     orders.committed(at(4, part=3), [], {"insert": 100}, 1)
     reading = orders.reading()
     assert (reading.delivered_version, reading.lag_versions, reading.lag_seconds) == (3, 1, 2.0)
@@ -153,8 +153,8 @@ def test_states(orders: TableMonitor) -> None:
         lambda: orders.started(snapshot_at(3)),
         lambda: orders.committed(snapshot_at(3, 1), [], {"insert": 1}, 1),
         lambda: orders.committed(at(4), [version(3, origin="snapshot")], {"insert": 1}, 1),
-        orders.waiting,
-        lambda: orders.behind(version(4)),
+        orders.at_tip,
+        lambda: orders.oldest_pending(version(4)),
         lambda: orders.failed(RETRIABLE, 1.0),
         lambda: orders.started(at(4)),
         lambda: orders.failed(RETRIABLE, None),
@@ -186,7 +186,7 @@ def test_paused_from_the_failure_until_something_is_delivered(status: Status, or
     orders.failed(RETRIABLE, 1.0)
     assert paused() == 1
     orders.started(at(4))
-    orders.behind(version(4))
+    orders.oldest_pending(version(4))
     assert paused() == 1
     orders.failed(RETRIABLE, 2.0)
     orders.started(at(4))
@@ -194,13 +194,13 @@ def test_paused_from_the_failure_until_something_is_delivered(status: Status, or
     assert paused() == 0
     orders.failed(RETRIABLE, 1.0)
     orders.started(at(5))
-    orders.waiting()
+    orders.at_tip()
     assert paused() == 0
 
 
 def test_an_error_that_the_loop_goes_on_after_pauses_nothing(status: Status, orders: TableMonitor) -> None:
     orders.started(at(4))
-    orders.waiting()
+    orders.at_tip()
     orders.error(StorageError("the ledger cannot be written"))
     assert measured(status)["cdfd_paused"] == 0
     assert orders.not_ready() is None
@@ -234,7 +234,7 @@ def test_errors_are_shown_in_so_many_characters(orders: TableMonitor) -> None:
 
 def test_a_table_is_ready_once_it_has_delivered(status: Status, orders: TableMonitor) -> None:
     status.table("customers").started(at(1))
-    status.table("customers").waiting()
+    status.table("customers").at_tip()
     assert status.not_ready() == {"orders": "not started yet"}
     orders.started(at(4))
     assert status.not_ready() == {"orders": "nothing is delivered yet"}
@@ -246,35 +246,25 @@ def test_a_table_is_ready_once_it_has_delivered(status: Status, orders: TableMon
 
 def test_a_table_at_the_tip_stays_ready_while_it_delivers_what_comes(orders: TableMonitor) -> None:
     orders.started(at(4))
-    orders.waiting()
-    orders.behind(version(4))
+    orders.at_tip()
+    orders.oldest_pending(version(4))
     assert orders.not_ready() is None
 
 
 def test_a_table_that_failed_is_ready_again_once_it_delivers(orders: TableMonitor, clock: ManualClock) -> None:
     orders.started(at(4))
-    orders.waiting()
+    orders.at_tip()
     orders.failed(RETRIABLE, 5.0)
     clock.advance(1)
-    assert orders.not_ready() == "tried again in 4.0 s: the broker is away"
+    assert orders.not_ready() == "retry in 4.0 s: the broker is away"
     orders.started(at(4))
-    assert orders.not_ready() == "being tried again after: the broker is away"
-    orders.waiting()
+    assert orders.not_ready() == "retrying after: the broker is away"
+    orders.at_tip()
     assert orders.not_ready() is None
     orders.failed(RETRIABLE, None)
-    assert orders.not_ready() == "failed, and is not tried again: the broker is away"
+    assert orders.not_ready() == "failed without a retry: the broker is away"
     orders.stopped()
     assert orders.not_ready() == "stopped"
-
-
-def test_a_loop_that_nobody_ended_is_neither_ready_nor_healthy(status: Status) -> None:
-    for name in ("orders", "customers"):
-        status.table(name).started(at(1))
-        status.table(name).waiting()
-    assert status.unhealthy() == {}
-    status.died("orders", "KeyError: 'x'")
-    assert status.unhealthy() == {"orders": "KeyError: 'x'"}
-    assert status.not_ready() == {"orders": "ended unexpectedly: KeyError: 'x'"}
 
 
 # The document
@@ -284,7 +274,7 @@ def test_the_document(status: Status, orders: TableMonitor, clock: ManualClock) 
     orders.started(at(4))
     orders.committed(at(5), [version(4)], {"insert": 3}, 10)
     orders.recorded(4)
-    orders.waiting()
+    orders.at_tip()
     clock.advance(90)
     document = status.document()
     assert (document["pipeline"], document["uptime_seconds"], document["ready"]) == ("shop", 90.0, False)

@@ -22,10 +22,10 @@ def test_what_was_delivered_and_what_is_behind() -> None:
     tables = status.tables()
     for table in tables:
         table.started(at(4))
-        table.waiting()
+        table.at_tip()
     assert summary.line() is None
-    tables[0].behind(version(4, NOW_MS - 1500))
-    tables[0].saw(6)
+    tables[0].oldest_pending(version(4, NOW_MS - 1500))
+    tables[0].found_version(6)
     tables[0].committed(at(5), [version(4)], {"insert": 3, "delete": 1}, 1)
     found = summary.line()
     assert found is not None
@@ -34,7 +34,7 @@ def test_what_was_delivered_and_what_is_behind() -> None:
         "delivered 1 version and 4 rows since the last such line; 2 versions behind, the oldest for "
     )
     tables[0].committed(at(7), [version(5), version(6)], {"insert": 1000}, 1)
-    tables[0].waiting()
+    tables[0].at_tip()
     assert str(summary.line()) == "delivered 2 versions and 1,000 rows since the last such line"
     assert summary.line() is None
     tables[1].failed(SinkError("no broker", retriable=True), 1.0)
@@ -48,7 +48,7 @@ def test_a_line_a_minute_when_there_is_something_to_say(caplog: pytest.LogCaptur
         async with summarised(status, clock):
             for table in status.tables():
                 table.started(at(4))
-                table.waiting()
+                table.at_tip()
             for count in (0, 1, 0, 2):
                 await clock.asleep()
                 if count:

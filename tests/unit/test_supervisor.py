@@ -14,7 +14,7 @@ from statuses import configuration
 
 from cdfd.console.logs import JsonFormatter, TextFormatter
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.loop.monitor import Monitor, Silence
+from cdfd.daemon.loop.monitor import Monitor, NullMonitor
 from cdfd.daemon.supervision.supervisor import LASTING_SECONDS, MAX_RETRY_SECONDS, Supervisor
 from cdfd.errors import CdfdError, ConfigError, DataError, FencedError, InternalError, SinkError
 from cdfd.tail.clock import ManualClock
@@ -31,7 +31,7 @@ def lasting() -> CdfdError:
 WITHIN = 20
 
 
-class Told(Silence):
+class Told(NullMonitor):
     def __init__(self) -> None:
         self.failures: list[tuple[CdfdError, float | None]] = []
         self.has_stopped = False
@@ -231,7 +231,7 @@ def test_whatever_one_table_raises_the_others_go_on(what: str, formatter: loggin
         for attempt in (1, 2, 3):
             await daemon.clock.asleep()
             assert daemon.begun == {"good": 1, "bad": attempt}
-            assert "tried again in" in status.not_ready()["orders"]
+            assert "retry in" in status.not_ready()["orders"]
             daemon.clock.advance(MAX_RETRY_SECONDS * 1.25)
             await settle()
         assert not task.done()

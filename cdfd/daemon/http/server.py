@@ -1,4 +1,4 @@
-"""Metrics, health and status over HTTP: reads what `Status` says, changes nothing."""
+"""Metrics, health and status over HTTP: serves `Status`, read-only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from cdfd.config import Listen
 from cdfd.console.escaping import as_json
 from cdfd.daemon.http import page
-from cdfd.daemon.http.connections import Names, answering_to, close_late_ones
+from cdfd.daemon.http.connections import AllowedHosts, close_overdue_connections, require_allowed_host
 from cdfd.daemon.http.metrics import CONTENT_TYPE
 from cdfd.daemon.http.status import Status
 from cdfd.errors import ConfigError, ListenError
@@ -24,11 +24,11 @@ from cdfd.errors import ConfigError, ListenError
 logger = logging.getLogger("cdfd.http")
 
 STOP_SECONDS = 0.5
-"""How long answers under way may take once the daemon stops."""
+"""How long current responses may take once the daemon stops."""
 
 
 def _ours(record: logging.LogRecord) -> bool:
-    # Whoever looks for open ports would fill the log: the server tells of everything that is no HTTP, with a traceback.
+    # The server logs a traceback for every request that is not HTTP. A port scanner would fill the log.
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
@@ -40,29 +40,29 @@ Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 @asynccontextmanager
 async def serve(listen: Listen | None, status: Status, hosts: Sequence[str] = ()) -> AsyncIterator[Listen | None]:
-    """Answer until the block ends; the address that is listened at, with the port that port 0 became. None: no server, for None.
+    """Serve until the block ends. Yields the address with the actual port, or None without a server.
 
     Args:
-        listen: where.
-        status: what is told.
-        hosts: host names that are answered to, besides the machine's own; see `Names`.
+        listen: the address; None: no server. With port 0, the system chooses a port.
+        status: the status to serve.
+        hosts: accepted host names besides the machine's own; see `AllowedHosts`.
 
     Raises:
         ListenError: another process listens at the address.
-        ConfigError: the address cannot be listened at.
+        ConfigError: the server cannot listen at the address.
     """
     if listen is None:
         yield None
         return
     writer = ThreadPoolExecutor(1, "cdfd-metrics")
-    application = _application(status, writer, Names([listen.host, *hosts]))
+    application = _application(status, writer, AllowedHosts([listen.host, *hosts]))
     runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
     closing: asyncio.Task[None] | None = None
     try:
         await runner.setup()
         await _bind(runner, listen)
         assert runner.server is not None
-        closing = asyncio.create_task(close_late_ones(runner.server), name="cdfd-http-connections")
+        closing = asyncio.create_task(close_overdue_connections(runner.server), name="cdfd-http-connections")
         bound = Listen(*runner.addresses[0][:2])
         logger.info("metrics, health and status at http://%s", bound)
         yield bound
@@ -76,27 +76,26 @@ async def serve(listen: Listen | None, status: Status, hosts: Sequence[str] = ()
 async def _bind(runner: web.AppRunner, listen: Listen) -> None:
     try:
         await web.TCPSite(runner, listen.host, listen.port).start()
-    except (OSError, UnicodeError) as error:  # UnicodeError: a host that no name can be
+    except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         what, hint = (
             f"cannot listen at {listen}: {reason}",
             "Set `http.listen` to another address, or to null for no server",
         )
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            # Perhaps a daemon that is about to stop: a supervisor may restart this one.
-            raise ListenError(what, hint=f"Stop what listens there. {hint}", retriable=True) from error
+            # Perhaps another daemon is about to stop, so a supervisor may restart this one.
+            raise ListenError(what, hint=f"Stop the process that listens there. {hint}", retriable=True) from error
         raise ConfigError(what, hint=hint) from error
 
 
-def _application(status: Status, writer: Executor, names: Names) -> web.Application:
+def _application(status: Status, writer: Executor, names: AllowedHosts) -> web.Application:
     async def metrics(_: web.Request) -> web.Response:
-        # Deliveries do not wait for many tables' metrics. The loop's own threads may all wait for a broker, just when somebody asks why.
+        # In a thread of its own: rendering many tables must not delay deliveries, and the loop's threads may all wait for a broker.
         text = await asyncio.get_running_loop().run_in_executor(writer, status.metrics())
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
     async def health(_: web.Request) -> web.Response:
-        ended = status.unhealthy()
-        return _json({"healthy": not ended, "ended": ended}, 503 if ended else 200)
+        return _json(status.health(), 200)
 
     async def readiness(_: web.Request) -> web.Response:
         not_ready = status.not_ready()
@@ -106,7 +105,7 @@ def _application(status: Status, writer: Executor, names: Names) -> web.Applicat
         return _json(status.document(), 200)
 
     async def for_people(_: web.Request) -> web.Response:
-        # Names of files may hold what is no UTF-8.
+        # AllowedHosts of files may hold what is no UTF-8.
         body = page.render(status.document()).encode("utf-8", "backslashreplace")
         headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": page.POLICY}
         return web.Response(body=body, headers=headers)
@@ -118,7 +117,7 @@ def _application(status: Status, writer: Executor, names: Names) -> web.Applicat
         "/readyz": readiness,
         "/status": everything,
     }
-    application = web.Application(middlewares=[answering_to(names)])
+    application = web.Application(middlewares=[require_allowed_host(names)])
     application.on_response_prepare.append(_set_headers)
     application.add_routes([web.get(path, handler) for path, handler in handlers.items()])
     return application
@@ -131,11 +130,11 @@ async def _set_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["Referrer-Policy"] = "no-referrer"
     response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
     response.headers["Server"] = "cdfd"
-    # A connection for each request: none is kept while nothing is asked. The header is made before this is called.
+    # One request for each connection, so that no idle connection stays open. aiohttp has made the header before this call.
     response.force_close()
     response.headers["Connection"] = "close"
 
 
 def _json(document: Mapping[str, Any], status: int) -> web.Response:
-    # ASCII: names of files may hold what is no UTF-8.
+    # ASCII, because file names may contain bytes that are not UTF-8.
     return web.Response(text=f"{as_json(document, indent=2)}\n", status=status, content_type="application/json")

@@ -1,6 +1,6 @@
-"""Where each table stands: what its loop tells, kept for metrics, `/status`, `/readyz` and `/healthz`.
+"""The status of each table, from the events of its loop, for metrics, `/status` and `/readyz`.
 
-Nothing here is a fact of its own; lag and age are worked out when somebody asks, so that they are true while nothing happens, too.
+Lag and age are computed at each request, so that they also grow while nothing happens.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.console.escaping import LONGEST_LINE, shortened
 from cdfd.daemon.http.metrics import CHANGE_TYPES, OTHER, Metrics, Reading, State, TableMetrics
+from cdfd.daemon.loop.monitor import Monitor
 from cdfd.errors import CdfdError
 from cdfd.tail.clock import Clock, SystemClock
 
 
 @dataclass(frozen=True, slots=True)
-class Mishap:
+class LastError:
     """The last error of a table.
 
     Attributes:
-        error: what it was.
-        at_ms: when, since the Unix epoch.
-        retry_at: when the loop is started anew, by the monotonic clock; None where it goes on or will not be.
+        error: the error.
+        at_ms: time in milliseconds since the Unix epoch.
+        retry_at: time of the restart, by the monotonic clock; None if the loop continues, or does not restart.
     """
 
     error: CdfdError
@@ -38,62 +39,61 @@ class Mishap:
     retry_at: float | None = None
 
 
-class TableMonitor:
-    """The `Monitor` of one table: listens to its loop, and answers where the table stands.
+class TableMonitor(Monitor):
+    """The `Monitor` of one table: receives the events of its loop and answers requests for its status.
 
     Args:
         table: of the configuration.
         metrics: of that table.
-        clock: time.
+        clock: the source of time.
     """
 
     def __init__(self, table: settings.Table, metrics: TableMetrics, clock: Clock) -> None:
         self.table = table
-        self.stage = metrics.stage  # of the port: called often, and from any thread
         self._metrics = metrics
         self._clock = clock
         self._state: State = "starting"
         self._position: Position | None = None
         self._delivered: int | None = None
         self._newest: int | None = None
-        self._seen = -1  # the newest since the loop began: before it did, the log may have been a longer one
-        self._recorded: int | None = None
-        self._oldest: tuple[int, int] | None = None  # version and timestamp in ms of the oldest that is not delivered
-        self._watching = False  # whether there being nothing older means that there is nothing
-        self._arrived = False  # delivered, or at the tip, once since the start
+        self._newest_since_start = -1  # since the loop's start: the log may have been longer before
+        self._ledger_version: int | None = None
+        self._oldest: tuple[int, int] | None = None  # version and timestamp (ms) of the oldest pending version
+        self._lag_known = False  # whether no oldest pending version means no lag
+        self._was_ready = False  # whether the table delivered, or was at the tip, since the start
         self._paused = False
         self._delivered_ms: int | None = None
         self._rows: Counter[str] = Counter(dict.fromkeys(CHANGE_TYPES, 0))
         self._commits = 0
-        self._mishap: Mishap | None = None
+        self._last_error: LastError | None = None
 
     def started(self, position: Position) -> None:
-        """The loop delivers from here on."""
+        """The loop delivers from `position` on."""
         self._move(position)
         self._state = _state_at(position)
-        self._watching = False
-        self._seen = -1
+        self._lag_known = False
+        self._newest_since_start = -1
 
-    def saw(self, newest: int) -> None:
+    def found_version(self, newest: int) -> None:
         """The table has this version."""
         self._note(newest)
-        self._watching = True
+        self._lag_known = True
         if self._oldest is None and self._position is not None and self._position.version <= newest:
-            # Until the loop has read it, its age is what is certain.
+            # The version's own timestamp is unknown until the loop reads it.
             self._oldest = (self._position.version, self._clock.now_ms())
 
-    def waiting(self) -> None:
-        """All versions that are known are delivered."""
+    def at_tip(self) -> None:
+        """All known versions are delivered."""
         self._state = "at_tip"
-        self._watching = self._arrived = True
+        self._lag_known = self._was_ready = True
         self._paused = False
         self._oldest = None
         if self._position is not None and self._position.version > 0:
-            self._newest = max(self._position.version - 1, self._seen)
+            self._newest = max(self._position.version - 1, self._newest_since_start)
 
-    def behind(self, version: Version) -> None:
+    def oldest_pending(self, version: Version) -> None:
         """This is the oldest version that is not delivered."""
-        self._watching = True
+        self._lag_known = True
         self._oldest = (version.plan.version, version.plan.timestamp_ms)
         self._note(version.plan.version)
         self._state = "snapshot" if version.plan.origin == "snapshot" else "catching_up"
@@ -101,7 +101,7 @@ class TableMonitor:
     def committed(
         self, following: Position, versions: Sequence[Version], rows: Mapping[str, int], bytes_read: int
     ) -> None:
-        """A delivery counts now. One without rows and versions only makes the first position durable."""
+        """A delivery is committed. A delivery without rows and versions only stores the first position."""
         now_ms = self._clock.now_ms()
         changes = [version.plan for version in versions if version.plan.origin != "snapshot"]
         self._metrics.committed(rows, len(changes), bytes_read)
@@ -118,43 +118,47 @@ class TableMonitor:
             last = versions[-1].plan
             newest = self._note(last.version)
             if self._oldest is None and newest > last.version:
-                # The next one is no older than this; the loop says exactly in a moment.
+                # The next version is not older than this one. The loop reports its timestamp soon.
                 self._oldest = (following.version, last.timestamp_ms)
         if versions or any(rows.values()):
-            self._arrived = True
+            self._was_ready = True
             self._paused = False
             self._delivered_ms = now_ms
 
+    def stage(self, name: str, seconds: float) -> None:
+        """Duration of one stage of a delivery. Called from any thread."""
+        self._metrics.stage(name, seconds)
+
     def aborted(self) -> None:
-        """A delivery was dropped."""
+        """A delivery is aborted."""
         self._metrics.aborted()
 
     def recorded(self, version: int) -> None:
-        """The ledger knows that this version is delivered."""
-        self._recorded = version
+        """The ledger records this version as delivered."""
+        self._ledger_version = version
 
     def error(self, error: CdfdError) -> None:
-        """Something went wrong that the loop goes on after."""
+        """An error that does not stop the loop."""
         self._metrics.error(error)
-        self._mishap = Mishap(error, self._clock.now_ms())
+        self._last_error = LastError(error, self._clock.now_ms())
 
     def failed(self, error: CdfdError, retry_in: float | None) -> None:
-        """The loop ended, and is started anew after so many seconds, or not at all."""
+        """An error stopped the loop. It restarts after `retry_in` seconds; None: it does not restart."""
         self._metrics.error(error)
         retry_at = None if retry_in is None else self._clock.monotonic() + retry_in
-        self._mishap = Mishap(error, self._clock.now_ms(), retry_at)
+        self._last_error = LastError(error, self._clock.now_ms(), retry_at)
         self._state = "failed" if retry_in is None else "backing_off"
         self._paused = True
-        self._watching = False
+        self._lag_known = False
 
     def stopped(self) -> None:
-        """The loop has ended because it was told to."""
+        """The loop stopped on request."""
         self._state = "stopped"
-        self._watching = False
+        self._lag_known = False
 
     @property
     def commits(self) -> int:
-        """Versions delivered whole since the start."""
+        """Versions delivered since the start."""
         return self._commits
 
     @property
@@ -163,10 +167,10 @@ class TableMonitor:
         return self._rows.total()
 
     def reading(self) -> Reading:
-        """Where the table stands now."""
+        """The status of the table at this moment."""
         position, newest = self._position, self._newest
         lag_versions, lag_seconds = None, None
-        if position is not None and newest is not None and (self._oldest is not None or self._watching):
+        if position is not None and newest is not None and (self._oldest is not None or self._lag_known):
             lag_versions = max(0, newest + 1 - position.version)
             lag_seconds = 0.0
             if self._oldest is not None:
@@ -177,29 +181,29 @@ class TableMonitor:
             paused=self._paused,
             delivered_version=self._delivered,
             table_version=newest,
-            ledger_version=self._recorded,
+            ledger_version=self._ledger_version,
             lag_versions=lag_versions,
             lag_seconds=lag_seconds,
             delivered_at=None if self._delivered_ms is None else self._delivered_ms / 1000,
         )
 
     def not_ready(self) -> str | None:
-        """Why consumers should not count on this table yet; None where they may."""
-        what = "" if self._mishap is None else _short(self._mishap.error.what)
+        """Why this table is not ready; None if it is."""
+        what = "" if self._last_error is None else _short(self._last_error.error.what)
         if self._state == "failed":
-            return f"failed, and is not tried again: {what}"
+            return f"failed without a retry: {what}"
         if self._state == "backing_off":
-            return f"tried again in {self._retry_in() or 0:.1f} s: {what}"
+            return f"retry in {self._retry_in() or 0:.1f} s: {what}"
         if self._state == "stopped":
             return "stopped"
         if self._paused:
-            return f"being tried again after: {what}"
-        if self._arrived:
+            return f"retrying after: {what}"
+        if self._was_ready:
             return None
         return "not started yet" if self._state == "starting" else "nothing is delivered yet"
 
     def document(self) -> dict[str, Any]:
-        """All there is to know, as JSON has it."""
+        """The table's part of `/status`, as JSON values."""
         reading, why = self.reading(), self.not_ready()
         return {
             "uri": self.table.uri,
@@ -217,12 +221,12 @@ class TableMonitor:
             "last_delivery": None if self._delivered_ms is None else _iso(self._delivered_ms),
             "rows": dict(self._rows),
             "commits": self._commits,
-            "last_error": None if self._mishap is None else self._describe(self._mishap),
+            "last_error": None if self._last_error is None else self._describe(self._last_error),
         }
 
     def _note(self, version: int) -> int:
-        """The table has this version; the newest that is known."""
-        self._seen = max(version, self._seen)
+        """Note that the table has this version; the newest known version."""
+        self._newest_since_start = max(version, self._newest_since_start)
         self._newest = max(version, self._newest or 0)
         return self._newest
 
@@ -234,17 +238,17 @@ class TableMonitor:
             self._oldest = None
 
     def _retry_in(self) -> float | None:
-        """Seconds until the loop is started anew, None where that is not what it waits for."""
-        if self._state != "backing_off" or self._mishap is None or self._mishap.retry_at is None:
+        """Seconds until the loop restarts; None if it does not wait for a restart."""
+        if self._state != "backing_off" or self._last_error is None or self._last_error.retry_at is None:
             return None
-        return max(0.0, round(self._mishap.retry_at - self._clock.monotonic(), 1))
+        return max(0.0, round(self._last_error.retry_at - self._clock.monotonic(), 1))
 
-    def _describe(self, mishap: Mishap) -> dict[str, Any]:
-        error = mishap.error
+    def _describe(self, last_error: LastError) -> dict[str, Any]:
+        error = last_error.error
         return {
             "what": _short(error.what),
             "family": error.family,
-            "at": _iso(mishap.at_ms),
+            "at": _iso(last_error.at_ms),
             "retry_in": self._retry_in(),
             "version": error.version,
             "path": None if error.path is None else _short(error.path),
@@ -253,18 +257,18 @@ class TableMonitor:
 
 
 class Status:
-    """Everything that a daemon tells of itself.
+    """The status of a daemon: its metrics, its readiness and its `/status` document.
 
     Args:
-        config: of the daemon; secrets are left out of all that is told.
-        clock: time.
+        config: of the daemon. No document contains its secrets.
+        clock: the source of time.
     """
 
     def __init__(self, config: Settings, clock: Clock | None = None) -> None:
         self._config = config
         self._clock = clock or SystemClock()
         self._started_ms, self._started = self._clock.now_ms(), self._clock.monotonic()
-        self._dead: dict[str, str] = {}
+
         self._metrics = metrics = Metrics(__version__)
         self._tables = {
             table.name: TableMonitor(table, metrics.table(table.name), self._clock) for table in config.tables
@@ -278,31 +282,26 @@ class Status:
         """The monitors of all tables."""
         return tuple(self._tables.values())
 
-    def died(self, loop: str, why: str) -> None:
-        """A loop (a table's name, or of something else) has ended that nobody had ended: `/healthz` says so from now on."""
-        self._dead[loop] = _short(why)
-
     def metrics(self) -> Callable[[], bytes]:
-        """`/metrics` of this moment; what is returned writes it out, in any thread."""
-        return partial(self._metrics.render, [table.reading() for table in self._tables.values()], up=not self._dead)
+        """A function that renders `/metrics` of this moment, in any thread."""
+        return partial(self._metrics.render, [table.reading() for table in self._tables.values()])
 
-    def unhealthy(self) -> Mapping[str, str]:
-        """The loops that ended unexpectedly, and why."""
-        return dict(self._dead)
+    def health(self) -> Mapping[str, Any]:
+        """`/healthz`, as JSON values. A daemon that answers is healthy: it ends as soon as a loop ends unexpectedly."""
+        return {"healthy": True, "ended": {}}
 
     def not_ready(self) -> Mapping[str, str]:
-        """The tables that consumers should not count on yet, and why."""
-        found = {name: why for name, table in self._tables.items() if (why := table.not_ready()) is not None}
-        return found | {name: f"ended unexpectedly: {why}" for name, why in self._dead.items()}
+        """The tables that are not ready, and why."""
+        return {name: why for name, table in self._tables.items() if (why := table.not_ready()) is not None}
 
     def document(self) -> dict[str, Any]:
-        """`/status`, as JSON has it."""
+        """`/status`, as JSON values."""
         return {
             "cdfd": __version__,
             "pipeline": self._config.pipeline,
             "started": _iso(self._started_ms),
             "uptime_seconds": round(self._clock.monotonic() - self._started, 3),
-            "healthy": not self._dead,
+            "healthy": True,
             "ready": not self.not_ready(),
             "tables": {name: table.document() for name, table in self._tables.items()},
             "configuration": self._config.public(),
@@ -314,7 +313,7 @@ def _state_at(position: Position) -> State:
 
 
 def _short(text: str) -> str:
-    """What comes from a log or a broker may be of any length. JSON is data: nothing in it is escaped twice."""
+    """Shorten text from a log or a broker, which may have any length. JSON needs no other escaping."""
     return shortened(text, LONGEST_LINE)
 
 

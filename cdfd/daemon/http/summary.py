@@ -1,4 +1,4 @@
-"""A line of the log each minute: what was delivered since the line before, and how far behind the tables are."""
+"""A log line each minute: deliveries since the previous line, and the lag of all tables."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What to say.
+    """One summary line.
 
     Attributes:
-        versions, rows: delivered since the line before.
-        lag_versions: that are seen and not delivered, of all tables.
-        lag_seconds: age of the oldest of them.
-        not_ready: tables that do not deliver.
+        versions, rows: delivered since the previous line.
+        lag_versions: undelivered versions of all tables.
+        lag_seconds: age of the oldest undelivered commit.
+        not_ready: number of tables that are not ready.
     """
 
     versions: int
@@ -45,7 +45,7 @@ class Line:
 
 
 class Summary:
-    """Remembers what was said last.
+    """Computes summary lines from the totals at the previous line.
 
     Args:
         status: of the daemon.
@@ -56,7 +56,7 @@ class Summary:
         self._versions = self._rows = 0
 
     def line(self) -> Line | None:
-        """What there is to say now, None where nothing was delivered and nothing is to be."""
+        """The next line; None if nothing was delivered and there is no lag."""
         tables = self._status.tables()
         versions, rows = sum(each.commits for each in tables), sum(each.rows for each in tables)
         readings = [each.reading() for each in tables]
@@ -71,7 +71,7 @@ class Summary:
         return line if line.versions or line.rows or line.lag_versions or line.not_ready else None
 
     async def run(self, clock: Clock) -> None:
-        """Say it each minute, for ever."""
+        """Log a line each minute, forever."""
         while True:
             await clock.sleep(SECONDS)
             line = self.line()
@@ -82,7 +82,7 @@ class Summary:
 
 @asynccontextmanager
 async def summarised(status: Status, clock: Clock) -> AsyncIterator[None]:
-    """Log such lines meanwhile."""
+    """Log summary lines until the block ends."""
     task = asyncio.create_task(Summary(status).run(clock), name="summary")
     try:
         yield

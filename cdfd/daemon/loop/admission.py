@@ -1,4 +1,4 @@
-"""Fairness and bounded memory among the tables of a daemon: large deliveries take turns, small ones do not wait."""
+"""Admission control among the tables of a daemon: large deliveries queue for a slot, small ones start at once."""
 
 from __future__ import annotations
 
@@ -6,60 +6,60 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-PATIENCE_SECONDS = 60.0
-"""After so long without progress a delivery gives its turn away: a store or a broker of one table that hangs must not stop the others."""
+STALL_SECONDS = 60.0
+"""A delivery without progress for this long loses its slot: a store or broker of one table that hangs must not stop the other tables."""
 SMALL_BYTES = 1 << 20
-"""Bytes of files that are read without a turn: the changes of a table that is followed."""
+"""Deliveries of at most this many bytes of files need no slot. Most deliveries of a followed table are that small."""
 
 
-class Turns:
-    """At most so many large deliveries at a time, in the order in which they asked.
+class Admission:
+    """Admits a limited number of large deliveries at a time, in order of request.
 
-    What a delivery needs of memory is bounded, and so is what all of them need. A table that has much to deliver asks again for each
-    of its deliveries: others come in between. A delivery that makes no progress keeps its memory, but not its turn.
+    The limit bounds the memory of all deliveries together. A table with a backlog requests a slot for each delivery, so that other
+    tables get their share. A delivery that stalls keeps its memory, but loses its slot.
 
     Args:
-        limit: how many.
-        patience: seconds without progress after which a turn ends.
+        limit: large deliveries at a time.
+        stall: seconds without progress after which a delivery loses its slot.
     """
 
-    def __init__(self, limit: int, patience: float = PATIENCE_SECONDS) -> None:
-        self._free = asyncio.Semaphore(limit)
-        self._patience = patience
+    def __init__(self, limit: int, stall: float = STALL_SECONDS) -> None:
+        self._slots = asyncio.Semaphore(limit)
+        self._stall = stall
 
     @asynccontextmanager
-    async def turn(self, size: int) -> AsyncIterator[Callable[[], None]]:
-        """Wait for a turn for a delivery of `size` bytes of files; the function that the delivery calls after each progress."""
+    async def admit(self, size: int) -> AsyncIterator[Callable[[], None]]:
+        """Wait for a slot for a delivery of `size` bytes of files. Yields a function to call after each progress."""
         if size <= SMALL_BYTES:
-            yield _no_turn
+            yield _no_slot
             return
-        await self._free.acquire()
-        turn = _Turn(self._free.release, self._patience)
+        await self._slots.acquire()
+        slot = _Slot(self._slots.release, self._stall)
         try:
-            yield turn.moved
+            yield slot.progressed
         finally:
-            turn.end()
+            slot.free()
 
 
-def _no_turn() -> None:
-    """A small delivery has no turn to keep."""
+def _no_slot() -> None:
+    """A small delivery has no slot to lose."""
 
 
-class _Turn:
-    """A turn, until its end or until it was not used for a while."""
+class _Slot:
+    """A slot that frees itself after a stall."""
 
-    def __init__(self, release: Callable[[], None], patience: float) -> None:
+    def __init__(self, release: Callable[[], None], stall: float) -> None:
         self._release = release
-        self._patience = patience
+        self._stall = stall
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = self._loop.call_later(patience, self.end)
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(stall, self.free)
 
-    def moved(self) -> None:
+    def progressed(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = self._loop.call_later(self._patience, self.end)
+            self._timer = self._loop.call_later(self._stall, self.free)
 
-    def end(self) -> None:
+    def free(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

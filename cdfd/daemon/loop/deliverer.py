@@ -1,4 +1,4 @@
-"""Versions into deliveries: several small ones in one, a large one in parts."""
+"""Versions to deliveries: one delivery for several small versions, or several parts for a large version."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cdfd.changes.parts import parts
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
-from cdfd.console.progress_line import Report
-from cdfd.daemon.loop.admission import Turns
+from cdfd.console.progress_line import ProgressLine
+from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.large_versions import LargeVersions
 from cdfd.daemon.loop.monitor import Monitor
 from cdfd.encoding.side import RowCounts
@@ -23,18 +23,18 @@ from cdfd.sinks.base import Delivery, Sink
 from cdfd.tail.clock import Clock
 
 PART_BYTES = 128 << 20
-"""Bytes of files from which a version is delivered in parts, where nothing else is said."""
-_LOT_BATCHES = 64
-_LOT_BYTES = 256 << 10
+"""Default size of a part: a version with more bytes of files is delivered in parts."""
+_CHUNK_BATCHES = 64
+_CHUNK_BYTES = 256 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one delivery may hold.
+    """Limits of one delivery.
 
     Attributes:
-        part_bytes: bytes of files from which a version is delivered in parts. Another value after a restart is no harm: parts are file scans.
-        max_rows, max_bytes, max_seconds: of several versions in one delivery; the bytes are those of the files.
+        part_bytes: bytes of files of a part. You can change it between restarts, because a part is a number of file scans.
+        max_rows, max_bytes, max_seconds: limits of a delivery of several versions; the bytes are those of their files.
     """
 
     part_bytes: int = PART_BYTES
@@ -49,15 +49,15 @@ class Deliverer:
 
     Attributes:
         table: its URI, for messages.
-        sink: where they go.
-        execution: how files are read.
-        limits: of a delivery.
-        stop: where it is set, a delivery of several versions, or a version in parts, ends early.
-        monitor: is told of deliveries.
-        report: counts rows for people.
-        turns: large deliveries wait for theirs.
-        clock: time.
-        large: where versions go that are too large for this process; None where there is no such place.
+        sink: receives the rows.
+        execution: reads the files.
+        limits: of one delivery.
+        stop: once set, a delivery of several versions ends after the current one, and a version in parts after the current part.
+        monitor: receives the events of deliveries.
+        report: shows progress to people.
+        admission: large deliveries wait for a slot.
+        clock: the source of time.
+        large: delivers versions that are too large for this process; None if there is no such engine.
     """
 
     table: str
@@ -66,44 +66,44 @@ class Deliverer:
     limits: Limits
     stop: asyncio.Event
     monitor: Monitor
-    report: Report
-    turns: Turns
+    report: ProgressLine
+    admission: Admission
     clock: Clock
     large: LargeVersions | None = None
 
     @property
-    def half_delivered(self) -> bool:
-        """Whether a part of the version where the sink stands may be delivered already, beyond what its position says."""
+    def partly_delivered(self) -> bool:
+        """Whether parts of the version at the sink's position may be delivered, although the position does not say so."""
         return self.large is not None and self.large.begun
 
     async def deliver(self, versions: Sequence[Version], position: Position) -> int:
-        """Deliver what stands at `position`: the first of `versions`, and of those after it as many as go with it.
+        """Deliver the first of `versions`, which is at `position`, and as many of the following ones as fit into the same delivery.
 
         Returns:
-            How many are delivered whole; 0 where a stop came between two parts of the first.
+            The number of versions that are now delivered; 0 if a stop came between two parts of the first one.
         """
         first = versions[0]
         plan, part = first.plan, position.part
         if part > len(plan.scans):
             raise SinkError(
-                f"{part} files of this version are delivered, but it has {len(plan.scans)} to read",
+                f"the position is after {part} files of this version, but it has {len(plan.scans)} files to read",
                 table=self.table,
                 version=plan.version,
-                hint="Put `changes` back to what it was, or deliver into an empty sink",
+                hint="Restore the previous value of `changes`, or deliver into an empty sink",
             )
-        self.monitor.behind(first)
+        self.monitor.oldest_pending(first)
         if self.large is not None and self.large.takes(first, position):
-            return await self._elsewhere(self.large, first, position)
+            return await self._deliver_large(self.large, first, position)
         for start, end in parts(plan, part, self.limits.part_bytes):
             if start == part and end == len(plan.scans):
-                return await self._as_many(self._group(versions), position)
+                return await self._deliver_group(self._group(versions), position)
             if start > part and self.stop.is_set():
                 return 0
-            position = await self._part(first, position, end)
+            position = await self._deliver_part(first, position, end)
         return 1
 
-    async def _elsewhere(self, large: LargeVersions, version: Version, position: Position) -> int:
-        """Have a version delivered by others; 0 where a stop came before its end."""
+    async def _deliver_large(self, large: LargeVersions, version: Version, position: Position) -> int:
+        """Deliver one version on the engine for large versions; 0 if a stop came first."""
         counts = await large.deliver(version, position)
         if counts is None:
             return 0
@@ -112,7 +112,7 @@ class Deliverer:
         return 1
 
     def _group(self, versions: Sequence[Version]) -> Sequence[Version]:
-        """Those that one delivery may hold, by the sizes of their files; a schema begins a delivery of its own."""
+        """The versions that fit into one delivery, by the sizes of their files. A schema change starts a new delivery."""
         size = 0
         for count, version in enumerate(versions):
             size += version.plan.size
@@ -121,11 +121,11 @@ class Deliverer:
                 return versions[:count]
         return versions
 
-    async def _as_many(self, versions: Sequence[Version], position: Position) -> int:
-        """Deliver several versions; where one of them cannot be read, those before it all the same."""
+    async def _deliver_group(self, versions: Sequence[Version], position: Position) -> int:
+        """Deliver several versions. If one of them cannot be read, deliver the versions before it first."""
         while True:
             try:
-                return await self._together(versions, position)
+                return await self._deliver_whole(versions, position)
             except SinkError:
                 raise
             except CdfdError:
@@ -133,62 +133,62 @@ class Deliverer:
                     raise
                 versions = versions[: len(versions) // 2]
 
-    async def _part(self, version: Version, position: Position, end: int) -> Position:
-        """Deliver a part of a version, up to its scan number `end`; where the next one begins."""
+    async def _deliver_part(self, version: Version, position: Position, end: int) -> Position:
+        """Deliver the scans of a version up to number `end`; the position after them."""
         plan, last = version.plan, end == len(version.plan.scans)
-        some = replace(plan, scans=plan.scans[:end])
+        truncated = replace(plan, scans=plan.scans[:end])
         size = sum(scan.share for scan in plan.scans[position.part : end])
-        async with self.turns.turn(size) as moved, _delivery(self.sink, position, self.monitor) as delivery:
-            writing = _Writing(delivery, [version], position.ordinal)
-            await self._write(writing, [some], position, moved)
-            await writing.finish()
-            following = _after(version) if last else position.at_part(end, writing.ordinal, version.digest)
-            await self._commit(writing, following, [version] if last else [], size)
+        async with self.admission.admit(size) as progressed, _delivery(self.sink, position, self.monitor) as delivery:
+            writer = _DeliveryWriter(delivery, [version], position.ordinal)
+            await self._write(writer, [truncated], position, progressed)
+            await writer.finish()
+            following = _after(version) if last else position.at_part(end, writer.ordinal, version.digest)
+            await self._commit(writer, following, [version] if last else [], size)
         return following
 
-    async def _together(self, versions: Sequence[Version], position: Position) -> int:
-        """Deliver several versions, or as many as come before a limit; how many."""
+    async def _deliver_whole(self, versions: Sequence[Version], position: Position) -> int:
+        """Deliver several versions, or as many as a limit allows; their number."""
         size = sum(version.plan.size for version in versions)
-        async with self.turns.turn(size) as moved, _delivery(self.sink, position, self.monitor) as delivery:
-            writing = _Writing(delivery, versions)
-            await self._write(writing, [version.plan for version in versions], position, moved)
-            if not writing.stopped:
-                await writing.finish()
-            whole = versions[: writing.begun]
-            await self._commit(writing, _after(whole[-1]), whole, sum(version.plan.size for version in whole))
+        async with self.admission.admit(size) as progressed, _delivery(self.sink, position, self.monitor) as delivery:
+            writer = _DeliveryWriter(delivery, versions)
+            await self._write(writer, [version.plan for version in versions], position, progressed)
+            if not writer.stopped:
+                await writer.finish()
+            whole = versions[: writer.started]
+            await self._commit(writer, _after(whole[-1]), whole, sum(version.plan.size for version in whole))
         return len(whole)
 
     async def _write(
-        self, writing: _Writing, plans: Sequence[ChangePlan], position: Position, moved: Callable[[], None]
+        self, writer: _DeliveryWriter, plans: Sequence[ChangePlan], position: Position, progressed: Callable[[], None]
     ) -> None:
         deadline = self.clock.monotonic() + self.limits.max_seconds
-        lots = in_thread(_lots(self.execution.batches(plans, position)))
-        async with contextlib.aclosing(_timed(lots, self.monitor)) as batches:
-            async for lot in batches:
-                for found in lot:
-                    full = writing.rows >= self.limits.max_rows or self.clock.monotonic() >= deadline
-                    if not await writing.advance(found.plan.version, end=full or self.stop.is_set()):
+        chunks = in_thread(_chunks(self.execution.batches(plans, position)))
+        async with contextlib.aclosing(_timed(chunks, self.monitor)) as timed:
+            async for chunk in timed:
+                for batch in chunk:
+                    full = writer.rows >= self.limits.max_rows or self.clock.monotonic() >= deadline
+                    if not await writer.advance(batch.plan.version, end=full or self.stop.is_set()):
                         return
-                    await writing.write(found)
-                    moved()
-                    self.report.count(found.plan.version, found.rows.num_rows)
+                    await writer.write(batch)
+                    progressed()
+                    self.report.count(batch.plan.version, batch.rows.num_rows)
 
-    async def _commit(self, writing: _Writing, following: Position, whole: Sequence[Version], size: int) -> None:
+    async def _commit(self, writer: _DeliveryWriter, following: Position, whole: Sequence[Version], size: int) -> None:
         began = time.perf_counter()
-        await writing.delivery.commit(following)
+        await writer.delivery.commit(following)
         self.monitor.stage("commit", time.perf_counter() - began)
-        self.monitor.committed(following, whole, writing.counts.by_type(), size)
+        self.monitor.committed(following, whole, writer.counts.by_type(), size)
 
 
 def _after(version: Version) -> Position:
-    """The position after all of a version."""
+    """The position after a version."""
     return Position(version.table_id, version.plan.version + 1, digest=version.digest)
 
 
-class _Writing:
-    """Versions on their way into a delivery.
+class _DeliveryWriter:
+    """Writes versions into a delivery.
 
-    `ordinal` is that of the next row of the version whose rows come.
+    `ordinal` is the ordinal of the next row of the current version.
     """
 
     def __init__(self, delivery: Delivery, versions: Sequence[Version], ordinal: int = 0) -> None:
@@ -196,38 +196,38 @@ class _Writing:
         self.counts = RowCounts()
         self.rows = 0
         self.ordinal = ordinal
-        self.begun = 0
+        self.started = 0
         self.stopped = False
         self._versions = versions
 
     async def advance(self, version: int, *, end: bool) -> bool:
-        """Rows of `version` come next. False, and nothing more is taken, where it would be a further one and an end is wanted."""
-        while self.begun == 0 or self._versions[self.begun - 1].plan.version < version:
-            if end and self.begun:
+        """Start the versions up to `version`. If that needs another version and `end` is true, start none, stop and return False."""
+        while self.started == 0 or self._versions[self.started - 1].plan.version < version:
+            if end and self.started:
                 self.stopped = True
                 return False
-            await self._begin()
+            await self._start_next()
         return True
 
-    async def write(self, found: ChangeBatch) -> None:
-        await self.delivery.write(found.rows)
-        self.counts.add(found.rows)
-        self.rows += found.rows.num_rows
-        self.ordinal = found.following
+    async def write(self, batch: ChangeBatch) -> None:
+        await self.delivery.write(batch.rows)
+        self.counts.add(batch.rows)
+        self.rows += batch.rows.num_rows
+        self.ordinal = batch.following
 
     async def finish(self) -> None:
-        """The rest of the versions have no rows."""
-        while self.begun < len(self._versions):
-            await self._begin()
+        """Start the remaining versions, which have no rows."""
+        while self.started < len(self._versions):
+            await self._start_next()
 
-    async def _begin(self) -> None:
-        await self.delivery.start_version(self._versions[self.begun])
-        self.begun += 1
+    async def _start_next(self) -> None:
+        await self.delivery.start_version(self._versions[self.started])
+        self.started += 1
 
 
 @contextlib.asynccontextmanager
 async def _delivery(sink: Sink, position: Position, monitor: Monitor) -> AsyncGenerator[Delivery, None]:
-    """A delivery that is aborted where what happens inside fails, or is cancelled."""
+    """A delivery. An error or a cancellation in the block aborts it."""
     delivery = await sink.begin(position)
     try:
         yield delivery
@@ -237,30 +237,30 @@ async def _delivery(sink: Sink, position: Position, monitor: Monitor) -> AsyncGe
         raise
 
 
-def _lots(batches: Generator[ChangeBatch, None, None]) -> Iterator[list[ChangeBatch]]:
-    """Batches, the small ones many at a time: each fetch from another thread costs more than a row."""
-    lot: list[ChangeBatch] = []
+def _chunks(batches: Generator[ChangeBatch, None, None]) -> Iterator[list[ChangeBatch]]:
+    """Batches in chunks. A chunk holds many small batches, because a fetch from another thread costs more than a row."""
+    chunk: list[ChangeBatch] = []
     size = 0
     with contextlib.closing(batches):
-        for found in batches:
-            lot.append(found)
-            size += found.rows.get_total_buffer_size() if found.rows.num_rows < 1024 else _LOT_BYTES
-            if size >= _LOT_BYTES or len(lot) >= _LOT_BATCHES:
-                yield lot
-                lot, size = [], 0
-    if lot:
-        yield lot
+        for batch in batches:
+            chunk.append(batch)
+            size += batch.rows.get_total_buffer_size() if batch.rows.num_rows < 1024 else _CHUNK_BYTES
+            if size >= _CHUNK_BYTES or len(chunk) >= _CHUNK_BATCHES:
+                yield chunk
+                chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
 async def _timed(
-    lots: AsyncGenerator[list[ChangeBatch], None], monitor: Monitor
+    chunks: AsyncGenerator[list[ChangeBatch], None], monitor: Monitor
 ) -> AsyncGenerator[list[ChangeBatch], None]:
-    """The same, and how long was waited for them."""
-    async with contextlib.aclosing(lots):
+    """The same chunks. Reports the time spent waiting for each one as stage `read`."""
+    async with contextlib.aclosing(chunks):
         while True:
             began = time.perf_counter()
-            lot = await anext(lots, None)
+            chunk = await anext(chunks, None)
             monitor.stage("read", time.perf_counter() - began)
-            if lot is None:
+            if chunk is None:
                 return
-            yield lot
+            yield chunk

@@ -1,7 +1,7 @@
 """One table's loop: plans in, deliveries out.
 
-The position lives in the sink, written with the rows. The loop holds nothing that it could not get from there again: it starts from the
-sink's position, and after any error whoever supervises it opens a new sink and starts it anew.
+The sink stores the position in the same transaction as the rows. The loop starts from that position and has no other durable state. After
+an error the supervisor opens a new sink and restarts the loop.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from cdfd.changes.execute import Execution
 from cdfd.changes.planning import bursts
 from cdfd.changes.position import Phase, Position
 from cdfd.changes.stream import PlanStream, Version
-from cdfd.console.progress_line import Report
-from cdfd.daemon.loop.admission import Turns
+from cdfd.console.progress_line import ProgressLine
+from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.deliverer import Deliverer, Limits
 from cdfd.daemon.loop.large_versions import LargeVersions
-from cdfd.daemon.loop.monitor import Monitor, Silence
+from cdfd.daemon.loop.monitor import Monitor, NullMonitor
 from cdfd.daemon.loop.recorder import Recorder
-from cdfd.daemon.loop.resuming import fit, from_position, recorded, resumed
+from cdfd.daemon.loop.resuming import check_fit, explain_gap, read_ledger, resumed
 from cdfd.delta.header import Header
 from cdfd.errors import CdfdError, LogError, MissingFileError, SchemaChangedError
 from cdfd.progress.ledger import LedgerEntry
@@ -40,23 +40,23 @@ logger = logging.getLogger("cdfd.feed")
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 10.0
-"""How often a loop that is behind finds out how far."""
+LAG_CHECK_SECONDS = 10.0
+"""How often a loop with a backlog looks up the newest version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What to do where there is a choice.
+    """The configured behaviour of one table.
 
     Attributes:
-        start: where to begin if the sink has no position; `snapshot` is the live rows, then what follows.
-        changes: where change rows may come from.
-        on_missing_file: a data file is gone: end, leave its rows out, or deliver the live rows of the newest version instead.
-        on_schema_change: a column is renamed, dropped or retyped: go on, or end before that version.
-        recover_from_ledger: where the sink has no position and the ledger has one, go on there, instead of ending with an error.
-        ledger_counts: the sink keeps no position, the ledger's is the one that counts.
-        columns: those to publish; all where None.
-        key: what identifies a row.
+        start: where to start if the sink has no position; `snapshot` is the live rows, then the changes after them.
+        changes: the source of change rows.
+        on_missing_file: if a data file is missing: fail, skip its rows, or deliver the live rows of the newest version instead.
+        on_schema_change: if a column is renamed, dropped or retyped: continue, or stop before that version.
+        recover_from_ledger: if only the ledger has a position, resume there instead of failing.
+        ledger_counts: the sink keeps no position, so the ledger's position is authoritative.
+        columns: the columns to publish; None: all.
+        key: the columns that identify a row.
     """
 
     start: Start = "snapshot"
@@ -71,23 +71,23 @@ class Policies:
 
 @dataclass(slots=True)
 class Feed:
-    """Delivers one table's changes to one sink, in order, until told to stop.
+    """Delivers one table's changes to one sink, in order, until `stop` is set.
 
     Attributes:
-        table: where the changes come from.
-        sink: where they go.
-        execution: how files are read.
-        tailer: what waits for the next version.
-        policies: see there.
-        stop: set it to end after the delivery under way.
-        limits: of a delivery.
-        recorder: tells the ledger; None where there is none.
-        monitor: is told of everything.
-        turns: of large deliveries, shared by the tables of a daemon.
-        sink_name: what the sink is called in messages.
-        terminal: whether to show on a terminal how far long work has come, instead of logging it.
-        large: where versions go that are too large for this process.
-        warned: what was warned of since the daemon started; a loop that is started again does not repeat it.
+        table: the source of the changes.
+        sink: receives the changes.
+        execution: reads the files.
+        tailer: waits for the next version.
+        policies: the configured behaviour.
+        stop: set it to stop after the current delivery.
+        limits: of one delivery.
+        recorder: writes the ledger; None if there is no ledger.
+        monitor: receives the events of the loop.
+        admission: of large deliveries, shared by the tables of a daemon.
+        sink_name: the name of the sink in messages.
+        terminal: whether to show the progress of long work on a terminal instead of logging it.
+        large: delivers versions that are too large for this process.
+        warned: warnings since the daemon started; a restarted loop does not repeat them.
     """
 
     table: Table
@@ -98,18 +98,18 @@ class Feed:
     stop: asyncio.Event
     limits: Limits = field(default_factory=Limits)
     recorder: Recorder | None = None
-    monitor: Monitor = field(default_factory=Silence)
-    turns: Turns = field(default_factory=lambda: Turns(1))
+    monitor: Monitor = field(default_factory=NullMonitor)
+    admission: Admission = field(default_factory=lambda: Admission(1))
     sink_name: str = "the sink"
     terminal: bool = False
     large: LargeVersions | None = None
     warned: set[str] = field(default_factory=set)
     _deliverer: Deliverer = field(init=False)
-    _looked: float = field(init=False, default=-math.inf)
+    _lag_checked: float = field(init=False, default=-math.inf)
 
     def __post_init__(self) -> None:
         clock = self.tailer.clock
-        report = Report(logger, "delivered", self.table.uri, terminal=self.terminal, clock=clock)
+        report = ProgressLine(logger, "delivered", self.table.uri, terminal=self.terminal, clock=clock)
         self._deliverer = Deliverer(
             self.table.uri,
             self.sink,
@@ -118,7 +118,7 @@ class Feed:
             self.stop,
             self.monitor,
             report,
-            self.turns,
+            self.admission,
             clock,
             self.large,
         )
@@ -127,12 +127,12 @@ class Feed:
         """Deliver until stopped.
 
         Raises:
-            CdfdError: what went wrong; nothing of the delivery under way counts.
+            CdfdError: the delivery failed and is aborted.
         """
         if self.recorder is None:
             await self._run()
             return
-        # The recorder ends of nothing but a bug. That ends the loop, too: a ledger that falls behind must not go unseen.
+        # Only a bug ends the recorder. It ends the loop too, because a ledger that stops being written must be noticed.
         tasks = [asyncio.create_task(work) for work in (self.recorder.run(), self._run())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -154,7 +154,7 @@ class Feed:
         self.monitor.started(position)
         while not self.stop.is_set():
             try:
-                with from_position():
+                with explain_gap():
                     await self._run_from(position)
             except MissingFileError as error:
                 if self.policies.on_missing_file != "resnapshot":
@@ -164,14 +164,14 @@ class Feed:
                 return
 
     async def _start(self) -> Position | None:
-        """Where to go on or to begin; None where told to stop before that was known."""
+        """The position to start from; None if a stop came first."""
         known = await self.sink.last_position()
-        entry = await self._recorded(needed=known is None)
+        entry = await self._read_ledger(needed=known is None)
         if known is None and entry is None:
             return await self._unless_stopped(self._first_position())
         if known is None:
             await self.tailer.wait_for_table()
-        # A known position's table is looked at as soon as its log is read.
+        # With a known position, the tailer compares the table's id once it reads the log.
         table_id = known.table_id if known is not None else (await self.table.log.header()).metadata.id
         recover = self.policies.recover_from_ledger or self.policies.ledger_counts
         ledger = None if self.recorder is None else self.recorder.uri
@@ -189,18 +189,20 @@ class Feed:
             self._note_delivered(start.record, start.position.table_id)
         return start.position
 
-    async def _recorded(self, *, needed: bool) -> LedgerEntry | None:
-        """What the ledger knows. Where the sink knows better, a ledger that cannot be read keeps no row waiting."""
+    async def _read_ledger(self, *, needed: bool) -> LedgerEntry | None:
+        """The ledger's position. If the sink has a position, an unreadable ledger does not delay the delivery."""
         if self.recorder is None:
             return None
-        entry, error = await recorded(self.recorder.position, self.recorder.uri, needed=needed)
+        entry, error = await read_ledger(self.recorder.position, self.recorder.uri, needed=needed)
         if error is not None:
-            logger.warning("the ledger cannot be read: %s; going on without", error, extra={"table": self.table.uri})
+            logger.warning(
+                "the ledger cannot be read: %s; continuing without it", error, extra={"table": self.table.uri}
+            )
             self.monitor.error(error)
         return entry
 
     async def _first_position(self) -> Position:
-        """Where to begin, made durable at once: a daemon that dies before its first row begins there again."""
+        """The configured start. It is committed at once, so that a daemon that crashes before its first row starts there again."""
         found = await awaited_beginning(self.tailer, self.policies.start)
         phase: Phase = "snapshot" if found.snapshot else "stream"
         position = Position(found.table_id, found.version, phase=phase, digest=found.digest)
@@ -214,15 +216,15 @@ class Feed:
         return position
 
     async def _restart(self, error: MissingFileError) -> Position:
-        """Give up on the changes in between, which cannot be had any more, for the live rows of the newest version."""
+        """Replace the changes that cannot be read any more by the live rows of the newest version."""
         known = await self.sink.last_position()
         assert known is not None
-        half = self._deliverer.half_delivered
+        partly = self._deliverer.partly_delivered
         newest = await self.tailer.check_table()
         digest = await self.table.log.digest(newest)
         position = Position(known.table_id, newest, phase="snapshot", digest=digest)
-        if known.version >= newest and (known.phase == "snapshot" or known.part > 0 or half):
-            # It is the newest version's live rows that cannot be read, or changes that are delivered by half and have nothing after them.
+        if known.version >= newest and (known.phase == "snapshot" or known.part > 0 or partly):
+            # A snapshot does not help: the newest version's live rows are unreadable, or its changes are partly delivered.
             raise error
         logger.warning("%s; starting again from a snapshot", error, extra={"table": self.table.uri, "version": newest})
         await self._move(known, position)
@@ -243,7 +245,7 @@ class Feed:
         else:
             there = await stream.begin(self.tailer, position.version)
             if there is not None:
-                self._fit(there)
+                self._check_configuration(there)
         versions = stream.versions(self.tailer, position.version)
         async with contextlib.aclosing(bursts(versions)) as ready:
             while (burst := await self._next(ready)) is not None:
@@ -258,12 +260,12 @@ class Feed:
                     burst = burst[whole:]
 
     async def _snapshot(self, stream: PlanStream, position: Position) -> Position | None:
-        """Deliver the live rows at `position`; the position after them, or None where a stop came before their end."""
+        """Deliver the live rows at `position`; the position after them, or None if a stop came first."""
         self._log("snapshot of version %d started", position.version, position)
         version = await stream.snapshot(position.version, self.tailer)
         assert stream.header is not None
-        self._fit(stream.header)
-        self.monitor.saw(position.version)
+        self._check_configuration(stream.header)
+        self.monitor.found_version(position.version)
         began = self.tailer.clock.monotonic()
         if not await self._deliverer.deliver([version], position):
             return None
@@ -272,16 +274,16 @@ class Feed:
         logger.info("snapshot of version %d completed in %.1f s", position.version, seconds, extra=extra)
         return None if self.stop.is_set() else self._delivered([version])
 
-    def _fit(self, header: Header) -> None:
-        """Refuse a table that the configuration does not fit where its delivery begins; say what may surprise, once."""
+    def _check_configuration(self, header: Header) -> None:
+        """Check that the configuration fits the table where the delivery starts. Log each warning once."""
         policies = self.policies
-        for warning in fit(policies.columns, policies.key, policies.changes, header):
+        for warning in check_fit(policies.columns, policies.key, policies.changes, header):
             if warning not in self.warned:
                 self.warned.add(warning)
                 logger.warning("%s", warning, extra={"table": self.table.uri, "version": header.version})
 
     def _delivered(self, versions: list[Version]) -> Position:
-        """What follows from `versions` being delivered whole."""
+        """Note that `versions` are delivered; the position after them."""
         last = versions[-1]
         if self.recorder is not None:
             ours = all(is_ours(version.only_txns) for version in versions)
@@ -293,30 +295,30 @@ class Feed:
             self.recorder.delivered(version, table_id, ours=ours)
 
     async def _next(self, ready: AsyncGenerator[list[Version], None]) -> list[Version] | None:
-        """The next versions, None where told to stop before there are any."""
-        if not self.tailer.idle.is_set() and self.tailer.clock.monotonic() - self._looked > LOOK_SECONDS:
-            await self._look()
+        """The next versions; None if a stop came first."""
+        if not self.tailer.idle.is_set() and self.tailer.clock.monotonic() - self._lag_checked > LAG_CHECK_SECONDS:
+            await self._check_lag()
         following = asyncio.ensure_future(anext(ready))
         idle = asyncio.ensure_future(self.tailer.idle.wait())
         try:
             await asyncio.wait((following, idle), return_when=asyncio.FIRST_COMPLETED)
             if not following.done():
-                self.monitor.waiting()
+                self.monitor.at_tip()
             found = await self._unless_stopped(following)
         finally:
             for future in (following, idle):
                 future.cancel()
             await asyncio.gather(following, idle, return_exceptions=True)
         if found is not None:
-            self.monitor.saw(found[-1].plan.version)
+            self.monitor.found_version(found[-1].plan.version)
         return found
 
-    async def _look(self) -> None:
-        """Find out how far the table has come."""
-        self._looked = self.tailer.clock.monotonic()
-        # What is wrong with the log, its reader tells in better words.
+    async def _check_lag(self) -> None:
+        """Look up the newest version of the table."""
+        self._lag_checked = self.tailer.clock.monotonic()
+        # The stream reads the same log and raises the better error.
         with contextlib.suppress(LogError):
-            self.monitor.saw(await self.table.log.latest_version())
+            self.monitor.found_version(await self.table.log.latest_version())
 
     def _note_schema(self, version: Version) -> None:
         change = version.schema_change
@@ -331,11 +333,11 @@ class Feed:
             f"the schema changes: {described}",
             table=self.table.uri,
             version=version.plan.version,
-            hint="Everything before it is delivered; set `on_schema_change: continue` to go on",
+            hint="Everything before this version is delivered; set `on_schema_change: continue` to deliver it",
         )
 
     async def _unless_stopped(self, work: Awaitable[T]) -> T | None:
-        """The result of `work`, or None where told to stop before it was there."""
+        """The result of `work`; None if a stop came first."""
         task = asyncio.ensure_future(work)
         stopped = asyncio.ensure_future(self.stop.wait())
         try:

@@ -22,7 +22,7 @@ from uuid import uuid4
 from cdfd.changes.position import Position
 from cdfd.changes.slices import Measured, Slice, cut, placed
 from cdfd.changes.stream import Version
-from cdfd.daemon.loop.admission import Turns
+from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.monitor import Monitor
 from cdfd.errors import SinkError
 from cdfd.jobs.assignment import Assignment, Engine, Part, digest, measured_here, stages
@@ -174,11 +174,11 @@ class EmbeddedEngine:
     """The `Engine` port in this process, one part after the other: for what was begun on a cluster that is no longer configured.
 
     Args:
-        turns: of large deliveries.
+        admission: of large deliveries.
     """
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
 
     async def measure(self, assignment: Assignment, slices: Sequence[Slice]) -> list[Measured]:
         """See the port."""
@@ -188,6 +188,6 @@ class EmbeddedEngine:
         """See the port."""
         total = Counter[str]()
         for number, part in some:
-            async with self._turns.turn(part.plan.size):
+            async with self._admission.admit(part.plan.size):
                 total.update(await assignment.deliver(number, part))
         return total

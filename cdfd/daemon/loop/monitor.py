@@ -1,95 +1,62 @@
-"""What a table's loop tells of itself while it runs, for metrics, `/status` and `/readyz`."""
+"""Events of a table's loop, for metrics, `/status` and `/readyz`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.errors import CdfdError
 
 
-class Monitor(Protocol):
-    """Listens to one table's loop. Called in the loop's thread but for `stage`; nothing here may block or raise."""
+class Monitor:
+    """Receives the events of one table's loop, in the loop's thread except for `stage`. Methods must not block or raise.
+
+    Each method does nothing by default: a class that derives from this one overrides the events it needs.
+    """
 
     def started(self, position: Position) -> None:
-        """The loop delivers from here on; again after every failure."""
+        """The loop delivers from `position` on. Called again after every restart."""
 
-    def saw(self, newest: int) -> None:
+    def found_version(self, newest: int) -> None:
         """The table has this version. It may have newer ones."""
 
-    def waiting(self) -> None:
-        """All versions that are known are delivered: the loop is at the tip and waits for the next one."""
+    def at_tip(self) -> None:
+        """All known versions are delivered, and the loop waits for the next one."""
 
-    def behind(self, version: Version) -> None:
+    def oldest_pending(self, version: Version) -> None:
         """This is the oldest version that is not delivered."""
 
     def stage(self, name: str, seconds: float) -> None:
-        """Time that a stage of a delivery took: `read`, `encode`, `send`, `commit`. From any thread."""
+        """Duration of one stage of a delivery: `read`, `encode`, `send` or `commit`. Called from any thread."""
 
     def committed(
         self, following: Position, versions: Sequence[Version], rows: Mapping[str, int], bytes_read: int
     ) -> None:
-        """A delivery counts now.
+        """A delivery is committed.
 
         Args:
             following: the position after it.
-            versions: those that are delivered whole with it, in order.
-            rows: of it, by change type.
+            versions: the versions that it completes, in order.
+            rows: its rows, by change type.
             bytes_read: sizes of the files that were read for it.
         """
 
     def aborted(self) -> None:
-        """A delivery was dropped."""
+        """A delivery is aborted."""
 
     def recorded(self, version: int) -> None:
-        """The ledger knows that this version is delivered."""
+        """The ledger records this version as delivered."""
 
     def error(self, error: CdfdError) -> None:
-        """Something went wrong that the loop goes on after, such as a ledger that could not be written."""
+        """An error that does not stop the loop, such as a ledger that cannot be written."""
 
     def failed(self, error: CdfdError, retry_in: float | None) -> None:
-        """The loop ended. It is started anew after so many seconds; None: not at all."""
+        """An error stopped the loop. It restarts after `retry_in` seconds; None: it does not restart."""
 
     def stopped(self) -> None:
-        """The loop has ended because it was told to."""
+        """The loop stopped on request."""
 
 
-class Silence:
-    """The `Monitor` port for those whom nobody asks."""
-
-    def started(self, position: Position) -> None:
-        """Nothing."""
-
-    def saw(self, newest: int) -> None:
-        """Nothing."""
-
-    def waiting(self) -> None:
-        """Nothing."""
-
-    def behind(self, version: Version) -> None:
-        """Nothing."""
-
-    def stage(self, name: str, seconds: float) -> None:
-        """Nothing."""
-
-    def committed(
-        self, following: Position, versions: Sequence[Version], rows: Mapping[str, int], bytes_read: int
-    ) -> None:
-        """Nothing."""
-
-    def aborted(self) -> None:
-        """Nothing."""
-
-    def recorded(self, version: int) -> None:
-        """Nothing."""
-
-    def error(self, error: CdfdError) -> None:
-        """Nothing."""
-
-    def failed(self, error: CdfdError, retry_in: float | None) -> None:
-        """Nothing."""
-
-    def stopped(self) -> None:
-        """Nothing."""
+class NullMonitor(Monitor):
+    """Ignores all events."""

@@ -1,4 +1,4 @@
-"""Telling the ledger how far a table is delivered, beside the deliveries: it lags, and no row waits for it."""
+"""Records a table's progress in the ledger, in parallel with the deliveries. The ledger lags behind, and no row waits for it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from cdfd.tail.clock import Clock
 logger = logging.getLogger("cdfd.progress")
 
 CLOSING_SECONDS = 2.0
-"""How long a clean stop waits for a ledger."""
+"""How long a clean stop waits for the ledger."""
 
 
 class Recorder:
-    """Records one table's progress. What cannot be recorded now is tried again with the next version: the sink has the position that counts.
+    """Records one table's progress. A failed record is retried with the next version, because the sink's position is authoritative.
 
     Args:
-        ledger: where to.
+        ledger: receives the records.
         app_id: of the pipeline's table.
-        seconds: from one record to the next, at least.
-        clock: time.
-        monitor: is told what was recorded, and what was not.
+        seconds: minimum time between two records.
+        clock: the source of time.
+        monitor: receives successful records and errors.
     """
 
     def __init__(self, ledger: Ledger, app_id: str, seconds: float, clock: Clock, monitor: Monitor) -> None:
@@ -39,21 +39,21 @@ class Recorder:
 
     @property
     def uri(self) -> str:
-        """What the ledger is called in messages."""
+        """The name of the ledger in messages."""
         return self._ledger.uri
 
     async def position(self) -> LedgerEntry | None:
-        """What the ledger knows."""
+        """The ledger's position."""
         return await self._ledger.position(self._app_id)
 
     def delivered(self, version: int, table_id: str, *, ours: bool = False) -> None:
-        """`version` was delivered whole. `ours`: it holds nothing but progress."""
+        """`version` is delivered. `ours`: it contains only our own progress."""
         self._table_id = table_id
         self._pace = self._pace.delivered(version, ours=ours)
         self._more.set()
 
     async def run(self) -> None:
-        """Record what is due, for ever."""
+        """Record pending versions when they are due, forever."""
         while True:
             wait = self._pace.wait(self._clock.monotonic())
             if wait is None:
@@ -65,7 +65,7 @@ class Recorder:
             self._more.clear()
 
     async def finish(self) -> None:
-        """Record what is pending, at a clean stop; without a word where it takes too long."""
+        """Record the pending version at a clean stop. Log a warning if the ledger takes too long."""
         try:
             async with asyncio.timeout(CLOSING_SECONDS):
                 if self._pace.pending is not None:
@@ -74,10 +74,10 @@ class Recorder:
             logger.warning("the ledger did not answer within %g s; it lags now", CLOSING_SECONDS, extra=self._about)
 
     async def record_now(self) -> None:
-        """Record what is pending, for deliveries whose position is nowhere else.
+        """Record the pending version now, for deliveries whose only position is in the ledger.
 
         Raises:
-            CdfdError: it could not be.
+            CdfdError: the ledger cannot be written.
         """
         if self._pace.pending is not None:
             await self._record(self._pace.pending)
@@ -92,7 +92,7 @@ class Recorder:
             self._monitor.error(error)
             error.within(table=self._ledger.uri)
             logger.warning(
-                "the ledger was not told of version %d: %s; trying again in %g s, rows do not wait for it",
+                "cannot record version %d in the ledger: %s; retrying in %g s, deliveries continue",
                 version,
                 error,
                 self._pace.seconds,

@@ -1,6 +1,6 @@
-"""Where a table goes on, and whether the configuration fits it there: the steps before the first delivery.
+"""Where a table resumes, and whether the configuration fits it there: the steps before the first delivery.
 
-`Feed` takes them to deliver, `outlook` to tell what would be delivered. None of them writes.
+`Feed` takes these steps before it delivers, and `dry_run` predicts with them what a daemon would do. They do not write.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ IGNORED_CHANGE_DATA = (
 NO_FEED = "Set delta.enableChangeDataFeed=true on it, or use `changes: auto` to derive changes from its files"
 
 
-async def recorded(
+async def read_ledger(
     read: Callable[[], Awaitable[LedgerEntry | None]], ledger: str, *, needed: bool
 ) -> tuple[LedgerEntry | None, CdfdError | None]:
-    """What the ledger knows, and what is wrong with it where the sink knows better: no row waits for a ledger then.
+    """The ledger's position, and the error if the ledger cannot be read and is not needed.
 
     Args:
-        read: asks the ledger.
+        read: reads the position.
         ledger: its name, for errors.
-        needed: whether the ledger's position is the only one.
+        needed: whether the ledger has the only position.
 
     Raises:
-        CdfdError: the ledger cannot be read, and is needed; or it is none.
+        CdfdError: the ledger cannot be read and is needed, or is not a ledger.
     """
     try:
         return await read(), None
@@ -52,15 +52,15 @@ async def recorded(
 def resumed(
     known: Position | None, entry: LedgerEntry | None, table_id: str, *, recover: bool, sink: str, ledger: str | None
 ) -> Start:
-    """Where a table goes on of which the sink, or the ledger, has a position.
+    """Where a table resumes, if the sink or the ledger has a position.
 
     Args:
         known: the sink's position.
-        entry: the ledger's.
-        table_id: of the table that is there.
-        recover: whether the ledger's position will do.
-        sink: what the sink is called in messages.
-        ledger: what the ledger is called; None where there is none.
+        entry: the ledger's position.
+        table_id: id of the current table.
+        recover: whether the ledger's position is sufficient.
+        sink: the name of the sink in messages.
+        ledger: the name of the ledger in messages; None if there is no ledger.
 
     Raises:
         TableChangedError, SinkError: as `decide` says.
@@ -72,30 +72,30 @@ def resumed(
 
 
 @contextmanager
-def from_position() -> Iterator[None]:
-    """A gap in the log where a position leads to says how to leave that position: `start` does not count beside one."""
+def explain_gap() -> Iterator[None]:
+    """Add a hint to a gap in the log after a stored position, where the setting `start` has no effect."""
     try:
         yield
     except GapError as error:
         if "`cdfd progress reset`" not in (error.hint or ""):
             error.hint = (
-                "Log clean-up removed it, or entries were lost: restore them, or `cdfd progress reset` to start over"
+                "Log clean-up or data loss removed log entries: restore them, or `cdfd progress reset` to start over"
             )
         raise
 
 
-def fit(columns: Sequence[str] | None, key: Sequence[str], changes: str, header: Header) -> list[str]:
-    """What to warn of where a configuration meets a table as of one version.
+def check_fit(columns: Sequence[str] | None, key: Sequence[str], changes: str, header: Header) -> list[str]:
+    """Check that a configuration fits a table as of one version; the warnings.
 
     Args:
-        columns: those to publish; all of them where None.
-        key: what identifies a row.
-        changes: where change rows may come from.
+        columns: the columns to publish; None: all.
+        key: the columns that identify a row.
+        changes: the source of change rows.
         header: of the table at that version.
 
     Raises:
         MissingColumnError: the table has none of `columns`, or lacks one of `key`.
-        UnsupportedError: it has no change data feed, and `changes: cdf` wants one.
+        UnsupportedError: `changes: cdf` needs a change data feed, and the table has none.
     """
     feed = cdf_enabled(header.metadata)
     if changes == "cdf" and not feed:
@@ -116,9 +116,9 @@ def fit(columns: Sequence[str] | None, key: Sequence[str], changes: str, header:
 
 
 def _missing(names: Sequence[str], setting: str, header: Header) -> MissingColumnError:
-    told = ", ".join(map(repr, names))
+    listed = ", ".join(map(repr, names))
     return MissingColumnError(
-        f"there is no column {told:.500}, which `{setting}` names",
+        f"there is no column {listed:.500}, which `{setting}` names",
         version=header.version,
         hint=f"The columns are: {', '.join(header.schema.names[:50])}. Change `{setting}`, if no writer brings the column back",
     )

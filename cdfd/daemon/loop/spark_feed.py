@@ -1,7 +1,7 @@
-"""`engine.kind: spark`: a table's loop where a query of Spark's does the work. It is started, looked after, and started anew.
+"""`engine.kind: spark`: a table's loop that starts, watches and restarts a Spark query, which does the work.
 
-The position is in the query's checkpoint; what is delivered twice by a query that goes on from there, executors tell by their parts' records.
-So neither the sink nor the ledger has a position of these tables.
+The position is in the query's checkpoint. If a restarted query repeats a part, executors find the part's record and skip it. So neither the
+sink nor the ledger has a position of these tables.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("cdfd.feed")
 
-LOOK_SECONDS = 0.5
-"""How often to ask a query how far it is."""
+POLL_SECONDS = 0.5
+"""How often to read a query's progress."""
 
 Open = Callable[[settings.Table, asyncio.Event, Monitor], AbstractAsyncContextManager["SparkFeed"]]
 
 
 @asynccontextmanager
 async def feeds(config: Settings, path: Path, clock: Clock) -> AsyncIterator[Open]:
-    """What opens each table's loop, and Spark for all of them until the end.
+    """A function that opens a table's loop. The loops share Spark sessions, which are closed at the end of the block.
 
     Args:
         config: all settings.
-        path: the file that they are of, for Spark's driver to read.
-        clock: time.
+        path: the configuration file, which Spark's driver reads.
+        clock: the source of time.
 
     Raises:
         ConfigError: PySpark is not installed.
     """
-    # Importing PySpark takes a while, and most do without.
+    # Importing PySpark is slow, and most daemons do not use it.
     from cdfd.spark.sessions import Sessions
 
     sessions = Sessions(config.engine.spark, f"cdfd {config.pipeline}")
-    with kept(config, path) as document:
+    with copied_document(config, path) as document:
         try:
             yield partial(_opened, config, document, sessions, clock)
         finally:
@@ -63,11 +63,11 @@ async def feeds(config: Settings, path: Path, clock: Clock) -> AsyncIterator[Ope
 
 
 def check(config: Settings) -> None:
-    """Whether Spark can run these tables.
+    """Check that Spark can run these tables.
 
     Raises:
-        UnsupportedError: not with that sink.
-        ConfigError: not with what is said of a table.
+        UnsupportedError: not with this sink.
+        ConfigError: not with the settings of a table.
     """
     if not isinstance(config.sink, KafkaSettings) or config.sink.delivery != "exactly_once":
         raise UnsupportedError(
@@ -76,20 +76,20 @@ def check(config: Settings) -> None:
     for table in config.tables:
         if table.on_missing_file == "resnapshot":
             raise ConfigError(
-                "on_missing_file: resnapshot is nothing that `engine.kind: spark` can do",
+                "`engine.kind: spark` does not support `on_missing_file: resnapshot`",
                 table=table.uri,
                 hint="Use `skip`, or another engine",
             )
 
 
 @contextmanager
-def kept(config: Settings, path: Path) -> Iterator[Mapping[str, str]]:
-    """A copy of the file, which nobody changes while Spark reads it again for each micro-batch. A driver elsewhere has its own file.
+def copied_document(config: Settings, path: Path) -> Iterator[Mapping[str, str]]:
+    """Copy the configuration file, so that it does not change while Spark reads it for each micro-batch. A remote driver uses its own file.
 
-    The copy may hold secrets. So it is in memory, open to processes of the same user, and gone with this process, however that ends.
+    The copy may hold secrets. So it is in memory, readable by processes of the same user, and disappears with this process.
 
     Returns:
-        The options of `format("cdfd-kafka")` that name it.
+        The options of `format("cdfd-kafka")` that name the copy.
     """
     if config.engine.spark.remote is not None:
         yield {"config": str(path)}
@@ -125,16 +125,16 @@ async def _opened(
 
 @dataclass(slots=True)
 class SparkFeed:
-    """Has Spark deliver one table's changes until told to stop.
+    """Delivers one table's changes with a Spark query until `stop` is set.
 
     Attributes:
         config: all settings.
-        table: one of them.
-        document: names a file that says what `config` does.
-        sessions: where the session comes from.
-        stop: set it to end.
-        monitor: is told what can be told: positions and rows, not their types.
-        clock: time.
+        table: one of its tables.
+        document: the options that name a file with the same settings.
+        sessions: provides the Spark session.
+        stop: set it to stop.
+        monitor: receives positions and row counts, without change types.
+        clock: the source of time.
     """
 
     config: Settings
@@ -146,38 +146,38 @@ class SparkFeed:
     clock: Clock
 
     async def run(self) -> None:
-        """Deliver until stopped. A query ends where the schema changes; another one goes on there with the new one.
+        """Deliver until stopped. A schema change ends the query; a new query continues with the new schema.
 
         Raises:
-            CdfdError: what ended the query.
+            CdfdError: the query failed.
         """
-        moved = True
+        delivered = True
         while not self.stop.is_set():
             try:
-                moved = False
+                delivered = False
                 async for _ in self._batches():
-                    moved = True
+                    delivered = True
             except SchemaChangedError as error:
-                if self.table.on_schema_change == "stop" or not moved:
+                if self.table.on_schema_change == "stop" or not delivered:
                     raise
-                logger.info("%s: the query is started anew", error.what, extra={"table": self.table.uri})
+                logger.info("%s: restarting the query", error.what, extra={"table": self.table.uri})
 
     async def _batches(self) -> AsyncIterator[Batch]:
-        """A query's micro-batches as they are delivered, until told to stop."""
+        """The micro-batches that a query has delivered, until stopped."""
         from cdfd.spark import queries
 
         session = await asyncio.to_thread(self.sessions.get)
         try:
             query = await asyncio.to_thread(queries.start, session, self.config, self.table, self.document)
         except CdfdError:
-            await asyncio.to_thread(self.sessions.look, session)
+            await asyncio.to_thread(self.sessions.drop_if_dead, session)
             raise
         logger.info("query %s started", query.name, extra={"table": self.table.uri, "query": query.id})
         try:
             async for batch in self._watched(query):
                 yield batch
         except CdfdError:
-            await asyncio.to_thread(self.sessions.look, session)
+            await asyncio.to_thread(self.sessions.drop_if_dead, session)
             raise
         finally:
             await asyncio.to_thread(_stop, query)
@@ -190,20 +190,20 @@ class SparkFeed:
             error = await asyncio.to_thread(queries.ended, query, self.table)
             batch = await asyncio.to_thread(queries.last_batch, query, self.table)
             if batch is not None and batch.number > known:
-                self._tell(batch, first=known < 0)
+                self._report_batch(batch, first=known < 0)
                 known = batch.number
                 yield batch
             if error is not None:
                 raise error
             if await asyncio.to_thread(queries.waits, query, self.table):
-                self.monitor.waiting()
-            await self.clock.wait(self.stop, LOOK_SECONDS)
+                self.monitor.at_tip()
+            await self.clock.wait(self.stop, POLL_SECONDS)
 
-    def _tell(self, batch: Batch, *, first: bool) -> None:
+    def _report_batch(self, batch: Batch, *, first: bool) -> None:
         if first:
             self.monitor.started(batch.following)
         if batch.newest is not None:
-            self.monitor.saw(batch.newest)
+            self.monitor.found_version(batch.newest)
         self.monitor.committed(batch.following, [], {"other": batch.rows} if batch.rows else {}, 0)
 
 
@@ -213,4 +213,4 @@ def _stop(query: StreamingQuery) -> None:
     try:
         query.stop()
     except FAILURES as error:
-        logger.info("a query did not end in good order: %s", str(error)[:200])
+        logger.info("a query did not stop cleanly: %s", str(error)[:200])

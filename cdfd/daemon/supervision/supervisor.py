@@ -143,7 +143,7 @@ class Supervisor:
         delay *= self._random.uniform(0.75, 1.25)
         self.monitors[name].failed(error, delay)
         extra = {"table": name, "family": error.family, "retry_in": round(delay, 1)}
-        logger.error("%s; trying again in %.1f s", error, delay, extra=extra)
+        logger.error("%s; retrying in %.1f s", error, delay, extra=extra)
         await self.clock.wait(self.stop, delay)
 
 

@@ -143,7 +143,7 @@ async def deliver(
                     hint="Do two pipelines of one name deliver to this cluster?",
                     retriable=True,
                 ) from error
-            log.warning("%s: another attempt took over and did not deliver it; trying again", place.delivery_name)
+            log.warning("%s: another attempt took over and did not deliver it; retrying", place.delivery_name)
 
 
 async def _once(sink: KafkaSink, job: str, position: Position, write: Write) -> Counts:
