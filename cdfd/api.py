@@ -12,9 +12,9 @@ from typing import Any, TypeVar, cast
 import pyarrow as pa
 
 from cdfd.changes.columns import change_schema
-from cdfd.changes.execute import Execution, everything, in_thread, named
+from cdfd.changes.execute import Execution, all_columns, iterate_in_thread, named_columns
 from cdfd.changes.plan import ChangePlan, Changes
-from cdfd.changes.reconciliation import Conformer
+from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.stream import PlanStream
 from cdfd.delta.header import Header
 from cdfd.errors import ConfigError
@@ -53,7 +53,7 @@ def changes(
     Returns:
         A reader whose batches have the table's columns as of `end`, then `_change_type` (dictionary-encoded string), `_commit_version`
         (int64), `_commit_timestamp` (timestamp[ms, UTC]) and `_change_ordinal` (int64, position in the version). Rows come in order;
-        batches are read as they are asked for. Versions with another schema are conformed: a renamed column is followed, one that was
+        batches are read as they are asked for. Versions with another schema are reconciled: a renamed column is followed, one that was
         not there yet is null, a narrower one is widened.
 
     Raises:
@@ -63,16 +63,16 @@ def changes(
     stream = table.stream(changes)
     with _Loop() as loop:
         first, last, header = loop.run(_range(table, start, end))
-    conformer = Conformer(header.schema if columns is None else header.schema.select(columns))
-    execution = Execution(table.files, conformer.select, whole=columns is None)
+    reconciler = SchemaReconciler(header.schema if columns is None else header.schema.select(columns))
+    execution = Execution(table.files, reconciler.select, whole=columns is None)
 
     def rows() -> Iterator[pa.RecordBatch]:
         # A loop of its own: a reader that is never read must not leave a thread behind.
         with _Loop() as loop:
             for found in execution.batches(_plans(loop, table, stream, first, last)):
-                yield conformer.conform(found)
+                yield reconciler.reconcile(found)
 
-    return pa.RecordBatchReader.from_batches(conformer.schema, rows())
+    return pa.RecordBatchReader.from_batches(reconciler.schema, rows())
 
 
 def snapshot(
@@ -133,7 +133,7 @@ async def follow(
     table, columns = Table.open(uri, storage_options, allowed_roots), _names(columns)
     stream = table.stream(changes)
     execution = Execution(
-        table.files, everything if columns is None else partial(named, columns), whole=columns is None
+        table.files, all_columns if columns is None else partial(named_columns, columns), whole=columns is None
     )
     with table.tailer(interval=poll_interval, max_interval=5 * poll_interval) as tailer:
         first = await awaited_start(tailer, start)
@@ -141,7 +141,7 @@ async def follow(
             (await table.log.header()).schema.select(columns)
         async with aclosing(stream.versions(tailer, first)) as versions:
             async for version in versions:
-                async with aclosing(in_thread(execution.batches([version.plan]))) as batches:
+                async with aclosing(iterate_in_thread(execution.batches([version.plan]))) as batches:
                     async for found in batches:
                         yield found.rows
 

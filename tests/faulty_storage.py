@@ -88,11 +88,11 @@ class FaultyStorage:
         await self.inner.delete(path)
         await self.after("delete", path)
 
-    def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
-        self.inner.expect(path, size, whole=whole)
+    def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
+        self.inner.prefetch(path, size, whole=whole)
 
-    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
-        return self.inner.open_columns(path, size)
+    def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
+        return self.inner.open_input_file(path, size)
 
     async def _begin(self, method: str, path: str) -> None:
         self.steps.append((method, path))

@@ -144,9 +144,9 @@ class Lake(MemoryStorage):
         self._note("stat", path)
         return await super().stat(path)
 
-    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+    def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         self._note("open", path)
-        return super().open_columns(path, size)
+        return super().open_input_file(path, size)
 
     def bytes_of(self, path: str) -> bytes:
         return self._objects[path].data

@@ -1,6 +1,6 @@
-"""Plans -> change rows, in order: scans run ahead in threads, ordinals are given where the order is known.
+"""Plans -> change rows, in order: threads scan files ahead of the consumer, and rows get their ordinals in order.
 
-A batch never spans two versions. Memory is bounded by the batches in flight, whatever the size of a version or a file.
+A batch never spans two versions. The batches in flight bound the memory, whatever the size of a version or a file.
 """
 
 from __future__ import annotations
@@ -16,37 +16,36 @@ from typing import NamedTuple, TypeVar, cast
 import pyarrow as pa
 
 from cdfd.changes.columns import VersionColumns
-from cdfd.changes.image_order import HELD_BYTES, Halves, Room, Shelf
-from cdfd.changes.ordered_pool import in_order
+from cdfd.changes.image_order import REORDER_BUFFER_BYTES, ImageOrder, MemoryBudget, ReorderBuffer
+from cdfd.changes.ordered_pool import run_in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
-from cdfd.changes.prefetch import further, in_sight
-from cdfd.changes.read import BATCH_ROWS, Rows, TableFiles, look, read
+from cdfd.changes.prefetch import prefetch_later_scan, prefetch_plans
+from cdfd.changes.read import BATCH_ROWS, RowBatch, TableFiles, read, read_image_order
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, MissingFileError
 
 T = TypeVar("T")
-OnMissing = Callable[[MissingFileError], None]
-"""Called where a scan's file is gone: raises, or returns to go on without its rows."""
-
+OnMissingFile = Callable[[MissingFileError], None]
+"""Called if the file of a scan is gone. It raises, or returns to continue without the file's rows."""
 
 Select = Callable[[TableSchema], TableSchema]
-"""From the schema of a version, the columns of it that are wanted."""
+"""Chooses columns: from the schema of a version to the schema to read it in."""
 
-LITTLE_BYTES = 256 << 10
-"""Bytes of files that are worked through before a thread has even started."""
+SMALL_PLAN_BYTES = 256 << 10
+"""Bytes of a plan's files below which one thread reads them faster than several: starting a thread takes longer."""
 
-TINY_BYTES = 16 << 10
-"""Bytes of files, on average, that hold a few rows each."""
+TINY_FILE_BYTES = 16 << 10
+"""Mean bytes of a file, below which a file holds a few rows only."""
 
 
-def everything(schema: TableSchema) -> TableSchema:
+def all_columns(schema: TableSchema) -> TableSchema:
     """All columns."""
     return schema
 
 
-def named(columns: Sequence[str], schema: TableSchema) -> TableSchema:
-    """Those of `columns` that this version has, in that order; one that was added later or dropped earlier is left out.
+def named_columns(columns: Sequence[str], schema: TableSchema) -> TableSchema:
+    """Those of `columns` that this version has, in that order. A column that was added later or dropped earlier is left out.
 
     Raises:
         MissingColumnError: this version has none of them.
@@ -54,8 +53,8 @@ def named(columns: Sequence[str], schema: TableSchema) -> TableSchema:
     return schema.present(columns)
 
 
-def fail(error: MissingFileError) -> None:
-    """The default: a file that is gone ends the reading."""
+def raise_missing(error: MissingFileError) -> None:
+    """The default for a file that is gone: reading ends with the error."""
     raise error
 
 
@@ -65,10 +64,10 @@ class ChangeBatch:
 
     Attributes:
         plan: of the version.
-        schema: the plan's but for rows that a version deletes while it replaces the schema: those are as they were.
+        schema: the plan's. Rows that a version deletes while it replaces the schema have the earlier one.
         rows: the rows.
-        following: `_change_ordinal` of the version's next row. One is left out before a post-image that stands by itself: images are a pair
-            where their numbers follow each other, and only there.
+        following: `_change_ordinal` of the version's next row. One number is skipped before a post-image without its pre-image, because
+            consecutive numbers mark the images of one update.
     """
 
     plan: ChangePlan
@@ -80,7 +79,7 @@ class ChangeBatch:
 class _Scanned(NamedTuple):
     plan: ChangePlan
     schema: TableSchema
-    rows: Rows
+    found: RowBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,38 +87,38 @@ class Execution:
     """How plans are executed.
 
     Attributes:
-        files: where the table's files are.
+        files: the table's files.
         select: from a version's schema, the columns to read.
-        workers: cores to keep busy; as many as the process may use where None.
-        batch_rows: rows of a batch, at most; smaller ones need less memory on their way, larger ones less time.
-        on_missing: what to do where a file is gone.
-        whole: whether `select` chooses all columns: a remote store reads files on from their beginning then, before their ends tell where
-            which column is.
+        workers: cores to use; None for as many as the process may use.
+        batch_rows: rows of a batch, at most. Smaller batches take less memory, larger ones less time.
+        on_missing: called if a file is gone.
+        whole: whether `select` chooses all columns. A remote store then prefetches files from their beginning, before their footers say
+            where each column is.
     """
 
     files: TableFiles
-    select: Select = everything
+    select: Select = all_columns
     workers: int | None = None
     batch_rows: int = BATCH_ROWS
-    on_missing: OnMissing = fail
+    on_missing: OnMissingFile = raise_missing
     whole: bool = False
 
     @property
     def threads(self) -> int:
-        """Cores to keep busy."""
+        """Cores to use."""
         return _cores() if self.workers is None else self.workers
 
     def threads_for(self, plans: Sequence[ChangePlan]) -> int:
-        """Cores to keep busy with what is done to the rows of `plans`: at the tip of a table they are few, and a thread costs more."""
-        return 1 if len(plans) == 1 and len(plans[0].scans) <= 4 and _is_little(plans[0].size) else self.threads
+        """Cores to use for processing the rows of `plans`. At the tip of a table rows are few, and one thread is faster than several."""
+        return 1 if len(plans) == 1 and len(plans[0].scans) <= 4 and _is_small(plans[0].size) else self.threads
 
-    def _lanes(self, plans: Iterable[ChangePlan]) -> int:
-        """Files to read at a time. Files differ in size and rows have to wait for their turn, so one for each core is too few."""
+    def _parallel_scans(self, plans: Iterable[ChangePlan]) -> int:
+        """Files to read at a time. Files differ in size and results come in order, so one file per core would leave cores idle."""
         if self.files.storage.remote:
-            # A file's first bytes are a round trip away, even where the next file's are asked for meanwhile.
+            # Each file starts with a round trip to the store.
             return 2 * self.threads
         if isinstance(plans, Sequence) and _are_tiny(plans):
-            # Reading them is mostly Python: two threads that take turns with it need half as much again as one.
+            # Reading them is mostly Python, which holds the GIL: two threads take half as much time again as one.
             return 1
         return 1 if self.threads == 1 else self.threads + 1
 
@@ -128,97 +127,98 @@ class Execution:
 
         Args:
             plans: in order of version.
-            start: where to begin within the first plan, where that is not its beginning.
+            start: position in the first plan to begin at; None for its beginning.
 
         Raises:
-            CdfdError: as `read` says; it names table, version and file.
+            CdfdError: see `read`. It names table, version and file.
         """
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
         tasks = self._tasks(plans, 0 if start is None else start.part)
         columns: VersionColumns | None = None
-        for scanned in in_order(tasks, workers=self._lanes(plans)):
-            plan, rows = scanned.plan, scanned.rows
+        for scanned in run_in_order(tasks, workers=self._parallel_scans(plans)):
+            plan, found = scanned.plan, scanned.found
             if columns is None:
                 columns = VersionColumns(plan.version, plan.timestamp_ms)
             elif plan.version != version:
                 columns = columns.following(plan.version, plan.timestamp_ms)
             if plan.version != version:
                 version, ordinal = plan.version, 0
-            first = ordinal + rows.apart
-            ordinal = first + rows.batch.num_rows
-            yield ChangeBatch(plan, scanned.schema, columns.complete(rows.batch, first), ordinal)
+            first = ordinal + found.gap_before
+            ordinal = first + found.batch.num_rows
+            yield ChangeBatch(plan, scanned.schema, columns.complete(found.batch, first), ordinal)
 
     def _tasks(self, plans: Iterable[ChangePlan], first_part: int) -> Iterator[Callable[[], Iterator[_Scanned]]]:
         remote = self.files.storage.remote
-        for plan in in_sight(plans, first_part, self.files, self.whole) if remote else plans:
+        for plan in prefetch_plans(plans, first_part, self.files, self.whole) if remote else plans:
             scans = plan.scans[first_part:]
             first_part = 0
-            # Where the late halves are not of these parts, nobody would take what is held.
-            room = Room(HELD_BYTES if scans and scans[-1].images == "late" else 0)
-            shelves: dict[str, Future[Shelf]] = {}
-            looks = {scan.path: Future[Halves | None]() for scan in plan.across}
-            for scan in plan.across:
-                yield partial(self._look, scan, looks[scan.path])
+            # Without the late phasees among these scans, nothing would read what is buffered.
+            budget = MemoryBudget(REORDER_BUFFER_BYTES if scans and scans[-1].image_phase == "late" else 0)
+            buffers: dict[str, Future[ReorderBuffer]] = {}
+            orders = {scan.path: Future[ImageOrder | None]() for scan in plan.cross_partition}
+            for scan in plan.cross_partition:
+                yield partial(self._read_order, scan, orders[scan.path])
             for number, scan in enumerate(scans):
                 if remote:
-                    further(scans, number, self.files, self.whole)
-                if scan.images == "early":
-                    shelves[scan.path] = Future()
-                # With one file to read, the columns are what can be decoded side by side.
-                use_threads = len(scans) < self.threads and not _is_little(scan.size)
-                if scan.images in ("early", "late"):
-                    yield partial(self._half, plan, scan, use_threads, room, shelves.get(scan.path), looks)
+                    prefetch_later_scan(scans, number, self.files, self.whole)
+                if scan.image_phase == "early":
+                    buffers[scan.path] = Future()
+                # A single file is faster if its columns are decoded in parallel.
+                use_threads = len(scans) < self.threads and not _is_small(scan.size)
+                if scan.image_phase in ("early", "late"):
+                    yield partial(self._read_phase, plan, scan, use_threads, budget, buffers.get(scan.path), orders)
                 else:
                     yield partial(self._read, plan, scan, use_threads)
 
-    def _look(self, scan: FileScan, told: Future[Halves | None]) -> Iterator[_Scanned]:
-        """No rows: finds out which rows of a file are late by itself. None where that cannot be told."""
+    def _read_order(self, scan: FileScan, result: Future[ImageOrder | None]) -> Iterator[_Scanned]:
+        """Set `result` to the image order of a file by itself, or to None if it cannot be read. Yields no rows."""
         found = None
         try:
-            found = look(scan, self.files)
+            found = read_image_order(scan, self.files)
         except CdfdError:
-            # Whoever reads the rows meets it again, where it is in order.
+            # The scan that reads the rows raises the same error, after the rows before it.
             return
         finally:
-            told.set_result(found)
+            result.set_result(found)
         yield from ()
 
-    def _half(
+    def _read_phase(
         self,
         plan: ChangePlan,
         scan: FileScan,
         use_threads: bool,
-        room: Room,
-        left: Future[Shelf] | None,
-        looks: Mapping[str, Future[Halves | None]],
+        budget: MemoryBudget,
+        handover: Future[ReorderBuffer] | None,
+        orders: Mapping[str, Future[ImageOrder | None]],
     ) -> Iterator[_Scanned]:
-        """Rows of one half of a file. `left` is what the scan of the early half leaves to that of the late one.
+        """Rows of a change data file in one phase. `handover` passes the buffer from the early phase to the late one.
 
-        What is waited for here comes from tasks that began earlier, whose results are taken first: they come to their ends.
+        The futures come from tasks that were started earlier. Their results are taken first, so waiting for them cannot deadlock.
         """
-        if scan.images == "late" and left is not None:
-            yield from self._read(plan, scan, use_threads, left.result())
+        if scan.image_phase == "late" and handover is not None:
+            yield from self._read(plan, scan, use_threads, handover.result())
             return
-        looked = {path: told.result() for path, told in looks.items()}
-        pairs = scan.pairs and all(halves is None or halves.paired for halves in looked.values())
-        found = Shelf(room, looked.get(scan.path) if pairs else None, pairs)
+        known = {path: result.result() for path, result in orders.items()}
+        pairs = scan.pairs and all(order is None or order.paired for order in known.values())
+        buffer = ReorderBuffer(budget, known.get(scan.path) if pairs else None, pairs)
         try:
-            yield from self._read(plan, scan, use_threads, found)
+            yield from self._read(plan, scan, use_threads, buffer)
         finally:
-            if found.halves is None:
-                # A file that is gone, of which enough is said.
-                found.again = None
-            if left is not None:
-                left.set_result(found)
+            if buffer.order is None:
+                # The file is gone, and `on_missing` was called for it: the late phase must not report it again.
+                buffer.reread_from = None
+            if handover is not None:
+                handover.set_result(buffer)
 
     def _read(
-        self, plan: ChangePlan, scan: FileScan, use_threads: bool, shelf: Shelf | None = None
+        self, plan: ChangePlan, scan: FileScan, use_threads: bool, buffer: ReorderBuffer | None = None
     ) -> Iterator[_Scanned]:
         try:
             schema = self.select(scan.schema or plan.schema)
-            found = read(scan, schema, self.files, batch_rows=self.batch_rows, use_threads=use_threads, shelf=shelf)
-            for rows in found:
-                yield _Scanned(plan, schema, rows)
+            for found in read(
+                scan, schema, self.files, batch_rows=self.batch_rows, use_threads=use_threads, reorder_buffer=buffer
+            ):
+                yield _Scanned(plan, schema, found)
         except MissingFileError as error:
             self.on_missing(error.within(table=self.files.storage.uri, version=plan.version))
         except CdfdError as error:
@@ -226,29 +226,29 @@ class Execution:
 
 
 def _cores() -> int:
-    # Linux tells which cores a container may use, other systems only how many there are.
+    # Linux reports the cores that a container may use, other systems all of the machine.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _are_tiny(plans: Sequence[ChangePlan]) -> bool:
     files = sum(len(plan.scans) for plan in plans)
-    return 0 < sum(plan.size for plan in plans) <= TINY_BYTES * files
+    return 0 < sum(plan.size for plan in plans) <= TINY_FILE_BYTES * files
 
 
-def _is_little(size: int) -> bool:
-    # 0 is a size that the log does not say.
-    return 0 < size <= LITTLE_BYTES
+def _is_small(size: int) -> bool:
+    # A size of 0 is unknown: the log does not say it.
+    return 0 < size <= SMALL_PLAN_BYTES
 
 
-async def in_thread(items: Iterator[T]) -> AsyncGenerator[T, None]:
-    """The items of a blocking iterator, each fetched in a worker thread. The iterator is closed at the end: use `aclosing`."""
+async def iterate_in_thread(items: Iterator[T]) -> AsyncGenerator[T, None]:
+    """The items of a blocking iterator, each fetched in a worker thread. The iterator is closed at the end, so use `aclosing`."""
     done = object()
     fetched: asyncio.Future[T | object] | None = None
     loop = asyncio.get_running_loop()
     try:
         while True:
             fetched = loop.run_in_executor(None, next, items, done)
-            # A thread cannot be cancelled, and what it runs cannot be closed.
+            # A thread cannot be cancelled, and an iterator that it runs cannot be closed.
             item = await asyncio.shield(fetched)
             if item is done:
                 return

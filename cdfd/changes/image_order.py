@@ -1,15 +1,15 @@
-"""Which rows of a version's change data files come first, so that whoever keeps the last change of each key keeps the right one.
+"""Image ordering: which rows of a version's change data files come first, so that consumers that keep the last change of a key are correct.
 
-Writers put the images of an update where it suits them. Spark writes them side by side, but in files of two partitions where the update moves
-the row; delta-rs writes blocks of pre-images and of post-images, in either order; a MERGE or an overwrite of a part may insert a key in one
-file that it deletes in another. Keys are not known here, so the rows of a version fall in two halves, and the late one follows the early one:
+Writers put the images of an update in different places. Spark writes them side by side, except where the update moves the row to another
+partition: then they are in two files. delta-rs writes a block of pre-images and a block of post-images, in either order. A MERGE or
+partial overwrite may insert a key in one file and delete it in another. Keys are not known here, so a version is delivered in two phases:
 
-| images of the version            | early                              | late                 |
+| images of the version            | early phase                        | late phase           |
 |----------------------------------|------------------------------------|----------------------|
-| each with its other next to it   | deletes, and the images in pairs   | inserts              |
-| any by itself                    | deletes, pre-images                | inserts, post-images |
+| all in adjacent pairs            | deletes, and the paired images     | inserts              |
+| any not in a pair                | deletes, pre-images                | inserts, post-images |
 
-Where one image is by itself, others that happen to meet may be of two rows: an update that swaps two rows' partitions writes
+If one image is not in a pair, other adjacent images may belong to different rows. An update that swaps the partitions of two rows writes
 
     p=0:  pre a, post b        p=1:  post a, pre b
 """
@@ -32,35 +32,35 @@ from cdfd.delta.roaring import RowSet
 INSERT, PRE_IMAGE, POST_IMAGE, DELETE = range(len(CHANGE_TYPES))
 """Positions in `CHANGE_TYPES`."""
 
-HELD_BYTES = 32 << 20
-"""Late rows of a version that wait in memory, at most; more are read a second time. A few batches: those in flight are as many."""
+REORDER_BUFFER_BYTES = 32 << 20
+"""Bytes of a version's late rows that wait in memory, at most; the rest is read a second time. It is about as much as is in flight."""
 
 Codes = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True)
-class Halves:
-    """The rows of a change data file.
+class ImageOrder:
+    """The order in which the rows of a change data file are delivered.
 
     Attributes:
-        paired: whether each image of an update has its other next to it, and they count as pairs.
-        late: rows of the late half.
-        in_order: whether the early ones come first in the file as it is.
-        apart: whether the first late row is a post-image, which a pre-image must not seem to belong to.
+        paired: whether all images of updates are in adjacent pairs, and count as pairs.
+        late: rows of the late phase.
+        in_order: whether all early rows precede all late ones in the file.
+        late_starts_with_post: whether the first late row is a post-image; consumers must not pair it with the row before it.
     """
 
     paired: bool
     late: RowSet
     in_order: bool
-    apart: bool
+    late_starts_with_post: bool
 
     @classmethod
-    def of(cls, types: Callable[[], Iterable[pa.Array]], *, pairs: bool = True) -> Halves:
-        """From the `_change_type` column, in pieces; memory is bounded by how much the rows alternate.
+    def of(cls, types: Callable[[], Iterable[pa.Array]], *, pairs: bool = True) -> ImageOrder:
+        """Computed from the `_change_type` column, batch by batch. Memory depends on how often the rows alternate.
 
         Args:
-            types: gives the column, each time it is called.
-            pairs: False where images do not count as pairs, even if they look like some.
+            types: returns the column from its start, each time it is called.
+            pairs: False if adjacent images do not count as pairs.
 
         Raises:
             DataError: a value that is no change type.
@@ -72,9 +72,9 @@ class Halves:
         return found
 
     @classmethod
-    def _of(cls, types: Iterable[pa.Array], *, pairs: bool) -> Halves | None:
-        """None where images should be pairs, and some are not: a post-image comes after each pre-image, and nowhere else."""
-        late, row, apart, last = BitMap64(), 0, False, DELETE
+    def _of(cls, types: Iterable[pa.Array], *, pairs: bool) -> ImageOrder | None:
+        """None if images should be pairs and some are not. In pairs, a post-image follows each pre-image and no other row."""
+        late, row, starts_with_post, last = BitMap64(), 0, False, DELETE
         for codes in _codes(types):
             is_post = codes == POST_IMAGE
             if pairs and not _are_paired(codes, is_post, last):
@@ -83,34 +83,34 @@ class Halves:
             if not pairs:
                 found |= is_post
             if found.any():
-                apart = apart if late else bool(is_post[found.argmax()])
+                starts_with_post = starts_with_post if late else bool(is_post[found.argmax()])
                 _add(late, row, found)
             row, last = row + len(codes), codes[-1]
         if pairs and last == PRE_IMAGE:
             return None
-        return cls(pairs, RowSet(FrozenBitMap64(late)), not late or late.min() + len(late) == row, apart)
+        return cls(pairs, RowSet(FrozenBitMap64(late)), not late or late.min() + len(late) == row, starts_with_post)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageCounts:
-    """How many rows the halves of a change data file have.
+    """How many rows of a change data file are read in each phase.
 
     Attributes:
-        rows: of the file.
+        rows: all rows of the file.
         inserts, posts: how many of them are inserts and post-images.
-        paired: whether each image of an update has its other next to it.
-        apart: where it has not, whether the first late row is a post-image (see `Halves`).
+        paired: whether all images of updates are in adjacent pairs.
+        late_starts_with_post: if they are not, whether the first late row is a post-image (see `ImageOrder`).
     """
 
     rows: int = 0
     inserts: int = 0
     posts: int = 0
     paired: bool = True
-    apart: bool = False
+    late_starts_with_post: bool = False
 
     @classmethod
     def of(cls, types: Iterable[pa.Array]) -> ImageCounts:
-        """From the `_change_type` column, in pieces. DataError for a value that is no change type."""
+        """Counted from the `_change_type` column, batch by batch. DataError for a value that is no change type."""
         counts = np.zeros(len(CHANGE_TYPES), dtype=np.int64)
         paired, first_late, last = True, None, DELETE
         for codes in _codes(types):
@@ -130,16 +130,16 @@ class ImageCounts:
         )
 
     def late(self, *, pairs: bool) -> int:
-        """Rows of the late half, where images count as `pairs` or do not."""
+        """Rows of the late phase; `pairs` says whether adjacent images count as pairs."""
         return self.inserts if pairs and self.paired else self.inserts + self.posts
 
     def gap(self, *, pairs: bool) -> int:
-        """Ordinals that are left out before the late half."""
-        return int(self.apart and not (pairs and self.paired))
+        """Ordinals that are skipped before the first late row."""
+        return int(self.late_starts_with_post and not (pairs and self.paired))
 
 
 def _are_paired(codes: Codes, is_post: npt.NDArray[np.bool_], last: int) -> bool:
-    """Whether a post-image comes after each pre-image but the last row, and nowhere else; `last` is the row before."""
+    """Whether a post-image follows each pre-image (the last row aside) and no other row; `last` is the type of the row before the first."""
     return bool(is_post[0] == (last == PRE_IMAGE) and np.array_equal(is_post[1:], codes[:-1] == PRE_IMAGE))
 
 
@@ -156,66 +156,66 @@ def _add(rows: BitMap64, first: int, found: npt.NDArray[np.bool_]) -> None:
         rows |= BitMap64(array("Q", (np.flatnonzero(found) + first).astype(np.uint64).tobytes()))
 
 
-class Room:
-    """How many bytes of rows may be held. Threads share it.
+class MemoryBudget:
+    """Bytes of rows that may be buffered. Threads share it.
 
     Args:
         size: in bytes.
     """
 
-    def __init__(self, size: int = HELD_BYTES) -> None:
+    def __init__(self, size: int = REORDER_BUFFER_BYTES) -> None:
         self._left = size
         self._lock = Lock()
 
-    def take(self, size: int) -> bool:
-        """Whether there is room for so many bytes; then they are taken."""
+    def reserve(self, size: int) -> bool:
+        """Reserve so many bytes; False, and nothing is reserved, if fewer are left."""
         with self._lock:
             fits = size <= self._left
             self._left -= size if fits else 0
         return fits
 
-    def give_back(self, size: int) -> None:
-        """So many bytes are free again."""
+    def release(self, size: int) -> None:
+        """Return so many bytes to the budget."""
         with self._lock:
             self._left += size
 
 
 @dataclass(slots=True)
-class Shelf:
-    """Late rows of one file, which wait in memory until the early rows of all files are through.
+class ReorderBuffer:
+    """The late rows of one file. They wait in memory until the early rows of all files of the version are read.
 
     Attributes:
-        room: of all files of a version.
-        halves: of the file, once it is looked at.
-        pairs: whether images of the file that look like pairs count as such.
-        again: late rows from this one on are not held, and have to be read again; None where all are held, or there are none.
+        budget: shared by all files of a version.
+        order: of the file's rows, once it is known.
+        pairs: whether adjacent images of the file count as pairs.
+        reread_from: late rows from this row on are not buffered and have to be read again; None if all are buffered, or there are none.
     """
 
-    room: Room = field(default_factory=Room)
-    halves: Halves | None = None
+    budget: MemoryBudget = field(default_factory=MemoryBudget)
+    order: ImageOrder | None = None
     pairs: bool = True
-    again: int | None = 0
-    _held: list[pa.RecordBatch] = field(default_factory=list)
+    reread_from: int | None = 0
+    _buffered: list[pa.RecordBatch] = field(default_factory=list)
 
-    def part(self, batches: Iterator[pa.RecordBatch], late: RowSet) -> Iterator[pa.RecordBatch]:
-        """The early rows of a file's batches, as long as there is room for the late ones; `again` tells how far it went."""
+    def split(self, batches: Iterator[pa.RecordBatch], late: RowSet) -> Iterator[pa.RecordBatch]:
+        """The early rows of a file's batches, as long as the late ones fit into the budget; `reread_from` is where that ended."""
         row = 0
         for batch in batches:
             mask = late.mask(row, batch.num_rows)
             if mask.any():
-                held = batch if mask.all() else batch.filter(pa.array(mask))
-                if not self.room.take(held.nbytes):
-                    self.again = row
+                rows = batch if mask.all() else batch.filter(pa.array(mask))
+                if not self.budget.reserve(rows.nbytes):
+                    self.reread_from = row
                     return
-                self._held.append(held)
+                self._buffered.append(rows)
             row += batch.num_rows
             if not mask.all():
                 yield batch.filter(pa.array(~mask)) if mask.any() else batch
-        self.again = None
+        self.reread_from = None
 
-    def take(self) -> Iterator[pa.RecordBatch]:
-        """The late rows that are held."""
-        while self._held:
-            held = self._held.pop(0)
-            self.room.give_back(held.nbytes)
-            yield held
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """The buffered late rows; each batch leaves the buffer."""
+        while self._buffered:
+            rows = self._buffered.pop(0)
+            self.budget.release(rows.nbytes)
+            yield rows

@@ -1,6 +1,6 @@
-"""Work in threads whose results come in order, with a bound on what waits.
+"""An ordered worker pool: tasks run in threads, results come in the order of the tasks, and a bounded number of results waits.
 
-Decoding Parquet, filtering and encoding release the GIL, so a second core is worth having; but rows have an order, and memory has an end.
+Decoding Parquet, filtering and encoding release the GIL, so more threads use more cores. Rows must stay in order, and memory is limited.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Task = Callable[[], Iterator[B]]
 
 
 class _End:
-    """Closes a lane; carries what its task raised."""
+    """The last item of a task's queue. It carries the error that ended the task, if any."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
-class _Lane(Generic[B]):
-    """One task's results, at most `depth` of them waiting."""
+class _QueuedTask(Generic[B]):
+    """One task and the queue of its results. At most `depth` results wait in it."""
 
     def __init__(self, task: Task[B], depth: int) -> None:
         self.task = task
@@ -47,63 +47,63 @@ class _Lane(Generic[B]):
                 self.results.put(result)
                 if self.stopped:
                     return
-        except BaseException as error:  # noqa: BLE001 - handed on to whoever reads the lane, and raised there
+        except BaseException as error:  # noqa: BLE001 - the consumer of the queue raises it
             end = _End(error)
         self.results.put(end)
 
     def stop(self) -> None:
         self.stopped = True
-        # Room for the one put that may be waiting, after which `run` sees that it was stopped.
+        # One `put` may be waiting for space. Emptying the queue lets it finish, and `run` then sees the flag.
         with contextlib.suppress(queue.Empty):
             while True:
                 self.results.get_nowait()
 
 
-class _Road(Generic[B]):
-    """Threads that run lanes, and the lanes under way, in order.
+class _OrderedPool(Generic[B]):
+    """Worker threads, and the tasks that were started, in order.
 
-    The threads are daemons: an iterator that nobody finishes must not keep the process from ending. They are stopped before the
-    interpreter goes, all the same, because Arrow's code in them must not outlive it.
+    The threads are daemons, so an iterator that is never finished does not keep the process alive. They are still stopped before the
+    interpreter exits, because Arrow's code must not run in them after that.
     """
 
-    open: ClassVar[WeakSet[_Road[Any]]] = WeakSet()
+    open: ClassVar[WeakSet[_OrderedPool[Any]]] = WeakSet()
 
     def __init__(self, workers: int, depth: int) -> None:
-        self.lanes: deque[_Lane[B]] = deque()
+        self.started: deque[_QueuedTask[B]] = deque()
         self._depth = depth
-        self._jobs: queue.SimpleQueue[_Lane[B] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_QueuedTask[B] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name="cdfd-read", daemon=True) for _ in range(workers)]
         for thread in self._threads:
             thread.start()
-        _Road.open.add(self)
+        _OrderedPool.open.add(self)
 
     def start(self, task: Task[B]) -> None:
-        lane = _Lane(task, self._depth)
-        self.lanes.append(lane)
-        self._jobs.put(lane)
+        queued = _QueuedTask(task, self._depth)
+        self.started.append(queued)
+        self._jobs.put(queued)
 
     def close(self) -> None:
-        for lane in self.lanes:
-            lane.stop()
+        for queued in self.started:
+            queued.stop()
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
             thread.join()
-        _Road.open.discard(self)
+        _OrderedPool.open.discard(self)
 
     def _work(self) -> None:
-        while (lane := self._jobs.get()) is not None:
-            lane.run()
+        while (queued := self._jobs.get()) is not None:
+            queued.run()
 
 
 @atexit.register
 def _close_all() -> None:
-    for road in list(_Road.open):
-        road.close()
+    for pool in list(_OrderedPool.open):
+        pool.close()
 
 
 def _with_error(tasks: Iterable[Callable[[], A]]) -> Iterator[Callable[[], A]]:
-    """The tasks; an error that ends them is one more task, so that it is raised where it belongs: after the results of those before it."""
+    """The tasks. An error that ends the iterable becomes one more task, so that it is raised after all results before it."""
     try:
         yield from tasks
     except CdfdError as error:
@@ -114,11 +114,11 @@ def _raise(error: CdfdError) -> NoReturn:
     raise error
 
 
-def in_order(tasks: Iterable[Task[B]], *, workers: int, depth: int = 8) -> Iterator[B]:
-    """The results of all tasks, those of the first task first, while `workers` tasks run at a time.
+def run_in_order(tasks: Iterable[Task[B]], *, workers: int, depth: int = 8) -> Iterator[B]:
+    """The results of all tasks, in the order of the tasks, while `workers` tasks run at a time.
 
-    At most `workers * (depth + 1)` results wait. The first error ends it, after all results that come before it. Closing the iterator
-    stops the tasks that run. A single task runs in the calling thread: nothing could overlap.
+    At most `workers * (depth + 1)` results wait. The first error is raised after all results that come before it. Closing the iterator
+    stops the running tasks. A single task runs in the calling thread, because nothing could run beside it.
     """
     source = _with_error(tasks)
     head = list(islice(source, 2))
@@ -126,45 +126,45 @@ def in_order(tasks: Iterable[Task[B]], *, workers: int, depth: int = 8) -> Itera
         for task in chain(head, source):
             yield from task()
         return
-    road = _Road[B](workers, depth)
+    pool = _OrderedPool[B](workers, depth)
     try:
         for task in head:
-            road.start(task)
-        while road.lanes:
-            for task in islice(source, workers - len(road.lanes)):
-                road.start(task)
-            lane = road.lanes[0]
-            while not isinstance(result := lane.results.get(), _End):
+            pool.start(task)
+        while pool.started:
+            for task in islice(source, workers - len(pool.started)):
+                pool.start(task)
+            oldest = pool.started[0]
+            while not isinstance(result := oldest.results.get(), _End):
                 yield result
-            road.lanes.popleft()
+            pool.started.popleft()
             if result.error is not None:
                 raise result.error
     finally:
-        road.close()
+        pool.close()
 
 
-def mapped(function: Callable[[A], B], items: Iterable[A], *, workers: int, ahead: int = 1) -> Iterator[B]:
-    """`function` of each item, in order, `workers` at a time and at most `workers + ahead` done or under way.
+def map_in_order(function: Callable[[A], B], items: Iterable[A], *, workers: int, queued: int = 1) -> Iterator[B]:
+    """`function` of each item, in order: `workers` run at a time, and at most `workers + queued` are finished or running.
 
-    The first error ends it, after all results that come before it.
+    The first error is raised after all results that come before it.
     """
     with contextlib.ExitStack() as closing:
-        # A generator over threads of its own must not outlive this one.
+        # A generator with threads of its own must not outlive this one.
         if (close := getattr(items, "close", None)) is not None:
             closing.callback(close)
         if workers < 2:
             yield from map(function, items)
         else:
-            yield from _mapped_in_threads(function, items, workers, ahead)
+            yield from _map_in_threads(function, items, workers, queued)
 
 
-def _mapped_in_threads(function: Callable[[A], B], items: Iterable[A], workers: int, ahead: int) -> Iterator[B]:
+def _map_in_threads(function: Callable[[A], B], items: Iterable[A], workers: int, queued: int) -> Iterator[B]:
     waiting: deque[Future[B]] = deque()
     with ThreadPoolExecutor(workers, thread_name_prefix="cdfd-encode") as pool:
         try:
             for task in _with_error(partial(function, item) for item in items):
                 waiting.append(pool.submit(task))
-                while len(waiting) >= workers + ahead or (waiting and waiting[0].done()):
+                while len(waiting) >= workers + queued or (waiting and waiting[0].done()):
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

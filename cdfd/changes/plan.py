@@ -34,7 +34,7 @@ from cdfd.errors import LogError, UnsupportedError
 
 Changes = Literal["auto", "cdf", "files"]
 ChangeType = Literal["insert", "delete"]
-Images = Literal["early", "late", "as_written"]
+ImagePhase = Literal["early", "late", "as_written"]
 Origin = Literal["cdc", "files", "snapshot", "none"]
 F = TypeVar("F", Add, Remove)
 
@@ -67,7 +67,7 @@ class FileScan:
     only: DeletionVectorDescriptor | None = None
     without: DeletionVectorDescriptor | None = None
     schema: TableSchema | None = None
-    images: Images | None = None
+    image_phase: ImagePhase | None = None
     pairs: bool = True
     piece: tuple[int, int] | None = None
 
@@ -77,9 +77,9 @@ class FileScan:
         if self.piece is not None:
             number, pieces = self.piece
             return self.size * (number + 1) // pieces - self.size * number // pieces
-        if self.images not in ("early", "late"):
+        if self.image_phase not in ("early", "late"):
             return self.size
-        return self.size // 2 if self.images == "late" else self.size - self.size // 2
+        return self.size // 2 if self.image_phase == "late" else self.size - self.size // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class ChangePlan:
     schema: TableSchema
     scans: Sequence[FileScan]
     origin: Origin
-    across: Sequence[FileScan] = ()
+    cross_partition: Sequence[FileScan] = ()
 
     @property
     def size(self) -> int:
@@ -160,8 +160,8 @@ def plan(
         origin = "cdc"
     elif not _changed_nothing(commit):
         scans = _many_inserts(commit) or _ordered(_from_files(commit, header, previous or header, before))
-    across = _across(scans) if origin == "cdc" else ()
-    return ChangePlan(commit.version, timestamp_ms, header.schema, scans, origin if scans else "none", across)
+    cross_partition = _across(scans) if origin == "cdc" else ()
+    return ChangePlan(commit.version, timestamp_ms, header.schema, scans, origin if scans else "none", cross_partition)
 
 
 def _from_cdc(commit: Commit, changes: Changes) -> bool:
@@ -173,13 +173,13 @@ def _from_change_data(commit: Commit) -> Sequence[FileScan]:
     if len(scans) < 2:
         return scans
     # What an update makes of a row, or what replaces it, may be in a file before that of the row as it was.
-    halves: tuple[Images, ...] = ("early", "late")
-    return tuple(replace(scan, images=half) for half in halves for scan in scans)
+    halves: tuple[ImagePhase, ...] = ("early", "late")
+    return tuple(replace(scan, image_phase=half) for half in halves for scan in scans)
 
 
 def _across(scans: Sequence[FileScan]) -> Sequence[FileScan]:
     several = any(scan.partition_values != scans[0].partition_values for scan in scans)
-    return tuple(scan for scan in scans if scan.images == "early") if several else ()
+    return tuple(scan for scan in scans if scan.image_phase == "early") if several else ()
 
 
 def _many_inserts(commit: Commit) -> LiveScans | None:

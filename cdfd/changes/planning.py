@@ -1,4 +1,4 @@
-"""Planning ahead of delivery: versions in bursts of what is ready."""
+"""Planning ahead of delivery: versions are planned while earlier ones are delivered, and handed over in batches."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import AsyncGenerator
 
 from cdfd.changes.stream import Version
 
-AHEAD, AHEAD_FILES = 512, 4096
-"""Versions planned and not yet delivered, at most, and the files that they have to read, beyond which none is planned.
+MAX_VERSIONS, MAX_FILES = 512, 4096
+"""Versions that are planned and not yet taken, at most, and files in them; beyond either, planning waits.
 
-As many go into one transaction, and a transaction takes as long as reading some twenty files of one row.
+One transaction delivers as many. It takes as long as reading some twenty files of one row.
 """
 
 
-async def bursts(
-    versions: AsyncGenerator[Version, None], ahead: int = AHEAD, ahead_files: int = AHEAD_FILES
+async def version_batches(
+    versions: AsyncGenerator[Version, None], max_versions: int = MAX_VERSIONS, max_files: int = MAX_FILES
 ) -> AsyncGenerator[list[Version], None]:
-    """What is ready, in order: at the tip of a table one version at once, in catch-up as many as are planned meanwhile.
+    """The planned versions, in order: one at a time at the tip of a table, and in catch-up as many as were planned meanwhile.
 
-    The error that ends `versions` is raised after all versions before it. `versions` is closed with this one.
+    The error that ends `versions` is raised after all versions before it. `versions` is closed with this generator.
     """
     planned: asyncio.Queue[Version | None] = asyncio.Queue()
     taken = asyncio.Event()
@@ -28,28 +28,28 @@ async def bursts(
     async def plan() -> None:
         nonlocal files
         async for version in versions:
-            while planned.qsize() >= ahead or files >= ahead_files:
+            while planned.qsize() >= max_versions or files >= max_files:
                 taken.clear()
                 await taken.wait()
             files += len(version.plan.scans)
             planned.put_nowait(version)
 
     planner = asyncio.create_task(plan())
-    # However planning ends, its end comes after what it planned.
+    # The end of planning follows the planned versions in the queue, also after an error.
     planner.add_done_callback(lambda _: planned.put_nowait(None))
     try:
         while True:
-            burst = []
+            batch = []
             version = await planned.get()
             while version is not None:
                 files -= len(version.plan.scans)
                 taken.set()
-                burst.append(version)
+                batch.append(version)
                 if planned.empty():
                     break
                 version = planned.get_nowait()
-            if burst:
-                yield burst
+            if batch:
+                yield batch
             if version is None:
                 await planner
                 return

@@ -1,4 +1,4 @@
-"""Looking ahead of the files that are read, where each of them is a round trip away: their stores begin to fetch them."""
+"""Prefetching data files: a remote store starts to fetch them some files before the reader needs them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from cdfd.changes.read import TableFiles
 from cdfd.errors import CdfdError
 
 FILES = 6
-"""Files to be ahead, at least, of the one that is read next; where plans hold more than that, up to three times as many."""
+"""Files to prefetch, at least, beyond the one that is read next. Where plans hold more files, up to three times as many."""
 
 
-def in_sight(
+def prefetch_plans(
     plans: Iterable[ChangePlan], first_part: int, files: TableFiles, whole: bool = False
 ) -> Iterator[ChangePlan]:
-    """The plans. As many are taken ahead as it needs for `FILES` files; what an error ends comes before that error."""
+    """The plans. They are taken early enough to prefetch `FILES` files; an error is raised after the plans that come before it."""
     source = iter(plans)
     waiting: deque[ChangePlan] = deque()
     known, failed, more = 0, None, True
@@ -30,7 +30,7 @@ def in_sight(
                 more = False
                 break
             for scan in plan.scans[first_part : first_part + FILES]:
-                _expect(scan, files, whole)
+                _prefetch(scan, files, whole)
             first_part = 0
             waiting.append(plan)
             known += len(plan.scans)
@@ -44,12 +44,12 @@ def in_sight(
             return
 
 
-def further(scans: Sequence[FileScan], number: int, files: TableFiles, whole: bool = False) -> None:
-    """The scan of that number is next: have one more of its plan in sight."""
+def prefetch_later_scan(scans: Sequence[FileScan], number: int, files: TableFiles, whole: bool = False) -> None:
+    """Prefetch the file of the scan that comes `FILES` scans after that number, which is read next."""
     if number + FILES < len(scans):
-        _expect(scans[number + FILES], files, whole)
+        _prefetch(scans[number + FILES], files, whole)
 
 
-def _expect(scan: FileScan, files: TableFiles, whole: bool) -> None:
-    # Where only some rows are wanted, row groups are left out.
-    files.expect(scan.path, scan.size, whole=whole and scan.only is None and scan.piece is None)
+def _prefetch(scan: FileScan, files: TableFiles, whole: bool) -> None:
+    # A scan of some rows skips row groups, so only a scan of all rows reads the whole file.
+    files.prefetch(scan.path, scan.size, whole=whole and scan.only is None and scan.piece is None)

@@ -1,10 +1,10 @@
-"""Change rows of versions with different schemas in one schema, for readers that can have only one.
+"""Schema reconciliation: change rows of versions with different schemas in one schema, for readers that accept only one.
 
-A column of the later schema is found in the earlier one by its physical name where columns are mapped (a renamed column is the same column),
-else by its name; one that was not there yet is null, one that is there no more is left out, one that was narrower is widened. The same holds
-inside of structs, lists and maps.
+A column of the later schema is found in the earlier one by its physical name where columns are mapped, else by its name. So a renamed column
+is the same column. One that is new in the later schema is null, one that was dropped is left out, and a narrower one is widened. The same
+holds inside structs, lists and maps.
 
-Nothing is converted twice: the files of the earlier version are read with its physical names under the names and in the types of the later.
+Nothing is converted twice: files of the earlier version are read by its physical names, directly into the later names and types.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from cdfd.errors import SchemaChangedError
 
 
 @dataclass(frozen=True, slots=True)
-class Conformer:
-    """Conforms batches to the rows of `target`."""
+class SchemaReconciler:
+    """Brings batches into the schema `target`."""
 
     target: TableSchema
 
@@ -43,54 +43,54 @@ class Conformer:
         return change_schema(self.target.arrow)
 
     def select(self, schema: TableSchema) -> TableSchema:
-        """In which schema to read the files of a version whose schema is `schema`: those of the target's columns that it has.
+        """The schema in which to read files of a version with `schema`: those columns of the target that this version has.
 
         Raises:
-            SchemaChangedError: a column's type changed to one that does not hold the old values.
+            SchemaChangedError: a column's type changed to one that cannot hold the old values.
         """
         if schema == self.target:
             return schema
-        pairing = _Pairing(schema.mapping, self.target.mapping)
-        pairs = pairing.pairs(schema.struct, self.target.struct)
-        kept = tuple(pairing.field(source, column, column.name) for source, column in pairs if source is not None)
+        matching = _FieldMatching(schema.mapping, self.target.mapping)
+        matched = matching.matched(schema.struct, self.target.struct)
+        kept = tuple(matching.field(source, column, column.name) for source, column in matched if source is not None)
         stored = set(schema.partition_columns)
-        partitions = tuple(column.name for source, column in pairs if source is not None and source.name in stored)
-        return TableSchema(StructType(kept), partitions, pairing.mode)
+        partitions = tuple(column.name for source, column in matched if source is not None and source.name in stored)
+        return TableSchema(StructType(kept), partitions, matching.mode)
 
-    def conform(self, found: ChangeBatch) -> pa.RecordBatch:
-        """A batch that was read as `select` says, with all columns of the target."""
-        schema, batch = self.schema, found.rows
-        if batch.schema.equals(schema):
-            return batch
-        positions = [batch.schema.get_field_index(field.name) for field in schema]
+    def reconcile(self, batch: ChangeBatch) -> pa.RecordBatch:
+        """A batch that was read in the schema from `select`, with all columns of the target."""
+        schema, rows = self.schema, batch.rows
+        if rows.schema.equals(schema):
+            return rows
+        positions = [rows.schema.get_field_index(field.name) for field in schema]
         arrays = [
-            pa.nulls(batch.num_rows, field.type) if position < 0 else batch.column(position)
+            pa.nulls(rows.num_rows, field.type) if position < 0 else rows.column(position)
             for field, position in zip(schema, positions, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 @dataclass(frozen=True, slots=True)
-class _Pairing:
-    """Which field of an earlier schema is which of a later one."""
+class _FieldMatching:
+    """Matches the fields of an earlier schema with those of a later one."""
 
     old: ColumnMappingMode
     new: ColumnMappingMode
 
     @property
     def mode(self) -> ColumnMappingMode:
-        """How fields that `field` made are found in the earlier version's files."""
+        """How the fields from `field` are found in the earlier version's files."""
         return ColumnMappingMode.ID if self.old is ColumnMappingMode.ID else ColumnMappingMode.NAME
 
-    def pairs(self, old: StructType, new: StructType) -> list[tuple[StructField | None, StructField]]:
-        """Each field of the later struct, with what it was in the earlier one."""
-        # Where mapping is switched off again the files are rewritten, and names are all that is left.
-        mapped = self.new is not ColumnMappingMode.NONE
-        find = ByName({physical_name(child, self.old) if mapped else child.name: child for child in old})
+    def matched(self, old: StructType, new: StructType) -> list[tuple[StructField | None, StructField]]:
+        """Each field of the later struct, with its counterpart in the earlier one, if any."""
+        # A table whose mapping is switched off rewrites its files, so only names are left to match by.
+        map_in_order = self.new is not ColumnMappingMode.NONE
+        find = ByName({physical_name(child, self.old) if map_in_order else child.name: child for child in old})
         return [(next(iter(find(physical_name(child, self.new))), None), child) for child in new]
 
     def field(self, old: StructField, new: StructField, column: str) -> StructField:
-        """The later field, to be found where the earlier one was."""
+        """The later field, with the physical name of the earlier one."""
         metadata = {**old.metadata, PHYSICAL_NAME: physical_name(old, self.old)}
         return StructField(new.name, self._type(old.type, new.type, column), new.nullable, metadata)
 
@@ -99,8 +99,10 @@ class _Pairing:
             case StructType(), StructType():
                 return StructType(
                     tuple(
-                        self._absent(child) if source is None else self.field(source, child, f"{column}.{child.name}")
-                        for source, child in self.pairs(old, new)
+                        self._null_field(child)
+                        if source is None
+                        else self.field(source, child, f"{column}.{child.name}")
+                        for source, child in self.matched(old, new)
                     )
                 )
             case ArrayType(), ArrayType():
@@ -111,11 +113,11 @@ class _Pairing:
             case _ if old == new or widens(old, new):
                 return new
         raise SchemaChangedError(
-            f"column {column} is {old!s:.200} at this version and {new!s:.200} in the newest schema asked for",
+            f"column {column} has type {old!s:.200} at this version and {new!s:.200} in the newest schema of the range",
             hint="Read the versions before and after the change separately, or leave the column out with `columns`",
         )
 
-    def _absent(self, child: StructField) -> StructField:
-        """A field that the earlier version does not have; in a struct it is there, full of nulls."""
-        # No column is called so: a new field must not take the values of an old one of the same name.
+    def _null_field(self, child: StructField) -> StructField:
+        """A field that the earlier version does not have. Structs of that version have it as nulls."""
+        # No column has this physical name: a new field must not read the values of an old field of the same name.
         return StructField(child.name, child.type, child.nullable, {**child.metadata, PHYSICAL_NAME: "\0"})

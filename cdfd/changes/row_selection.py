@@ -1,4 +1,4 @@
-"""Which rows of a data file a scan reads: all but those that a vector hides, those of a vector, those of some row groups."""
+"""Row selection: which rows of a data file a scan reads, from deletion vectors and, for a part of a large file, its row groups."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 from cdfd.delta.roaring import RowSet
 from cdfd.errors import DataError
 
-DAMAGED = "It is truncated or damaged"
+DAMAGED_HINT = "The file is truncated or damaged: restore it, or rewrite it"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Rows of one file; see `FileScan`.
+class RowSelection:
+    """The rows of one file that a scan reads; see `FileScan`.
 
     Attributes:
-        only: these; None for all.
-        without: but not these; None for none.
-        piece: and of those, the rows of one piece of the file; None for all.
+        only: rows to read; None for all.
+        without: rows to leave out; None for none.
+        piece: (number, of how many) of the piece of the file to read; None for all of it.
     """
 
     only: RowSet | None = None
@@ -31,14 +31,14 @@ class Wanted:
     piece: tuple[int, int] | None = None
 
     def check(self, rows: int) -> None:
-        """DataError where a vector names rows that a file of so many rows does not have."""
+        """Raise DataError if a deletion vector names a row that a file of so many rows does not have."""
         for found in (self.only, self.without):
             last = None if found is None else found.max()
             if last is not None and last >= rows:
                 raise DataError(f"the deletion vector hides row {last} of a file of {rows} rows")
 
     def row_groups(self, metadata: pq.FileMetaData) -> Iterator[tuple[int, int, int]]:
-        """Row groups that have a wanted row: number, first row, rows."""
+        """Row groups with at least one selected row: number, first row, number of rows."""
         row = 0
         groups = range(metadata.num_row_groups)
         mine: Collection[int] = groups if self.piece is None else _of_piece(metadata, *self.piece)
@@ -54,7 +54,7 @@ class Wanted:
         return self.only is None or self.only.count(row, rows) > 0
 
     def count(self, metadata: pq.FileMetaData) -> int:
-        """How many rows of a file are wanted."""
+        """How many rows of a file are selected."""
         only = self.only if self.only is None or self.without is None else self.only.difference(self.without)
         counted = 0
         for _, row, rows in self.row_groups(metadata):
@@ -64,8 +64,8 @@ class Wanted:
                 counted += rows - (0 if self.without is None else self.without.count(row, rows))
         return counted
 
-    def kept(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """The wanted rows of a batch, whose first row has that number in the file."""
+    def filter(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+        """The selected rows of a batch whose first row is row `first_row` of the file."""
         if self.only is None and self.without is None:
             return batch
         keep = np.ones(batch.num_rows, dtype=bool) if self.only is None else self.only.mask(first_row, batch.num_rows)
@@ -74,17 +74,20 @@ class Wanted:
         return batch if keep.all() else batch.filter(pa.array(keep))
 
 
-def check_groups(metadata: pq.FileMetaData) -> None:
-    """A row's number in the file, which deletion vectors go by, is counted over row groups: DataError where those do not add up."""
+def check_row_counts(metadata: pq.FileMetaData) -> None:
+    """Raise DataError if the row groups do not add up to the rows of the file.
+
+    Deletion vectors name rows by their number in the file, which is counted over row groups.
+    """
     counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if min(counts, default=0) < 0 or sum(counts) != metadata.num_rows:
         raise DataError(
-            f"the file says that it has {metadata.num_rows} rows and {sum(counts)} in its row groups", hint=DAMAGED
+            f"the file's footer says {metadata.num_rows} rows, its row groups say {sum(counts)}", hint=DAMAGED_HINT
         )
 
 
 def _of_piece(metadata: pq.FileMetaData, number: int, pieces: int) -> set[int]:
-    """Row groups of one of so many pieces of a file: those whose middle lies in it, by uncompressed bytes."""
+    """Row groups of one piece of a file: those whose middle, by uncompressed bytes, lies in it."""
     sizes = [max(0, metadata.row_group(group).total_byte_size) for group in range(metadata.num_row_groups)]
     whole = max(2 * sum(sizes), 1)
     places = [(2 * end - size) * pieces // whole for end, size in zip(accumulate(sizes), sizes, strict=True)]

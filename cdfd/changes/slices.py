@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from cdfd.changes.execute import ChangeBatch, Execution, fail
+from cdfd.changes.execute import ChangeBatch, Execution, raise_missing
 from cdfd.changes.image_order import ImageCounts
 from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
 from cdfd.changes.position import Position
-from cdfd.changes.read import count, count_images
+from cdfd.changes.read import count_images, count_rows
 from cdfd.errors import CdfdError, DataError, MissingFileError
 
 FILE_BYTES = 128 << 10
@@ -109,7 +109,7 @@ def cut(
     slices, seen = list[Slice](), set[str]()
     for first, some in _cut(scans, limit, kept):
         known = not slices
-        looks = _looks((*some, *plan.across) if known and len(scans) < len(plan.scans) else some, seen)
+        looks = _looks((*some, *plan.cross_partition) if known and len(scans) < len(plan.scans) else some, seen)
         wanted = kept is None or bool(kept[first])
         slices.append(Slice(replace(plan, scans=some), part + first, ordinal if known else None, None, looks, wanted))
     return slices
@@ -128,7 +128,7 @@ def _as_written(scans: Sequence[FileScan]) -> Sequence[FileScan]:
     """Change data files whole, and not in halves. Other scans are as they are."""
     if isinstance(scans, LiveScans) or not scans or scans[0].change_type is not None:
         return scans
-    return tuple(replace(scan, images="as_written") for scan in scans if scan.images != "late")
+    return tuple(replace(scan, image_phase="as_written") for scan in scans if scan.image_phase != "late")
 
 
 def _cut(
@@ -153,8 +153,8 @@ def _cut(
 
 
 def _pieces(scan: FileScan, limit: int) -> int:
-    """In how many to read a file. Halves are not places in a file."""
-    if scan.images in ("early", "late") or (scan.change_type is None and scan.images is None):
+    """In how many to read a file. ImageOrder are not places in a file."""
+    if scan.image_phase in ("early", "late") or (scan.change_type is None and scan.image_phase is None):
         return 1
     return min(-(-scan.share // max(limit, 1)), MOST_PIECES)
 
@@ -181,7 +181,7 @@ def measure(part: Slice, execution: Execution) -> Measured:
     for scan in part.looks or part.plan.scans:
         try:
             if scan.change_type is not None:
-                rows += count(scan, execution.files)
+                rows += count_rows(scan, execution.files)
             elif part.looks:
                 images[scan.path] = ImageCounts()
                 images[scan.path] = count_images(scan, execution.files)
@@ -201,13 +201,13 @@ def placed(plan: ChangePlan, slices: Sequence[Slice], measured: Sequence[Measure
         measured: what `measure` says of each of them.
     """
     images = {path: counts for each in measured for path, counts in each.images.items()}
-    pairs = not plan.across or all(counts.paired for counts in images.values())
+    pairs = not plan.cross_partition or all(counts.paired for counts in images.values())
     ordinal = (slices[0].ordinal or 0) if slices else 0
     found = []
     for each, held in zip(slices, measured, strict=True):
         following = ordinal + held.rows + sum(_rows(scan, images, pairs) for scan in each.plan.scans)
         scans = each.plan.scans if pairs else tuple(replace(scan, pairs=False) for scan in each.plan.scans)
-        there = replace(each.plan, scans=scans, across=())
+        there = replace(each.plan, scans=scans, cross_partition=())
         found.append(Slice(there, each.part, ordinal, following, wanted=each.wanted))
         ordinal = following
     return found
@@ -219,9 +219,9 @@ def _rows(scan: FileScan, images: Mapping[str, ImageCounts], pairs: bool) -> int
         return 0
     counts = images[scan.path]
     late = counts.late(pairs=pairs) + counts.gap(pairs=pairs)
-    if scan.images == "late":
+    if scan.image_phase == "late":
         return late
-    return counts.rows - counts.late(pairs=pairs) + (0 if scan.images == "early" else late)
+    return counts.rows - counts.late(pairs=pairs) + (0 if scan.image_phase == "early" else late)
 
 
 def read_slice(part: Slice, execution: Execution) -> Generator[ChangeBatch, None, None]:
@@ -243,7 +243,7 @@ def read_slices(parts: Sequence[Slice], execution: Execution) -> Generator[Chang
         for batch in execution.batches([part.plan for part in run], start):
             ends[batch.plan.version] = batch.following
             yield batch
-        if execution.on_missing is fail:
+        if execution.on_missing is raise_missing:
             _check_ends(run, ends, execution.files.storage.uri)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from cdfd.changes.planning import bursts
+from cdfd.changes.planning import version_batches
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.commands.backfill_job import Job, Request
@@ -286,7 +286,7 @@ class Backfill:
         snapshot = position.phase == "snapshot"
         stream = self._opened.stream(self._table.changes)
         planned = versions(self._opened, tailer, stream, position.version, job.last, snapshot=snapshot)
-        async with contextlib.aclosing(bursts(planned)) as ready:
+        async with contextlib.aclosing(version_batches(planned)) as ready:
             async for burst in ready:
                 rest = burst
                 while rest:

@@ -21,10 +21,10 @@ from typing import BinaryIO, Literal
 
 import pyarrow as pa
 
-from cdfd.changes.execute import ChangeBatch, Execution, everything, named
-from cdfd.changes.ordered_pool import mapped
+from cdfd.changes.execute import ChangeBatch, Execution, all_columns, named_columns
+from cdfd.changes.ordered_pool import map_in_order
 from cdfd.changes.plan import ChangePlan
-from cdfd.changes.planning import bursts
+from cdfd.changes.planning import version_batches
 from cdfd.console.progress_line import ProgressLine, watched
 from cdfd.encoding.debezium import DebeziumEncoder
 from cdfd.encoding.json import LineEncoder
@@ -101,7 +101,7 @@ async def _run(request: Request, out: BinaryIO) -> None:
 
 async def _write(request: Request, writer: Writer) -> None:
     table = Table.open(request.uri, None, request.allowed_roots)
-    select = everything if request.columns is None else partial(named, request.columns)
+    select = all_columns if request.columns is None else partial(named_columns, request.columns)
     execution = Execution(table.files, select, batch_rows=BATCH_ROWS)
     with table.tailer(replacements=request.until is not None) as tailer:
         first, last = await _range(table, tailer, request)
@@ -110,7 +110,7 @@ async def _write(request: Request, writer: Writer) -> None:
         writer.begin(empty=request.existing == "overwrite")
         stream = table.stream(request.changes)
         planned = versions(table, tailer, stream, first, last, snapshot=request.snapshot)
-        async with contextlib.aclosing(bursts(planned)) as ready:
+        async with contextlib.aclosing(version_batches(planned)) as ready:
             async for burst in ready:
                 await asyncio.to_thread(writer.write, execution, [version.plan for version in burst])
 
@@ -166,7 +166,7 @@ class Writer:
         """All rows of `plans`. When it returns they are out of this process's hands."""
         # Debezium's events may hold two rows of different batches: those are encoded one after the other.
         workers = execution.threads_for(plans) if self._debezium is None else 1
-        for found, lines in mapped(self._encoded, execution.batches(plans), workers=workers):
+        for found, lines in map_in_order(self._encoded, execution.batches(plans), workers=workers):
             if self._stopped:
                 return
             self._out.write(lines)

@@ -13,8 +13,8 @@ from functools import partial
 from itertools import groupby
 from typing import Protocol
 
-from cdfd.changes.execute import ChangeBatch, Execution, in_thread
-from cdfd.changes.ordered_pool import mapped
+from cdfd.changes.execute import ChangeBatch, Execution, iterate_in_thread
+from cdfd.changes.ordered_pool import map_in_order
 from cdfd.changes.position import Position
 from cdfd.changes.slices import Measured, Slice, measure, read_slice
 from cdfd.changes.stream import Version
@@ -64,7 +64,7 @@ class Assignment:
         cls, config: Settings, table: str, version: Version, position: Position, role: str | None = None
     ) -> Assignment:
         """One to measure a version with; it takes a job to deliver."""
-        bare = replace(version, plan=replace(version.plan, scans=(), across=()))
+        bare = replace(version, plan=replace(version.plan, scans=(), cross_partition=()))
         return cls(config, table, bare, Position(position.table_id, position.version, phase=position.phase), role=role)
 
     def measured(self, part: Slice, workers: int | None = None) -> Measured:
@@ -102,7 +102,7 @@ class Assignment:
     async def _write(self, delivery: KafkaDelivery, part: Slice, execution: Execution) -> Counts:
         counts = RowCounts()
         await delivery.start_version(self.version)
-        batches: AsyncGenerator[ChangeBatch, None] = in_thread(read_slice(part, execution))
+        batches: AsyncGenerator[ChangeBatch, None] = iterate_in_thread(read_slice(part, execution))
         async with aclosing(batches):
             async for found in batches:
                 await delivery.write(found.rows)
@@ -151,9 +151,9 @@ async def measured_here(assignment: Assignment, slices: Sequence[Slice]) -> list
         CdfdError: as `measure` says.
     """
     execution = assignment.execution()
-    measured = mapped(partial(measure, execution=execution), slices, workers=_AT_A_TIME)
+    measured = map_in_order(partial(measure, execution=execution), slices, workers=_AT_A_TIME)
     found = []
-    each: AsyncGenerator[Measured, None] = in_thread(measured)
+    each: AsyncGenerator[Measured, None] = iterate_in_thread(measured)
     async with aclosing(each):
         async for one in each:
             found.append(one)
@@ -171,7 +171,7 @@ def stages(slices: Sequence[Slice]) -> Iterator[list[Part]]:
 
 
 def _kinds(part: Slice) -> frozenset[str | None]:
-    return frozenset(scan.images if scan.change_type is None else scan.change_type for scan in part.plan.scans)
+    return frozenset(scan.image_phase if scan.change_type is None else scan.change_type for scan in part.plan.scans)
 
 
 def digest(slices: Sequence[Slice]) -> str:
@@ -179,7 +179,7 @@ def digest(slices: Sequence[Slice]) -> str:
     summed = hashlib.sha256()
     for part in slices:
         plan = part.plan
-        ends = [(scan.path, scan.change_type, scan.images, scan.piece) for scan in (plan.scans[0], plan.scans[-1])]
+        ends = [(scan.path, scan.change_type, scan.image_phase, scan.piece) for scan in (plan.scans[0], plan.scans[-1])]
         told = (plan.version, plan.timestamp_ms, part.part, len(plan.scans), part.ordinal, part.following, ends)
         summed.update(repr(told).encode())
     return summed.hexdigest()[:16]

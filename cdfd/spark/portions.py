@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cdfd.changes.execute import Execution
-from cdfd.changes.ordered_pool import mapped
+from cdfd.changes.ordered_pool import map_in_order
 from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
 from cdfd.changes.position import Position
-from cdfd.changes.reconciliation import Conformer
+from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.slices import FILE_BYTES, Measured, Slice, cut, measure, placed
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError
@@ -58,13 +58,13 @@ class Stretch:
 class Schemas:
     """Conforms plans to one schema before they are sent to whoever reads them: what is read is decided once, and is small."""
 
-    conformer: Conformer
+    reconciler: SchemaReconciler
     _known: dict[int, tuple[TableSchema, TableSchema]]
 
     @classmethod
     def to(cls, target: TableSchema) -> Schemas:
         """Those of plans whose rows are to be conformed to `target`."""
-        return cls(Conformer(target), {})
+        return cls(SchemaReconciler(target), {})
 
     def of(self, plan: ChangePlan, uri: str) -> ChangePlan:
         """The plan, with the schemas to read its files in.
@@ -87,7 +87,7 @@ class Schemas:
         # Versions share their schema until it changes; comparing a wide one takes longer than planning a version.
         known = self._known.get(id(schema))
         if known is None:
-            known = self._known[id(schema)] = schema, self.conformer.select(schema)
+            known = self._known[id(schema)] = schema, self.reconciler.select(schema)
         return known[1]
 
 
@@ -119,7 +119,7 @@ def portions(
 
 def _needed(slices: list[Slice]) -> list[Slice]:
     """Those that are wanted, and those before them."""
-    if slices and slices[0].plan.across:
+    if slices and slices[0].plan.cross_partition:
         # All of them together tell what is a pair.
         return slices if any(part.wanted for part in slices) else []
     last = max((number for number, part in enumerate(slices) if part.wanted), default=-1)
@@ -138,7 +138,7 @@ def _placed(stretches: Sequence[Stretch], cuts: Sequence[list[Slice]], execution
 def measured(slices: Sequence[Slice], execution: Execution) -> Iterator[Measured]:
     """What slices hold, several looked into at a time."""
     workers = _REMOTE_LOOKS if execution.files.storage.remote else execution.threads
-    return mapped(partial(measure, execution=execution), slices, workers=min(workers, len(slices)))
+    return map_in_order(partial(measure, execution=execution), slices, workers=min(workers, len(slices)))
 
 
 def _packed(slices: Iterable[Slice], limit: int) -> Iterator[tuple[Slice, ...]]:

@@ -10,8 +10,8 @@ from functools import lru_cache
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from cdfd.changes.execute import Execution, fail
-from cdfd.changes.reconciliation import Conformer
+from cdfd.changes.execute import Execution, raise_missing
+from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.slices import Slice, read_slices
 from cdfd.errors import MissingFileError
 from cdfd.spark.options import SourceOptions
@@ -47,7 +47,7 @@ def execution_of(table: Table, options: SourceOptions, workers: int | None = Non
     return Execution(
         table.files,
         workers=workers,
-        on_missing=_warn if options.skip_missing else fail,
+        on_missing=_warn if options.skip_missing else raise_missing,
         batch_rows=BATCH_ROWS,
         whole=whole,
     )
@@ -65,7 +65,7 @@ def read_portion(portion: Portion, options: SourceOptions) -> Iterator[pa.Record
     """
     # A task has one core: another thread would take it from another task.
     execution = execution_of(opened(options), options, workers=1, whole=portion.target.whole)
-    conformer = Conformer(portion.target.schema)
-    convert = portion.target.for_spark(conformer)
+    reconciler = SchemaReconciler(portion.target.schema)
+    convert = portion.target.for_spark(reconciler)
     for found in read_slices(portion.slices, execution):
-        yield convert(conformer.conform(found))
+        yield convert(reconciler.reconcile(found))

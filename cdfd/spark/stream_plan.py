@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cdfd.changes.execute import named
+from cdfd.changes.execute import named_columns
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Phase, Position
 from cdfd.changes.slices import Slice, cut, placed, shares
@@ -222,7 +222,7 @@ class StreamPlanner:
         known, schema = self.target.schema, version.plan.schema
         if version.plan.version <= self.target.version or schema == known:
             return None
-        change = compare(known, schema if self.target.whole else named(known.names, schema))
+        change = compare(known, schema if self.target.whole else named_columns(known.names, schema))
         return change if change.added or not change.additive else None
 
     def _refused(self, version: Version, change: SchemaChange) -> SchemaChangedError:

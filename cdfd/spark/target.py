@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql.types import StructType
 
 from cdfd.changes.columns import CHANGE_ORDINAL
-from cdfd.changes.reconciliation import Conformer
+from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.delta.header import Header
 from cdfd.delta.schema import StructType as DeltaStruct
 from cdfd.delta.schema import TableSchema
@@ -77,9 +77,9 @@ class Target:
         """For Spark."""
         return spark_schema(self.schema, self.names)
 
-    def for_spark(self, conformer: Conformer) -> ForSpark:
+    def for_spark(self, reconciler: SchemaReconciler) -> ForSpark:
         """Makes Spark's batches of conformed ones."""
-        return ForSpark.plan(conformer.schema, self.names, self.called)
+        return ForSpark.plan(reconciler.schema, self.names, self.called)
 
 
 def _spelled(schema: TableSchema, columns: tuple[str, ...]) -> tuple[str, ...]:

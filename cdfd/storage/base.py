@@ -95,13 +95,13 @@ class Storage(Protocol):
         Readers see all of it or nothing. When it returns, this process no longer sees the object; a power failure may bring it back.
         """
 
-    def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
+    def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """An object that will be read from its beginning, or opened, soon, and that may not be there: a remote store may begin to read it.
 
         With `whole`, all of what is opened will be read. Nothing but time depends on it. Returns at once, and raises nothing but `PathError`.
         """
 
-    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+    def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access for a columnar reader, usable from any one thread at a time; the caller closes it.
 
         `size`, where the log tells it, saves a request. Blocking: call it and read from it in a worker thread.
@@ -109,14 +109,14 @@ class Storage(Protocol):
 
 
 @runtime_checkable
-class ReadsAhead(Protocol):
-    """A file of `open_columns` that fetches its parts before they are read, where it is told which."""
+class ColumnPrefetch(Protocol):
+    """A file of `open_input_file` that fetches its parts before they are read, where it is told which."""
 
-    def will_read(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:
+    def prefetch_columns(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:
         """These columns, with all that is below them, are read next: of these row groups, or of all."""
 
 
-async def fetch_one_by_one(storage: Storage, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+async def fetch_each(storage: Storage, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
     """`fetch_many`, by `fetch`."""
     found = []
     for path in paths:

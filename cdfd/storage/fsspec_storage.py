@@ -19,7 +19,7 @@ import fsspec
 import pyarrow as pa
 
 from cdfd.errors import ConfigError, ExistsError, NotFoundError, StorageError, UnsupportedError
-from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_one_by_one
+from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_each
 from cdfd.storage.durable import is_temporary, temporary_name
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class FsspecStorage:
 
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         """Bytes of objects and their stats; see the port."""
-        return await fetch_one_by_one(self, paths, length)
+        return await fetch_each(self, paths, length)
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
         """Objects of a folder, all of which are asked for first: fsspec has no pages; see the port."""
@@ -121,11 +121,11 @@ class FsspecStorage:
         with contextlib.suppress(NotFoundError):
             await self._run("delete", path, remove)
 
-    def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
+    def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """Nothing is read ahead; see the port."""
         check_path(path)
 
-    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+    def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access: small objects whole, others as the file system reads them; see the port."""
         check_path(path)
         with _translated("read", path):

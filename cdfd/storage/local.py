@@ -122,11 +122,11 @@ class LocalStorage:
         check_path(path)
         return await asyncio.to_thread(self._stat, path)
 
-    def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
+    def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """Nothing to do: reading takes no time; see the port."""
         check_path(path)
 
-    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+    def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access through `pread`; a small file is read at once.
 
         Not a memory map, although that is as fast and takes a tenth less memory: truncating a mapped file kills the

@@ -10,7 +10,7 @@ from itertools import count
 import pyarrow as pa
 
 from cdfd.errors import ExistsError, NotFoundError
-from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_one_by_one
+from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_each
 
 
 def _system_now_ms() -> int:
@@ -59,7 +59,7 @@ class MemoryStorage:
 
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         """Bytes of objects and their stats; see the port."""
-        return await fetch_one_by_one(self, paths, length)
+        return await fetch_each(self, paths, length)
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
         """Objects of a folder as they are now; see the port."""
@@ -90,11 +90,11 @@ class MemoryStorage:
         """Size and modification time of an object; see the port."""
         return self._stat(path)
 
-    def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
+    def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """Nothing to do: reading takes no time; see the port."""
         check_path(path)
 
-    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+    def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access to an object's bytes, without a copy."""
         return pa.BufferReader(self._find(path).data)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from cdfd.changes.execute import Execution, OnMissing, everything, fail, named
+from cdfd.changes.execute import Execution, OnMissingFile, all_columns, named_columns, raise_missing
 from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.errors import MissingFileError
@@ -34,14 +34,14 @@ def execution(opened: Table, table: settings.Table, workers: int | None = None) 
         table: what the configuration says of it.
         workers: cores to keep busy; as many as the process may use where None.
     """
-    select = everything if table.columns is None else partial(named, table.columns)
+    select = all_columns if table.columns is None else partial(named_columns, table.columns)
     return Execution(
         opened.files, select, workers, BATCH_ROWS, on_missing=_on_missing(table), whole=table.columns is None
     )
 
 
-def _on_missing(table: settings.Table) -> OnMissing:
-    return _skip if table.on_missing_file == "skip" else fail
+def _on_missing(table: settings.Table) -> OnMissingFile:
+    return _skip if table.on_missing_file == "skip" else raise_missing
 
 
 def _skip(error: MissingFileError) -> None:

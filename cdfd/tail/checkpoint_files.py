@@ -197,13 +197,13 @@ def _read_file(storage: Storage, path: str, size: int, wanted: _Wanted, rows: _R
 
 
 def _read_json(storage: Storage, version: int, stat: Stat, *, with_stats: bool = False) -> Commit:
-    with storage.open_columns(stat.path, stat.size) as file:
+    with storage.open_input_file(stat.path, stat.size) as file:
         return commits.parse(version, iter(partial(file.read, 16 << 20), b""), with_stats=with_stats)
 
 
 @contextlib.contextmanager
 def _open(storage: Storage, path: str, size: int) -> Iterator[ParquetReader]:
-    with storage.open_columns(path, size) as source, opened(source) as file:
+    with storage.open_input_file(path, size) as source, opened(source) as file:
         checkpoints.check_schema(file.schema_arrow)
         yield file
 

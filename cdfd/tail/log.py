@@ -157,7 +157,7 @@ class DeltaLog:
             for ahead in self._row.next:
                 self._asked = max(self._asked, ahead + 1)
                 if ahead not in self._kept:
-                    self.storage.expect(log_path(paths.commit_name(ahead)))
+                    self.storage.prefetch(log_path(paths.commit_name(ahead)))
             if version >= self._newest:
                 self._kept.clear()
                 self._kept_bytes = 0
@@ -219,7 +219,7 @@ class DeltaLog:
 
     def _streamed(self, path: str, parse: Callable[[Iterable[bytes]], T]) -> T:
         try:
-            with self.storage.open_columns(path) as file:
+            with self.storage.open_input_file(path) as file:
                 return parse(iter(partial(file.read, CHUNK), b""))
         except (pa.ArrowException, OSError) as error:
             raise StorageError(f"reading failed: {error}", path=path, retriable=True) from error
@@ -455,7 +455,7 @@ class DeltaLog:
                 break
             if self.storage.remote:
                 for further in backwards[at + AHEAD : at + AHEAD + 1] if at else backwards[1 : AHEAD + 1]:
-                    self.storage.expect(further.path)
+                    self.storage.prefetch(further.path)
             with self._named(number, stat.path), _listed():
                 part = await self._scanned(number, stat, await listed.take(at))
             found = found.before(part.protocol, part.metadata, stat.path)

@@ -147,7 +147,7 @@ class TestReading:
             with pytest.raises(NotFoundError):
                 await store.stat(path)
             with pytest.raises(NotFoundError):
-                store.open_columns(path)
+                store.open_input_file(path)
 
         asyncio.run(scenario())
 
@@ -440,7 +440,7 @@ class TestNames:
             with pytest.raises(PathError):
                 await store.delete(path)
             with pytest.raises(PathError) as caught:
-                store.open_columns(path)
+                store.open_input_file(path)
             str(caught.value).encode()  # what is wrong with the path must not break the message
             if path not in ("", "a/"):
                 with pytest.raises(PathError):
@@ -459,7 +459,7 @@ class TestColumns:
         async def scenario() -> None:
             await store.put("t/part-0.parquet", data)
             for size in (None, len(data)):
-                with store.open_columns("t/part-0.parquet", size) as source:
+                with store.open_input_file("t/part-0.parquet", size) as source:
                     assert source.size() == len(data)
                     assert pq.ParquetFile(source).read_row_group(3, columns=["s"]).column("s")[0].as_py() == "name 300"
 
@@ -470,7 +470,7 @@ class TestColumns:
             await store.put("x", b"0123456789")
 
             def read() -> tuple[bytes, int]:
-                with store.open_columns("x") as source:
+                with store.open_input_file("x") as source:
                     source.seek(4)
                     return source.read(3), threading.get_ident()
 
@@ -482,7 +482,7 @@ class TestColumns:
     def test_an_open_file_survives_its_replacement(self, store: Storage) -> None:
         async def scenario() -> None:
             await store.put("x", b"old bytes")
-            with store.open_columns("x") as source:
+            with store.open_input_file("x") as source:
                 await store.put("x", b"new")
                 assert source.read() == b"old bytes"
 

@@ -94,9 +94,9 @@ class Stored(MemoryStorage):
         found = super()._stat(path)
         return Stat(path, self._sparse.get(path, found.size), found.modified_ms)
 
-    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+    def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         large = self._sparse.get(path)
-        return super().open_columns(path) if large is None else pa.PythonFile(Zeros(large), "r")
+        return super().open_input_file(path) if large is None else pa.PythonFile(Zeros(large), "r")
 
 
 def _open(uri: str, options: object) -> MemoryStorage:

@@ -73,7 +73,7 @@ class TestRepeated:
         store = through(proxy, bucket)
         asyncio.run(store.put("x", DATA))
         proxy.faults = [replace(fault, concerns=is_get)]
-        with store.open_columns("x", len(DATA)) as file:
+        with store.open_input_file("x", len(DATA)) as file:
             assert file.read() == DATA
 
     @pytest.mark.parametrize("fault", [Fault("answer", 2, 503), Fault("reset", 2)])
@@ -216,7 +216,7 @@ class TestRefused:
     def test_an_object_that_is_replaced_while_it_is_read(self, proxy: Proxy, bucket: str) -> None:
         store = through(proxy, bucket)
         asyncio.run(store.put("x", DATA * 8))
-        with store.open_columns("x", len(DATA * 8)) as file:
+        with store.open_input_file("x", len(DATA * 8)) as file:
             asyncio.run(store.put("x", b"y" * len(DATA * 8)))
             with pytest.raises(StorageError, match="the object was replaced while it was read"):
                 file.read(100)

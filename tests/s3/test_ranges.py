@@ -19,7 +19,7 @@ from cdfd.errors import StorageError
 from cdfd.parquet import layout as parquet_layout
 from cdfd.parquet.layout import chunks
 from cdfd.parquet.reader import opened
-from cdfd.storage.base import ReadsAhead
+from cdfd.storage.base import ColumnPrefetch
 from cdfd.storage.location import open_storage
 from cdfd.storage.s3 import file as s3_file
 from cdfd.storage.s3.errors import Request
@@ -83,7 +83,7 @@ def bytes_asked(proxy: Proxy, size: int) -> int:
 def test_a_small_file_is_one_request(store: S3Storage, proxy: Proxy) -> None:
     data = table(1000)
     put(store, proxy, small := written(1000))
-    with store.open_columns("x", len(small)) as source, opened(source) as file:
+    with store.open_input_file("x", len(small)) as source, opened(source) as file:
         assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
     assert len(proxy.asked) == 1
 
@@ -91,10 +91,10 @@ def test_a_small_file_is_one_request(store: S3Storage, proxy: Proxy) -> None:
 def test_all_columns_of_a_large_one(store: S3Storage, proxy: Proxy) -> None:
     data = table(200_000)
     put(store, proxy, large := written(200_000, row_group_size=50_000, compression="none"))
-    with store.open_columns("x", len(large)) as source:
-        assert isinstance(source, ReadsAhead)
+    with store.open_input_file("x", len(large)) as source:
+        assert isinstance(source, ColumnPrefetch)
         with opened(source) as file:
-            source.will_read(data.column_names)
+            source.prefetch_columns(data.column_names)
             assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
     assert len(large) > 3 * s3_file.PIECE
     assert len(proxy.asked) < len(large) / s3_file.PIECE + 12
@@ -104,13 +104,13 @@ def test_all_columns_of_a_large_one(store: S3Storage, proxy: Proxy) -> None:
 def test_the_beginning_of_one_that_was_announced_is_asked_for_with_its_end(store: S3Storage, proxy: Proxy) -> None:
     data = table(200_000)
     put(store, proxy, large := written(200_000, row_group_size=50_000, compression="none"))
-    store.expect("x", len(large), whole=True)
-    with store.open_columns("x", len(large)) as source:
-        assert isinstance(source, ReadsAhead)
+    store.prefetch("x", len(large), whole=True)
+    with store.open_input_file("x", len(large)) as source:
+        assert isinstance(source, ColumnPrefetch)
         begun = {asked.range for asked in proxy.asked}
         assert {f"bytes=-{s3_file.TAIL}", f"bytes=0-{s3_file.PIECE - 1}"} <= begun
         with opened(source) as file:
-            source.will_read(data.column_names)
+            source.prefetch_columns(data.column_names)
             assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
     assert bytes_asked(proxy, len(large)) < 1.1 * len(large)
 
@@ -141,8 +141,8 @@ def test_whatever_size_the_log_says(moto_server: Server, bucket: str, size: int)
     asyncio.run(store.put("x", data))
     for announced in SIZES:
         for opened_as in (announced, 1, 2**62, None):
-            store.expect("x", announced, whole=True)
-            with store.open_columns("x", opened_as) as source:
+            store.prefetch("x", announced, whole=True)
+            with store.open_input_file("x", opened_as) as source:
                 assert source.size() == size
                 assert source.read(1000) == data[:1000]
                 source.seek(size // 2)
@@ -153,10 +153,10 @@ def test_whatever_size_the_log_says(moto_server: Server, bucket: str, size: int)
 def test_only_the_columns_that_are_wanted(store: S3Storage, proxy: Proxy, names: list[str]) -> None:
     data = table(200_000)
     put(store, proxy, large := written(200_000, row_group_size=50_000, compression="none"))
-    with store.open_columns("x", len(large)) as source:
-        assert isinstance(source, ReadsAhead)
+    with store.open_input_file("x", len(large)) as source:
+        assert isinstance(source, ColumnPrefetch)
         with pq.ParquetFile(source, pre_buffer=False, buffer_size=1 << 20) as file:
-            source.will_read(names)
+            source.prefetch_columns(names)
             assert pa.Table.from_batches(file.iter_batches(batch_size=10_000, columns=names)).equals(
                 data.select([name for name in data.column_names if name in names])
             )
@@ -167,10 +167,10 @@ def test_only_the_columns_that_are_wanted(store: S3Storage, proxy: Proxy, names:
 def test_of_some_row_groups(store: S3Storage, proxy: Proxy) -> None:
     data = table(200_000)
     put(store, proxy, large := written(200_000, row_group_size=20_000, compression="none"))
-    with store.open_columns("x", len(large)) as source:
-        assert isinstance(source, ReadsAhead)
+    with store.open_input_file("x", len(large)) as source:
+        assert isinstance(source, ColumnPrefetch)
         with pq.ParquetFile(source) as file:
-            source.will_read(data.column_names, [3])
+            source.prefetch_columns(data.column_names, [3])
             assert file.read_row_group(3).equals(data.slice(60_000, 20_000))
     assert bytes_asked(proxy, len(large)) < len(large) / 8
 
@@ -180,7 +180,7 @@ def test_reads_that_were_not_announced(store: S3Storage, proxy: Proxy) -> None:
     data = random.bytes(s3_file.WHOLE + 3_000_000)
     put(store, proxy, data)
     for size in (None, len(data)):
-        with store.open_columns("x", size) as source:
+        with store.open_input_file("x", size) as source:
             assert source.size() == len(data)
             for start in (0, 5, 1_500_000, len(data) - 3, 4_100_000, 17):
                 source.seek(start)
@@ -194,10 +194,10 @@ def test_what_is_held_is_bounded(store: S3Storage, proxy: Proxy) -> None:
     """A reader that takes a step ahead of its announcement, and one that never comes for it."""
     data = table(400_000)
     put(store, proxy, large := written(400_000, row_group_size=400_000, compression="none"))
-    with store.open_columns("x", len(large)) as source:
-        assert isinstance(source, ReadsAhead)
+    with store.open_input_file("x", len(large)) as source:
+        assert isinstance(source, ColumnPrefetch)
         with pq.ParquetFile(source):
-            source.will_read(data.column_names)
+            source.prefetch_columns(data.column_names)
             held = [piece for piece in source._ranges._pieces if piece.future is not None]
             assert sum(piece.end - piece.start for piece in held) <= s3_file.AHEAD + s3_file.TAIL
             assert len(large) > 1.4 * s3_file.AHEAD
@@ -207,7 +207,7 @@ def test_a_fault_under_way_is_said(store: S3Storage, proxy: Proxy, bucket: str) 
     """pyarrow hands on the error of ours, from whatever thread it comes."""
     put(store, proxy, large := written(200_000, row_group_size=50_000, compression="none"))
     for use_threads in (False, True):
-        with store.open_columns("x", len(large)) as source, pq.ParquetFile(source) as file:
+        with store.open_input_file("x", len(large)) as source, pq.ParquetFile(source) as file:
             proxy.faults = [Fault("answer", 99, 403, "AccessDenied", concerns=_is_inside)]
             with pytest.raises(StorageError, match="Allow s3:GetObject"):
                 file.read(use_threads=use_threads)

@@ -12,24 +12,33 @@ from typing import Any
 
 from cdfd.changes import execute
 from cdfd.changes.plan import FileScan
-from cdfd.changes.read import Rows, TableFiles, read
+from cdfd.changes.read import RowBatch, TableFiles, read
 from cdfd.delta import commit, header
 from cdfd.delta.schema import TableSchema
 from tests.simulation.storage import Held
 
 REMEMBERED = 4096
 """Log entries."""
-_decoded: dict[tuple[object, ...], list[Rows]] = {}
+_decoded: dict[tuple[object, ...], list[RowBatch]] = {}
 
 
-def _read_once(scan: FileScan, schema: TableSchema, files: TableFiles, **options: Any) -> Iterator[Rows]:
+def _read_once(scan: FileScan, schema: TableSchema, files: TableFiles, **options: Any) -> Iterator[RowBatch]:
     """What `read` gives; opening the file may fail, as ever."""
-    if options.get("shelf") is not None:
+    if options.get("reorder_buffer") is not None:
         yield from read(scan, schema, files, **options)
         return
     with files.open(scan.path, scan.size or None):
         data = files.storage.contents(scan.path)
-    key = (data, scan.path, scan.change_type, scan.only, scan.without, scan.images, scan.pairs, tuple(schema.names))
+    key = (
+        data,
+        scan.path,
+        scan.change_type,
+        scan.only,
+        scan.without,
+        scan.image_phase,
+        scan.pairs,
+        tuple(schema.names),
+    )
     if key not in _decoded:
         _decoded[key] = list(read(scan, schema, TableFiles(Held(data), Held), **options))
     yield from _decoded[key]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from cdfd.errors import ExistsError, NotFoundError, StorageError
-from cdfd.storage.base import Stat, check_path, fetch_one_by_one
+from cdfd.storage.base import Stat, check_path, fetch_each
 from tests.simulation.loop import BEGINNING_MS
 from tests.simulation.weather import Process, Weather
 
@@ -142,7 +142,7 @@ class FailingStorage:
         return blob.data[:length], blob.stat()
 
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
-        return await fetch_one_by_one(self, paths, length)
+        return await fetch_each(self, paths, length)
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
         await self._call(prefix)
@@ -181,10 +181,10 @@ class FailingStorage:
         if self._weather.strikes("storage: write of unknown outcome"):
             raise StorageError("the connection was reset before an answer came", path=path, retriable=True)
 
-    def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
+    def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         check_path(path)
 
-    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+    def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         self._process.check()
         self._refuse(path)
         return pa.BufferReader(self.contents(path))
@@ -202,7 +202,7 @@ class Held:
     def __init__(self, data: bytes) -> None:
         self._data = data
 
-    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+    def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         return pa.BufferReader(self._data)
 
 

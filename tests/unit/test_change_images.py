@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdfd.changes import execute
-from cdfd.changes import image_order as images
+from cdfd.changes import image_order as ordering
 from cdfd.changes.execute import Execution
-from cdfd.changes.image_order import Halves, Room, Shelf
+from cdfd.changes.image_order import ImageOrder, MemoryBudget, ReorderBuffer
 from cdfd.changes.plan import ChangePlan, plan
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
@@ -49,14 +49,14 @@ def column(text: str) -> pa.Array:
     return pa.array([KINDS[letter] for letter in text], pa.string())
 
 
-def halves(text: str, *cuts: int, **options: Any) -> Halves:
+def image_order(text: str, *cuts: int, **options: Any) -> ImageOrder:
     pieces = [column(text[start:stop]) for start, stop in itertools.pairwise([0, *cuts, len(text)])]
-    return Halves.of(lambda: pieces, **options)
+    return ImageOrder.of(lambda: pieces, **options)
 
 
-class TestHalves:
+class TestImageOrder:
     @pytest.mark.parametrize(
-        ("text", "late", "in_order", "apart"),
+        ("text", "late", "in_order", "starts_with_post"),
         [
             ("", [], True, False),
             ("<><>", [], True, False),
@@ -71,20 +71,24 @@ class TestHalves:
             ("i>", [0, 1], True, False),
         ],
     )
-    def test_examples(self, text: str, late: list[int], in_order: bool, apart: bool) -> None:
+    def test_examples(self, text: str, late: list[int], in_order: bool, starts_with_post: bool) -> None:
         for cut in range(len(text) + 1):
-            found = halves(text, cut)
-            assert (list(found.late.bitmap), found.in_order, found.apart) == (late, in_order, apart)
+            found = image_order(text, cut)
+            assert (list(found.late.bitmap), found.in_order, found.late_starts_with_post) == (
+                late,
+                in_order,
+                starts_with_post,
+            )
 
     def test_images_that_look_like_pairs_and_are_none(self) -> None:
-        assert list(halves("<><>", pairs=False).late.bitmap) == [1, 3]
+        assert list(image_order("<><>", pairs=False).late.bitmap) == [1, 3]
 
     def test_a_type_that_is_none(self) -> None:
         with pytest.raises(DataError, match="upsert"):
-            Halves.of(lambda: [pa.array(["upsert"])])
+            ImageOrder.of(lambda: [pa.array(["upsert"])])
 
     def test_early_writers_spellings(self) -> None:
-        assert Halves.of(lambda: [pa.array(["update_pre", "update_post"])]).paired
+        assert ImageOrder.of(lambda: [pa.array(["update_pre", "update_post"])]).paired
 
 
 class Lot(NamedTuple):
@@ -173,11 +177,11 @@ class TestOrder:
         ],
     )
     @pytest.mark.parametrize("workers", [1, 3])
-    @pytest.mark.parametrize("held", [0, images.HELD_BYTES])
+    @pytest.mark.parametrize("held", [0, ordering.REORDER_BUFFER_BYTES])
     def test_examples(
         self, files: list[str], expected: str, workers: int, held: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(execute, "HELD_BYTES", held)
+        monkeypatch.setattr(execute, "REORDER_BUFFER_BYTES", held)
         assert brief(delivered(lot(*files), workers=workers)) == expected
 
     @pytest.mark.parametrize("workers", [1, 3])
@@ -285,13 +289,13 @@ def test_begun_again_at_any_part_it_is_the_same(made: tuple[Lot, set[int]]) -> N
     assert found == whole
 
 
-class TestShelf:
-    def test_holds_what_there_is_room_for(self) -> None:
+class TestReorderBuffer:
+    def test_holds_what_fits_into_the_budget(self) -> None:
         batches = [pa.record_batch({"n": pa.array([2 * n, 2 * n + 1], pa.int64())}) for n in range(4)]
         late = RowSet.of([0, 2, 3, 7])
-        shelf = Shelf(Room(24))
-        assert [batch["n"].to_pylist() for batch in shelf.part(iter(batches), late)] == [[1], [4, 5]]
-        assert shelf.again == 6
-        assert [batch["n"].to_pylist() for batch in shelf.take()] == [[0], [2, 3]]
-        assert shelf.room.take(24)
-        assert not shelf.room.take(1)
+        buffer = ReorderBuffer(MemoryBudget(24))
+        assert [batch["n"].to_pylist() for batch in buffer.split(iter(batches), late)] == [[1], [4, 5]]
+        assert buffer.reread_from == 6
+        assert [batch["n"].to_pylist() for batch in buffer.drain()] == [[0], [2, 3]]
+        assert buffer.budget.reserve(24)
+        assert not buffer.budget.reserve(1)

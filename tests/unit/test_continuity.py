@@ -24,7 +24,7 @@ from cdfd.changes.read import TableFiles
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, GapError, LogError, StorageError, TableChangedError
-from cdfd.storage.base import Stat, fetch_one_by_one
+from cdfd.storage.base import Stat, fetch_each
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.memory import MemoryStorage
 from cdfd.tables.table import Table
@@ -125,7 +125,7 @@ class Tagged(Memory):
         super().__init__(now_ms=lambda: 1_767_225_600_000)
         self._ahead: dict[str, tuple[bytes, Stat]] = {}
 
-    def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
+    def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         if path in self._objects:
             self._ahead.setdefault(path, (self._objects[path].data, self._stat(path)))
 
@@ -191,7 +191,7 @@ class OneByOne(FaultyStorage):
     """Each file is a step, also where several are asked for."""
 
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
-        return await fetch_one_by_one(self, paths, length)
+        return await fetch_each(self, paths, length)
 
 
 class Stage:

@@ -28,8 +28,8 @@ def plan(*scans: FileScan) -> ChangePlan:
     return ChangePlan(7, 1000, SCHEMA, scans, "files")
 
 
-def scan(path: str, kind: str | None, images: str | None = None, size: int = 1000) -> FileScan:
-    return FileScan(path, kind, {}, size, images=images)  # type: ignore[arg-type] # as short as can be
+def scan(path: str, kind: str | None, image_phase: str | None = None, size: int = 1000) -> FileScan:
+    return FileScan(path, kind, {}, size, image_phase=image_phase)  # type: ignore[arg-type] # as short as can be
 
 
 def settings() -> Settings:
@@ -49,7 +49,7 @@ class TestStages:
         slices = cut(plan(*(scan(f"{n}", kind) for kind in ("delete", "insert") for n in range(3))), 1000)
         assert [[number for number, _ in stage] for stage in stages(slices)] == [[0, 1, 2], [3, 4, 5]]
 
-    def test_early_halves_before_late_ones(self) -> None:
+    def test_early_phases_before_late_ones(self) -> None:
         slices = cut(plan(*(scan(f"{n}", None, half) for half in ("early", "late") for n in range(2))), 1000)
         assert [len(stage) for stage in stages(slices)] == [2, 2]
 

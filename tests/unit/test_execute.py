@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdfd.changes.columns import change_schema
-from cdfd.changes.execute import ChangeBatch, Execution, everything, in_thread, named
+from cdfd.changes.execute import ChangeBatch, Execution, all_columns, iterate_in_thread, named_columns
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
@@ -103,7 +103,7 @@ class TestOrder:
 
     def test_a_version_without_the_columns_names_itself(self, workers: int) -> None:
         """The table's doing, not the configuration's: a writer dropped `m`."""
-        found = execution(FILES, workers=workers, select=partial(named, ["M"])).batches(
+        found = execution(FILES, workers=workers, select=partial(named_columns, ["M"])).batches(
             [replace(PLANS[0], schema=OLD), PLANS[2]]
         )
         before: list[ChangeBatch] = []
@@ -141,9 +141,9 @@ class TestColumns:
 
     def test_by_name(self) -> None:
         """Those that the version has, whatever their case; where it has none of them, that is an error."""
-        assert everything(OLD) is OLD
-        assert named(["N", "later"], OLD).names == ("n",)
-        assert named(["n", "m"], OLD).names == ("n", "m")
+        assert all_columns(OLD) is OLD
+        assert named_columns(["N", "later"], OLD).names == ("n",)
+        assert named_columns(["n", "m"], OLD).names == ("n", "m")
 
 
 def test_as_many_threads_as_there_are_cores() -> None:
@@ -158,7 +158,7 @@ class TestInThread:
                 yield number, threading.current_thread() is threading.main_thread()
 
         async def collected() -> list[tuple[int, bool]]:
-            return [item async for item in in_thread(items())]
+            return [item async for item in iterate_in_thread(items())]
 
         assert asyncio.run(collected()) == [(number, False) for number in range(5)]
 
@@ -170,7 +170,7 @@ class TestInThread:
         found: list[int] = []
 
         async def collected() -> None:
-            async for item in in_thread(items()):
+            async for item in iterate_in_thread(items()):
                 found.append(item)
 
         with pytest.raises(DataError, match="two"):
@@ -191,7 +191,7 @@ class TestInThread:
                 closed.set()
 
         async def reading() -> None:
-            async with aclosing(in_thread(items())) as found:
+            async with aclosing(iterate_in_thread(items())) as found:
                 async for _ in found:
                     pass
 

@@ -16,7 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.utils import infer_storage_options
 from lake import SCHEMA, WITHIN, rows
 
-from cdfd.changes.execute import Execution, everything
+from cdfd.changes.execute import Execution, all_columns
 from cdfd.config import parse
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import NotFoundError, StorageError, UnsupportedError
@@ -130,7 +130,7 @@ def test_a_table_of_it_is_read(root: str) -> None:
             await writer.insert(rows(version))
         opened = Table.open(".")
         table = Table(type(opened.log)(store), type(opened.files)(store, open_storage, ()))
-        execution = Execution(table.files, everything)
+        execution = Execution(table.files, all_columns)
         found = []
         async with asyncio.timeout(WITHIN):
             with table.tailer() as tailer:
@@ -175,4 +175,4 @@ def test_the_configuration_takes_it() -> None:
 def test_names_of_nothing(root: str) -> None:
     store = made(Custom, root)
     with pytest.raises(NotFoundError):
-        store.open_columns("x")
+        store.open_input_file("x")

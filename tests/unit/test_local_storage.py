@@ -129,7 +129,7 @@ def test_a_folder_in_the_way_of_a_file(tmp_path: Path) -> None:
 def test_a_fifo_does_not_hang_the_reader(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "0.json")
     store = LocalStorage(tmp_path)
-    for call in (lambda: asyncio.run(store.read("0.json")), lambda: store.open_columns("0.json")):
+    for call in (lambda: asyncio.run(store.read("0.json")), lambda: store.open_input_file("0.json")):
         with pytest.raises(StorageError, match="no regular file"):
             call()
     assert asyncio.run(paths(store, "")) == []
@@ -171,8 +171,8 @@ READS: dict[str, Callable[[LocalStorage, str], object]] = {
     "read": lambda store, path: asyncio.run(store.read(path)),
     "fetch": lambda store, path: asyncio.run(store.fetch(path, 10))[0],
     "fetch_many": lambda store, path: asyncio.run(store.fetch_many([path], 10))[0][0],
-    "open_columns": lambda store, path: store.open_columns(path).read(),
-    "open_columns, small": lambda store, path: store.open_columns(path, 6).read(),
+    "open_input_file": lambda store, path: store.open_input_file(path).read(),
+    "open_input_file, small": lambda store, path: store.open_input_file(path, 6).read(),
 }
 
 
@@ -274,7 +274,7 @@ def test_a_link_put_there_while_a_file_is_opened(tmp_path: Path) -> None:
         deadline = time.monotonic() + 60
         while not {"read", "PathError", "StorageError"} <= seen and time.monotonic() < deadline:
             try:
-                with store.open_columns("folder/data", 120_000) as file:
+                with store.open_input_file("folder/data", 120_000) as file:
                     data = file.read()
                 assert ours.startswith(data)
                 seen.add("read")
@@ -362,7 +362,7 @@ def test_what_is_open_is_what_was_checked(tmp_path: Path, monkeypatch: pytest.Mo
     """Where a system has no names for descriptors, the file is read all the same."""
     (tmp_path / "x").write_bytes(bytes(100_000))
     monkeypatch.setattr("cdfd.storage.local._DESCRIPTORS", str(tmp_path / "no"))
-    with LocalStorage(tmp_path).open_columns("x") as file:
+    with LocalStorage(tmp_path).open_input_file("x") as file:
         assert file.size() == 100_000
 
 
@@ -458,6 +458,6 @@ def test_a_deletion_that_is_forbidden(tmp_path: Path) -> None:
 def test_a_file_of_another_size_than_the_log_says(tmp_path: Path, size: int, said: int | None) -> None:
     data = (bytes(range(256)) * 782)[:size]
     (tmp_path / "x").write_bytes(data)
-    with LocalStorage(tmp_path).open_columns("x", said) as source:
+    with LocalStorage(tmp_path).open_input_file("x", said) as source:
         assert source.size() == size
         assert source.read() == data

@@ -64,9 +64,9 @@ class Recording(MemoryStorage):
         self.asked.append(path.rpartition("/")[2])
         return await super().read(path, start, length)
 
-    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+    def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         self.asked.append(path.rpartition("/")[2])
-        return super().open_columns(path, size)
+        return super().open_input_file(path, size)
 
 
 def stored(files: Mapping[str, bytes]) -> tuple[DeltaLog, Recording]:

@@ -401,7 +401,7 @@ class TestDeterminism:
     def test_change_data_files_too(self) -> None:
         for order in itertools.permutations(["c", "a", "b"]):
             found = scans(*map(cdc, order))
-            assert [(scan.path, scan.images) for scan in found] == [
+            assert [(scan.path, scan.image_phase) for scan in found] == [
                 (path, half) for half in ("early", "late") for path in "abc"
             ]
             # Read in halves, a file counts once.
@@ -410,7 +410,7 @@ class TestDeterminism:
 
     def test_of_one_change_data_file_both_halves_are_read_at_once(self) -> None:
         (found,) = scans(cdc("a"))
-        assert found.images is None
+        assert found.image_phase is None
         assert found.share == found.size == 5
 
     def test_many_files_are_planned_like_few(self) -> None:

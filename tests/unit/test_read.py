@@ -316,7 +316,7 @@ class TestDamage:
                 raise OSError(errno.EIO, "Input/output error")
 
         class Device(MemoryStorage):
-            def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+            def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
                 return pa.PythonFile(Failing(written(numbers(3))), "r")
 
         with pytest.raises(StorageError, match="Input/output error") as failed:
@@ -450,13 +450,13 @@ class TestPaths:
 def test_a_reader_that_is_closed_closes_its_file(take: int, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = stored({"f": written(numbers(10))})
     opened: list[pa.NativeFile] = []
-    open_columns: Callable[..., pa.NativeFile] = storage.open_columns
+    open_input_file: Callable[..., pa.NativeFile] = storage.open_input_file
 
     def remembering(path: str, size: int | None = None) -> pa.NativeFile:
-        opened.append(open_columns(path, size))
+        opened.append(open_input_file(path, size))
         return opened[-1]
 
-    monkeypatch.setattr(storage, "open_columns", remembering)
+    monkeypatch.setattr(storage, "open_input_file", remembering)
     batches = read(scan(), SCHEMA, TableFiles(storage, lambda root: storage), batch_rows=2)
     for _ in range(take):
         next(batches)

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from cdfd.changes.execute import ChangeBatch, Execution, in_thread
+from cdfd.changes.execute import ChangeBatch, Execution, iterate_in_thread
 from cdfd.changes.parts import parts
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
@@ -162,7 +162,7 @@ class Deliverer:
         self, writer: _DeliveryWriter, plans: Sequence[ChangePlan], position: Position, progressed: Callable[[], None]
     ) -> None:
         deadline = self.clock.monotonic() + self.limits.max_seconds
-        chunks = in_thread(_chunks(self.execution.batches(plans, position)))
+        chunks = iterate_in_thread(_chunks(self.execution.batches(plans, position)))
         async with contextlib.aclosing(_timed(chunks, self.monitor)) as timed:
             async for chunk in timed:
                 for batch in chunk:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from cdfd.changes.execute import Execution
-from cdfd.changes.planning import bursts
+from cdfd.changes.planning import version_batches
 from cdfd.changes.position import Phase, Position
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.console.progress_line import ProgressLine
@@ -247,7 +247,7 @@ class Feed:
             if there is not None:
                 self._check_configuration(there)
         versions = stream.versions(self.tailer, position.version)
-        async with contextlib.aclosing(bursts(versions)) as ready:
+        async with contextlib.aclosing(version_batches(versions)) as ready:
             while (burst := await self._next(ready)) is not None:
                 while burst:
                     if self.stop.is_set():

@@ -1,7 +1,7 @@
 """Random access to an object: small ones whole in one GET, of others what is read, in pieces that are asked for ahead.
 
-A reader that says which columns it will read (`will_read`) finds their bytes there: pieces are fetched in the order in which it gets to
-them, several at a time, as long as those that it has not read yet fit into `AHEAD`. What it reads besides is fetched when it does.
+A reader that announces its columns (`prefetch_columns`) finds their bytes there: pieces are fetched in the order in which it reads them,
+several at a time, as long as the unread ones fit into `AHEAD`. Anything else is fetched when it is read.
 
     file      [col a, group 0][col b, group 0][col c, group 0][col a, group 1] ... [footer]
     wanted     a, c
@@ -84,9 +84,9 @@ class RangedFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
     def __init__(self, ranges: _Ranges, mode: str) -> None:
         self._ranges = ranges
 
-    def will_read(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:
+    def prefetch_columns(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:
         """These columns (with all that is below them) are read next, row group by row group; of `groups`, or of all."""
-        self._ranges.will_read(columns, groups)
+        self._ranges.prefetch_columns(columns, groups)
 
 
 @dataclass(slots=True, eq=False)
@@ -163,7 +163,7 @@ class _Ranges:
         insort(self._pieces, _Piece(start, end, end - start, future), key=_start)
         self._held += end - start
 
-    def will_read(self, columns: Collection[str], groups: Collection[int] | None) -> None:
+    def prefetch_columns(self, columns: Collection[str], groups: Collection[int] | None) -> None:
         try:
             found = [self._clipped(chunk) for chunk in self._chunks() if _is_in(chunk.path, columns)]
         except ValueError:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdfd.errors import ConfigError, StorageError
-from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_one_by_one
+from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_each
 from cdfd.storage.s3.client import Got, S3Client, client_for, modified_ms
 from cdfd.storage.s3.errors import Request
 from cdfd.storage.s3.file import beginning, first_request, opened
@@ -59,8 +59,8 @@ class S3Storage:
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         """Objects, asked for at a time, a GET for each; see the port."""
         for path in paths:
-            self.expect(path)
-        return await fetch_one_by_one(self, paths, length)
+            self.prefetch(path)
+        return await fetch_each(self, paths, length)
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
         """Objects of a folder, a LIST for each page; see the port.
@@ -119,7 +119,7 @@ class S3Storage:
         check_path(path)
         await self._client.loop.run(self._client.delete(self._request("delete", path)))
 
-    def expect(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
+    def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """Begin to read an object: all of a small one, of a larger one the end, and with `whole` the beginning too; see the port."""
         check_path(path)
         start, length = first_request(size)
@@ -130,7 +130,7 @@ class S3Storage:
             self._request("read", path), [first, *(Ahead(at, end - at, end - at) for at, end in further)]
         )
 
-    def open_columns(self, path: str, size: int | None = None) -> pa.NativeFile:
+    def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access: small objects whole, of others the ranges that are read. See the port."""
         check_path(path)
         start, length = first_request(size)

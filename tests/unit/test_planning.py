@@ -1,4 +1,4 @@
-"""Planning ahead: bursts of what is ready, in order."""
+"""Planning ahead: batches of planned versions, in order."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ import pytest
 from lake import run
 
 from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.changes.planning import bursts
+from cdfd.changes.planning import version_batches
 from cdfd.changes.stream import Version
 from cdfd.delta.schema import StructType, TableSchema
 from cdfd.errors import LogError
@@ -19,8 +19,8 @@ def planned(number: int, files: int = 1) -> Version:
     return Version(ChangePlan(number, 0, TableSchema(StructType(())), scans, "files"), "T")
 
 
-def numbers(burst: list[Version]) -> list[int]:
-    return [version.plan.version for version in burst]
+def numbers(batch: list[Version]) -> list[int]:
+    return [version.plan.version for version in batch]
 
 
 class Source:
@@ -53,9 +53,9 @@ def test_in_order_and_all_of_them() -> None:
     async def scenario() -> None:
         source = Source(1000)
         found = []
-        async for burst in bursts(source.versions(), ahead=7):
-            assert 0 < len(burst) <= 7 + 1
-            found += numbers(burst)
+        async for batch in version_batches(source.versions(), max_versions=7):
+            assert 0 < len(batch) <= 7 + 1
+            found += numbers(batch)
             if len(found) % 3 == 0:
                 await asyncio.sleep(0)
         assert found == list(range(1000))
@@ -67,7 +67,7 @@ def test_one_at_the_tip_and_more_while_the_consumer_is_busy() -> None:
     async def scenario() -> None:
         source = Source(100)
         source.gate.clear()
-        async with contextlib.aclosing(bursts(source.versions(), ahead=10)) as ready:
+        async with contextlib.aclosing(version_batches(source.versions(), max_versions=10)) as ready:
             for number in range(3):
                 asyncio.get_running_loop().call_soon(source.gate.set)
                 assert numbers(await anext(ready)) == [number]
@@ -79,16 +79,16 @@ def test_one_at_the_tip_and_more_while_the_consumer_is_busy() -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("ahead", [1, 2, 64])
-def test_it_never_plans_further_ahead(ahead: int) -> None:
+@pytest.mark.parametrize("limit", [1, 2, 64])
+def test_it_never_plans_further_ahead(limit: int) -> None:
     async def scenario() -> None:
         source = Source(1000)
         delivered = 0
-        async for burst in bursts(source.versions(), ahead=ahead):
+        async for batch in version_batches(source.versions(), max_versions=limit):
             await settled()
             # Those that wait, and the one that waits for room.
-            assert source.planned <= delivered + len(burst) + ahead + 1
-            delivered += len(burst)
+            assert source.planned <= delivered + len(batch) + limit + 1
+            delivered += len(batch)
         assert delivered == 1000
 
     run(scenario())
@@ -99,10 +99,10 @@ def test_nor_than_so_many_files(files: int, expected: int) -> None:
     async def scenario() -> None:
         source = Source(100, files=files)
         delivered = 0
-        async for burst in bursts(source.versions(), ahead=50, ahead_files=40):
+        async for batch in version_batches(source.versions(), max_versions=50, max_files=40):
             await settled()
-            assert source.planned <= delivered + len(burst) + expected + 1
-            delivered += len(burst)
+            assert source.planned <= delivered + len(batch) + expected + 1
+            delivered += len(batch)
         assert delivered == 100
 
     run(scenario())
@@ -115,8 +115,8 @@ def test_an_error_comes_after_all_that_was_before_it(error: Exception, count: in
     found: list[int] = []
 
     async def consume() -> None:
-        async for burst in bursts(Source(count, error).versions(), ahead=10):
-            found.extend(numbers(burst))
+        async for batch in version_batches(Source(count, error).versions(), max_versions=10):
+            found.extend(numbers(batch))
 
     with pytest.raises(type(error), match=str(error.args[0])):
         run(consume())
@@ -126,7 +126,7 @@ def test_an_error_comes_after_all_that_was_before_it(error: Exception, count: in
 def test_closing_ends_the_planning() -> None:
     async def scenario() -> None:
         source = Source(1000)
-        async with contextlib.aclosing(bursts(source.versions(), ahead=10)) as ready:
+        async with contextlib.aclosing(version_batches(source.versions(), max_versions=10)) as ready:
             await anext(ready)
             await settled()
         planned = source.planned
@@ -139,7 +139,7 @@ def test_closing_ends_the_planning() -> None:
 
 def test_an_error_that_was_still_to_come_does_not_hide_that_of_the_consumer() -> None:
     async def consume(source: Source) -> None:
-        async with contextlib.aclosing(bursts(source.versions())) as ready:
+        async with contextlib.aclosing(version_batches(source.versions())) as ready:
             await anext(ready)
             await settled()
             raise KeyError("the consumer's")
@@ -155,7 +155,7 @@ def test_a_consumer_that_is_cancelled_while_it_waits() -> None:
     async def scenario() -> None:
         source = Source(3)
         source.gate.clear()
-        async with contextlib.aclosing(bursts(source.versions())) as ready:
+        async with contextlib.aclosing(version_batches(source.versions())) as ready:
             waiting = asyncio.ensure_future(anext(ready))
             await settled()
             waiting.cancel()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cdfd.changes.ordered_pool import in_order, mapped
+from cdfd.changes.ordered_pool import map_in_order, run_in_order
 from cdfd.errors import DataError, LogError
 
 Task = Callable[[], Iterator[int]]
@@ -37,7 +37,7 @@ class Results(list[int]):
 
 
 def ours() -> list[str]:
-    """Threads of lanes. Other tests may have left those that a process keeps, as that of S3."""
+    """Threads of the worker pool. Other tests may have left those that a process keeps, as that of S3."""
     names = ("cdfd-read", "cdfd-encode")
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(names)]
 
@@ -54,7 +54,7 @@ class TestInOrder:
     def test_order(self, workers: int, tasks: int) -> None:
         work = [counting(number * 100, number % 4) for number in range(tasks)]
         expected = [number * 100 + at for number in range(tasks) for at in range(number % 4)]
-        assert list(in_order(work, workers=workers)) == expected
+        assert list(run_in_order(work, workers=workers)) == expected
 
     def test_however_late_the_first_is(self, workers: int) -> None:
         """The first task waits until the second has begun, where two run at a time."""
@@ -69,7 +69,7 @@ class TestInOrder:
             begun.set()
             yield 2
 
-        assert list(in_order([first, second, counting(3, 2)], workers=workers)) == [1, 2, 3, 4]
+        assert list(run_in_order([first, second, counting(3, 2)], workers=workers)) == [1, 2, 3, 4]
 
     @pytest.mark.parametrize("at", [0, 1, 5, 9])
     def test_an_error_comes_after_all_results_before_it(self, workers: int, at: int) -> None:
@@ -77,7 +77,7 @@ class TestInOrder:
         work[at] = failing(at * 10, 1)
         found = Results()
         with pytest.raises(DataError, match="after 1"):
-            found.take(in_order(work, workers=workers))
+            found.take(run_in_order(work, workers=workers))
         assert found == [number * 10 + step for number in range(at) for step in range(2)] + [at * 10]
 
     @pytest.mark.parametrize("at", [0, 1, 2, 6])
@@ -90,12 +90,12 @@ class TestInOrder:
 
         found = Results()
         with pytest.raises(LogError, match="no more plans"):
-            found.take(in_order(work(), workers=workers))
+            found.take(run_in_order(work(), workers=workers))
         assert found == [number * 10 + step for number in range(at) for step in range(2)]
 
     def test_errors_that_are_not_ours_are_not_swallowed(self, workers: int) -> None:
         with pytest.raises(ZeroDivisionError):
-            list(in_order([counting(0, 1), failing(1, 1, ZeroDivisionError()), counting(2, 1)], workers=workers))
+            list(run_in_order([counting(0, 1), failing(1, 1, ZeroDivisionError()), counting(2, 1)], workers=workers))
 
     @pytest.mark.parametrize("taken", [0, 1, 3])
     def test_closing_early_ends_everything(self, workers: int, taken: int) -> None:
@@ -115,7 +115,7 @@ class TestInOrder:
                 started.append(True)
                 yield endless
 
-        results = in_order(work(), workers=workers)
+        results = run_in_order(work(), workers=workers)
         for _ in range(taken):
             assert next(results) == 1
         results.close()
@@ -131,7 +131,7 @@ class TestInOrder:
                 asked.append(number)
                 yield counting(number, 1)
 
-        results = in_order(work(), workers=workers)
+        results = run_in_order(work(), workers=workers)
         assert next(results) == 0
         assert len(asked) <= workers + 1
         results.close()
@@ -153,7 +153,7 @@ class TestBound:
 
             return run
 
-        results = in_order([producing(number) for number in range(3)], workers=3, depth=3)
+        results = run_in_order([producing(number) for number in range(3)], workers=3, depth=3)
         assert next(results) == 0
         assert full.wait(PATIENCE)
         assert made[1:] == [4, 4]
@@ -174,17 +174,17 @@ class TestBound:
             with lock:
                 running.pop()
 
-        assert len(list(in_order([task] * 30, workers=3))) == 90
+        assert len(list(run_in_order([task] * 30, workers=3))) == 90
         assert most <= 3
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 class TestMapped:
     def test_order(self, workers: int) -> None:
-        assert list(mapped(lambda n: n * n, range(100), workers=workers)) == [n * n for n in range(100)]
+        assert list(map_in_order(lambda n: n * n, range(100), workers=workers)) == [n * n for n in range(100)]
 
     def test_nothing(self, workers: int) -> None:
-        assert list(mapped(lambda n: n, [], workers=workers)) == []
+        assert list(map_in_order(lambda n: n, [], workers=workers)) == []
 
     def test_an_error_comes_after_all_results_before_it(self, workers: int) -> None:
         def function(n: int) -> int:
@@ -194,7 +194,7 @@ class TestMapped:
 
         found = Results()
         with pytest.raises(DataError, match="five"):
-            found.take(mapped(function, range(100), workers=workers))
+            found.take(map_in_order(function, range(100), workers=workers))
         assert found == [0, 1, 2, 3, 4]
 
     @pytest.mark.parametrize("count", [0, 1, 7])
@@ -205,7 +205,7 @@ class TestMapped:
 
         found = Results()
         with pytest.raises(LogError, match="no more"):
-            found.take(mapped(lambda n: n, items(), workers=workers))
+            found.take(map_in_order(lambda n: n, items(), workers=workers))
         assert found == list(range(count))
 
     def test_items_are_taken_as_results_are(self, workers: int) -> None:
@@ -216,15 +216,15 @@ class TestMapped:
                 taken.append(number)
                 yield number
 
-        results = mapped(lambda n: n, items(), workers=workers, ahead=2)
+        results = map_in_order(lambda n: n, items(), workers=workers, queued=2)
         assert next(results) == 0
         assert len(taken) <= workers + 2
         results.close()
 
     def test_closing_closes_the_items(self, workers: int) -> None:
         """They may come from threads of their own."""
-        items = in_order([counting(0, 50), counting(50, 50)], workers=2)
-        results = mapped(lambda n: n, items, workers=workers)
+        items = run_in_order([counting(0, 50), counting(50, 50)], workers=2)
+        results = map_in_order(lambda n: n, items, workers=workers)
         assert next(results) == 0
         results.close()
         del results
@@ -233,8 +233,8 @@ class TestMapped:
 
 def test_an_iterator_that_nobody_finishes_does_not_keep_the_process() -> None:
     program = (
-        "from cdfd.changes.ordered_pool import in_order\n"
-        "results = in_order([lambda: iter(range(10**9))] * 3, workers=2)\n"
+        "from cdfd.changes.ordered_pool import run_in_order\n"
+        "results = run_in_order([lambda: iter(range(10**9))] * 3, workers=2)\n"
         "print(next(results), flush=True)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
