@@ -54,6 +54,27 @@ def test_nodes_that_die(cluster: Cluster, tmp_path: Path, name: str) -> None:
         daemon.stop()
 
 
+def test_a_coordinator_that_dies(cluster: Cluster, tmp_path: Path, name: str) -> None:
+    """The producer asks for another one and delivers, as soon as the cluster has it. No delivery fails."""
+    pipeline = pipeline_of(cluster, tmp_path, name, config={"min.insync.replicas": "2"})
+    table = pipeline.table()
+    do(table.insert(rows(1)))
+    with pipeline.daemon() as daemon:
+        daemon.wait_for("at version")
+        pipeline.read(1)
+        cluster.place([pipeline.topic, f"_cdfd_progress.{name}"], (1, 2, 3))
+        cluster.place(["__transaction_state"], (2, 1, 3))
+        do(table.insert(rows(2)))
+        pipeline.read(2)
+        cluster.nodes[1].kill()
+        pipeline.direct = cluster.running
+        do(table.insert(rows(3)))
+        assert len(pipeline.read(3)) == 3
+        assert not any(line["level"] == "error" for line in daemon.lines), daemon.log()
+        daemon.stop()
+    assert pipeline.check() == 3
+
+
 def test_leaders_that_are_elected(cluster: Cluster, tmp_path: Path, name: str) -> None:
     """The leader of the rows, of the positions or of the transactions dies. Once it is back, it is elected again."""
     pipeline = pipeline_of(cluster, tmp_path, name, config={"min.insync.replicas": "2"})

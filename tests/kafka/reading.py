@@ -6,6 +6,7 @@ import time
 from typing import Any, NamedTuple
 
 from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaConnectionError
 
 
 class Record(NamedTuple):
@@ -63,11 +64,18 @@ def read_topic(
 
 
 def _partitions(consumer: KafkaConsumer, topic: str, deadline: float) -> list[TopicPartition]:
-    while not (numbers := consumer.partitions_for_topic(topic)):
+    while not (numbers := _numbers(consumer, topic)):
         if time.monotonic() > deadline:
             raise TimeoutError(f"there is no topic {topic}")
         time.sleep(0.05)
     return [TopicPartition(topic, number) for number in sorted(numbers)]
+
+
+def _numbers(consumer: KafkaConsumer, topic: str) -> set[int]:
+    try:
+        return set(consumer.partitions_for_topic(topic) or ())
+    except KafkaConnectionError:  # it asked a node that died, which the cluster has yet to notice
+        return set()
 
 
 def _at_end(consumer: KafkaConsumer, partitions: list[TopicPartition]) -> bool:

@@ -8,6 +8,7 @@ What is known of its ways (3.0.12) and done about them here:
 - After a transaction a broker answers CONCURRENT_TRANSACTIONS to the next one until the last one's markers are written, a few milliseconds;
   the client then sleeps for `retry_backoff_ms`, 100 by default.
 - `close` raises and leaves the sender running where something is still on its way.
+- A request for a coordinator that refuses connections is lost: the sender then spins until the batch expires (`_retrying`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from kafka import KafkaProducer
 from kafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
-from kafka.errors import KafkaError, KafkaTimeoutError
+from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from cdfd.encoding.records import Records
 from cdfd.errors import FencedError, SinkError
@@ -37,6 +38,7 @@ log = logging.getLogger("cdfd.kafka")
 
 _LEFT_OPEN = "cannot abort a transaction: %s. The next producer's start ends it, or the broker does when its time is up"
 _RETRY_BACKOFF_MS = 3
+_RECONNECT_MS = 50
 _REQUEST_BYTES = 8 << 20
 _CODECS = {"gzip": has_gzip, "snappy": has_snappy, "lz4": has_lz4, "zstd": has_zstd}
 
@@ -170,7 +172,28 @@ class KafkaPythonProducer:
 def _connected(settings: ProducerSettings, *, whole_batches: bool) -> KafkaProducer:
     """A client that has met a broker."""
     with network(settings.connection) as connection:
-        return KafkaProducer(**_options(settings, whole_batches=whole_batches), **connection)
+        made = connection.pop("kafka_client")
+        options = connection | _options(settings, whole_batches=whole_batches)
+        return KafkaProducer(**options, kafka_client=lambda **given: _retrying(made(**given)))
+
+
+def _retrying(client: Any) -> Any:
+    """A network client that says of an unreachable node that it is not ready.
+
+    The sender loses the request that it was about to send where `await_ready` raises. Where it returns False, the sender looks the
+    coordinator up again and retries the request.
+    """
+    connect = client.await_ready
+
+    def await_ready(node: Any, **waiting: Any) -> bool:
+        try:
+            return bool(connect(node, **waiting))
+        except KafkaConnectionError:
+            client.poll(timeout_ms=_RECONNECT_MS)
+            return False
+
+    client.await_ready = await_ready
+    return client
 
 
 def _options(settings: ProducerSettings, *, whole_batches: bool) -> dict[str, Any]:
