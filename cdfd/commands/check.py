@@ -131,7 +131,7 @@ def _unwritable(ledger: str) -> StorageError | None:
     """The error where a ledger on this machine cannot be written. Of other places only a write tells."""
     if "://" in ledger:
         return None
-    place = assembly.nearest(os.path.join(ledger, "_delta_log"))
+    place = assembly.nearest_existing(os.path.join(ledger, "_delta_log"))
     if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK, effective_ids=True):
         return None
     return StorageError(

@@ -52,7 +52,7 @@ async def outlook(config: Settings, table: settings.Table, sink: SinkAccess, led
     """What a daemon would do with a table. Errors are in what is returned."""
     found = Outlook()
     try:
-        with assembly.advised(config):
+        with assembly.add_reset_hint(config):
             await _look(found, config, table, sink, ledger)
     except NotATableError as error:
         error.hint = f"{error.hint}. `cdfd run` waits for it" if error.hint else "`cdfd run` waits for it"

@@ -104,7 +104,7 @@ async def _set(config: Settings, table: settings.Table, version: int, sink: Sink
     table_id = header.metadata.id
     following = Position(table_id, version + 1, digest=await opened.log.digest(version))
     # What a daemon could not go on from is not made durable.
-    with assembly.advised(config):
+    with assembly.add_reset_hint(config):
         await reach(opened, following)
     async with ledgers(config) as ledger_of:
         # The sink first: it is what counts, and a ledger that lags behind it is rolled forward at the next start.

@@ -1,4 +1,4 @@
-"""Settings to running parts: the one place of the daemon that chooses implementations."""
+"""Builds the daemon from its settings: the only module of the daemon that chooses implementations."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ if TYPE_CHECKING:
     from cdfd.storage.s3.sqs import Queue
 
 LARGE_AT_A_TIME = 2
-"""Large deliveries at a time, each of which may keep all cores busy and takes its share of memory."""
+"""Large deliveries at a time. Each one may use all cores, and takes its share of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the tables of a daemon have in common.
+    """The resources that the tables of a daemon share.
 
     Attributes:
         config: all settings.
-        clock: time.
+        clock: the source of time.
         recover_from_ledger: see `Policies`.
-        ledger_of: the ledger of a table, None where there is none.
+        ledger_of: the ledger of a table; None if there is no ledger.
         admission: of large deliveries.
-        arrivals: what watches folders.
-        notifications: what hears of objects in S3; None where it is not configured.
+        arrivals: watches local folders.
+        notifications: receives S3 events; None if not configured.
         engine: of large versions.
-        warned: what each table was warned of; see `Feed`.
+        warned: the warnings of each table; see `Feed`.
     """
 
     config: Settings
@@ -76,10 +76,10 @@ class Shared:
 
 @asynccontextmanager
 async def shared(config: Settings, clock: Clock, recover_from_ledger: bool = False) -> AsyncIterator[Shared]:
-    """What all tables need, until the end.
+    """Open the resources that all tables share, and close them at the end of the block.
 
     Raises:
-        ConfigError, UnsupportedError: the ledger's place cannot be opened, or an engine that cannot be used.
+        ConfigError, UnsupportedError: the ledger cannot be opened, or the engine cannot be used.
     """
     none = config.progress.ledger.kind == "none"
     admission = Admission(LARGE_AT_A_TIME)
@@ -103,7 +103,7 @@ async def shared(config: Settings, clock: Clock, recover_from_ledger: bool = Fal
 
 @asynccontextmanager
 async def notified(config: Settings, clock: Clock) -> AsyncIterator[Notifications | None]:
-    """What hears of objects in S3, where it is configured."""
+    """The receiver of S3 events; None if not configured."""
     if config.poll.notifications is None:
         yield None
         return
@@ -112,7 +112,7 @@ async def notified(config: Settings, clock: Clock) -> AsyncIterator[Notification
 
 
 def _queue(config: Settings, name: str) -> AbstractAsyncContextManager[Queue]:
-    # As S3's own client: it takes a while to import, and others do without.
+    # Imports the S3 client, which is slow, and which other stores do not need.
     from cdfd.storage.s3 import sqs
     from cdfd.storage.s3.options import parse
 
@@ -120,10 +120,10 @@ def _queue(config: Settings, name: str) -> AbstractAsyncContextManager[Queue]:
 
 
 async def check_notifications(config: Settings) -> None:
-    """Ask the queue of notifications once, where one is configured. Nothing is taken from it.
+    """Check the queue of S3 events, if one is configured. Takes no message from it.
 
     Raises:
-        StorageError: it is not there, or cannot be read.
+        StorageError: the queue does not exist, or cannot be read.
     """
     if config.poll.notifications is not None:
         async with _queue(config, config.poll.notifications) as queue:
@@ -132,7 +132,7 @@ async def check_notifications(config: Settings) -> None:
 
 @asynccontextmanager
 async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monitor: Monitor) -> AsyncIterator[Feed]:
-    """The loop of one table, its sink opened, and closed at the end.
+    """Open the sink of one table and yield its loop. Closes the sink at the end of the block.
 
     Raises:
         CdfdError: the sink cannot be opened.
@@ -145,7 +145,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
         recorder = Recorder(ledger, app_id(config.pipeline, table.name), config.progress.interval, clock, monitor)
     poll = config.poll
     with (
-        advised(config),
+        add_reset_hint(config),
         opened.tailer(clock, poll.interval, poll.max_interval, shared.arrivals, shared.notifications) as tailer,
     ):
         async with open_sink(config, table, monitor) as sink:
@@ -168,8 +168,8 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
 
 
 @contextmanager
-def advised(config: Settings) -> Iterator[None]:
-    """Errors from within whose hint is to reset say how that is done with this sink: a folder is only reset when it is empty."""
+def add_reset_hint(config: Settings) -> Iterator[None]:
+    """Complete hints to reset the progress: a folder must be empty before a reset."""
     try:
         yield
     except CdfdError as error:
@@ -182,27 +182,27 @@ _RESET, _EMPTY = "`cdfd progress reset`", "move all files out of the sink's fold
 
 
 def folder_of(config: Settings, table: settings.Table) -> str:
-    """The folder of a table in a files sink."""
+    """The folder of a table in the files sink."""
     assert isinstance(config.sink, FilesSettings)
     return os.path.join(config.sink.path, table.topic)
 
 
 def sink_name(config: Settings) -> str:
-    """What the place of positions is called in messages."""
+    """The name of the sink in messages about positions."""
     if isinstance(config.sink, KafkaSettings):
         return f"the topic {PROGRESS_PREFIX}{config.pipeline}"
     return "the folder" if isinstance(config.sink, FilesSettings) else "the table"
 
 
 def limits(config: Settings) -> Limits:
-    """What a delivery into the sink may hold."""
+    """The limits of a delivery into the sink."""
     if isinstance(config.sink, FilesSettings):
-        return Limits(max_bytes=0)  # a file for each version: people look at them
+        return Limits(max_bytes=0)  # one file for each version, because people read them
     return Limits(PART_BYTES, config.catch_up.max_rows, config.catch_up.max_bytes, config.catch_up.max_seconds)
 
 
 def policies(config: Settings, table: settings.Table, *, recover_from_ledger: bool = False) -> Policies:
-    """What to do with a table where there is a choice."""
+    """The configured behaviour of a table."""
     sink = config.sink
     return Policies(
         start_of(table),
@@ -218,11 +218,11 @@ def policies(config: Settings, table: settings.Table, *, recover_from_ledger: bo
 
 @asynccontextmanager
 async def open_sink(config: Settings, table: settings.Table, monitor: Monitor | None = None) -> AsyncIterator[Sink]:
-    """The sink of a table; opening it is what takes it over from another process, or is refused. Closed at the end.
+    """Open the sink of a table, and close it at the end of the block. Opening takes the table over from another process, or fails.
 
     Raises:
-        SinkError, FencedError: it cannot be used.
-        UnsupportedError: a kind that this version does not have.
+        SinkError, FencedError: the sink cannot be used.
+        UnsupportedError: this version does not have such a sink.
     """
     match config.sink:
         case FilesSettings():
@@ -241,10 +241,10 @@ async def open_sink(config: Settings, table: settings.Table, monitor: Monitor | 
 
 
 async def check_sink(config: Settings, table: settings.Table) -> str:
-    """What `check` says of a table's sink, which is not written to.
+    """Check a table's sink without writing to it; the text for the report.
 
     Raises:
-        SinkError, UnsupportedError: it could not be used.
+        SinkError, UnsupportedError: the sink cannot be used.
     """
     match config.sink:
         case FilesSettings():
@@ -256,10 +256,10 @@ async def check_sink(config: Settings, table: settings.Table) -> str:
 
 def _check_folder(folder: str) -> str:
     refuse_link(folder)
-    place = nearest(folder)
+    place = nearest_existing(folder)
     if not os.path.isdir(place):
-        raise SinkError("there is something else where the folder is to be", path=place, hint="Choose another path")
-    # What is in it is opened, too: it may be another user's.
+        raise SinkError("the path is not a folder", path=place, hint="Choose another path")
+    # The sink also opens files in the folder, which may belong to another user.
     inside = (os.path.join(folder, name) for name in (".lock", "_position.json"))
     for path in (place, *filter(os.path.exists, inside)):
         if not os.access(path, os.W_OK | (os.X_OK if path == place else os.R_OK), effective_ids=True):
@@ -267,8 +267,8 @@ def _check_folder(folder: str) -> str:
     return "ok" if place == folder else "ok, the folder will be created"
 
 
-def nearest(path: str) -> str:
-    """The path itself, or what is there of the way to it."""
+def nearest_existing(path: str) -> str:
+    """The path itself, or its nearest ancestor that exists."""
     place = os.path.abspath(path)
     while not os.path.lexists(place):
         place = os.path.dirname(place)
@@ -276,14 +276,14 @@ def nearest(path: str) -> str:
 
 
 def start_of(table: settings.Table) -> Start:
-    """Where a table without a position begins, as `tail.start` takes it."""
+    """The configured start of a table, as `tail.start` takes it."""
     return str(table.start)
 
 
 def no_such_sink(config: Settings) -> UnsupportedError:
-    """The error for a kind of sink that this version does not have."""
+    """The error for a sink that this version does not have."""
     return UnsupportedError(
-        f"there is no sink of kind {config.sink.kind} in this version",
+        f"this version has no sink of kind {config.sink.kind}",
         hint="Use `sink.kind: kafka`, or `files`",
     )
 

@@ -1,4 +1,4 @@
-"""What the daemon and its commands do with a Kafka sink, by the settings."""
+"""Access to a Kafka sink for the daemon and its commands, from the settings."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from cdfd.sinks.kafka.transactions.sink import KafkaSink
 async def opened(
     config: Settings, sink: KafkaSettings, table: settings.Table, monitor: Monitor, role: str | None = None
 ) -> AsyncIterator[KafkaSink]:
-    """The sink of a table, perhaps in another role than the daemon's, closed at the end.
+    """Open the sink of a table, and close it at the end of the block. A `role` other than the daemon's has its own position.
 
     Raises:
-        ConfigError: a client that is not installed, or a certificate that cannot be used.
-        SinkError, FencedError: as `KafkaSink.open` says.
+        ConfigError: the client is not installed, or a certificate cannot be used.
+        SinkError, FencedError: as in `KafkaSink.open`.
     """
     async with configured.opened(sink, table, destination(config, sink, table, role), monitor.stage) as found:
         yield found
 
 
 async def check(config: Settings, sink: KafkaSettings, table: settings.Table) -> str:
-    """What the broker, the topics and the schema registry allow; nothing is written.
+    """Check the broker, the topics and the schema registry without writing; the text for the report.
 
     Raises:
-        ConfigError: a client that is not installed, or a certificate that cannot be used.
-        SinkError: it would not work.
+        ConfigError: the client is not installed, or a certificate cannot be used.
+        SinkError: the sink cannot be used.
     """
     configured.client(sink)
     found = await positions.check(destination(config, sink, table))
@@ -48,17 +48,17 @@ async def check(config: Settings, sink: KafkaSettings, table: settings.Table) ->
 
 
 async def position(config: Settings, sink: KafkaSettings, table: settings.Table) -> Position | None:
-    """Where a table's delivery stands; works while a daemon delivers."""
+    """A table's position; works while a daemon delivers."""
     return await positions.read_position(destination(config, sink, table))
 
 
 async def progress(
     config: Settings, sink: KafkaSettings, table: settings.Table, role: str | None = None
 ) -> Progress | None:
-    """What the last delivery of a table in a role left behind; works while another one is under way."""
+    """The progress record of a table's last delivery in a role; works during a delivery."""
     return await positions.read_progress(destination(config, sink, table, role))
 
 
 async def move(config: Settings, sink: KafkaSettings, table: settings.Table, to: Position | None) -> None:
-    """Make a table's delivery stand elsewhere. A daemon that delivers it is fenced."""
+    """Set a table's position. Fences a daemon that delivers the table."""
     await positions.move_position(destination(config, sink, table), configured.client(sink), to)

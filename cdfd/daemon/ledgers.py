@@ -1,4 +1,4 @@
-"""Which ledger each table of a configuration has."""
+"""The ledgers of a configuration's tables."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from cdfd.tail.clock import Clock, SystemClock
 
 @asynccontextmanager
 async def ledgers(config: Settings, clock: Clock | None = None) -> AsyncIterator[Callable[[settings.Table], Ledger]]:
-    """What gives a table its ledger: one for all of them, or in `source` each its own. Touches nothing yet; closes them at the end.
+    """A function that returns a table's ledger: one ledger for all tables, or with `source` one for each. Closes them at the end.
+
+    It does not access any ledger yet.
 
     Raises:
-        ConfigError, UnsupportedError: a place that cannot be opened.
+        ConfigError, UnsupportedError: the location cannot be opened.
     """
     time = clock or SystemClock()
     place = config.progress.ledger

@@ -296,7 +296,7 @@ class TestCheck:
         (tmp_path / "out").write_text("")
         ended = cdfd("check", "-c", config(tmp_path, orders))
         assert ended.code == 1
-        assert "there is something else where the folder is to be" in ended.lines()[1]
+        assert "the path is not a folder" in ended.lines()[1]
 
     def test_a_ledger_that_cannot_be_written_holds_up_nothing(self, orders: str, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

@@ -10,7 +10,7 @@ HANGING = """
 import asyncio, threading
 from cdfd.daemon import stopping
 
-stopping.STOP_SECONDS, stopping.LEAVE_SECONDS = 0.05, 0.5
+stopping.STOP_SECONDS, stopping.EXIT_SECONDS = 0.05, 0.5
 
 
 async def main():

@@ -15,7 +15,7 @@ from statuses import configuration
 from cdfd.console.logs import JsonFormatter, TextFormatter
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.loop.monitor import Monitor, NullMonitor
-from cdfd.daemon.supervision.supervisor import LASTING_SECONDS, MAX_RETRY_SECONDS, Supervisor
+from cdfd.daemon.supervision.supervisor import PERMANENT_RETRY_SECONDS, MAX_RETRY_SECONDS, Supervisor
 from cdfd.errors import CdfdError, ConfigError, DataError, FencedError, InternalError, SinkError
 from cdfd.tail.clock import ManualClock
 
@@ -134,7 +134,7 @@ def test_what_was_mended_runs_again_and_begins_its_pauses_anew() -> None:
         task = asyncio.create_task(daemon.supervisor.run())
         for _ in range(7):
             await daemon.clock.asleep()
-            daemon.clock.advance(LASTING_SECONDS)
+            daemon.clock.advance(PERMANENT_RETRY_SECONDS)
             await settle()
         await daemon.clock.asleep()
         assert daemon.told["table"].failures[-1][1] < 1 < daemon.told["table"].failures[-2][1]
@@ -302,8 +302,8 @@ def test_one_table_that_needs_mending_does_not_end_the_others_and_is_looked_at_a
         for attempt in (1, 2):
             await daemon.clock.asleep()
             assert daemon.begun["bad"] == attempt
-            assert daemon.told["bad"].failures[-1][1] >= LASTING_SECONDS * 0.75
-            daemon.clock.advance(2 * LASTING_SECONDS)
+            assert daemon.told["bad"].failures[-1][1] >= PERMANENT_RETRY_SECONDS * 0.75
+            daemon.clock.advance(2 * PERMANENT_RETRY_SECONDS)
             await settle()
         assert daemon.begun["bad"] == 3
         assert not task.done()

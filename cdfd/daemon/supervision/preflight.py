@@ -1,6 +1,6 @@
-"""What is wrong with a configuration itself, found before any loop starts: nobody is asked for it, and nothing is written.
+"""Checks of the configuration before any loop starts, without network access and without writes.
 
-What is wrong here ends the process with exit code 2, and a restart does not help. What shows later is a table's error.
+An error here ends the process with exit code 2, because a restart does not help. Later errors belong to a table.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from cdfd.tables.configured import open_table
 
 
 def preflight(config: Settings) -> None:
-    """Make everything that only depends on the configuration, the packages that are installed and the files it names.
+    """Check everything that depends only on the configuration, the installed packages and the files it names.
 
     Raises:
-        ConfigError: a place, an option, a package or a certificate that cannot be used.
-        UnsupportedError: an engine that cannot work with the sink.
+        ConfigError: a location, an option, a package or a certificate is invalid or missing.
+        UnsupportedError: the engine does not support the sink.
     """
     for table in config.tables:
-        with suppress(UnsupportedError):  # that table's own error: others go on
+        with suppress(UnsupportedError):  # an error of this table, while the others continue
             open_table(config, table)
     if config.progress.ledger.kind == "table":
         open_storage(config.progress.ledger.uri, config.storage.options(config.progress.ledger.uri))
@@ -33,7 +33,7 @@ def preflight(config: Settings) -> None:
         client(config.sink)
         check_files(config.sink.security)
     if config.poll.notifications is not None:
-        from cdfd.storage.s3.sqs import QueueName  # with S3's own client, which takes a while to import
+        from cdfd.storage.s3.sqs import QueueName  # imports the S3 client, which is slow
 
         QueueName.parse(config.poll.notifications)
     check_engine(config)

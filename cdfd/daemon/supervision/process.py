@@ -1,4 +1,4 @@
-"""The daemon's process: the loops of all tables and an HTTP server, until a signal or an error that ends them."""
+"""The daemon's process: the loops of all tables and an HTTP server, until a signal or a fatal error."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from cdfd.tail.clock import SystemClock
 logger = logging.getLogger("cdfd.daemon")
 
 SHARED_THREADS, THREADS_OF_A_TABLE = 16, 8
-"""Threads for calls that block, at most. A table has fewer calls under way than these: one whose store hangs takes none of another's."""
+"""Limits of threads for blocking calls. A table never needs more than its share, so a hanging store cannot block another table."""
 
 
 def run(path: Path, *, recover_from_ledger: bool = False) -> int:
-    """Run the daemon that a configuration file describes; the exit code after a signal.
+    """Run the daemon with a configuration file; the exit code after a signal.
 
     Raises:
-        ConfigError: the file is wrong.
-        CdfdError: what ended the tables' loops.
+        ConfigError: the configuration is invalid.
+        CdfdError: all loops have failed.
     """
     allocator.prefer_small()
     return asyncio.run(serve(load(path), path, recover_from_ledger=recover_from_ledger))
 
 
 async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = False) -> int:
-    """Run the loops of all tables until a signal: 0 after SIGTERM, 130 after SIGINT. `path` is that of the file with `config`.
+    """Run the loops of all tables until a signal: 0 after SIGTERM, 130 after SIGINT. `path` is the file of `config`.
 
     Raises:
-        ConfigError: what is wrong with the configuration itself; see `preflight`.
-        CdfdError: what ended the tables' loops; see `Supervisor`.
+        ConfigError: the configuration is invalid; see `preflight`.
+        CdfdError: all loops have failed; see `Supervisor`.
     """
     preflight(config)
     stopping = Stopping()
     stopping.ignore_hangup()
-    # A thread that waits for a broker or a disk must not be the one that another table needs. They are started when they are needed.
+    # A thread that waits for a broker or a disk must not block another table. The executor starts threads on demand.
     threads = SHARED_THREADS + THREADS_OF_A_TABLE * len(config.tables)
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(threads, "cdfd"))
     count = len(config.tables)
@@ -77,7 +77,7 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
 
 
 async def _serve_http(stack: AsyncExitStack, config: Settings, status: Status) -> None:
-    """Answer over HTTP. Where nobody asked for it, a second daemon on a machine goes without."""
+    """Start the HTTP server. If its address is the default and in use, the daemon runs without one."""
     try:
         await stack.enter_async_context(http.serve(config.http.listen, status, config.http.hosts))
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Keeps the loops of a daemon's tables running: one that fails is started again after a while, and the others go on."""
+"""Runs the loops of a daemon's tables. A loop that fails restarts after a backoff, while the other loops continue."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from cdfd.tail.watch import Backoff
 logger = logging.getLogger("cdfd.daemon")
 
 RETRY_SECONDS, MAX_RETRY_SECONDS = 0.5, 30.0
-"""From a failure that may pass to the next attempt: at first, and at most."""
-LASTING_SECONDS = 60.0
-"""From a failure that an operator has to fix to the next attempt, while other tables go on."""
+"""Backoff after a transient error: initial and maximum."""
+PERMANENT_RETRY_SECONDS = 60.0
+"""Time to the next attempt after an error that needs an operator, while other tables continue."""
 _LONGEST_TEXT = 1000
 
 
@@ -30,25 +30,25 @@ class Loop(Protocol):
     """A table's loop: a `Feed`."""
 
     async def run(self) -> None:
-        """Deliver until told to stop."""
+        """Deliver until stopped."""
 
 
 Open = Callable[[], AbstractAsyncContextManager[Loop]]
 
-_Kind = tuple[type[BaseException], str, int]
-_KINDS = 100
-"""Tracebacks that are logged for each table, at most."""
+_Site = tuple[type[BaseException], str, int]
+_MOST_TRACEBACKS = 100
+"""Most tracebacks to log for one table."""
 
 
 @dataclass(slots=True)
 class Supervisor:
-    """Runs loops until told to stop, or until there is nothing left to do.
+    """Runs loops until `stop` is set, or until no loop can continue.
 
     Attributes:
-        tables: what opens each table's loop, by name.
-        monitors: of each table.
-        stop: set it to end all loops.
-        clock: time.
+        tables: functions that open each table's loop, by name.
+        monitors: the monitor of each table, by name.
+        stop: set it to stop all loops.
+        clock: the source of time.
     """
 
     tables: Mapping[str, Open]
@@ -57,14 +57,14 @@ class Supervisor:
     clock: Clock
     _random: Random = field(default_factory=Random)
     _failed: dict[str, CdfdError] = field(default_factory=dict)
-    _logged: dict[str, set[_Kind]] = field(default_factory=dict)
+    _logged: dict[str, set[_Site]] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Run all loops. Returns once they have stopped, because `stop` was set.
+        """Run all loops. Returns once `stop` is set and all loops have stopped.
 
         Raises:
-            FencedError: another process delivers one of the tables; the others are ended.
-            CdfdError: each of them failed of what does not pass by itself; the last one to do so. Its exit code is 1.
+            FencedError: another process delivers one of the tables; the other loops are cancelled.
+            CdfdError: the error of the last loop, once every loop has failed with an error that needs an operator. Its exit code is 1.
         """
         loops = [asyncio.create_task(self._keep_running(name), name=name) for name in self.tables]
         try:
@@ -83,17 +83,17 @@ class Supervisor:
             began = self.clock.monotonic()
             error = await self._run_once(name)
             if error is not None:
-                # After a long run the failures before it say nothing about this one.
+                # Earlier failures do not count after a long run.
                 if self.clock.monotonic() - began > MAX_RETRY_SECONDS:
                     backoff = backoff.reset()
                 await self._pause(name, error, backoff.delay)
                 backoff = backoff.longer()
 
     async def _run_once(self, name: str) -> CdfdError | None:
-        """Run a table's loop to its end; what it failed of, None where it was stopped.
+        """Run a table's loop to its end; its error, or None if it was stopped.
 
-        This is the boundary between tables. Whatever the content of one raises, be it a bug of ours or memory that ran out, must not
-        end the others: so this is the one place that catches every exception.
+        This is the boundary between tables. An error in one table, even a bug or a lack of memory, must not stop the others. So this is
+        the only place that catches every exception.
 
         Raises:
             FencedError: another process delivers this table.
@@ -109,22 +109,22 @@ class Supervisor:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return self._failure(name, error)  # of something that the loop waited for
+            return self._failure(name, error)  # something inside the loop was cancelled, not the loop itself
         except Exception as error:  # noqa: BLE001 - the boundary between tables: it is logged, counted and retried
             return self._failure(name, error)
         return None
 
     def _failure(self, name: str, error: BaseException) -> CdfdError:
-        """What a loop failed of, as an error of ours about that table. The first of its kind is logged with its traceback."""
-        # What the frames hold, perhaps all that the memory was needed for, is let go first: the error is kept until the table runs again.
+        """The loop's error as a `CdfdError` about its table. Logs the traceback of the first error from each site."""
+        # The error lives until the table runs again. Its frames may hold much memory, so they are cleared first.
         chain = list(_chain(error))
-        kind = _kind(error)
+        site = _site(error)
         for each in chain:
             traceback.clear_frames(each.__traceback__)
-        found = _as_ours(error).within(table=name)
+        found = _translated(error).within(table=name)
         known = self._logged.setdefault(name, set())
-        if kind not in known and len(known) < _KINDS:
-            known.add(kind)
+        if site not in known and len(known) < _MOST_TRACEBACKS:
+            known.add(site)
             level = logging.ERROR if isinstance(found, InternalError) else logging.DEBUG
             logger.log(level, "%s", found, exc_info=error, extra={"table": name, "family": found.family})
         for each in chain:
@@ -132,14 +132,14 @@ class Supervisor:
         return found
 
     async def _pause(self, name: str, error: CdfdError, delay: float) -> None:
-        """Wait until a table that failed is to be tried again. Raises where none of the others is left either."""
+        """Wait before the next attempt of a table that failed. Raises if every other table has failed too."""
         if not error.retriable:
             self._failed[name] = error
             if len(self._failed) == len(self.tables):
                 self.monitors[name].failed(error, None)
                 raise error
-            delay = LASTING_SECONDS
-        # Tables that failed of one thing do not all come back at the same moment.
+            delay = PERMANENT_RETRY_SECONDS
+        # Jitter: tables that failed for the same reason should not all retry at the same moment.
         delay *= self._random.uniform(0.75, 1.25)
         self.monitors[name].failed(error, delay)
         extra = {"table": name, "family": error.family, "retry_in": round(delay, 1)}
@@ -147,23 +147,23 @@ class Supervisor:
         await self.clock.wait(self.stop, delay)
 
 
-def _as_ours(error: BaseException) -> CdfdError:
+def _translated(error: BaseException) -> CdfdError:
     if isinstance(error, ConfigError):
-        # The configuration was checked before the loops began. Exit code 2 would keep the process from being restarted.
+        # The configuration was valid before the loops started. With exit code 2, a supervisor would not restart the process.
         found: CdfdError = TableConfigError(error.what, hint=error.hint, retriable=error.retriable)
         return found.within(table=error.table, version=error.version, path=error.path)
     if isinstance(error, CdfdError):
         return error
-    told = "".join(traceback.format_exception_only(error)).strip()
+    text = "".join(traceback.format_exception_only(error)).strip()
     return InternalError(
-        f"an unexpected error: {shortened(told, _LONGEST_TEXT)}",
-        hint="Other tables go on. The log has the traceback where this came first: please report it",
+        f"an unexpected error: {shortened(text, _LONGEST_TEXT)}",
+        hint="Other tables continue. The log has the traceback of the first occurrence: please report it",
         retriable=True,
     )
 
 
-def _kind(error: BaseException) -> _Kind:
-    """What tells one error from another: its type, and the place where it was raised."""
+def _site(error: BaseException) -> _Site:
+    """The identity of an error: its type, and the place that raised it."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
@@ -172,7 +172,7 @@ def _kind(error: BaseException) -> _Kind:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error, and all that it came from."""
+    """The error and all of its causes and contexts."""
     found: dict[int, BaseException] = {}
     waiting: list[BaseException | None] = [error]
     while waiting:
