@@ -8,7 +8,7 @@ import sys
 
 HANGING = """
 import asyncio, threading
-from cdfd.daemon import stopping
+from cdfd.daemon.supervision import signals as stopping
 
 stopping.STOP_SECONDS, stopping.EXIT_SECONDS = 0.05, 0.5
 

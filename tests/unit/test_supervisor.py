@@ -15,7 +15,7 @@ from statuses import configuration
 from cdfd.console.logs import JsonFormatter, TextFormatter
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.loop.monitor import Monitor, NullMonitor
-from cdfd.daemon.supervision.supervisor import PERMANENT_RETRY_SECONDS, MAX_RETRY_SECONDS, Supervisor
+from cdfd.daemon.supervision.supervisor import MAX_RETRY_SECONDS, PERMANENT_RETRY_SECONDS, Supervisor
 from cdfd.errors import CdfdError, ConfigError, DataError, FencedError, InternalError, SinkError
 from cdfd.tail.clock import ManualClock
 
