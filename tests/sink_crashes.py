@@ -20,14 +20,14 @@ from cdfd.sinks.files.sink import FilesSink
 
 # Two parts of a snapshot, a version, one without rows, one in two deliveries, several versions at once.
 STEPS = [
-    Position("T", 3, 0, "snapshot"),
-    Position("T", 3, 2, "snapshot", 1),
-    Position("T", 4),
-    Position("T", 5),
-    Position("T", 6),  # version 5 has no rows
-    Position("T", 6, 1, "stream", 1),
-    Position("T", 7),
-    Position("T", 10),
+    Position("T", 3, 0, "snapshot", digest="of 3"),
+    Position("T", 3, 2, "snapshot", 1, digest="of 3"),
+    Position("T", 4, digest="of 3"),
+    Position("T", 5, digest="of 4"),
+    Position("T", 6, digest="of 5"),  # version 5 has no rows
+    Position("T", 6, 1, "stream", 1, digest="of 6"),
+    Position("T", 7, digest="of 6"),
+    Position("T", 10, digest="of 9"),
 ]
 EMPTY = 3
 _EVENTS = frozenset({"open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.listdir", "fcntl.flock"})
@@ -43,6 +43,8 @@ async def deliver_all(folder: Path, rows: RowsFormat) -> None:
     try:
         while (position := await sink.last_position()) != STEPS[-1]:
             n = STEPS.index(position) if position is not None else 0
+            if position is not None and position.digest != STEPS[n].digest:
+                raise AssertionError(f"the hash of {position} in {folder} is not that of the entry which has led to it")
             delivery = await sink.begin(STEPS[n])
             if n != EMPTY:
                 await delivery.write(pa.record_batch({"n": pa.array([n])}))

@@ -10,6 +10,7 @@ from cdfd.console import escaping as plain
 from cdfd.delta.protocol import cdf_enabled, features_report, in_commit_timestamps_enabled
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CdfdError, LogError
+from cdfd.progress.txn_positions import is_part
 from cdfd.storage.location import found_instead
 from cdfd.tables.table import Table
 from cdfd.tail.bounds import Start
@@ -96,7 +97,7 @@ def _state(snapshot: Snapshot) -> dict[str, Any]:
         "live_files": len(live),
         "live_bytes": live.total_size(),
         "files_with_deletion_vectors": len(vectors) - vectors.null_count,
-        "transactions": {txn.app_id: txn.version for txn in snapshot.txns.values()},
+        "transactions": {txn.app_id: txn.version for txn in snapshot.txns.values() if not is_part(txn.app_id)},
         "domains": sorted(snapshot.domains),
     }
 

@@ -109,7 +109,8 @@ async def _set(config: Settings, table: settings.Table, version: int, sink: Sink
     async with ledgers(config) as ledger_of:
         # The sink first: it is what counts, and a ledger that lags behind it is rolled forward at the next start.
         await sink.move(config, table, following)
-        await ledger_of(table).record(app_id(config.pipeline, table.name), version, table_id)
+        name = app_id(config.pipeline, table.name)
+        await ledger_of(table).record(name, version, table_id, following.digest)
     return f"{table.name}: delivered up to version {version}, resuming at version {version + 1}\n"
 
 

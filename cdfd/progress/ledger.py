@@ -27,12 +27,15 @@ class LedgerEntry:
         version: the last version that was delivered whole.
         table_id: `metaData.id` of the table it is a version of; None where the ledger does not know.
         last_updated: when it was recorded, in ms since the Unix epoch.
+        digest: hash of the version's log entry (see `cdfd.tail.history`), which tells the table from a copy of it that went another way;
+            None where the ledger does not know.
     """
 
     app_id: str
     version: int
     table_id: str | None
     last_updated: int | None
+    digest: str | None = None
 
 
 class Ledger(Protocol):
@@ -48,8 +51,10 @@ class Ledger(Protocol):
     async def position(self, app_id: str) -> LedgerEntry | None:
         """What was recorded last, whoever did; None where nothing was, or it was forgotten. Writes nothing."""
 
-    async def record(self, app_id: str, version: int, table_id: str) -> None:
+    async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:
         """Make it durable that `version` of the table `table_id` and all before it are delivered.
+
+        `digest` is the hash of that version's log entry. Where it is None, what is known of the same version of the same table stays.
 
         When it raises, the outcome may be unknown: `position` tells. `StorageError` with `retriable` where others write too much.
         """
@@ -73,7 +78,7 @@ class NoLedger:
         """Nothing is known."""
         return None
 
-    async def record(self, app_id: str, version: int, table_id: str) -> None:
+    async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:
         """Does nothing."""
 
     async def forget(self, app_id: str) -> None:

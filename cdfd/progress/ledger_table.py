@@ -1,10 +1,10 @@
 """A ledger's own table: an ordinary Delta table of reader version 1 and writer version 2 without a row. Pure.
 
-Every Delta reader can open it. Positions are its transaction identifiers; which table a position is of stands beside them in the table's
-properties, because a `txn` has no place for it and only `txn` and `metaData` survive in checkpoints:
+Every Delta reader can open it. Positions are its transaction identifiers (`txn_positions`); which table a position is of stands beside
+them in the table's properties, because a `txn` has no place for it and only `txn` and `metaData` survive in checkpoints:
 
-    txn       {"appId": "cdfd/shop/orders", "version": 12, "lastUpdated": ...}
-    metaData  {"configuration": {"cdfd.ledger": "1", "cdfd.tables.table.shop/orders": "<metaData.id of orders>"}, ...}
+    txn       {"appId": "cdfd/shop/orders", "version": 12, "lastUpdated": ...}, and two for the hash of the entry of version 12
+    metaData  {"configuration": {"cdfd.ledger": "1", "cdfd.table.shop/orders": "<metaData.id of orders>"}, ...}
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from cdfd.delta.last_checkpoint import LastCheckpoint
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.progress.ledger import PREFIX, LedgerEntry
-from cdfd.progress.txn_state import Action, TxnState, txn
-
-FORGOTTEN = -1
-"""The version of a position that counts no more: there is no way to remove a `txn`."""
+from cdfd.progress.txn_positions import held, recording
+from cdfd.progress.txn_state import Action, TxnState
 
 _FORMAT = "1"
 _MARK = "cdfd.ledger"
@@ -42,11 +40,13 @@ class Change:
     Attributes:
         version: the last one delivered; `FORGOTTEN` where that counts no more.
         table_id: of the table it is a version of.
+        digest: hash of that version's log entry; None where it is not known.
     """
 
     app_id: str
     version: int
     table_id: str | None
+    digest: str | None = None
 
 
 def creation(table_id: str, now_ms: int) -> list[Action]:
@@ -82,10 +82,11 @@ def check(metadata: Metadata) -> None:
 
 def entry_of(state: TxnState, app_id: str) -> LedgerEntry | None:
     """What the ledger knows of an appId."""
-    found = state.txns.get(app_id)
-    if found is None or found.version < 0:
+    found = held(state, app_id)
+    if found.version < 0:
         return None
-    return LedgerEntry(app_id, found.version, state.metadata.configuration.get(_key(app_id)), found.last_updated)
+    table_id = state.metadata.configuration.get(_key(app_id))
+    return LedgerEntry(app_id, found.version, table_id, found.last_updated, found.digest)
 
 
 def proposal(state: TxnState, changes: Iterable[Change], now_ms: int) -> list[Action]:
@@ -93,9 +94,13 @@ def proposal(state: TxnState, changes: Iterable[Change], now_ms: int) -> list[Ac
     configuration = dict(state.metadata.configuration)
     actions = []
     for change in {change.app_id: change for change in changes}.values():
-        known = state.txns.get(change.app_id)
-        if (FORGOTTEN if known is None else known.version) != change.version:
-            actions.append(txn(change.app_id, change.version, now_ms))
+        known, digest = held(state, change.app_id), change.digest
+        if digest is None and (known.version, configuration.get(_key(change.app_id))) == (
+            change.version,
+            change.table_id,
+        ):
+            digest = known.digest
+        actions += recording(state, change.app_id, change.version, digest, now_ms)
         if change.table_id is None:
             configuration.pop(_key(change.app_id), None)
         else:

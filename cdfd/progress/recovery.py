@@ -73,7 +73,7 @@ def decide(
             hint=f"If the sink is a new or an emptied one, start once with {FLAG} to go on at version {entry.version + 1}, "
             "or `cdfd progress reset` to begin anew",
         )
-    position = Position(table_id, entry.version + 1)
+    position = Position(table_id, entry.version + 1, digest=entry.digest)
     return Start(position, None, f"resuming at version {position.version}, where {places.ledger} ends")
 
 
@@ -83,6 +83,11 @@ def delivered(position: Position) -> int | None:
     While a snapshot is under way that is none: of the versions before it nothing was delivered, of its own not all.
     """
     return position.version - 1 if position.phase == "stream" and position.version > 0 else None
+
+
+def digest_of(position: Position, version: int) -> str | None:
+    """The hash of the log entry of `version` where `position` has it."""
+    return position.digest if position.basis == version else None
 
 
 def _from_sink(sink: Position, entry: LedgerEntry | None, places: Places) -> Start:
@@ -102,7 +107,8 @@ def _from_sink(sink: Position, entry: LedgerEntry | None, places: Places) -> Sta
             "the sink has lost what came last, or was set back"
         )
         return Start(sink, whole, reason, warning=True)
-    return Start(sink, None if entry.table_id == sink.table_id else whole, going_on)
+    same = entry.table_id == sink.table_id and digest_of(sink, whole) in (None, entry.digest)
+    return Start(sink, None if same else whole, going_on)
 
 
 def _check_table(known: str, found: str, place: str) -> None:

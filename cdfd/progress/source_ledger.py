@@ -11,9 +11,9 @@ from cdfd.delta import paths
 from cdfd.delta.protocol import check_writable
 from cdfd.errors import NotFoundError, StorageError, TableChangedError
 from cdfd.progress.ledger import LedgerEntry
-from cdfd.progress.ledger_table import FORGOTTEN
 from cdfd.progress.txn_log import TxnLog, named
-from cdfd.progress.txn_state import Action, TxnState, is_ours, txn
+from cdfd.progress.txn_positions import FORGOTTEN, held, recording
+from cdfd.progress.txn_state import Action, TxnState, is_ours
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
 from cdfd.tail.log import log_path
@@ -57,12 +57,12 @@ class SourceLedger:
                 return None
             with named(self.uri):
                 check_writable(state.protocol)
-            found = state.txns.get(app_id)
-            if found is None or found.version < 0:
+            found = held(state, app_id)
+            if found.version < 0:
                 return None
-            return LedgerEntry(app_id, found.version, state.metadata.id, found.last_updated)
+            return LedgerEntry(app_id, found.version, state.metadata.id, found.last_updated, found.digest)
 
-    async def record(self, app_id: str, version: int, table_id: str) -> None:
+    async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:
         """See the port.
 
         Raises:
@@ -73,7 +73,7 @@ class SourceLedger:
         async with self._turn:
             state = await self._log.state()
             if state is None or not await self._is_answer(state, app_id, version):
-                await self._log.append(self._proposal(app_id, version, table_id))
+                await self._log.append(self._proposal(app_id, version, table_id, digest))
 
     async def forget(self, app_id: str) -> None:
         """See the port."""
@@ -81,7 +81,7 @@ class SourceLedger:
         async with self._turn:
             state = await self._log.state()
             if state is not None and app_id in state.txns:
-                await self._log.append(self._proposal(app_id, FORGOTTEN, state.metadata.id))
+                await self._log.append(self._proposal(app_id, FORGOTTEN, state.metadata.id, None))
 
     async def close(self) -> None:
         """See the port."""
@@ -89,7 +89,9 @@ class SourceLedger:
         async with self._turn:
             return
 
-    def _proposal(self, app_id: str, version: int, table_id: str) -> Callable[[TxnState], list[Action]]:
+    def _proposal(
+        self, app_id: str, version: int, table_id: str, digest: str | None
+    ) -> Callable[[TxnState], list[Action]]:
         def propose(state: TxnState) -> list[Action]:
             if state.metadata.id != table_id:
                 raise TableChangedError(
@@ -97,10 +99,10 @@ class SourceLedger:
                     version=state.version,
                     hint="Positions of the old table mean nothing in the new one; reset the progress to start over",
                 )
-            known = state.txns.get(app_id)
-            if known is not None and known.version == version:
+            known = held(state, app_id)
+            if digest is None and known.version == version:
                 return []
-            return [txn(app_id, version, self._clock.now_ms())]
+            return recording(state, app_id, version, digest, self._clock.now_ms())
 
         return propose
 

@@ -11,8 +11,9 @@ from cdfd.errors import StorageError
 from cdfd.progress import cleanup as upkeep
 from cdfd.progress import ledger_table
 from cdfd.progress.ledger import LedgerEntry
-from cdfd.progress.ledger_table import FORGOTTEN, Change
+from cdfd.progress.ledger_table import Change
 from cdfd.progress.txn_log import TxnLog, named
+from cdfd.progress.txn_positions import FORGOTTEN
 from cdfd.progress.txn_state import Action, TxnState
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
@@ -57,13 +58,13 @@ class TableLedger:
                 ledger_table.check(state.metadata)
             return ledger_table.entry_of(state, app_id)
 
-    async def record(self, app_id: str, version: int, table_id: str) -> None:
+    async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:
         """See the port.
 
         Raises:
             ConfigError: there is a table of another kind.
         """
-        await self._change(Change(app_id, version, table_id))
+        await self._change(Change(app_id, version, table_id, digest))
 
     async def forget(self, app_id: str) -> None:
         """See the port."""

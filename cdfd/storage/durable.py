@@ -48,14 +48,19 @@ def create(folder: int, name: str, data: bytes, *, mode: int, sync: bool) -> Non
 
 def replace(folder: int, name: str, data: bytes, *, mode: int, sync: bool) -> None:
     """Create a file with `data`, or replace all of it; as `create` otherwise."""
+    put(folder, name, data, mode=mode, sync=sync)
+    if sync:
+        sync_folder(folder)
+
+
+def put(folder: int, name: str, data: bytes, *, mode: int, sync: bool) -> None:
+    """As `replace`, but the name is not synced: the next `sync_folder` does that."""
     temporary = _write_temporary(folder, data, mode=mode, sync=sync)
     try:
         os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
         os.unlink(temporary, dir_fd=folder)
         raise
-    if sync:
-        sync_folder(folder)
 
 
 def open_new(folder: int, name: str, mode: int) -> int:

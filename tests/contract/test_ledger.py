@@ -27,6 +27,7 @@ TABLE = "table-1"
 ORDERS, ITEMS = app_id("shop", "orders"), app_id("shop", "items")
 FIRST = 1000  # versions of the source table that do not exist: whether they are somebody's cannot be looked up
 Open = Callable[[], Ledger]
+DIGESTS = "00112233445566778899aabbccddeeff", "ffeeddccbbaa99887766554433221100", "0" * 31 + "1", "f" * 32
 
 
 def _table(storage: Storage) -> Open:
@@ -107,6 +108,67 @@ def test_the_last_counts_be_it_lower(opened: Open) -> None:
             await ledger.record(ORDERS, version, TABLE)
             assert told(await ledger.position(ORDERS)) == (version, TABLE)
             assert told(await opened().position(ORDERS)) == (version, TABLE)
+
+    run(scenario())
+
+
+def test_the_hash_of_the_entry_comes_and_goes_with_its_version(opened: Open) -> None:
+    async def scenario() -> None:
+        ledger = opened()
+        first, second, low, high = DIGESTS
+        steps = [
+            (FIRST, None, None),
+            (FIRST, first, first),  # a ledger of an earlier cdfd has the version alone
+            (FIRST, None, first),  # who does not know it takes nothing away
+            (FIRST + 1, second, second),
+            (FIRST + 1, first, first),
+            (FIRST + 2, None, None),  # it is not that of another version
+            (FIRST + 1, None, None),
+            (FIRST + 3, low, low),
+            (FIRST + 4, high, high),
+            (FIRST + 5, "of another form", None),
+        ]
+        for version, digest, known in steps:
+            await ledger.record(ORDERS, version, TABLE, digest)
+            for each in (ledger, opened()):
+                found = await each.position(ORDERS)
+                assert found is not None
+                assert (found.version, found.table_id, found.digest) == (version, TABLE, known)
+        await ledger.record(ORDERS, FIRST, TABLE, first)
+        await ledger.forget(ORDERS)
+        await ledger.record(ORDERS, FIRST, TABLE)
+        found = await opened().position(ORDERS)
+        assert found is not None
+        assert found.digest is None
+
+    run(scenario())
+
+
+def test_each_table_has_its_own_hash(opened: Open) -> None:
+    async def scenario() -> None:
+        ledger = opened()
+        names = {app_id("shop", name): digest for name, digest in zip(("a", "a.b", "b", "c"), DIGESTS, strict=True)}
+        await asyncio.gather(*(ledger.record(name, FIRST, TABLE, digest) for name, digest in names.items()))
+        for name, digest in names.items():
+            found = await opened().position(name)
+            assert found is not None
+            assert found.digest == digest
+
+    run(scenario())
+
+
+def test_the_hash_survives_many_versions_of_others(opened: Open) -> None:
+    """The default ledger writes checkpoints meanwhile, and removes the entry that has it."""
+
+    async def scenario() -> None:
+        ledger = opened()
+        await ledger.record(ORDERS, FIRST, TABLE, DIGESTS[0])
+        for version in range(FIRST, FIRST + 32):
+            await ledger.record(ITEMS, version, TABLE, DIGESTS[version % 4])
+        for name, digest in ((ORDERS, DIGESTS[0]), (ITEMS, DIGESTS[(FIRST + 31) % 4])):
+            found = await opened().position(name)
+            assert found is not None
+            assert found.digest == digest
 
     run(scenario())
 

@@ -131,11 +131,11 @@ class CheckedLedger:
     async def position(self, app_id: str) -> LedgerEntry | None:
         return await self.inner.position(app_id)
 
-    async def record(self, app_id: str, version: int, table_id: str) -> None:
+    async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:
         topic = self.topics[app_id]
         topic.note_recorded(version)
-        await self.inner.record(app_id, version, table_id)
-        topic.recorded = True
+        await self.inner.record(app_id, version, table_id, digest)
+        topic.recorded = version
 
     async def close(self) -> None:
         await self.inner.close()

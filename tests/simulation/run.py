@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from cdfd.errors import CdfdError, FencedError
@@ -87,11 +88,11 @@ class Simulation:
         self.topics: dict[str, Topic] = {}
         for number in range(random.choice((1, 1, 1, 2, 2, TABLES))):
             disk = Disk(f"memory://lake/t{number}", weather, remote=remote)
-            # A ledger knows a table by its id: a backup of it that is restored while nothing runs looks the same.
-            restores = settled.exactly_once
-            world = World(number, weather, disk, disturbances=disturbances, restores=restores, checkpoints=checkpoints)
+            world = World(number, weather, disk, disturbances=disturbances, checkpoints=checkpoints)
             topic = Topic(world, weather, exactly_once=settled.exactly_once, on_missing=settled.on_missing)
             world.passed = topic.whole
+            if not settled.exactly_once:
+                world.restorable = partial(self._before_the_ledger, topic)
             self.topics[world.name] = topic
         self.ledger = Disk("memory://ledger", weather, remote=remote)
         self.daemons: list[Daemon] = []
@@ -99,6 +100,13 @@ class Simulation:
         self.auditor = Auditor(weather, settled, self.topics)
         self._recover = False
         self._not_before = 0.0
+
+    def _before_the_ledger(self, topic: Topic) -> int:
+        """How many versions are before the one that the ledger knows, where its entry is the only one that tells a backup from the table.
+
+        None where there are two processes: the older one may tell the ledger of a lower version.
+        """
+        return 0 if self.auditor.overlapped else topic.recorded
 
     async def run(self) -> None:
         weather, random = self.weather, self.random
@@ -176,6 +184,8 @@ class Simulation:
             await daemon.end()
 
     async def _overlap(self) -> None:
+        if not self.settled.exactly_once and any("restored" in topic.world.disturbed for topic in self.topics.values()):
+            return
         self.auditor.overlapped = True
         self._start()
 

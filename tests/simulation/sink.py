@@ -36,7 +36,7 @@ class Topic:
         on_missing: what the daemon may do where a file is gone.
         resets: how often it was emptied.
         first_version: the first one that the daemon chose to deliver.
-        recorded: whether the ledger knows it.
+        recorded: the version that the ledger was told of last, -1 where it was told of none.
     """
 
     def __init__(self, world: World, weather: Weather, *, exactly_once: bool, on_missing: str) -> None:
@@ -49,7 +49,7 @@ class Topic:
         self.resets = 0
         self.rows = 0
         self.first_version = 0
-        self.recorded = False
+        self.recorded = -1
         self._before: Position | None = None
         self._end: Position | None = None
         self._weather = weather
@@ -111,7 +111,7 @@ class Topic:
 
     def _check_place(self, begun: Position, following: Position) -> None:
         position, world = self.position, self.world
-        if position is None or (not self.exactly_once and not self.recorded and begun != self._end):
+        if position is None or (not self.exactly_once and self.recorded < 0 and begun != self._end):
             self.first_version, self.timelines = begun.version, None
             if position is None or begun.table_id != position.table_id:
                 self.position = begun

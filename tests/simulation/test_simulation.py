@@ -59,7 +59,7 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
 
 
 def _recorded_before_delivered(feed: Feed, version: Any) -> None:
-    feed._note_delivered(version.plan.version, version.table_id)
+    feed._note_delivered(version.plan.version, Position(version.table_id, version.plan.version + 1))
 
 
 async def _failure_taken_for_delivery(deliverer: Any, versions: Any, position: Position) -> int:
@@ -112,6 +112,7 @@ PLANTED: dict[str, tuple[object, str, Callable[..., Any], str]] = {
     "a version is left out": (PlanStream, "versions", _one_too_far, ""),
     "the last batch is dropped": (delivering, "_chunks", _without_the_last_batch, "has the rows"),
     "another log is taken for the one that was read": (History, "confirm", _true, "has the rows"),
+    "a position's log entry is not looked at": (History, "compare", _nothing, "has the rows"),
     "the ledger's version is taken for the next one": (resuming, "decide", _ledger_taken_for_next, ""),
     "a file is left out between parts": (Execution, "_tasks", _a_part_too_far, "has the"),
     "ordinals begin again in each part": (Position, "at_part", _forgotten_ordinal, "a part ends"),

@@ -64,24 +64,23 @@ class World:
         disturbed: what happened to it that followers cannot be expected to get over by themselves.
         lost: data files that are gone although some version needs them.
         passed: says up to which version followers have come: log clean-up most often keeps what is needed.
+        restorable: says of how many versions, from the first one on, a backup may be put back.
     """
 
-    def __init__(
-        self, number: int, weather: Weather, disk: Disk, *, disturbances: bool, restores: bool, checkpoints: bool
-    ) -> None:
+    def __init__(self, number: int, weather: Weather, disk: Disk, *, disturbances: bool, checkpoints: bool) -> None:
         self.name = f"t{number}"
         self.disk = disk
         self.timelines: list[Timeline] = []
         self.disturbed: set[str] = set()
         self.lost: set[str] = set()
         self.passed: Callable[[], int] = lambda: 0
+        self.restorable: Callable[[], int] = lambda: self.now.tip
         self._number = number
         self._weather = weather
         self._random: Random = weather.random
         self._files = 0
         self._width = 2
         self._live: tuple[File, ...] = ()
-        self._restores = restores
         self._checkpoints = checkpoints
         self._disturbances = disturbances
         self._meaning: Meaning | None = None
@@ -109,7 +108,7 @@ class World:
         steps += [self._optimize, self._widen, self._nothing, self._txn]
         steps += [self._checkpoint] * self._checkpoints
         if self._disturbances and self._random.random() < 0.25:
-            steps = [self._replace, self._vacuum] + [self._restore] * self._restores + [self._clean] * self._checkpoints
+            steps = [self._replace, self._vacuum] + [self._restore] + [self._clean] * self._checkpoints
         await self._random.choice(steps)()
 
     async def _create(self) -> None:
@@ -217,10 +216,11 @@ class World:
 
     async def _restore(self) -> None:
         """Put back a backup of the table as it was at some version, and write on from there."""
-        if self.now.tip < 1:
+        versions = min(self.now.tip, self.restorable())
+        if versions < 1:
             return
         self._disturb("restored")
-        version = self._random.randrange(self.now.tip)
+        version = self._random.randrange(versions)
         kept = {number: meaning for number, meaning in self.now.versions.items() if number <= version}
         self.timelines.append(Timeline(self.now.table_id, kept))
         self._live, self._width = kept[version].live, kept[version].width

@@ -86,6 +86,8 @@ class TestCrashes:
         folders = [*sorted((killed / suffix).iterdir()), killed / f"{suffix}-later"]
         assert len(folders) > 40
         for folder in folders:
+            seen = peek(str(folder)) if folder.exists() else None
+            assert seen is None or seen.digest == sink_crashes.STEPS[sink_crashes.STEPS.index(seen)].digest, folder
             asyncio.run(sink_crashes.deliver_all(folder, sink_crashes.formats()[suffix]))
             deliveries = sorted(folder.glob(f"*.{suffix}"))
             read = (lambda file: int(file.read_bytes())) if suffix == "jsonl" else self.only_row
@@ -148,7 +150,7 @@ class TestFolder:
         assert modes() == {"b": folder, ".lock": 0o600, "00000000000000000007.jsonl": mode, "_position.json": mode}
         assert (tmp_path / "a").stat().st_mode & 0o777 == folder
 
-    @pytest.mark.parametrize("name", [".lock", "_position.json"])
+    @pytest.mark.parametrize("name", [".lock", "_position.json", "_position.next.json"])
     def test_a_link_in_the_place_of_a_file_of_ours(self, tmp_path: Path, name: str) -> None:
         (tmp_path / "precious").write_bytes(b"{}")
         (tmp_path / "out").mkdir()
@@ -457,6 +459,20 @@ def test_a_look_changes_nothing(tmp_path: Path) -> None:
     assert peek(str(folder)) == at(2)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert asyncio.run(position(folder)) == at(2)
+
+
+def test_what_was_prepared_for_another_delivery_says_nothing(tmp_path: Path) -> None:
+    """One that failed before it counted, and another one of other versions that did."""
+    asyncio.run(deliver(tmp_path, LINES, 0, rows(1)))
+    after_one = json.loads((tmp_path / "_position.json").read_text())
+    asyncio.run(deliver(tmp_path, LINES, 1, rows(2)))
+    for prepared, digest in ((3, None), (2, "of 1")):
+        (tmp_path / "_position.json").write_text(json.dumps(after_one))
+        (tmp_path / "_position.next.json").write_text(json.dumps(after_one | {"version": prepared, "digest": "of 1"}))
+        for found in (peek(str(tmp_path)), asyncio.run(position(tmp_path))):
+            assert found == at(2)
+            assert found.digest == digest
+        assert "_position.next.json" not in names(tmp_path)
 
 
 def test_a_look_at_what_has_only_begun(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from lake import BEGINNING, Lake, entry_path, manual_clock, run
 from cdfd.delta import last_checkpoint
 from cdfd.delta.commit import parse, serialize
 from cdfd.errors import ConfigError, GapError, LogError, StorageError, UnsupportedError
+from cdfd.commands.inspect import report
 from cdfd.progress import cleanup as upkeep
 from cdfd.progress import txn_log
 from cdfd.progress.ledger import LedgerEntry, app_id
@@ -33,6 +34,9 @@ from cdfd.tail.log import DeltaLog
 
 ORDERS, ITEMS = app_id("shop", "orders"), app_id("shop", "items")
 HINT = "_delta_log/_last_checkpoint"
+DIGEST = "00112233445566778899aabbccddeeff"
+HALVES = (0x0011223344556677, 0x8899AABBCCDDEEFF - (1 << 64))
+"""The same as two signed numbers."""
 
 
 def opened(storage: Storage) -> TableLedger:
@@ -212,6 +216,84 @@ class TestTable:
                 await opened(lake).position(ORDERS)
 
         run(scenario())
+
+
+class TestHashes:
+    """Of the log entry of the version that is recorded: two more transaction identifiers."""
+
+    def test_what_is_written(self) -> None:
+        async def scenario() -> None:
+            lake = Lake(manual_clock())
+            await opened(lake).record(ORDERS, 5, "T", DIGEST)
+            found = [json.loads(line) for line in lake.bytes_of(entry_path(1)).splitlines()]
+            assert [action["txn"] for action in found if "txn" in action] == [
+                {"appId": "cdfd/shop/orders", "version": 5, "lastUpdated": BEGINNING},
+                {"appId": "cdfd/shop/orders/digest/0", "version": HALVES[0], "lastUpdated": BEGINNING},
+                {"appId": "cdfd/shop/orders/digest/1", "version": HALVES[1], "lastUpdated": BEGINNING},
+            ]
+            assert await opened(lake).position(ORDERS) == LedgerEntry(ORDERS, 5, "T", BEGINNING, DIGEST)
+
+        run(scenario())
+
+    def test_an_earlier_cdfd_that_records_another_version_leaves_it_behind(self) -> None:
+        async def scenario() -> None:
+            lake = Lake(manual_clock())
+            await opened(lake).record(ORDERS, 5, "T", DIGEST)
+            fields = {"appId": ORDERS, "version": 6, "lastUpdated": BEGINNING + 1}
+            await lake.put_if_absent(entry_path(2), serialize([("txn", fields)]))
+            assert await opened(lake).position(ORDERS) == LedgerEntry(ORDERS, 6, "T", BEGINNING + 1, None)
+            await opened(lake).record(ORDERS, 7, "T", DIGEST)
+            assert await opened(lake).position(ORDERS) == LedgerEntry(ORDERS, 7, "T", BEGINNING, DIGEST)
+
+        run(scenario())
+
+    def test_without_a_time_nothing_says_that_it_belongs_to_the_version(self) -> None:
+        async def scenario() -> None:
+            lake = Lake(manual_clock())
+            await opened(lake).record(ORDERS, 5, "T")
+            names = (ORDERS, f"{ORDERS}/digest/0", f"{ORDERS}/digest/1")
+            fields = [{"appId": name, "version": version} for name, version in zip(names, (5, *HALVES), strict=True)]
+            await lake.put_if_absent(entry_path(2), serialize([("txn", each) for each in fields]))
+            assert await opened(lake).position(ORDERS) == LedgerEntry(ORDERS, 5, "T", None, None)
+
+        run(scenario())
+
+    def test_that_of_another_table_is_not_kept(self) -> None:
+        async def scenario() -> None:
+            lake = Lake(manual_clock())
+            await opened(lake).record(ORDERS, 5, "T", DIGEST)
+            await opened(lake).record(ORDERS, 5, "U")
+            found = await opened(lake).position(ORDERS)
+            assert found is not None
+            assert (found.version, found.table_id, found.digest) == (5, "U", None)
+
+        run(scenario())
+
+    def test_what_is_known_is_not_written_again(self) -> None:
+        async def scenario() -> None:
+            lake = Lake(manual_clock())
+            for _ in range(3):
+                await opened(lake).record(ORDERS, 5, "T", DIGEST)
+                await opened(lake).record(ORDERS, 5, "T")
+            assert await commits(lake) == [0, 1]
+
+        run(scenario())
+
+    def test_a_checkpoint_of_another_writer_keeps_it(self, tmp_path: Path) -> None:
+        async def scenario() -> None:
+            storage = local(tmp_path)
+            await opened(storage).record(ORDERS, 5, "T", DIGEST)
+            DeltaTable(tmp_path).create_checkpoint()
+            assert DeltaTable(tmp_path).transaction_version(f"{ORDERS}/digest/0") == HALVES[0]
+            (tmp_path / entry_path(0)).unlink()
+            (tmp_path / entry_path(1)).unlink()
+            assert await opened(storage).position(ORDERS) == LedgerEntry(ORDERS, 5, "T", BEGINNING, DIGEST)
+
+        run(scenario())
+
+    def test_it_is_no_position_of_its_own(self, tmp_path: Path) -> None:
+        run(opened(local(tmp_path)).record(ORDERS, 5, "T", DIGEST))
+        assert json.loads(report(str(tmp_path), as_json=True))["transactions"] == {ORDERS: 5}
 
 
 class TestUpkeep:

@@ -22,16 +22,18 @@ class Book(NoLedger):
 
     def __init__(self) -> None:
         self.versions: list[int] = []
+        self.digests: list[str | None] = []
         self.full = False
 
     async def position(self, app_id: str) -> LedgerEntry | None:
         return LedgerEntry(app_id, self.versions[-1], "T", None) if self.versions else None
 
-    async def record(self, app_id: str, version: int, table_id: str) -> None:
+    async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:
         assert (app_id, table_id) == ("cdfd/shop/orders", "T")
         if self.full:
             raise StorageError("no space left on device")
         self.versions.append(version)
+        self.digests.append(digest)
 
 
 class Told(NullMonitor):
@@ -82,6 +84,22 @@ class TestRecorder:
 
         run(scenario)
 
+    def test_the_hash_is_that_of_the_version_which_is_recorded(self) -> None:
+        async def scenario() -> None:
+            book, clock = Book(), ManualClock()
+            recorder = Recorder(book, "cdfd/shop/orders", 10, clock, Told())
+            recorder.delivered(1, "T", "of 1")
+            recorder.delivered(2, "T", "of 2")
+            recorder.delivered(3, "T", "of 3", ours=True)
+            await recorder.finish()
+            recorder.delivered(4, "T", "of 4", ours=True)
+            await recorder.finish()
+            recorder.delivered(5, "T")
+            await recorder.finish()
+            assert list(zip(book.versions, book.digests, strict=True)) == [(3, "of 3"), (5, None)]
+
+        run(scenario)
+
     def test_a_ledger_that_fails_is_asked_again_and_rows_do_not_wait(self) -> None:
         async def scenario() -> None:
             book, told, clock = Book(), Told(), ManualClock()
@@ -127,7 +145,7 @@ def test_a_recorder_that_dies_of_a_bug_ends_the_loop_whose_ledger_would_fall_beh
         async def position(self, app_id: str) -> LedgerEntry | None:
             return None
 
-        async def record(self, app_id: str, version: int, table_id: str) -> None:
+        async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:
             raise ValueError("a bug")
 
     async def scenario() -> None:

@@ -1,6 +1,7 @@
 """Where a table goes on: every case of what sink and ledger know."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -60,6 +61,18 @@ class TestTheSinkWins:
         start = decide(Position(TABLE, 13), entry(version, None), TABLE, recover)
         assert facts(start) == (Position(TABLE, 13), record, version > 12)
 
+    def test_the_ledger_does_not_have_the_hash_of_the_entry(self, recover: bool) -> None:
+        position = Position(TABLE, 13, digest="of 12")
+        assert facts(decide(position, entry(12), TABLE, recover)) == (position, 12, False)
+        assert facts(decide(position, replace(entry(12), digest="of 12"), TABLE, recover)) == (position, None, False)
+        assert facts(decide(position, replace(entry(12), digest="another"), TABLE, recover)) == (position, 12, False)
+
+    def test_the_sink_does_not_have_the_hash_of_the_entry(self, recover: bool) -> None:
+        """It has that of the version which it is in the middle of, or none."""
+        known = replace(entry(12), digest="of 12")
+        for position in (Position(TABLE, 13), Position(TABLE, 13, 4, "stream", 4000, "of 13")):
+            assert facts(decide(position, known, TABLE, recover)) == (position, None, False)
+
     def test_in_the_middle_of_a_version(self, recover: bool) -> None:
         position = Position(TABLE, 13, 4, "stream", 4000)
         assert facts(decide(position, entry(11), TABLE, recover)) == (position, 12, False)
@@ -106,6 +119,13 @@ class TestTheSinkKnowsNothing:
             decide(None, entry(12, OTHER), TABLE, recover, PLACES)
         for word in (TABLE, OTHER, "/var/lib/cdfd/ledger"):
             assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("digest", [None, "of 12"])
+def test_the_hash_of_the_entry_comes_along_from_the_ledger(digest: str | None) -> None:
+    start = decide(None, replace(entry(12), digest=digest), TABLE, True)
+    assert start.position is not None
+    assert start.position.digest == digest
 
 
 def test_what_is_delivered_whole() -> None:

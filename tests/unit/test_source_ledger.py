@@ -63,6 +63,40 @@ class TestVersions:
 
         run(scenario())
 
+    def test_the_hash_of_an_entry_is_nothing_but_progress(self) -> None:
+        async def scenario() -> None:
+            lake = Lake(manual_clock())
+            await table(lake, 4, manual_clock())
+            digest = await DeltaLog(lake).digest(3)
+            await opened(lake).record(ORDERS, 3, "T", digest)
+            assert await newest(lake) == 4
+            assert is_ours(parse(4, lake.bytes_of(entry_path(4))).only_txns)
+            found = await opened(lake).position(ORDERS)
+            assert found is not None
+            assert (found.version, found.digest) == (3, digest)
+            # The version that has it is not answered.
+            await opened(lake).record(ORDERS, 4, "T", await DeltaLog(lake).digest(4))
+            assert await newest(lake) == 4
+
+        run(scenario())
+
+    def test_a_checkpoint_of_another_writer_keeps_the_hash(self, tmp_path: Path) -> None:
+        write_deltalake(tmp_path, pa.table({"n": [1, 2]}))
+
+        async def scenario() -> None:
+            storage = LocalStorage(tmp_path, sync=False)
+            digest = await DeltaLog(storage).digest(0)
+            await opened(storage).record(ORDERS, 0, str(DeltaTable(tmp_path).metadata().id), digest)
+            write_deltalake(tmp_path, pa.table({"n": [3]}), mode="append")
+            DeltaTable(tmp_path).create_checkpoint()
+            for version in range(3):
+                (tmp_path / entry_path(version)).unlink()
+            found = await opened(storage).position(ORDERS)
+            assert found is not None
+            assert (found.version, found.digest) == (0, digest)
+
+        run(scenario())
+
     @pytest.mark.parametrize("hint", [0, 3, 4, 10**18])
     def test_a_hint_at_a_checkpoint_that_is_not_there(self, hint: int) -> None:
         """Is no reason to write versions that count for nothing."""

@@ -28,7 +28,7 @@ from cdfd.daemon.loop.resuming import check_fit, explain_gap, read_ledger, resum
 from cdfd.delta.header import Header
 from cdfd.errors import CdfdError, LogError, MissingFileError, SchemaChangedError
 from cdfd.progress.ledger import LedgerEntry
-from cdfd.progress.recovery import delivered
+from cdfd.progress.recovery import delivered, digest_of
 from cdfd.progress.txn_state import is_ours
 from cdfd.sinks.base import Sink
 from cdfd.tables.table import Table
@@ -150,7 +150,7 @@ class Feed:
         position = await self._start()
         if position is None:
             return
-        await self._unless_stopped(self.tailer.resume(position.table_id, position.basis, position.digest))
+        await self._unless_stopped(self._resume(position))
         self.monitor.started(position)
         while not self.stop.is_set():
             try:
@@ -184,10 +184,18 @@ class Feed:
         extra = {"table": self.table.uri, "version": start.position.version, "part": start.position.part}
         logger.log(level, "%s", start.reason, extra=extra)
         if known is None:
+            # A position of another history of the table must not become durable.
+            await self._unless_stopped(self._resume(start.position))
+            if self.stop.is_set():
+                return None
             await self._move(start.position, start.position)
         if start.record is not None:
-            self._note_delivered(start.record, start.position.table_id)
+            self._note_delivered(start.record, start.position)
         return start.position
+
+    async def _resume(self, position: Position) -> None:
+        """Check that the table is the one that the position was stored for."""
+        await self.tailer.resume(position.table_id, position.basis, position.digest)
 
     async def _read_ledger(self, *, needed: bool) -> LedgerEntry | None:
         """The ledger's position. If the sink has a position, an unreadable ledger does not delay the delivery."""
@@ -209,7 +217,7 @@ class Feed:
         await self._move(position, position)
         before = delivered(position)
         if self.policies.ledger_counts and before is not None:
-            self._note_delivered(before, position.table_id)
+            self._note_delivered(before, position)
             assert self.recorder is not None
             await self.recorder.record_now()
         self._log("starting at version %d", position.version, position)
@@ -285,14 +293,15 @@ class Feed:
     def _delivered(self, versions: list[Version]) -> Position:
         """Note that `versions` are delivered; the position after them."""
         last = versions[-1]
-        if self.recorder is not None:
-            ours = all(is_ours(version.only_txns) for version in versions)
-            self._note_delivered(last.plan.version, last.table_id, ours=ours)
-        return Position(last.table_id, last.plan.version + 1, digest=last.digest)
+        following = Position(last.table_id, last.plan.version + 1, digest=last.digest)
+        ours = all(is_ours(version.only_txns) for version in versions)
+        self._note_delivered(last.plan.version, following, ours=ours)
+        return following
 
-    def _note_delivered(self, version: int, table_id: str, *, ours: bool = False) -> None:
+    def _note_delivered(self, version: int, position: Position, *, ours: bool = False) -> None:
+        """`version` is delivered, and `position` is the next one."""
         if self.recorder is not None:
-            self.recorder.delivered(version, table_id, ours=ours)
+            self.recorder.delivered(version, position.table_id, digest_of(position, version), ours=ours)
 
     async def _next(self, ready: AsyncGenerator[list[Version], None]) -> list[Version] | None:
         """The next versions; None if a stop came first."""

@@ -35,6 +35,7 @@ class Recorder:
         self._monitor = monitor
         self._pace = Pace(seconds)
         self._table_id = ""
+        self._digest: str | None = None
         self._more = asyncio.Event()
 
     @property
@@ -46,10 +47,11 @@ class Recorder:
         """The ledger's position."""
         return await self._ledger.position(self._app_id)
 
-    def delivered(self, version: int, table_id: str, *, ours: bool = False) -> None:
-        """`version` is delivered. `ours`: it contains only our own progress."""
-        self._table_id = table_id
+    def delivered(self, version: int, table_id: str, digest: str | None = None, *, ours: bool = False) -> None:
+        """`version` is delivered. `digest`: hash of its log entry, if known. `ours`: it contains only our own progress."""
         self._pace = self._pace.delivered(version, ours=ours)
+        if self._pace.pending == version:
+            self._table_id, self._digest = table_id, digest
         self._more.set()
 
     async def run(self) -> None:
@@ -100,7 +102,7 @@ class Recorder:
             )
 
     async def _record(self, version: int) -> None:
-        await self._ledger.record(self._app_id, version, self._table_id)
+        await self._ledger.record(self._app_id, version, self._table_id, self._digest)
         self._pace = self._pace.recorded(version)
         self._monitor.recorded(version)
 

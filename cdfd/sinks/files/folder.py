@@ -2,11 +2,13 @@
 
     .lock                  held by the one process that delivers into it
     _position.json         the table's id and the position, moved on after every delivery
+    _position.next.json    the position after the delivery that is being committed
     <first position>…      a delivery's rows (`delivery_name`)
     .cdfd-<random>.tmp     rows on their way
 
-Renaming the rows' file is the commit. `_position.json` follows it, and is the commit itself where there are no rows:
-so after a crash at most one delivery is beyond it, whose file name tells the rest.
+Renaming the rows' file is the commit. `_position.next.json` is written before it and becomes `_position.json` after it. Where there are no
+rows, `_position.json` is the commit itself. So after a crash at most one delivery is beyond it. The name of its file tells the position,
+and `_position.next.json` has what the name has no place for: the hash of the log entry.
 
 Consumers may be able to write into the folder. So it is opened once, its files are reached through its descriptor, and no symbolic link is
 followed.
@@ -25,10 +27,11 @@ from cdfd.changes.position import Position
 from cdfd.errors import FencedError, SinkError
 from cdfd.sinks.cursor import order
 from cdfd.sinks.files.names import DeliveryName, delivery_name, parse_delivery_name
-from cdfd.storage.durable import is_temporary, make_folder, open_new, replace, sync_folder, temporary_name
+from cdfd.storage.durable import is_temporary, make_folder, open_new, put, replace, sync_folder, temporary_name
 
 _LOCK = ".lock"
 _POSITION = "_position.json"
+_NEXT = "_position.next.json"
 _FORMAT = 1
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Its fields are a dozen words: what is larger is no position.
@@ -57,7 +60,7 @@ class DeliveryFolder:
         self._lock: int | None = None
         try:
             self._lock = self._acquire()
-            self._start, self._delivered = _read_position(self._descriptor, self.path)
+            self._start, self._delivered = _read_position(self._descriptor, self.path, _POSITION)
             self._recover()
         except BaseException:
             self.close()
@@ -84,8 +87,12 @@ class DeliveryFolder:
             if self._start is None:
                 # Whose rows these are must be known before there are any.
                 self._write_position(first, delivered=False)
+            # The sync after the next rename makes this name durable, too. Where a power failure keeps that one alone, the hash is not known.
+            put(self._descriptor, _NEXT, _told(following, True), mode=self._mode, sync=self.sync)
             self._publish(rows, delivery_name(first, following, suffix))
-        self._write_position(following, delivered=True)
+            self._make_current(following)
+        else:
+            self._write_position(following, delivered=True)
 
     def close(self) -> None:
         """Let another process deliver into the folder."""
@@ -132,10 +139,15 @@ class DeliveryFolder:
             sync_folder(folder)
 
     def _write_position(self, position: Position, *, delivered: bool) -> None:
-        told = {"format": _FORMAT, **position.fields(), "delivered": delivered}
-        data = json.dumps(told).encode() + b"\n"
-        replace(self._descriptor, _POSITION, data, mode=self._mode, sync=self.sync)
+        replace(self._descriptor, _POSITION, _told(position, delivered), mode=self._mode, sync=self.sync)
         self._start, self._delivered = position, delivered
+
+    def _make_current(self, following: Position) -> None:
+        """`_position.next.json`, which says `following`, becomes `_position.json`."""
+        os.replace(_NEXT, _POSITION, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+        if self.sync:
+            sync_folder(self._descriptor)
+        self._start, self._delivered = following, True
 
     def _recover(self) -> None:
         """Move the position over deliveries that were committed after it was written; remove what was not."""
@@ -143,9 +155,10 @@ class DeliveryFolder:
         for name in names:
             if is_temporary(name):
                 os.unlink(name, dir_fd=self._descriptor)
-        start = _moved_on(self.path, names, self._start)
+        start = _moved_on(self.path, names, self._start, _read_position(self._descriptor, self.path, _NEXT)[0])
         if start is not None and start != self._start:
             self._write_position(start, delivered=True)
+        self.remove(_NEXT)
 
 
 def peek(path: str) -> Position | None:
@@ -162,10 +175,12 @@ def peek(path: str) -> Position | None:
     try:
         names = os.listdir(folder)
         # The position after the names: a delivery that ends in between is in neither or in the position, and never only half told.
-        start, was_delivered = _read_position(folder, path)
+        # What is gone from the one place meanwhile is in the other one.
+        prepared, _ = _read_position(folder, path, _NEXT)
+        start, was_delivered = _read_position(folder, path, _POSITION)
     finally:
         os.close(folder)
-    following = _moved_on(path, names, start)
+    following = _moved_on(path, names, start, prepared)
     return following if was_delivered or following != start else None
 
 
@@ -185,10 +200,10 @@ def refuse_link(path: str) -> None:
         raise SinkError("the folder is a symbolic link", path=path, hint=hint)
 
 
-def _read_position(folder: int, path: str) -> tuple[Position | None, bool]:
-    path = os.path.join(path, _POSITION)
+def _read_position(folder: int, path: str, name: str) -> tuple[Position | None, bool]:
+    path = os.path.join(path, name)
     try:
-        descriptor = os.open(_POSITION, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
         return None, False
     with os.fdopen(descriptor, "rb") as file:
@@ -203,8 +218,15 @@ def _read_position(folder: int, path: str) -> tuple[Position | None, bool]:
         ) from error
 
 
-def _moved_on(path: str, names: list[str], start: Position | None) -> Position | None:
-    """The position `start` moved over the deliveries that were committed after it was written."""
+def _moved_on(path: str, names: list[str], start: Position | None, prepared: Position | None) -> Position | None:
+    """The position `start` moved over the deliveries that were committed after it was written.
+
+    Args:
+        path: the folder, for messages.
+        names: of the files in it.
+        start: the position that was written.
+        prepared: the position after the last delivery that was tried.
+    """
     table_id = "" if start is None else start.table_id
     found = [delivery for name in names if (delivery := parse_delivery_name(name, table_id)) is not None]
     if start is None:
@@ -222,7 +244,7 @@ def _moved_on(path: str, names: list[str], start: Position | None) -> Position |
                 path=os.path.join(path, delivery.name),
                 hint=f"Restore what is missing or the right {_POSITION}, or deliver into an empty folder",
             )
-        start = delivery.following
+        start = prepared if prepared == delivery.following else delivery.following
     return start
 
 
@@ -230,6 +252,10 @@ def _beyond(deliveries: list[DeliveryName], start: Position) -> list[DeliveryNam
     """Deliveries at or after a position, in order."""
     beyond = [delivery for delivery in deliveries if order(delivery.first) >= order(start)]
     return sorted(beyond, key=lambda delivery: order(delivery.first))
+
+
+def _told(position: Position, delivered: bool) -> bytes:
+    return json.dumps({"format": _FORMAT, **position.fields(), "delivered": delivered}).encode() + b"\n"
 
 
 def _parse_position(told: Any) -> tuple[Position, bool]:
