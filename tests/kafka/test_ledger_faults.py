@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import resource
 import shutil
@@ -241,6 +242,44 @@ class TestDisagreement:
         admin.delete_topics([f"_cdfd_progress.{pipeline.name}", pipeline.topic])
         shutil.rmtree(pipeline.ledger)
         assert pipeline.finish() == 3
+
+
+class TestABackup:
+    """The table is put back as it was, with the same id, and goes another way: the position is the ledger's, and of the old one."""
+
+    def test_where_the_ledger_is_the_only_position(self, pipeline: Pipeline, table: TableWriter) -> None:
+        pipeline.configure(progress={"ledger": str(pipeline.ledger)} | OFTEN, sink={"delivery": "at_least_once"})
+        self.check(pipeline, table)
+
+    def test_where_the_position_in_kafka_is_lost(
+        self, pipeline: Pipeline, table: TableWriter, admin: KafkaAdminClient
+    ) -> None:
+        self.check(pipeline, table, "--recover-from-ledger", lose=admin)
+
+    def check(
+        self, pipeline: Pipeline, table: TableWriter, *options: str, lose: KafkaAdminClient | None = None
+    ) -> None:
+        place, backup, current = Path(pipeline.uri), pipeline.folder / "backup", pipeline.folder / "current"
+        shutil.copytree(place, backup)
+        other = copy.deepcopy(table)
+        do(table.insert(rows(3)))
+        assert pipeline.finish() == 4
+        if lose is not None:
+            lose.delete_topics([f"_cdfd_progress.{pipeline.name}"])
+        place.rename(current)
+        backup.rename(place)
+        for number in (30, 31):
+            do(other.insert(rows(number)))
+        for _ in range(2):
+            with pipeline.daemon(*options) as daemon:
+                assert daemon.ended() == 1, daemon.log()
+            assert "version 2 is not the one that was read" in daemon.error
+        shutil.rmtree(place)
+        current.rename(place)
+        do(table.insert(rows(4)))
+        with pipeline.daemon(*options) as daemon:
+            assert pipeline.check() == 5
+            daemon.stop()
 
 
 def ledger_writer_command() -> list[str]:

@@ -79,6 +79,7 @@ class World:
         self._weather = weather
         self._random: Random = weather.random
         self._files = 0
+        self._commits = 0
         self._width = 2
         self._live: tuple[File, ...] = ()
         self._checkpoints = checkpoints
@@ -277,7 +278,10 @@ class World:
 
     async def _commit(self, actions: list[Action], changes: Iterable[Change], files: Iterable[str] = ()) -> None:
         """Write the next version; where another was first, the one after it."""
-        lines = [{"commitInfo": {"timestamp": 0, "operation": "WRITE"}}, *actions]
+        self._commits += 1
+        # Of two histories no entries are the same: writers give each commit a number of its own, or its time.
+        info = {"timestamp": 0, "operation": "WRITE", "txnId": str(self._commits)}
+        lines = [{"commitInfo": info}, *actions]
         data = b"".join(orjson.dumps(line) + b"\n" for line in lines)
         self._meaning = Meaning(tuple(changes), frozenset(files), self._width, self._live, self._loop.time())
         version = self.now.tip + 1
