@@ -28,7 +28,7 @@ from cdfd.progress.txn_state import Action, TxnState
 
 _FORMAT = "1"
 _MARK = "cdfd.ledger"
-_TABLE = "cdfd.tables.table."
+_TABLE = "cdfd.table."
 _PROTOCOL = Protocol(1, 2)
 _COLUMN = pa.schema([("unused", pa.string())])
 

@@ -17,10 +17,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from faulty_storage import Died, FaultyStorage, at_step, nothing
 from lake import BEGINNING, Lake, entry_path, manual_clock, run
 
+from cdfd.commands.inspect import report
 from cdfd.delta import last_checkpoint
 from cdfd.delta.commit import parse, serialize
 from cdfd.errors import ConfigError, GapError, LogError, StorageError, UnsupportedError
-from cdfd.commands.inspect import report
 from cdfd.progress import cleanup as upkeep
 from cdfd.progress import txn_log
 from cdfd.progress.ledger import LedgerEntry, app_id
@@ -99,7 +99,7 @@ class TestTable:
             assert [list(action) for action in first] == [["commitInfo"], ["protocol"], ["metaData"]]
             assert first[1]["protocol"] == {"minReaderVersion": 1, "minWriterVersion": 2}
             assert [list(action) for action in second] == [["commitInfo"], ["txn"], ["metaData"]]
-            assert second[2]["metaData"]["configuration"] == {"cdfd.ledger": "1", "cdfd.tables.table.shop/orders": "T"}
+            assert second[2]["metaData"]["configuration"] == {"cdfd.ledger": "1", "cdfd.table.shop/orders": "T"}
             assert [list(action) for action in third] == [["commitInfo"], ["txn"]]
             assert third[1]["txn"] == {"appId": "cdfd/shop/orders", "version": 8, "lastUpdated": BEGINNING}
             assert third[0]["commitInfo"]["engineInfo"].startswith("cdfd/")
@@ -452,7 +452,7 @@ class TestOthers:
                     assert found.transaction_version("cdfd/shop/other") is None
                     assert found.to_pyarrow_table().num_rows == 0
             assert found.protocol() == (1, 2, None, None)
-            assert found.metadata().configuration["cdfd.tables.table.shop/items"] == "U"
+            assert found.metadata().configuration["cdfd.table.shop/items"] == "U"
             assert [column.name for column in found.schema().fields] == ["unused"]
 
         run(scenario())

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from cdfd.daemon.monitor import Silence
+from cdfd.daemon.recording import Recorder
 from feeding import MemoryPlace, feed, ids
 from lake import SCHEMA, Lake, manual_clock, rows, run, table
 
-from cdfd.daemon.monitor import Silence
-from cdfd.daemon.recording import Recorder
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import TableChangedError
 from cdfd.progress.ledger import Ledger, app_id
