@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from cdfd.daemon.monitor import Silence
-from cdfd.daemon.recording import Recorder
 from feeding import MemoryPlace, feed, ids
 from lake import SCHEMA, Lake, manual_clock, rows, run, table
 
+from cdfd.daemon.loop.monitor import NullMonitor
+from cdfd.daemon.loop.recorder import Recorder
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import TableChangedError
 from cdfd.progress.ledger import Ledger, app_id
@@ -49,7 +49,7 @@ def source_ledger(lake: Storage) -> Ledger:
 
 
 def recorder_of(ledger: Ledger) -> Recorder:
-    return Recorder(ledger, ORDERS, 0, manual_clock(), Silence())
+    return Recorder(ledger, ORDERS, 0, manual_clock(), NullMonitor())
 
 
 async def delivered(policy: str, ledger: Ledger) -> Lake:
