@@ -245,7 +245,7 @@ class Backfill:
                 known = None
             if known is None:
                 position = job.begin(table_id)
-                sink.take_on(position, job.record())
+                sink.move_to(position, job.record())
             else:
                 position = self._resumed = known.position
                 logger.info("going on at %s", _where(position), extra={"table": self._opened.uri})

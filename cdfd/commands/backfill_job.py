@@ -58,7 +58,7 @@ class Job:
     @classmethod
     def found(cls, progress: Progress | None) -> Self | None:
         """That of a record. None where there is none."""
-        job = {} if progress is None else progress.whole
+        job = {} if progress is None else progress.backfill
         first, last = job.get("first"), job.get("last")
         if not isinstance(first, int) or not isinstance(last, int):
             return None

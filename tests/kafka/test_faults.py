@@ -67,7 +67,7 @@ def test_topics_deleted(pipeline: Pipeline, table: TableWriter, admin: KafkaAdmi
         do(table.insert(rows(3, 4)))
         do(also.insert(rows(3, 4)))
 
-        line = without_rows.wait_for("was not there and is created anew", timeout=60)
+        line = without_rows.wait_for("was missing and has been created again", timeout=60)
         assert line["level"] == "warning"
         assert pipeline.topic in line["message"]
         assert "is the topic still there" in without_rows.wait_for("retrying in")["message"]

@@ -66,7 +66,7 @@ def test_what_an_attempt_left_open_does_not_count(broker: SharedBroker, name: st
     async def scenario() -> None:
         part = Part(Place(broker.bootstrap_servers, name), 0, rows(*range(5000), version=1))
         sink = await part.place.open()
-        sink.take_on(at(1))
+        sink.move_to(at(1))
         delivery = await sink.begin(at(1))
         await part.write(delivery)  # and nothing more: as one that is killed
         assert await part.deliver() == {"insert": 5000}

@@ -23,7 +23,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from cdfd.encoding.records import Records
 from cdfd.errors import FencedError, SinkError
-from cdfd.sinks.kafka.client import whole_batches
+from cdfd.sinks.kafka.client import batch_sender
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_record
@@ -495,7 +495,7 @@ def test_the_installed_client_is_one_that_we_know_inside(broker: SharedBroker, n
     with closing(Opener("kafka-python", broker.bootstrap_servers, name)) as start:
         producer = start()
         assert isinstance(producer, KafkaPythonProducer)
-        assert whole_batches.missing_parts(producer._client) == []
+        assert batch_sender.incompatibilities(producer._client) == []
 
 
 def test_a_client_that_we_do_not_know_inside_is_used_the_public_way(
@@ -506,7 +506,7 @@ def test_a_client_that_we_do_not_know_inside_is_used_the_public_way(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(whole_batches, "_KNOWN_VERSION", "2.")
+    monkeypatch.setattr(batch_sender, "_KNOWN_VERSION", "2.")
     create(topic)
     with closing(Opener("kafka-python", broker.bootstrap_servers, topic)) as start:
         with caplog.at_level(logging.WARNING, "cdfd.kafka"):

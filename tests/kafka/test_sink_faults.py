@@ -280,7 +280,7 @@ class TestProgress:
         for progress in (
             Progress(at(7)),
             Progress(at(2**62, 12_345_678, "snapshot", 99_999_999_999), {"insert": 3, "delete": 1}, announced=True),
-            Progress(at(3), job={"id": "5f1c", "parts": 7}, whole={"first": 3, "from": "3"}),
+            Progress(at(3), job={"id": "5f1c", "parts": 7}, backfill={"first": 3, "from": "3"}),
         ):
             assert progress_of(value_of(progress)) == progress
 

@@ -13,8 +13,8 @@ from cdfd.errors import ConfigError
 from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
-from cdfd.sinks.kafka.transactions.outgoing import Stage
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
+from cdfd.sinks.kafka.transactions.stages import StageTimer
 
 CLOSING_SECONDS = 2.0
 """How long each step of closing a sink may take: all of them together less than a daemon has to stop."""
@@ -54,7 +54,7 @@ def destination(config: Settings, sink: KafkaSettings, table: settings.Table, ro
 
 @asynccontextmanager
 async def opened(
-    sink: KafkaSettings, table: settings.Table, place: Destination, stage: Stage = lambda name, seconds: None
+    sink: KafkaSettings, table: settings.Table, place: Destination, stage: StageTimer = lambda name, seconds: None
 ) -> AsyncIterator[KafkaSink]:
     """The sink of a table, closed at the end.
 

@@ -25,12 +25,12 @@ from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from cdfd.encoding.records import Records
 from cdfd.errors import FencedError, SinkError
+from cdfd.sinks.kafka.client.batch_sender import BatchSender, incompatibilities
 from cdfd.sinks.kafka.client.connection import network
 from cdfd.sinks.kafka.client.failures import translated
 from cdfd.sinks.kafka.client.in_flight import InFlight
 from cdfd.sinks.kafka.client.producer import ProducerSettings
-from cdfd.sinks.kafka.client.single_records import SingleRecords
-from cdfd.sinks.kafka.client.whole_batches import WholeBatches, missing_parts
+from cdfd.sinks.kafka.client.record_sender import RecordSender
 from cdfd.sinks.kafka.records.batches import Oversized, Partitions
 from cdfd.sinks.kafka.records.compression import Compression
 
@@ -73,14 +73,14 @@ class KafkaPythonProducer:
         self._in_transaction = False
         self._closed = False
         self._client = _connected(settings, whole_batches=whole_batches)
-        if whole_batches and (missing := missing_parts(self._client)):
+        if whole_batches and (missing := incompatibilities(self._client)):
             log.warning("kafka-python has changed inside (%s): records are sent one by one", ", ".join(missing))
             self._client.close(settings.closing_timeout)
             self._client, whole_batches = _connected(settings, whole_batches=False), False
         self._way: _Way = (
-            WholeBatches(self._client, settings.batching, self._in_flight)
+            BatchSender(self._client, settings.batching, self._in_flight)
             if whole_batches
-            else SingleRecords(self._client, self._in_flight)
+            else RecordSender(self._client, self._in_flight)
         )
 
     @property

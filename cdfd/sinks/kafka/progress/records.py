@@ -51,14 +51,14 @@ class Progress:
             such a part, those of the part.
         announced: whether the table's schema was sent to the schema topic.
         job: the job that delivers the version at the position in parts; or, of such a part, the one that it is of.
-        whole: what is delivered, where that is not what follows the table's log: the range of a backfill. It stays until another one begins.
+        backfill: the range of a backfill; empty for the daemon's own delivery. It stays until another backfill starts.
     """
 
     position: Position
     counts: Mapping[str, int] = field(default_factory=dict)
     announced: bool = False
     job: Mapping[str, str | int] = field(default_factory=dict)
-    whole: Mapping[str, str | int] = field(default_factory=dict)
+    backfill: Mapping[str, str | int] = field(default_factory=dict)
 
 
 class _NotOurs(ValueError):
@@ -80,8 +80,8 @@ def value_of(progress: Progress) -> bytes:
         document["announced"] = True
     if progress.job:
         document["job"] = dict(progress.job)
-    if progress.whole:
-        document["whole"] = dict(progress.whole)
+    if progress.backfill:
+        document["whole"] = dict(progress.backfill)
     return _json(document | {"writer": writer})
 
 
@@ -92,7 +92,7 @@ def progress_of(value: bytes) -> Progress:
     if not isinstance(document, dict):
         raise _NotOurs("it is not a JSON object")
     phase, counts, announced = document.get("phase"), document.get("counts", {}), document.get("announced", False)
-    job, whole = (_fields(document, name) for name in ("job", "whole"))
+    job, backfill = (_fields(document, name) for name in ("job", "whole"))
     if phase not in ("snapshot", "stream"):
         raise _NotOurs(f"phase is {phase!r}")
     if not isinstance(counts, dict) or not isinstance(announced, bool):
@@ -105,7 +105,7 @@ def progress_of(value: bytes) -> Progress:
         _number(document, "ordinal"),
         _text(document, "digest") if "digest" in document else None,
     )
-    return Progress(position, {name: _number(counts, name) for name in counts}, announced, job, whole)
+    return Progress(position, {name: _number(counts, name) for name in counts}, announced, job, backfill)
 
 
 def newest(

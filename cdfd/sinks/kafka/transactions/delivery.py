@@ -1,4 +1,4 @@
-"""A delivery to Kafka: rows on their way through two threads, one that encodes and one that sends."""
+"""A delivery to Kafka: rows go through two threads, one that encodes and one that sends."""
 
 from __future__ import annotations
 
@@ -20,220 +20,224 @@ from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress.records import Progress
-from cdfd.sinks.kafka.transactions.gathering import Gathering, Parcel
+from cdfd.sinks.kafka.transactions.accumulator import Accumulator, Chunk
 from cdfd.sinks.kafka.transactions.markers import Markers
-from cdfd.sinks.kafka.transactions.outgoing import Encoded, Encoding, Sending
+from cdfd.sinks.kafka.transactions.stages import EncodedRecords, EncodeStage, SendStage
 
 log = logging.getLogger("cdfd.kafka")
 
-# Parcels under way: one is encoded, one is sent, and one may wait for each.
-_AHEAD = 4
+# Limit of chunks in flight: one is encoded, one is sent, and one may wait for each thread.
+_MAX_CHUNKS = 4
 
 
 @dataclass(slots=True, eq=False)
-class Works:
-    """What the deliveries of a sink share, one after the other.
+class DeliveryContext:
+    """The state that the successive deliveries of a sink share.
 
     Attributes:
         destination: of the table.
-        encoding: used by `encoder`, or by `sender` while there is nothing for `encoder` to do.
-        sending: used by `sender`.
-        encoder: a thread.
-        sender: another one.
-        cursor: where the sink stands.
-        progress: of the last delivery that counts.
-        small: bytes under which batches are put together.
-        patience: seconds to wait for the end of a delivery that is dropped, or of the sink.
+        encode_stage: used by `encoder`, or by `sender` while `encoder` is idle.
+        send_stage: used by `sender`.
+        encoder: the thread that encodes.
+        sender: the thread that sends.
+        cursor: the position of the sink.
+        progress: the progress record of the last committed delivery.
+        chunk_bytes: size of a full chunk.
+        closing_timeout: seconds to wait until an aborted delivery, or the sink, has ended.
     """
 
     destination: Destination
-    encoding: Encoding
-    sending: Sending
+    encode_stage: EncodeStage
+    send_stage: SendStage
     encoder: Worker
     sender: Worker
     cursor: Cursor
     progress: Progress | None
-    small: int
-    patience: float
+    chunk_bytes: int
+    closing_timeout: float
 
-    async def ended(self, work: Future[None]) -> None:
-        """Wait for what ends a delivery or the sink, but not for ever: a broker that hangs holds up a call for longer than a daemon may take
-        to stop. The sink is of no use then, and its threads end when they are let go.
+    async def wait_for_end(self, work: Future[None]) -> None:
+        """Wait until a delivery or the sink has ended, but not forever.
+
+        A broker that hangs blocks a call for longer than a daemon may take to stop. After a timeout the sink is unusable, and its threads
+        end once their calls return.
         """
         try:
-            await finished(work, self.patience)
+            await finished(work, self.closing_timeout)
         except TimeoutError:
             self.cursor.doubt()
-            if self.patience:  # said once
+            if self.closing_timeout:  # log it once
                 log.warning(
-                    "Kafka does not answer: what is under way is left to end by itself",
+                    "Kafka does not answer: not waiting for the current delivery to end",
                     extra={"table": self.destination.table},
                 )
-            self.patience = 0
+            self.closing_timeout = 0
 
 
 class KafkaDelivery:
     """A delivery into a `KafkaSink`.
 
-    Small ones are encoded, sent and committed in one go, by one thread. Of larger ones, each parcel of rows is sent while the next is encoded
-    and the one after it read.
+    One thread encodes, sends and commits a small delivery in one step. A larger delivery is a pipeline: while one chunk is sent, the next
+    one is encoded and the one after it read.
 
-    What fails in a thread is raised by the next call, and nothing is committed any more. A call that is cancelled leaves a delivery that can
-    only be aborted; what a thread does then, it ends first.
+    The next call raises an error from a thread, and the delivery cannot be committed any more. After a cancelled call the delivery can only
+    be aborted; a thread first finishes its current step.
     """
 
-    def __init__(self, works: Works, position: Position) -> None:
-        self._works = works
+    def __init__(self, context: DeliveryContext, position: Position) -> None:
+        self._context = context
         self._position = position
-        self._markers = Markers(works.destination, position, works.progress)
-        self._gathering = Gathering(works.small)
+        self._markers = Markers(context.destination, position, context.progress)
+        self._accumulator = Accumulator(context.chunk_bytes)
         self._version: Version | None = None
-        self._under_way: deque[Future[Future[None]]] = deque()
-        self._handed_over = self._any_rows = False
+        self._in_flight: deque[Future[Future[None]]] = deque()
+        self._submitted = self._has_rows = False
         self._state: Literal["open", "failed", "ended"] = "open"
         self._aborting: Future[None] | None = None
-        # Between threads: work is dropped once one of the first two is set, and the third says that the delivery counts.
-        self._dropped = self._broken = self._committed = False
+        # Shared by the threads. They skip further steps once one of the first two is set.
+        self._aborted = self._failed = self._committed = False
 
     async def start_version(self, version: Version) -> None:
         """See the port."""
         self._require_open()
         self._state = "failed"
-        for note in self._markers.start(version):
-            self._gathering.note(note)
+        for record in self._markers.start(version):
+            self._accumulator.add_side_record(record)
         self._version = version
-        if self._gathering.full:
-            await self._hand_over()
+        if self._accumulator.full:
+            await self._submit()
         self._reopen()
 
     def resume_version(self, version: Version, counts: Mapping[str, int]) -> None:
-        """As `start_version`, of one that an earlier delivery began, and of which others have sent rows: `counts`, by change type."""
+        """Like `start_version`, for a version that an earlier delivery started. `counts`: its rows from other producers, by type."""
         self._require_open()
         self._markers.resume(version, counts)
         self._version = version
 
     async def write(self, batch: pa.RecordBatch) -> None:
-        """See the port. Waits while the threads are behind by a few parcels."""
+        """See the port. Waits while too many chunks are in flight."""
         self._require_open()
         if not batch.num_rows:
             return
         self._state = "failed"
-        self._any_rows = True
+        self._has_rows = True
         self._markers.count(batch)
         plan = None if self._version is None else self._version.plan
-        self._gathering.add(
+        self._accumulator.add(
             batch,
             snapshot=plan.origin == "snapshot" if plan is not None else self._position.phase == "snapshot",
             version=plan.version if plan is not None else self._position.version,
         )
-        if self._gathering.full:
-            await self._hand_over()
+        if self._accumulator.full:
+            await self._submit()
         self._reopen()
 
     async def commit(
         self, following: Position, job: Mapping[str, str | int] | None = None, counts: Mapping[str, int] | None = None
     ) -> None:
-        """See the port; `job` and `counts` are remembered with the position, see `Markers.progress`."""
+        """See the port. `job` and `counts` are stored with the position; see `Markers.progress`."""
         self._require_open()
-        self._works.cursor.check(following, rows=self._any_rows)
+        self._context.cursor.check(following, rows=self._has_rows)
         self._state = "failed"
-        for note in self._markers.finish(following):
-            self._gathering.note(note)
+        for record in self._markers.finish(following):
+            self._accumulator.add_side_record(record)
         progress = self._markers.progress(following, job, counts)
-        parcel = self._gathering.take()
-        if self._handed_over:
-            self._encode(parcel, last=True)
-            while self._under_way:
-                await self._next_arrival()
-            parcel = Parcel()
-        self._handed_over = True
-        await finished(self._works.sender.submit(partial(self._finish, parcel, progress)))
+        chunk = self._accumulator.take()
+        if self._submitted:
+            self._encode(chunk, last=True)
+            while self._in_flight:
+                await self._wait_for_oldest()
+            chunk = Chunk()
+        self._submitted = True
+        await finished(self._context.sender.submit(partial(self._finish, chunk, progress)))
         self._state = "ended"
 
     async def abort(self) -> None:
         """See the port. Does nothing after a commit."""
         if self._state != "ended":
             self._state = "ended"
-            self._dropped = True
-            if not self._handed_over:
-                self._works.cursor.abandon()
+            self._aborted = True
+            if not self._submitted:
+                self._context.cursor.abandon()
                 return
-            # After all that was given to the one thread, and by it to the other.
+            # Runs after all earlier steps of both threads.
             self._aborting = Future()
-            self._works.encoder.submit(lambda: self._works.sender.submit(self._drop, self._aborting))
+            self._context.encoder.submit(lambda: self._context.sender.submit(self._abort_in_thread, self._aborting))
         if self._aborting is not None:
-            await self._works.ended(self._aborting)
+            await self._context.wait_for_end(self._aborting)
 
-    async def _hand_over(self) -> None:
-        """Give what is gathered to the threads, as soon as they have room for it."""
-        while self._under_way and (len(self._under_way) >= _AHEAD or _over(self._under_way[0])):
-            await self._next_arrival()
-        self._encode(self._gathering.take(), last=False)
+    async def _submit(self) -> None:
+        """Pass the current chunk to the threads, once few enough chunks are in flight."""
+        while self._in_flight and (len(self._in_flight) >= _MAX_CHUNKS or _is_done(self._in_flight[0])):
+            await self._wait_for_oldest()
+        self._encode(self._accumulator.take(), last=False)
 
-    def _encode(self, parcel: Parcel, *, last: bool) -> None:
-        self._handed_over = True
-        work = partial(self._encode_in_thread, parcel, last=last)
-        self._under_way.append(self._works.encoder.submit(work))
+    def _encode(self, chunk: Chunk, *, last: bool) -> None:
+        self._submitted = True
+        work = partial(self._encode_in_thread, chunk, last=last)
+        self._in_flight.append(self._context.encoder.submit(work))
 
-    async def _next_arrival(self) -> None:
-        """Return when the oldest parcel under way is sent; raise what failed."""
-        await finished(await finished(self._under_way[0]))
-        self._under_way.popleft()
+    async def _wait_for_oldest(self) -> None:
+        """Return when the oldest chunk in flight is sent, or raise its error."""
+        await finished(await finished(self._in_flight[0]))
+        self._in_flight.popleft()
 
     def _reopen(self) -> None:
-        if not self._dropped:
+        if not self._aborted:
             self._state = "open"
 
     def _require_open(self) -> None:
         if self._state != "open":
-            hint = "Abort it and begin again where last_position says" if self._state == "failed" else None
+            hint = "Abort it, then begin a new delivery at last_position" if self._state == "failed" else None
             raise SinkError(f"the delivery has {self._state}", version=self._position.version, hint=hint)
 
     # In threads.
 
-    def _encode_in_thread(self, parcel: Parcel, *, last: bool) -> Future[None]:
-        with self._working(parcel):
-            encoded = self._works.encoding.encode(parcel, self._position.table_id, last=last)
-        return self._works.sender.submit(partial(self._send, encoded, parcel))
+    def _encode_in_thread(self, chunk: Chunk, *, last: bool) -> Future[None]:
+        with self._guarded(chunk):
+            encoded = self._context.encode_stage.encode(chunk, self._position.table_id, last=last)
+        return self._context.sender.submit(partial(self._send, encoded, chunk))
 
-    def _send(self, encoded: list[Encoded], parcel: Parcel) -> None:
-        with self._working(parcel):
-            self._works.sending.send(encoded, parcel.notes)
+    def _send(self, encoded: list[EncodedRecords], chunk: Chunk) -> None:
+        with self._guarded(chunk):
+            self._context.send_stage.send(encoded, chunk.side_records)
 
-    def _finish(self, parcel: Parcel, progress: Progress) -> None:
-        works = self._works
-        with self._working(parcel):
-            works.sending.send(works.encoding.encode(parcel, self._position.table_id, last=True), parcel.notes)
-            works.cursor.doubt()
-            works.sending.commit(progress)
-            works.cursor.advance(progress.position)
-            works.progress = progress
+    def _finish(self, chunk: Chunk, progress: Progress) -> None:
+        context = self._context
+        with self._guarded(chunk):
+            context.send_stage.send(
+                context.encode_stage.encode(chunk, self._position.table_id, last=True), chunk.side_records
+            )
+            context.cursor.doubt()
+            context.send_stage.commit(progress)
+            context.cursor.advance(progress.position)
+            context.progress = progress
             self._committed = True
 
-    def _drop(self) -> None:
+    def _abort_in_thread(self) -> None:
         if not self._committed:
-            self._works.sending.abort()
-            self._works.encoding.forget()
-            self._works.cursor.abandon()
+            self._context.send_stage.abort()
+            self._context.encode_stage.forget()
+            self._context.cursor.abandon()
 
     @contextmanager
-    def _working(self, parcel: Parcel) -> Iterator[None]:
-        """A piece of work, which is not begun after another one failed."""
-        if self._dropped or self._broken:
+    def _guarded(self, chunk: Chunk) -> Iterator[None]:
+        """Run a step, unless an earlier one failed. Errors name the table and the version."""
+        if self._aborted or self._failed:
             raise SinkError("the delivery has failed", version=self._position.version)
         done = False
         try:
             yield
             done = True
         except CdfdError as error:
-            error.within(table=self._works.destination.table, version=parcel.version)
+            error.within(table=self._context.destination.table, version=chunk.version)
             raise
         finally:
-            self._broken = self._broken or not done
+            self._failed = self._failed or not done
 
 
-def _over(handed_over: Future[Future[None]]) -> bool:
-    """Whether a parcel was sent, or failed."""
-    if not handed_over.done():
+def _is_done(encoded: Future[Future[None]]) -> bool:
+    """Whether a chunk was sent, or failed."""
+    if not encoded.done():
         return False
-    return handed_over.exception() is not None or handed_over.result().done()
+    return encoded.exception() is not None or encoded.result().done()

@@ -150,7 +150,7 @@ async def _once(sink: KafkaSink, job: str, position: Position, write: Write) -> 
     found = delivered(sink.progress, job)
     if found is not None:
         return found
-    sink.take_on(position)
+    sink.move_to(position)
     delivery = await sink.begin(position)
     try:
         counts = await write(delivery)

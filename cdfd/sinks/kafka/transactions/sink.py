@@ -1,4 +1,4 @@
-"""Change rows into Kafka topics, exactly once: each delivery is a transaction that carries the position with the rows."""
+"""Delivers change rows to Kafka topics exactly once: each delivery is one transaction with the rows and the position."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from cdfd.sinks.kafka.progress import records as progress_records
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, Found, TopicAdmin, tombstones
 from cdfd.sinks.kafka.records.batches import Batching
-from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery, Works
-from cdfd.sinks.kafka.transactions.gathering import PARCEL_BYTES
-from cdfd.sinks.kafka.transactions.outgoing import Encoding, Sending, Stage
+from cdfd.sinks.kafka.transactions.accumulator import CHUNK_BYTES
+from cdfd.sinks.kafka.transactions.delivery import DeliveryContext, KafkaDelivery
+from cdfd.sinks.kafka.transactions.stages import EncodeStage, SendStage, StageTimer
 
 log = logging.getLogger("cdfd.kafka")
 
 CONNECT_SECONDS = 10.0
-"""How long to look for a broker before it is said that there is none: whoever mistyped its address waits for that."""
+"""Timeout of the first connection. It is short, because a mistyped address takes this long to report."""
 MARGIN = 30.0
-"""Seconds that a broker may take to end a transaction whose time is up."""
-# A row in a small batch must not become a record that is too large: then it could not be told which version it is of.
+"""Seconds that a broker may take to end a transaction after its timeout."""
+# A row of a small batch must not become an oversized record, because the version of such a record would be unknown.
 _GROWTH = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Connected:
-    """What opening a sink comes to."""
+class _Opened:
+    """The results of opening a sink."""
 
     producer: Producer
     facts: TopicFacts
@@ -44,11 +44,11 @@ class _Connected:
 class KafkaSink:
     """The `Sink` port over topics of a Kafka cluster; open it with `KafkaSink.open`.
 
-    With `at_least_once` it knows no position when it is opened, and what is aborted may have arrived.
+    With `at_least_once` an opened sink has no position, and rows of an aborted delivery may be in the topic.
     """
 
-    def __init__(self, works: Works) -> None:
-        self._works = works
+    def __init__(self, context: DeliveryContext) -> None:
+        self._context = context
         self._delivery: KafkaDelivery | None = None
         self._closing: Future[None] | None = None
 
@@ -58,93 +58,93 @@ class KafkaSink:
         destination: Destination,
         make_producer: MakeProducer,
         make_encoder: MakeEncoder,
-        stage: Stage = lambda name, seconds: None,
+        stage: StageTimer = lambda name, seconds: None,
     ) -> Self:
-        """Take over a table's delivery: fence whoever delivers it, wait for what was left open, and find out where it stands.
+        """Take over a table's delivery: fence other producers, wait for the end of their transactions, and read the position.
 
         Args:
-            destination: where to.
-            make_producer: the client.
-            make_encoder: the format; see `encoders`.
-            stage: is told what `encode` and `send` took, from other threads.
+            destination: of the table.
+            make_producer: creates the producer.
+            make_encoder: creates the encoder; see `encoders`.
+            stage: receives the durations of `encode` and `send`, from other threads.
 
         Raises:
-            SinkError: the cluster cannot be reached, topics are not as they have to be, or the position cannot be read.
-            FencedError: somebody else took over meanwhile.
+            SinkError: the cluster cannot be reached, a topic is unsuitable, or the position cannot be read.
+            FencedError: another process took over at the same time.
         """
         sender = Worker(f"cdfd-send-{destination.table}")
-        connecting = sender.submit(partial(_connect, destination, make_producer))
+        opening = sender.submit(partial(_open, destination, make_producer))
         try:
-            connected = await finished(connecting)
+            opened = await finished(opening)
         except BaseException:
-            sender.submit(partial(_let_go, connecting))
+            sender.submit(partial(_close_unused, opening))
             sender.close()
             raise
-        facts, progress = connected.facts, connected.progress
-        works = Works(
+        facts, progress = opened.facts, opened.progress
+        context = DeliveryContext(
             destination,
-            Encoding(make_encoder, destination, facts, stage),
-            Sending(connected.producer, destination, facts, stage),
+            EncodeStage(make_encoder, destination, facts, stage),
+            SendStage(opened.producer, destination, facts, stage),
             Worker(f"cdfd-encode-{destination.table}"),
             sender,
             Cursor(None if progress is None else progress.position),
             progress,
-            min(PARCEL_BYTES, facts.limit // _GROWTH),
+            min(CHUNK_BYTES, facts.limit // _GROWTH),
             2 * destination.closing_timeout,
         )
-        return cls(works)
+        return cls(context)
 
     @property
     def oversized(self) -> int:
-        """Records that were too large and not delivered."""
-        return self._works.sending.oversized.count
+        """Number of oversized records, which were not delivered."""
+        return self._context.send_stage.oversized.count
 
     async def last_position(self) -> Position | None:
-        """What is to be delivered next; see the port."""
-        return self._works.cursor.position
+        """The next position to deliver; see the port."""
+        return self._context.cursor.position
 
     @property
     def progress(self) -> Progress | None:
-        """What the last delivery that counts left behind; None where nothing was ever delivered."""
-        return self._works.progress
+        """The progress record of the last committed delivery; None if nothing is delivered."""
+        return self._context.progress
 
-    def take_on(self, position: Position, whole: Mapping[str, str | int] | None = None) -> None:
-        """Stand at the beginning of something else, wherever what was before ended; it counts with its first delivery.
+    def move_to(self, position: Position, backfill: Mapping[str, str | int] | None = None) -> None:
+        """Move to the start of a part or a backfill, from any position. The first delivery there makes it durable.
 
         Args:
-            position: where it begins.
-            whole: what it is, see `Progress`.
+            position: the new position.
+            backfill: the range of the backfill; see `Progress`.
 
         Raises:
-            SinkError: a delivery is under way.
+            SinkError: a delivery is in progress.
         """
-        works = self._works
-        works.cursor.move(position)
-        works.progress = Progress(position, whole=whole or {})
+        context = self._context
+        context.cursor.move(position)
+        context.progress = Progress(position, backfill=backfill or {})
 
     async def begin(self, position: Position) -> KafkaDelivery:
-        """Start a delivery; see the port. Nothing is sent until there are rows."""
-        self._works.cursor.begin(position)
-        self._delivery = KafkaDelivery(self._works, position)
+        """Start a delivery; see the port. Sends nothing until there are rows."""
+        self._context.cursor.begin(position)
+        self._delivery = KafkaDelivery(self._context, position)
         return self._delivery
 
     async def close(self) -> None:
-        """Abort the delivery under way, if any, and let go of the cluster; later, where it does not answer."""
-        works = self._works
+        """Abort the current delivery, if any, and disconnect. If Kafka does not answer, the threads disconnect later."""
+        context = self._context
         if self._delivery is not None:
             await self._delivery.abort()
-        works.cursor.close()
+        context.cursor.close()
         if self._closing is None:
-            self._closing = works.sender.submit(works.sending.close)
-            works.encoder.close()
-            works.sender.close()
-        await works.ended(self._closing)
+            self._closing = context.sender.submit(context.send_stage.close)
+            context.encoder.close()
+            context.sender.close()
+        await context.wait_for_end(self._closing)
 
 
-def _connect(destination: Destination, make_producer: MakeProducer) -> _Connected:
-    """Topics, then the producer, which ends what was left open; only then is the newest position the one that counts."""
+def _open(destination: Destination, make_producer: MakeProducer) -> _Opened:
+    """Check or create the topics, then start the producer. It ends open transactions, so that the newest position is final."""
     with TopicAdmin(destination.connection, timeout=min(destination.timeout, CONNECT_SECONDS)) as admin:
-        there = admin.find([destination.topic])
+        existing = admin.find([destination.topic])
         found = admin.ensure(destination.needed())
         facts = _facts(destination, found[destination.topic])
         settings = destination.producer_settings(Batching(destination.compression, facts.limit))
@@ -152,24 +152,24 @@ def _connect(destination: Destination, make_producer: MakeProducer) -> _Connecte
         try:
             producer.init_transactions()
             progress = _progress(destination, admin) if destination.exactly_once else None
-            if not there and progress is not None:
-                _warn_of_loss(destination, progress.position)
+            if not existing and progress is not None:
+                _warn_of_lost_topic(destination, progress.position)
         except BaseException:
             producer.close()
             raise
-    return _Connected(producer, facts, progress)
+    return _Opened(producer, facts, progress)
 
 
-def _let_go(connecting: Future[_Connected]) -> None:
-    """Nobody waits for it any more."""
-    if connecting.exception() is None:
-        connecting.result().producer.close()
+def _close_unused(opening: Future[_Opened]) -> None:
+    """Close the producer of a cancelled `open`."""
+    if opening.exception() is None:
+        opening.result().producer.close()
 
 
-def _warn_of_loss(destination: Destination, position: Position) -> None:
-    """A position says what was delivered, not whether it is still there."""
+def _warn_of_lost_topic(destination: Destination, position: Position) -> None:
+    """Warn that the topic was deleted, although the position says that rows were delivered."""
     log.warning(
-        "topic %s was not there and is created anew: what was delivered before version %d is not in it",
+        "topic %s was missing and has been created again: it lacks the rows before version %d",
         destination.topic,
         position.version,
         extra={"table": destination.table, "version": position.version},

@@ -4,7 +4,7 @@ Its producer collects records into batches per partition (the accumulator). A th
 each its producer id, epoch and sequence number, sends it, and where need be sends it again with the same numbers. The accumulator takes a
 batch of ours just as well: one that is full, has all its records, and is stamped when the sender gives it its numbers.
 
-None of this is public. `missing_parts` looks whether it is all as it was when this was written; where it is not, `SingleRecords` goes the
+None of this is public. `incompatibilities` looks whether it is all as it was when this was written; where it is not, `RecordSender` goes the
 public way.
 """
 
@@ -38,8 +38,8 @@ _MANAGER_PARTS = ("begin_abort", "begin_commit", "is_transactional", "last_error
 _SENDER_PARTS = ("force_close", "join", "wakeup")
 
 
-def missing_parts(client: KafkaProducer) -> list[str]:
-    """What of kafka-python's inside is not as `WholeBatches` needs it; nothing where all is well."""
+def incompatibilities(client: KafkaProducer) -> list[str]:
+    """What of kafka-python's inside is not as `BatchSender` needs it; nothing where all is well."""
     accumulator, sender = getattr(client, "_accumulator", None), getattr(client, "_sender", None)
     manager = getattr(client, "_transaction_manager", None)
     asked = {name for name in dir(MemoryRecordsBuilder) if not name.startswith("_")}
@@ -59,11 +59,11 @@ def _has(thing: object, names: tuple[str, ...]) -> bool:
     return all(hasattr(thing, name) for name in names)
 
 
-class WholeBatches:
+class BatchSender:
     """The fast way through a `KafkaProducer`.
 
     Args:
-        client: the producer; `missing_parts` found nothing.
+        client: the producer; `incompatibilities` found nothing.
         batching: how records become batches.
         in_flight: counts what is on its way.
     """

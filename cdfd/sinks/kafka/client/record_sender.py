@@ -17,7 +17,7 @@ from cdfd.sinks.kafka.client.in_flight import InFlight
 from cdfd.sinks.kafka.records.batches import Oversized, Partitions, each, rows
 
 
-class SingleRecords:
+class RecordSender:
     """The slow way through a `KafkaProducer`.
 
     Args:

@@ -1,0 +1,111 @@
+"""Accumulates the rows of a delivery into chunks, so that many small versions cost no more than one large version."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from cdfd.encoding.records import Records
+
+CHUNK_BYTES = 64 * 1024
+CHUNK_ROWS = 4096
+_CHUNK_SIDE_RECORDS = 2048
+
+
+@dataclass(slots=True)
+class RowGroup:
+    """Rows that are encoded together.
+
+    Attributes:
+        batches: the rows; all batches have the same schema.
+        snapshot: whether they are live rows of a version.
+        oldest: version of the first row.
+        version: version of the last row.
+    """
+
+    batches: list[pa.RecordBatch]
+    snapshot: bool
+    oldest: int
+    version: int
+
+    def rows(self) -> list[pa.RecordBatch]:
+        """The rows as one batch, or as several if Arrow cannot concatenate them (dictionaries that differ within lists, or too many)."""
+        if len(self.batches) == 1:
+            return self.batches
+        try:
+            return [pa.concat_batches(self.batches)]
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return self.batches
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SideRecord:
+    """A record for a side topic.
+
+    Attributes:
+        topic: a topic with one partition.
+        record: the record.
+    """
+
+    topic: str
+    record: Records
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Rows, and the side records about their versions."""
+
+    groups: list[RowGroup] = field(default_factory=list)
+    side_records: list[SideRecord] = field(default_factory=list)
+
+    @property
+    def version(self) -> int | None:
+        """The version of all rows; None if there is not exactly one."""
+        known = {version for group in self.groups for version in (group.oldest, group.version)}
+        return known.pop() if len(known) == 1 else None
+
+
+class Accumulator:
+    """Fills chunks.
+
+    Args:
+        limit: bytes of a full chunk. A batch of this size gets a row group of its own.
+    """
+
+    def __init__(self, limit: int = CHUNK_BYTES) -> None:
+        self._limit = limit
+        self._chunk = Chunk()
+        self._bytes = self._rows = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the chunk is large enough to be encoded and sent."""
+        return (
+            self._bytes >= self._limit
+            or self._rows >= CHUNK_ROWS
+            or len(self._chunk.side_records) >= _CHUNK_SIDE_RECORDS
+        )
+
+    def add(self, batch: pa.RecordBatch, *, snapshot: bool, version: int) -> None:
+        """Append rows."""
+        size = batch.nbytes
+        groups = self._chunk.groups
+        last = groups[-1] if groups and size < self._limit else None
+        if last is not None and last.snapshot == snapshot and last.batches[0].schema == batch.schema:
+            last.batches.append(batch)
+            last.version = version
+        else:
+            groups.append(RowGroup([batch], snapshot, version, version))
+        self._bytes += size
+        self._rows += batch.num_rows
+
+    def add_side_record(self, record: SideRecord) -> None:
+        """Append a record for a side topic. It may be sent after rows that are added later."""
+        self._chunk.side_records.append(record)
+
+    def take(self) -> Chunk:
+        """The current chunk. A new, empty chunk replaces it."""
+        taken, self._chunk = self._chunk, Chunk()
+        self._bytes = self._rows = 0
+        return taken
