@@ -36,7 +36,7 @@ class Topic:
         on_missing: what the daemon may do where a file is gone.
         resets: how often it was emptied.
         first_version: the first one that the daemon chose to deliver.
-        recorded: the version that the ledger was told of last, -1 where it was told of none.
+        recorded: the version that was recorded in the ledger last, -1 if none was.
     """
 
     def __init__(self, world: World, weather: Weather, *, exactly_once: bool, on_missing: str) -> None:

@@ -107,7 +107,7 @@ async def _true(*_: object) -> bool:
 _deliver_whole, _versions, _chunks = delivering.Deliverer._deliver_whole, PlanStream.versions, delivering._chunks
 _tasks = Execution._tasks
 PLANTED: dict[str, tuple[object, str, Callable[..., Any], str]] = {
-    "the ledger is text before the commit": (Feed, "_note_schema", _recorded_before_delivered, "the ledger is text"),
+    "the ledger is updated before the commit": (Feed, "_note_schema", _recorded_before_delivered, "the ledger is told"),
     "a failed delivery counts": (delivering.Deliverer, "_deliver_whole", _failure_taken_for_delivery, ""),
     "a version is left out": (PlanStream, "versions", _one_too_far, ""),
     "the last batch is dropped": (delivering, "_chunks", _without_the_last_batch, "has the rows"),

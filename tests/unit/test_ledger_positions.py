@@ -27,7 +27,7 @@ OTHERS = {
     "an older state": (3, 3),
     "an older state that went on": (3, 9),
     "a copy that went another way in its last version": (VERSIONS - 1, VERSIONS),
-    "one that was made anew with the same id": (0, 9),
+    "a new table with the same id": (0, 9),
 }
 """Versions that are the same, and all versions."""
 
@@ -53,7 +53,7 @@ def recorder_of(ledger: Ledger) -> Recorder:
 
 
 async def delivered(policy: str, ledger: Ledger) -> Lake:
-    """A table of which all is delivered, and the ledger told."""
+    """A table that is delivered completely and recorded in the ledger."""
     lake = Lake(manual_clock())
     await table(lake, VERSIONS, manual_clock())
     options = {policy: True, "start": "earliest", "recorder": recorder_of(ledger)}

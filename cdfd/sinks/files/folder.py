@@ -88,7 +88,7 @@ class DeliveryFolder:
                 # Whose rows these are must be known before there are any.
                 self._write_position(first, delivered=False)
             # The sync after the next rename makes this name durable, too. Where a power failure keeps that one alone, the hash is not known.
-            put(self._descriptor, _NEXT, _told(following, True), mode=self._mode, sync=self.sync)
+            put(self._descriptor, _NEXT, _serialized(following, True), mode=self._mode, sync=self.sync)
             self._publish(rows, delivery_name(first, following, suffix))
             self._make_current(following)
         else:
@@ -139,7 +139,7 @@ class DeliveryFolder:
             sync_folder(folder)
 
     def _write_position(self, position: Position, *, delivered: bool) -> None:
-        replace(self._descriptor, _POSITION, _told(position, delivered), mode=self._mode, sync=self.sync)
+        replace(self._descriptor, _POSITION, _serialized(position, delivered), mode=self._mode, sync=self.sync)
         self._start, self._delivered = position, delivered
 
     def _make_current(self, following: Position) -> None:
@@ -254,7 +254,7 @@ def _beyond(deliveries: list[DeliveryName], start: Position) -> list[DeliveryNam
     return sorted(beyond, key=lambda delivery: order(delivery.first))
 
 
-def _told(position: Position, delivered: bool) -> bytes:
+def _serialized(position: Position, delivered: bool) -> bytes:
     return json.dumps({"format": _FORMAT, **position.fields(), "delivered": delivered}).encode() + b"\n"
 
 
