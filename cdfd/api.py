@@ -20,7 +20,14 @@ from cdfd.delta.header import Header
 from cdfd.errors import ConfigError
 from cdfd.tables.table import Table, Uri
 from cdfd.tail.bounds import Start
-from cdfd.tail.start import awaited_start, check_range, check_there, start_version, state_version, until_version
+from cdfd.tail.start import (
+    check_range,
+    check_version_exists,
+    start_version,
+    state_version,
+    until_version,
+    wait_for_start,
+)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -136,7 +143,7 @@ async def follow(
         table.files, all_columns if columns is None else partial(named_columns, columns), whole=columns is None
     )
     with table.tailer(interval=poll_interval, max_interval=5 * poll_interval) as tailer:
-        first = await awaited_start(tailer, start)
+        first = await wait_for_start(tailer, start)
         if columns is not None:
             (await table.log.header()).schema.select(columns)
         async with aclosing(stream.versions(tailer, first)) as versions:
@@ -161,7 +168,7 @@ async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, in
     first, header = await _both(start_version(table.log, start), table.log.header())
     last = header.version if end is None else await until_version(table.log, end)
     assert last is not None
-    await check_there(table.log, last, header.version)
+    await check_version_exists(table.log, last, header.version)
     await check_range(table.log, first, last)
     return first, last, header if last in (first - 1, header.version) else await table.log.header(last)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 from lake import Lake
+from manual_time import ManualClock
 
 from cdfd.changes.execute import Execution
 from cdfd.changes.position import Position
@@ -24,7 +25,6 @@ from cdfd.sinks.files.sink import FilesSink
 from cdfd.sinks.memory import Delivered, MemorySink
 from cdfd.storage.local import LocalStorage
 from cdfd.tables.table import Table
-from cdfd.tail.clock import ManualClock
 from cdfd.tail.log import DeltaLog
 
 Row = dict[str, Any]

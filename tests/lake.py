@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from manual_time import ManualClock
+from memory_storage import MemoryStorage
 
 from cdfd.delta import paths
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.base import Stat, Storage
-from cdfd.storage.memory import MemoryStorage
-from cdfd.tail.clock import Clock, ManualClock
+from cdfd.tail.clock import Clock
 from cdfd.tail.log import DeltaLog
 
 T = TypeVar("T")

@@ -176,7 +176,7 @@ class PlanStream:
         that a version has the same time wherever reading begins, this looks at those shortly before it, too.
         """
         times: list[int] = []
-        async with aclosing(self.log.earlier(version, LOOK_BACK)) as entries:
+        async with aclosing(self.log.stats_before(version, LOOK_BACK)) as entries:
             async for entry in entries:
                 times.append(entry.modified_ms + len(times))
                 if entry.modified_ms < times[0] - SKEW_MS:

@@ -42,7 +42,7 @@ from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from cdfd.tables import allocator
 from cdfd.tables.configured import execution, open_table
 from cdfd.tables.table import versions
-from cdfd.tail.bounds import parsed
+from cdfd.tail.bounds import parse_bound
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.start import check_range, start_version, until_version
 from cdfd.tail.tailer import Tailer
@@ -63,7 +63,7 @@ def run(path: Path, request: Request) -> tuple[str, int]:
     config = load(path)
     table = named(config, request.table)
     _check(config, request)
-    allocator.prefer_small()
+    allocator.prefer_jemalloc()
     return asyncio.run(_run(config, table, request))
 
 
@@ -213,7 +213,7 @@ class Backfill:
         newest = await log.latest_version()
         start = request.start or "latest"
         # The newest version is what `latest` means to a snapshot; to changes it is the one after it.
-        first = newest if request.snapshot and parsed(start) == "latest" else await start_version(log, start)
+        first = newest if request.snapshot and parse_bound(start) == "latest" else await start_version(log, start)
         until = "now" if request.until is None else request.until
         last = first if request.snapshot and request.until is None else await until_version(log, until)
         assert last is not None

@@ -22,7 +22,7 @@ from cdfd.progress.ledger import Ledger, LedgerEntry, app_id
 from cdfd.tables.table import Table
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.log import NotATableError
-from cdfd.tail.start import beginning
+from cdfd.tail.start import start_position
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ async def _following(
 ) -> Position:
     """Where a daemon goes on, or begins."""
     if found.position is None and found.entry is None:
-        begin = await beginning(table.log, policies.start, SystemClock().now_ms())
+        begin = await start_position(table.log, policies.start, SystemClock().now_ms())
         found.reason = f"begins at {policies.start}"
         phase: Phase = "snapshot" if begin.snapshot else "stream"
         return Position(begin.table_id, begin.version, phase=phase, digest=begin.digest)

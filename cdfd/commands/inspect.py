@@ -10,8 +10,12 @@ from cdfd.console import escaping as plain
 from cdfd.delta.protocol import cdf_enabled, features_report, in_commit_timestamps_enabled
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CdfdError, LogError
+<<<<<<< HEAD
 from cdfd.progress.txn_positions import is_part
 from cdfd.storage.location import found_instead
+=======
+from cdfd.storage.location import describe_non_table
+>>>>>>> f19a23f (Tail, storage, Parquet: field terms for read-ahead, file events, fingerprints, buffers)
 from cdfd.tables.table import Table
 from cdfd.tail.bounds import Start
 from cdfd.tail.log import NotATableError
@@ -30,7 +34,7 @@ def report(uri: str, version: Start | None = None, *, as_json: bool = False, all
 
 def look_around(error: LogError) -> None:
     """Have the error say what there is at a local place that is no table: most often its path is short of a folder."""
-    if isinstance(error, NotATableError) and error.table and (found := found_instead(error.table)) is not None:
+    if isinstance(error, NotATableError) and error.table and (found := describe_non_table(error.table)) is not None:
         error.hint = found[0].upper() + found[1:]
 
 
@@ -38,7 +42,7 @@ async def gather(uri: str, version: Start | None = None, allowed_roots: Sequence
     """The facts, as JSON values."""
     table = Table.open(uri, None, allowed_roots)
     wanted = None if version is None else await state_version(table.log, version)
-    found = await table.log.found_header(wanted, state_only=True)
+    found = await table.log.partial_header(wanted, state_only=True)
     facts: dict[str, Any] = {"table": table.uri, "version": found.version}
     if found.protocol is None or found.metadata is None:
         found.finish()

@@ -31,8 +31,15 @@ from cdfd.encoding.json import LineEncoder
 from cdfd.errors import ConfigError, StorageError
 from cdfd.tables import allocator
 from cdfd.tables.table import Table, versions
-from cdfd.tail.bounds import parsed
-from cdfd.tail.start import awaited_start, check_range, check_there, start_version, state_version, until_version
+from cdfd.tail.bounds import parse_bound
+from cdfd.tail.start import (
+    check_range,
+    check_version_exists,
+    start_version,
+    state_version,
+    until_version,
+    wait_for_start,
+)
 from cdfd.tail.tailer import Tailer
 
 logger = logging.getLogger("cdfd.tail")
@@ -71,7 +78,7 @@ def run(request: Request) -> None:
     Raises:
         CdfdError: naming table, version and file; whole versions before it are written.
     """
-    allocator.prefer_small()
+    allocator.prefer_jemalloc()
     with _opened(request.output, request.existing) as out:
         asyncio.run(_run(request, out))
 
@@ -120,18 +127,18 @@ async def _range(table: Table, tailer: Tailer, request: Request) -> tuple[int, i
     log, start = table.log, request.start
     if request.until is None:
         start = "latest" if start is None else start
-        first = await awaited_start(tailer, start)
+        first = await wait_for_start(tailer, start)
         # The newest version is what `latest` means to a snapshot; to changes it is the one after it.
-        return await log.latest_version() if request.snapshot and parsed(start) == "latest" else first, None
+        return await log.latest_version() if request.snapshot and parse_bound(start) == "latest" else first, None
     if start is None and request.snapshot:
         last = await state_version(log, request.until)
         assert last is not None
-        await check_there(log, last, await log.latest_version())
+        await check_version_exists(log, last, await log.latest_version())
         return last, last
     last = await until_version(log, request.until)
     assert last is not None
     start = "earliest" if start is None else start
-    latest = request.snapshot and parsed(start) == "latest"
+    latest = request.snapshot and parse_bound(start) == "latest"
     first = await log.latest_version() if latest else await start_version(log, start)
     await check_range(log, first, last)
     return first, last

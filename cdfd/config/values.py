@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from cdfd.errors import ConfigError
 from cdfd.storage import credentials
-from cdfd.tail.bounds import parsed
+from cdfd.tail.bounds import parse_bound
 
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _UNIT_BYTES = {
@@ -96,7 +96,7 @@ class Start:
         if value == "snapshot":
             return cls("snapshot")
         try:
-            bound = parsed(value if isinstance(value, str) else "")
+            bound = parse_bound(value if isinstance(value, str) else "")
         except ConfigError:
             raise ValueError(
                 "expected snapshot, earliest, latest, a version such as 12 or -1, "

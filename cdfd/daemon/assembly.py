@@ -37,7 +37,7 @@ from cdfd.tables.configured import execution as execution
 from cdfd.tables.configured import open_table as open_table
 from cdfd.tail.bounds import Start
 from cdfd.tail.clock import Clock
-from cdfd.tail.file_events import Arrivals
+from cdfd.tail.file_events import FileEvents
 from cdfd.tail.notifications import Notifications
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Shared:
     recover_from_ledger: bool
     ledger_of: Callable[[settings.Table], Ledger | None]
     admission: Admission
-    arrivals: Arrivals
+    file_events: FileEvents
     notifications: Notifications | None
     engine: Engine
     warned: dict[str, set[str]] = field(default_factory=dict)
@@ -88,14 +88,14 @@ async def shared(config: Settings, clock: Clock, recover_from_ledger: bool = Fal
         ledgers(config, clock) as ledger_of,
         notified(config, clock) as notifications,
     ):
-        with Arrivals() as arrivals:
+        with FileEvents() as file_events:
             yield Shared(
                 config,
                 clock,
                 recover_from_ledger,
                 (lambda _: None) if none else ledger_of,
                 admission,
-                arrivals,
+                file_events,
                 notifications,
                 found,
             )
@@ -145,8 +145,13 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
         recorder = Recorder(ledger, app_id(config.pipeline, table.name), config.progress.interval, clock, monitor)
     poll = config.poll
     with (
+<<<<<<< HEAD
         add_reset_hint(config),
         opened.tailer(clock, poll.interval, poll.max_interval, shared.arrivals, shared.notifications) as tailer,
+=======
+        advised(config),
+        opened.tailer(clock, poll.interval, poll.max_interval, shared.file_events, shared.notifications) as tailer,
+>>>>>>> f19a23f (Tail, storage, Parquet: field terms for read-ahead, file events, fingerprints, buffers)
     ):
         async with open_sink(config, table, monitor) as sink:
             yield Feed(

@@ -98,7 +98,7 @@ def _leaves(schema: Any) -> tuple[Leaf, ...]:
 
 
 @dataclass(slots=True)
-class Chunk:
+class ColumnChunk:
     """A column of a row group, as far as its pages were seen.
 
     Attributes:
@@ -154,11 +154,11 @@ class Chunk:
             if self.leaf.strings:
                 self._add_strings(page)
 
-    def unseen(self, *, longest: int | None = None) -> Chunk:
+    def without_pages(self, *, longest: int | None = None) -> ColumnChunk:
         """The same, before any page was seen."""
-        return Chunk(self.group, self.leaf, self.start, self.end, self.values, self.small, longest=longest)
+        return ColumnChunk(self.group, self.leaf, self.start, self.end, self.values, self.small, longest=longest)
 
-    def pass_rows(self) -> None:
+    def rows_done(self) -> None:
         """Rows were read: those of the pages before the last one are done with."""
         self._numbers = self._indices = self._strings = 0
         if self._last is not None:
@@ -177,7 +177,7 @@ class Chunk:
         return self.indexed and not self.plain
 
     @property
-    def begins_indexed(self) -> bool:
+    def starts_indexed(self) -> bool:
         """Whether its first strings are in a dictionary."""
         return self.dictionary is not None and self.first is not None and self.first.encoding in _DICTIONARY_PAGES
 
@@ -222,7 +222,7 @@ class Chunk:
 class Bounds:
     """Of column chunks that are read side by side, and one row group after the other."""
 
-    chunks: list[Chunk] = field(default_factory=list)
+    chunks: list[ColumnChunk] = field(default_factory=list)
 
     def check_open(self) -> None:
         """DataError where the largest pages of all columns are too large together."""

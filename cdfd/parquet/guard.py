@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdfd.parquet.bounds import NESTED_BYTES, USUAL_BYTES, Bounds, Chunk
+from cdfd.parquet.bounds import NESTED_BYTES, USUAL_BYTES, Bounds, ColumnChunk
 from cdfd.parquet.pages import DATA, DATA_V2, HEADER_BYTES, page
 
 
@@ -67,7 +67,7 @@ class _Guard:
     def next_batch(self) -> None:
         for chunk in self._bounds.chunks:
             if chunk.leaf.nested:
-                chunk.pass_rows()
+                chunk.rows_done()
 
     # --- what pa.PythonFile asks for ---
 
@@ -131,7 +131,7 @@ class _Guard:
 class _State:
     """How far the pages of a chunk were seen."""
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: ColumnChunk) -> None:
         self.chunk = chunk
         self.row_bytes = chunk.row_bytes
         self._seen = chunk.start

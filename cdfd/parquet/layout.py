@@ -43,7 +43,7 @@ def _with(known: tuple[bytes, ...], part: bytes) -> tuple[bytes, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ChunkLocation:
     """A column of a row group: `path` with dots, the bytes `[start, end)` of the file, its codec, and how many values it has."""
 
     group: int
@@ -54,7 +54,7 @@ class Chunk:
     values: int = 0
 
 
-def chunks(footer: bytes) -> list[Chunk]:
+def chunks(footer: bytes) -> list[ChunkLocation]:
     """Every column chunk that a footer (without its length and magic number) tells of, in its order.
 
     Raises:
@@ -66,12 +66,12 @@ def chunks(footer: bytes) -> list[Chunk]:
         raise ValueError("the footer is damaged") from error
 
 
-def _chunk(group: int, path: str, places: tuple[int, int], size: int, numbers: tuple[int, int]) -> Chunk:
+def _chunk(group: int, path: str, places: tuple[int, int], size: int, numbers: tuple[int, int]) -> ChunkLocation:
     data_page, dictionary_page = places
     start = dictionary_page if 0 < dictionary_page < data_page else data_page
     if start < 0 or size < 0:
         raise ValueError("a column is before the beginning of the file")
-    return Chunk(group, path, start, start + size, *numbers)
+    return ChunkLocation(group, path, start, start + size, *numbers)
 
 
 def _number(varint: bytes) -> int:
@@ -142,7 +142,7 @@ class Compact:
         """Where the next value begins."""
         return self._at
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[ChunkLocation]:
         """Of a footer."""
         global _before, _after
         at = self._at
@@ -166,7 +166,7 @@ class Compact:
             _after = _with(_after, after[: self._at - rest])
             return
 
-    def _group(self, group: int) -> Iterator[Chunk]:
+    def _group(self, group: int) -> Iterator[ChunkLocation]:
         for field, kind in self.fields():
             if field != _COLUMNS:
                 self.skip(kind)
@@ -177,10 +177,10 @@ class Compact:
                     raise ValueError("a column that is encrypted, or is not said where to find")
                 yield chunk
 
-    def _column(self, group: int) -> Chunk | None:
+    def _column(self, group: int) -> ChunkLocation | None:
         return self._usual_column(group) or self._any_column(group)
 
-    def _usual_column(self, group: int) -> Chunk | None:
+    def _usual_column(self, group: int) -> ChunkLocation | None:
         """A column as writers write it; None, and nothing is passed, for one that may mean something else."""
         data = self._data
         found = _BEGINNING.match(data, self._at)
@@ -208,7 +208,7 @@ class Compact:
         places = _number(data_page), _number(dictionary_page)
         return _chunk(group, ".".join(path), places, _number(size), (_number(codec), _number(values)))
 
-    def _any_column(self, group: int) -> Chunk | None:
+    def _any_column(self, group: int) -> ChunkLocation | None:
         chunk = None
         for field, kind in self.fields():
             if field == _META_DATA:
@@ -217,7 +217,7 @@ class Compact:
                 self.skip(kind)
         return chunk
 
-    def _meta_data(self, group: int) -> Chunk:
+    def _meta_data(self, group: int) -> ChunkLocation:
         path, numbers = "", {_CODEC: 0, _VALUES: 0, _COMPRESSED_SIZE: 0, _DATA_PAGE: 0, _DICTIONARY_PAGE: 0}
         for field, kind in self.fields():
             if field == _PATH:

@@ -18,12 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdfd.parquet.bounds import BATCH_BYTES, NESTED_BYTES, USUAL_BYTES, Bounds, Chunk, Leaf, leaves, too_large
+from cdfd.parquet.bounds import BATCH_BYTES, NESTED_BYTES, USUAL_BYTES, Bounds, ColumnChunk, Leaf, leaves, too_large
 from cdfd.parquet.guard import BoundsExceededError, GuardedFile, guarded
-from cdfd.parquet.layout import Chunk as Place
-from cdfd.parquet.layout import chunks
+from cdfd.parquet.layout import ChunkLocation, chunks
 from cdfd.parquet.pages import pages
-from cdfd.parquet.text import check_text, with_text
+from cdfd.parquet.text import check_text, text_columns
 
 STREAM_BYTES = 1 << 20
 """Bytes of a column chunk to hold compressed while it is decoded."""
@@ -109,10 +108,10 @@ class ParquetReader:
             self._texts = _texts(self.schema_arrow)
         return self._texts
 
-    def _runs(self, groups: Iterable[int], columns: Sequence[str]) -> Iterator[tuple[list[int], list[Chunk]]]:
+    def _runs(self, groups: Iterable[int], columns: Sequence[str]) -> Iterator[tuple[list[int], list[ColumnChunk]]]:
         """Row groups that are read together, with what is read of them."""
         places = self._places(columns)
-        run, read, size = list[int](), list[Chunk](), 0
+        run, read, size = list[int](), list[ColumnChunk](), 0
         for group in groups:
             found = self._chunks(group, places)
             more = sum(chunk.end - chunk.start for chunk in found)
@@ -135,7 +134,7 @@ class ParquetReader:
             if leaf.path in exact or ("." in leaf.path and leaf.path.startswith(inside))
         ]
 
-    def _chunks(self, group: int, places: Iterable[tuple[int, Leaf]]) -> list[Chunk]:
+    def _chunks(self, group: int, places: Iterable[tuple[int, Leaf]]) -> list[ColumnChunk]:
         if self._layout is None:
             self._layout = _layout(self._source, self._footer)
         columns = self.metadata.num_columns
@@ -144,7 +143,7 @@ class ParquetReader:
         found = []
         for number, leaf in places:
             place = self._layout[group * columns + number]
-            found.append(Chunk(group, leaf, place.start, place.end, place.values, _is_small(place, leaf)))
+            found.append(ColumnChunk(group, leaf, place.start, place.end, place.values, _is_small(place, leaf)))
         return found
 
 
@@ -152,21 +151,26 @@ class _Run:
     """Row groups that are read together."""
 
     def __init__(
-        self, reader: ParquetReader, groups: list[int], columns: Sequence[str], chunks: list[Chunk], use_threads: bool
+        self,
+        reader: ParquetReader,
+        groups: list[int],
+        columns: Sequence[str],
+        chunks: list[ColumnChunk],
+        use_threads: bool,
     ) -> None:
         self._reader = reader
         self._options = {"row_groups": groups, "columns": list(columns), "use_threads": use_threads}
         self._groups = groups
         self._decoded = reader.texts - reader._dictionaries
         self._bounds = Bounds(chunks)
-        self._walked = False
+        self._scanned = False
         self._rows = 1
 
     def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
         if self._reader._read is not None:
-            self._walk(self._reader._read)
+            self._scan_pages(self._reader._read)
         else:
-            self._peek(_read(self._reader._source))
+            self._scan_first_pages(_read(self._reader._source))
         done = 0
         while True:
             try:
@@ -174,8 +178,8 @@ class _Run:
                     done += batch.num_rows
                     yield batch
             except BoundsExceededError:
-                if not self._walked:
-                    self._walk(_read(self._reader._source))
+                if not self._scanned:
+                    self._scan_pages(_read(self._reader._source))
                 elif self._rows == 1:
                     raise too_large(f"a row of its lists or maps has more than {NESTED_BYTES} bytes") from None
                 else:
@@ -190,7 +194,7 @@ class _Run:
         self._measure(rows, known)
         rows = min(rows, self._bounds.rows(known))
         nested = self._bounds.nested_bytes()
-        careful = self._walked and nested > NESTED_BYTES
+        careful = self._scanned and nested > NESTED_BYTES
         if careful:
             whole = sum(self._reader.metadata.row_group(group).num_rows for group in self._groups)
             rows = min(rows, max(1, whole * NESTED_BYTES // (2 * nested)))
@@ -198,7 +202,7 @@ class _Run:
         with self._file(indexed, rows, careful) as (file, guard):
             texts: list[int] | None = None
             for batch in file.iter_batches(batch_size=rows, **self._options):
-                texts = with_text(batch.schema) if texts is None else texts
+                texts = text_columns(batch.schema) if texts is None else texts
                 check_text(batch, texts)
                 if guard is not None:
                     guard.next_batch()
@@ -218,7 +222,7 @@ class _Run:
     ) -> Iterator[tuple[pq.ParquetFile, GuardedFile | None]]:
         reader = self._reader
         names = indexed | reader._dictionaries
-        if self._walked and not careful:
+        if self._scanned and not careful:
             if not names:
                 yield reader._plain, None
                 return
@@ -230,20 +234,20 @@ class _Run:
         guard = guarded(reader._source)
         options = _options() | ({"buffer_size": CAREFUL_BYTES} if careful else {})
         with pq.ParquetFile(guard, metadata=reader.metadata, read_dictionary=list(names), **options) as file:
-            unseen = [chunk.unseen(longest=chunk.longest) for chunk in self._bounds.chunks]
-            guard.watch(Bounds(unseen), rows, indexed)
+            fresh = [chunk.without_pages(longest=chunk.longest) for chunk in self._bounds.chunks]
+            guard.watch(Bounds(fresh), rows, indexed)
             yield file, guard
 
-    def _walk(self, read: Read) -> None:
+    def _scan_pages(self, read: Read) -> None:
         """Look at the headers of all pages."""
-        self._walked = True
-        self._bounds = Bounds([chunk.unseen() for chunk in self._bounds.chunks])
+        self._scanned = True
+        self._bounds = Bounds([chunk.without_pages() for chunk in self._bounds.chunks])
         for chunk in self._bounds.chunks:
             if not chunk.small:
                 for page in pages(read, chunk.start, chunk.end, chunk.values):
                     chunk.add(page)
 
-    def _peek(self, read: Read) -> None:
+    def _scan_first_pages(self, read: Read) -> None:
         """Look at the first headers of columns of strings: whether there is a dictionary, and whether it is used."""
         for chunk in self._bounds.chunks:
             if chunk.leaf.strings:
@@ -256,7 +260,7 @@ class _Run:
         Reading dictionaries is slow where not all strings are in them, or where most strings are different. But how long a string is
         that comes again and again is known only from the dictionary.
         """
-        found, others = dict[str, list[Chunk]](), set[str]()
+        found, others = dict[str, list[ColumnChunk]](), set[str]()
         for chunk in self._bounds.chunks:
             if chunk.leaf.path in self._reader.texts and chunk.values:
                 if chunk.is_indexed:
@@ -266,7 +270,7 @@ class _Run:
         names, room = set[str](), DIRECT_BYTES
         for name in found.keys() - others:
             most = max(chunk.value_bytes for chunk in found[name]) * min(rows, sum(each.values for each in found[name]))
-            if not self._walked or most > room or any(map(_repeats, found[name])):
+            if not self._scanned or most > room or any(map(_repeats, found[name])):
                 names.add(name)
             else:
                 room -= most
@@ -281,13 +285,13 @@ class _Run:
                 with contextlib.suppress(BoundsExceededError):
                     chunk.longest = self._longest(chunk)
 
-    def _longest(self, chunk: Chunk) -> int | None:
+    def _longest(self, chunk: ColumnChunk) -> int | None:
         """Bytes of the longest value of a chunk's dictionary."""
         path = chunk.leaf.path
         guard = guarded(self._reader._source)
         options = _options() | {"buffer_size": CAREFUL_BYTES}
         with pq.ParquetFile(guard, metadata=self._reader.metadata, read_dictionary=[path], **options) as file:
-            guard.watch(Bounds([chunk.unseen(longest=0)]), 1, [path])
+            guard.watch(Bounds([chunk.without_pages(longest=0)]), 1, [path])
             rows = LOOK_ROWS if chunk.leaf.nested else 1
             for batch in file.iter_batches(rows, row_groups=[chunk.group], columns=[path], use_threads=False):
                 dictionary = _dictionary(batch.column(0)) if batch.num_columns == 1 else None
@@ -339,12 +343,12 @@ def _footer(source: Any) -> int:
     return length
 
 
-def _layout(source: Any, length: int) -> list[Place]:
+def _layout(source: Any, length: int) -> list[ChunkLocation]:
     """Where its columns are. pyarrow's way to what the footer says of a column ends the process where that is damaged (seen in 26.0)."""
     return chunks(source.read_at(length, source.size() - 8 - length))
 
 
-def _is_small(place: Place, leaf: Leaf) -> bool:
+def _is_small(place: ChunkLocation, leaf: Leaf) -> bool:
     """Whether pages of a column need no look: no codec makes much of so few bytes."""
     ratio = _RATIOS.get(place.codec)
     return (
@@ -365,14 +369,14 @@ def _read(source: Any) -> Read:
     return lambda at, count: source.read_at(count, at)
 
 
-def _repeats(chunk: Chunk) -> bool:
+def _repeats(chunk: ColumnChunk) -> bool:
     """Whether its strings come again so often that decoding a dictionary's is faster than decoding each."""
     return chunk.dictionary is not None and chunk.values >= max(REPEATING_ROWS, 16 * chunk.dictionary.values)
 
 
-def _can_be_measured(chunk: Chunk) -> bool:
+def _can_be_measured(chunk: ColumnChunk) -> bool:
     """Whether what is read first of a chunk is from its dictionary."""
-    if not chunk.begins_indexed or chunk.leaf.ambiguous:
+    if not chunk.starts_indexed or chunk.leaf.ambiguous:
         return False
     return not chunk.leaf.nested or (not chunk.plain and chunk.numbers_bytes <= NESTED_BYTES)
 

@@ -14,7 +14,7 @@ from cdfd.errors import DataError
 HINT = "Whoever wrote the file put other bytes into a column of text: write it again, or make the column binary"
 
 
-def with_text(schema: pa.Schema) -> list[int]:
+def text_columns(schema: pa.Schema) -> list[int]:
     """Columns that have text or decimals, at whatever depth."""
     return [place for place, field in enumerate(schema) if _has_text(field.type)]
 

@@ -176,7 +176,7 @@ class TxnLog:
             entry = await self.log.entry(version)
             if entry.commit.size:
                 return entry
-            return await self.log.entry(version) if await self.log.is_followed(version) else None
+            return await self.log.entry(version) if await self.log.has_successor(version) else None
         except NotFoundError:
             return None
 

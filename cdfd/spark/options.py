@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 
 from cdfd.changes.plan import Changes
 from cdfd.errors import ConfigError
-from cdfd.tail.bounds import Bound, parsed
+from cdfd.tail.bounds import Bound, parse_bound
 
 STORAGE = "storage."
 """What options for the table's store begin with: `storage.endpoint_url`."""
@@ -139,7 +139,7 @@ def _version(name: str, text: str) -> Bound:
 def _moment(name: str, text: str) -> datetime | timedelta:
     """A time as delta-spark takes it, `2026-01-01`, `2026-01-01 12:30:00`, with a zone or in UTC; or as `cdfd tail` takes it."""
     try:
-        found = parsed(text)
+        found = parse_bound(text)
     except ConfigError:
         found = ""
     if isinstance(found, datetime | timedelta):

@@ -21,8 +21,8 @@ from cdfd.spark.reading import execution_of
 from cdfd.spark.target import Target
 from cdfd.tables.table import Table
 from cdfd.tail.clock import SystemClock
-from cdfd.tail.history import ends_before, other_history
-from cdfd.tail.start import beginning
+from cdfd.tail.history import replaced_error, truncated_error
+from cdfd.tail.start import start_position
 from cdfd.tail.tailer import Tailer
 
 
@@ -100,9 +100,9 @@ class StreamPlanner:
         """Where a stream begins that has no checkpoint.
 
         Raises:
-            CdfdError: as `tail.start.beginning` says.
+            CdfdError: as `tail.start.start_position` says.
         """
-        found = await beginning(
+        found = await start_position(
             self.table.log, "snapshot" if self.options.start is None else self.options.start, SystemClock().now_ms()
         )
         phase: Phase = "snapshot" if found.snapshot else "stream"
@@ -166,7 +166,7 @@ class StreamPlanner:
         """Refuse the last version of a micro-batch that was planned before, of a table that is another one now."""
         known = version.digest is not None and end.digest is not None
         if known and version.plan.version == end.basis and version.digest != end.digest:
-            raise other_history(end.basis, self.table.uri)
+            raise replaced_error(end.basis, self.table.uri)
 
     def _within(self, version: Version, start: Position, end: int) -> Position:
         """The position before scan number `end` of a version that is read from `start` on."""
@@ -196,7 +196,7 @@ class StreamPlanner:
         newest = await self.table.log.latest_version()
         if newest < at.version - 1:
             await tailer.check_table()
-            raise ends_before(newest, at.version - 1, self.table.uri)
+            raise truncated_error(newest, at.version - 1, self.table.uri)
         if newest < at.version:
             await tailer.confirm()
         return newest

@@ -15,7 +15,7 @@ from cdfd.errors import ConfigError
 from cdfd.spark.columns import CHANGE_FIELDS, ForSpark, chosen_names, spark_schema
 from cdfd.spark.options import SourceOptions
 from cdfd.tables.table import Table
-from cdfd.tail.start import check_there, state_version
+from cdfd.tail.start import check_version_exists, state_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,5 +115,5 @@ async def _ending(table: Table, options: SourceOptions) -> Header:
     newest = await table.log.header()
     last = newest.version if options.end is None else await state_version(table.log, options.end)
     assert last is not None
-    await check_there(table.log, last, newest.version)
+    await check_version_exists(table.log, last, newest.version)
     return newest if last == newest.version else await table.log.header(last)

@@ -28,7 +28,7 @@ _FOLDER: int = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXE
 _LINKED = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
 
 
-class Beneath:
+class ConfinedRoot:
     """What is below a root.
 
     Args:
@@ -41,21 +41,21 @@ class Beneath:
         self.allowed = tuple(allowed)
 
     @contextmanager
-    def folder(self, path: str, wanted: str = "") -> Iterator[int]:
-        """A descriptor of the folder at `path`, good as `dir_fd`; the root is the empty path. Errors name the path that is `wanted` in it."""
-        descriptor = self._folder(path, wanted)
+    def folder(self, path: str, requested: str = "") -> Iterator[int]:
+        """A descriptor of the folder at `path`, good as `dir_fd`; the root is the empty path. Errors name the path `requested`."""
+        descriptor = self._folder(path, requested)
         try:
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def _folder(self, path: str, wanted: str) -> int:
+    def _folder(self, path: str, requested: str) -> int:
         try:
             return _descend(self.root, path)
         except OSError as error:
             if error.errno not in _LINKED:
                 raise
-        return _descend(*self._behind(path, wanted))
+        return _descend(*self._resolve_link(path, requested))
 
     def open(self, path: str, flags: int) -> int:
         """A descriptor of the file at `path`."""
@@ -72,7 +72,7 @@ class Beneath:
         except OSError as error:
             if error.errno not in _LINKED:
                 raise
-        root, inside = self._behind(path)
+        root, inside = self._resolve_link(path)
         below = _descend(root, os.path.dirname(inside))
         try:
             return os.open(os.path.basename(inside), flags | os.O_NOFOLLOW, dir_fd=below)
@@ -84,7 +84,7 @@ class Beneath:
         found = os.stat(os.path.basename(path), dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISLNK(found.st_mode):
             return found
-        root, inside = self._behind(path)
+        root, inside = self._resolve_link(path)
         below = _descend(root, os.path.dirname(inside))
         try:
             found = os.stat(os.path.basename(inside), dir_fd=below, follow_symlinks=False)
@@ -102,9 +102,9 @@ class Beneath:
         except OSError as error:
             if error.errno not in _LINKED:
                 raise
-            _make(*self._behind(path), mode=mode, sync=sync)
+            _make(*self._resolve_link(path), mode=mode, sync=sync)
 
-    def _behind(self, path: str, wanted: str = "") -> tuple[str, str]:
+    def _resolve_link(self, path: str, requested: str = "") -> tuple[str, str]:
         """Where `path` really is: a root without links, and the path in it. Whether it is there, the next walk will tell."""
         target = os.path.realpath(os.path.join(self.root, path))
         for place in map(os.path.realpath, (self.root, *self.allowed)):
@@ -112,7 +112,7 @@ class Beneath:
                 return place, target[len(place) :].lstrip("/")
         raise PathError(
             f"a symbolic link leads out of the table, to {target}",
-            path=wanted or path,
+            path=requested or path,
             hint="If that is meant, add the place to `allowed_roots`",
         )
 

@@ -24,9 +24,9 @@ from cdfd.storage.durable import is_temporary, temporary_name
 
 T = TypeVar("T")
 
-WHOLE = 4 << 20
+WHOLE_OBJECT_BYTES = 4 << 20
 """Bytes up to which an object is read in one go."""
-EXCLUSIVE = frozenset({"memory", "file", "local", "gs", "gcs", "abfs", "abfss", "az"})
+EXCLUSIVE_PROTOCOLS = frozenset({"memory", "file", "local", "gs", "gcs", "abfs", "abfss", "az"})
 """Protocols of file systems whose `pipe_file(mode="create")` leaves what is there as it is, whoever else writes. fsspec's own default looks
 first and writes then: two writers may both succeed. gcsfs asks for generation 0, adlfs for `overwrite=False`, which the stores decide."""
 
@@ -50,9 +50,9 @@ class FsspecStorage:
         self._root = root.rstrip("/")
         self._uri = uri.rstrip("/")
         protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
-        self._exclusive = bool(protocols & EXCLUSIVE)
+        self._exclusive = bool(protocols & EXCLUSIVE_PROTOCOLS)
         self._local = bool(protocols & {"file", "local"})
-        self._tried = False
+        self._verified_exclusive = False
         self._memory = "memory" in protocols
         self.remote = not (self._local or self._memory)
 
@@ -94,12 +94,12 @@ class FsspecStorage:
         if not self._exclusive:
             raise _unconditional(path)
         await self._run("write", path, lambda: self._create(path, data))
-        if not self._tried:
+        if not self._verified_exclusive:
             # An object that is there is refused, by a store that has the condition.
             with contextlib.suppress(ExistsError):
                 await self._run("write", path, lambda: self._create(path, data))
                 raise _unconditional(path)
-            self._tried = True
+            self._verified_exclusive = True
 
     async def put(self, path: str, data: bytes) -> None:
         """Create or replace an object; see the port."""
@@ -130,7 +130,7 @@ class FsspecStorage:
         check_path(path)
         with _translated("read", path):
             known = self._stat(path).size
-            if self._memory or known <= WHOLE:
+            if self._memory or known <= WHOLE_OBJECT_BYTES:
                 return pa.BufferReader(self._bytes(path, 0, known))
             return pa.PythonFile(self._system.open(self._key(path), "rb"), "r")
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, is_same
-from cdfd.storage.confined import Beneath
+from cdfd.storage.confined import ConfinedRoot
 from cdfd.storage.durable import create, explain, is_temporary, replace
 
 # O_NONBLOCK: opening a FIFO that somebody put into the table must not hang.
@@ -67,7 +67,7 @@ class LocalStorage:
         except UnicodeEncodeError:
             raise PathError("the storage root is not a path of this system", path=ascii(self._uri)[1:-1]) from None
         self._root = os.path.abspath(self._uri)
-        self._beneath = Beneath(self._root, allowed)
+        self._confined = ConfinedRoot(self._root, allowed)
         self._sync = sync
         self._page = page
         self._mode = mode
@@ -100,9 +100,9 @@ class LocalStorage:
         """Files of a folder; see the port. The folder's matching names are held at once, their stats by page."""
         check_prefix(prefix)
         folder = prefix[: prefix.rfind("/") + 1]
-        names = await asyncio.to_thread(self._names, folder, prefix, start_after)
+        names = await asyncio.to_thread(self._matching_names, folder, prefix, start_after)
         for at in range(0, len(names), self._page):
-            for found in await asyncio.to_thread(self._stats, folder, names[at : at + self._page]):
+            for found in await asyncio.to_thread(self._stat_page, folder, names[at : at + self._page]):
                 yield found
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
@@ -141,7 +141,7 @@ class LocalStorage:
 
     def _open(self, path: str) -> int:
         check_path(path)
-        return _regular(self._beneath.open(path, _OPEN), path)
+        return _regular(self._confined.open(path, _OPEN), path)
 
     def _read(self, path: str, start: int, length: int | None) -> tuple[bytes, Stat]:
         with _translated("read", path):
@@ -162,11 +162,11 @@ class LocalStorage:
 
     def _read_folder(self, folder: str, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         found: list[tuple[bytes, Stat]] = []
-        with suppress(StorageError), _translated("read", folder), self._beneath.folder(folder, paths[0]) as descriptor:
+        with suppress(StorageError), _translated("read", folder), self._confined.folder(folder, paths[0]) as descriptor:
             with suppress(StorageError):
                 for path in paths:
                     with _translated("read", path):
-                        file = _regular(self._beneath.open_in(descriptor, path, _OPEN), path)
+                        file = _regular(self._confined.open_in(descriptor, path, _OPEN), path)
                         data, stat = _content(file, path, 0, length + 1)
                     if stat.size > length or len(data) != stat.size:
                         break
@@ -180,14 +180,14 @@ class LocalStorage:
                 return found[:number]
         return found
 
-    def _names(self, folder: str, prefix: str, start_after: str) -> Sequence[str]:
+    def _matching_names(self, folder: str, prefix: str, start_after: str) -> Sequence[str]:
         beginning = prefix[len(folder) :]
         with _translated("list", folder):
             try:
-                with self._beneath.folder(folder) as below:
+                with self._confined.folder(folder) as below:
                     names = [
                         entry.name
-                        for entry in _scanned(below)
+                        for entry in _entries(below)
                         if entry.name.startswith(beginning)
                         and folder + entry.name > start_after
                         and not entry.is_dir(follow_symlinks=False)
@@ -199,14 +199,14 @@ class LocalStorage:
         # The order of code points is the order of UTF-8 bytes.
         return sorted(names)
 
-    def _stats(self, folder: str, names: Sequence[str]) -> Sequence[Stat]:
+    def _stat_page(self, folder: str, names: Sequence[str]) -> Sequence[Stat]:
         page = []
-        with suppress(NotFoundError), _translated("list", folder), self._beneath.folder(folder) as below:
+        with suppress(NotFoundError), _translated("list", folder), self._confined.folder(folder) as below:
             for name in names:
                 path = folder + name
                 with _translated("list", path), suppress(FileNotFoundError):  # removed since, or a link to nothing
                     try:
-                        found = self._beneath.stat_in(below, path)
+                        found = self._confined.stat_in(below, path)
                     except PathError:
                         # Raised for what is read: a link that nobody asks for is no reason to stop.
                         page.append(_as_stat(path, os.stat(name, dir_fd=below, follow_symlinks=False)))
@@ -216,12 +216,12 @@ class LocalStorage:
         return page
 
     def _stat(self, path: str) -> Stat:
-        with _translated("stat", path), self._beneath.folder(os.path.dirname(path), path) as folder:
+        with _translated("stat", path), self._confined.folder(os.path.dirname(path), path) as folder:
             return self._stat_in(folder, path)
 
     def _stat_in(self, folder: int, path: str) -> Stat:
         with _translated("stat", path):
-            found = self._beneath.stat_in(folder, path)
+            found = self._confined.stat_in(folder, path)
             _require_file(found, path)
             return _as_stat(path, found)
 
@@ -229,7 +229,7 @@ class LocalStorage:
         check_path(path)
         name = os.path.basename(path)
         try:
-            with self._beneath.folder(os.path.dirname(path), path) as folder:
+            with self._confined.folder(os.path.dirname(path), path) as folder:
                 if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
                     os.unlink(name, dir_fd=folder)
         except (FileNotFoundError, NotADirectoryError):
@@ -242,13 +242,13 @@ class LocalStorage:
         above, name = os.path.split(path)
         try:
             try:
-                with self._beneath.folder(above, path) as folder:
+                with self._confined.folder(above, path) as folder:
                     write(folder, name, data, mode=self._mode, sync=self._sync)
             except FileNotFoundError:
                 # Who may read a folder's files may search the folder: 0o640 -> 0o750.
                 searched = self._mode | 0o100 | (self._mode & 0o444) >> 2
-                self._beneath.make(above, mode=searched, sync=self._sync)
-                with self._beneath.folder(above, path) as folder:
+                self._confined.make(above, mode=searched, sync=self._sync)
+                with self._confined.folder(above, path) as folder:
                     write(folder, name, data, mode=self._mode, sync=self._sync)
         except FileExistsError as error:
             raise ExistsError("there is an object with that name already", path=path) from error
@@ -287,7 +287,7 @@ def _columns(descriptor: int) -> pa.NativeFile:
         os.close(descriptor)
 
 
-def _scanned(folder: int) -> Iterator[os.DirEntry[str]]:
+def _entries(folder: int) -> Iterator[os.DirEntry[str]]:
     descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         with os.scandir(descriptor) as entries:
@@ -340,5 +340,7 @@ def _translated(doing: str, path: str) -> Iterator[None]:
 
 
 def _storage_error(doing: str, path: str, error: OSError) -> StorageError:
-    told = explain(error)
-    return StorageError(f"cannot {doing}: {told.reason}", path=path, hint=told.hint, retriable=told.retriable)
+    explained = explain(error)
+    return StorageError(
+        f"cannot {doing}: {explained.reason}", path=path, hint=explained.hint, retriable=explained.retriable
+    )

@@ -119,7 +119,7 @@ OPENERS: dict[str, Opener] = {
 }
 
 
-def found_instead(place: str) -> str | None:
+def describe_non_table(place: str) -> str | None:
     """What is at a local place where a table is expected and has no log yet, for people. None where there is nothing."""
     if os.path.isfile(place):
         return "that is a file, and a Delta table is a folder"

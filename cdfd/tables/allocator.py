@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 
-def prefer_small() -> None:
+def prefer_jemalloc() -> None:
     """Use jemalloc where Arrow has it and nobody chose another (`ARROW_DEFAULT_MEMORY_POOL`).
 
     Arrow's default, mimalloc, keeps three times what is in use when batches are made in some threads and freed in others: 290 MB resident

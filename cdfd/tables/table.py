@@ -16,7 +16,7 @@ from cdfd.errors import ConfigError
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import open_table
 from cdfd.tail.clock import Clock, SystemClock
-from cdfd.tail.file_events import Arrivals
+from cdfd.tail.file_events import FileEvents
 from cdfd.tail.log import DeltaLog
 from cdfd.tail.notifications import Notifications
 from cdfd.tail.tailer import Tailer
@@ -79,7 +79,7 @@ class Table:
         clock: Clock | None = None,
         interval: float = POLL_SECONDS,
         max_interval: float = MAX_POLL_SECONDS,
-        arrivals: Arrivals | None = None,
+        file_events: FileEvents | None = None,
         notifications: Notifications | None = None,
         *,
         replacements: bool = False,
@@ -94,7 +94,7 @@ class Table:
             replacements: as `Tailer` says.
         """
         time = clock or SystemClock()
-        with Arrivals() if arrivals is None else nullcontext(arrivals) as shared:
+        with FileEvents() if file_events is None else nullcontext(file_events) as shared:
             watch: Watch
             storage = self.log.storage
             if isinstance(storage, LocalStorage):

@@ -33,7 +33,7 @@ _LENGTHS = {name: length for length, names in _UNITS.items() for name in names}
 _LONGEST = timedelta(days=36_525)
 
 
-def parsed(given: Start | timedelta) -> Bound:
+def parse_bound(given: Start | timedelta) -> Bound:
     """What a bound means; one that is parsed stays as it is.
 
     `now` is `latest`. Times without a zone are UTC, and a date is its midnight.

@@ -34,16 +34,16 @@ SIDECARS = f"{paths.LOG}/_sidecars"
 BATCH_ROWS = 65_536
 STATE_ROWS = 16_384
 """Rows to look through at once for the few that are not files; often they are the first."""
-HELD_BYTES = 256 << 20
+MEMORY_BYTES = 256 << 20
 """Bytes that the rows of a checkpoint of any size may take in memory."""
-HELD_RATIO = 64
+MEMORY_RATIO = 64
 """Bytes that they may take besides, for each byte of its files. Paths and statistics compress to a tenth."""
 ROW_BYTES = 1024
 """What a row takes that becomes objects, beside its text."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _RowColumns:
     """Which parts of the file rows to read."""
 
     partitioned: bool
@@ -54,33 +54,33 @@ class _Wanted:
 
 
 @dataclass(slots=True)
-class _Held:
-    """What is held of a checkpoint is bounded by what its files can honestly hold: all of it stays in memory."""
+class _MemoryBudget:
+    """What is budget of a checkpoint is bounded by what its files can honestly hold: all of it stays in memory."""
 
-    room: int = HELD_BYTES
+    left: int = MEMORY_BYTES
 
     def allow(self, file: ParquetReader) -> None:
         """One more file is read."""
-        self.room += HELD_RATIO * file.size
+        self.left += MEMORY_RATIO * file.size
 
-    def take(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """So many bytes more. LogError where they are too many."""
-        self.room -= size
-        if self.room < 0:
+        self.left -= size
+        if self.left < 0:
             raise LogError(
-                f"its rows take more than {HELD_BYTES} bytes, and more than {HELD_RATIO} times the size of its files"
+                f"its rows take more than {MEMORY_BYTES} bytes, and more than {MEMORY_RATIO} times the size of its files"
             )
 
 
 @dataclass(slots=True)
-class _Rows:
+class _FileRows:
     adds: list[pa.RecordBatch] = field(default_factory=list)
     removes: list[pa.RecordBatch] = field(default_factory=list)
-    held: _Held = field(default_factory=_Held)
+    budget: _MemoryBudget = field(default_factory=_MemoryBudget)
 
     def add(self, rows: list[pa.RecordBatch], batch: pa.RecordBatch) -> None:
         """To one of the two."""
-        self.held.take(batch.nbytes)
+        self.budget.reserve(batch.nbytes)
         rows.append(batch)
 
 
@@ -113,60 +113,60 @@ async def read_snapshot(
     """
     state = await read_state(storage, checkpoint)
     header = PartialHeader(checkpoint.version).before(state.protocol, state.metadata, checkpoint.path).finish()
-    wanted = _Wanted(
+    columns = _RowColumns(
         partitioned=bool(header.metadata.partition_columns),
         vectors=header.protocol.min_reader_version >= 3,
         stats=with_stats or with_counts,
         counts=with_counts and not with_stats,
         tombstones=with_tombstones,
     )
-    rows = await asyncio.to_thread(_read_rows, storage, checkpoint, state.sidecars, wanted)
+    rows = await asyncio.to_thread(_read_rows, storage, checkpoint, state.sidecars, columns)
     return _snapshot(header, state, rows)
 
 
-def _snapshot(header: Header, state: State, rows: _Rows) -> Snapshot:
+def _snapshot(header: Header, state: State, rows: _FileRows) -> Snapshot:
     base = Base(pa.Table.from_batches(rows.adds, FILES), pa.Table.from_batches(rows.removes, FILES))
     domains = {name: domain for name, domain in state.domains.items() if not domain.removed}
     return Snapshot(header, base, txns=immutables.Map(state.txns), domains=immutables.Map(domains))
 
 
 def _read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str]) -> State:
-    state, held = State(), _Held()
+    state, budget = State(), _MemoryBudget()
     for stat in checkpoint.files:
-        with _damage(stat.path):
+        with _errors_naming(stat.path):
             if stat.path.endswith(".json"):
                 checkpoints.from_commit(_read_json(storage, checkpoint.version, stat), state)
                 continue
             with _open(storage, stat.path, stat.size) as file:
-                held.allow(file)
+                budget.allow(file)
                 for name in names:
-                    _read_action(file, name, state, held)
+                    _read_action(file, name, state, budget)
     return state
 
 
-def _read_action(file: ParquetReader, name: str, state: State, held: _Held) -> None:
+def _read_action(file: ParquetReader, name: str, state: State, budget: _MemoryBudget) -> None:
     """All rows of an action that is no file; the only one, where there is one."""
     if not state.has(name):
         for group in _groups_with(file, name):
             for batch in file.batches([name], [group], rows=STATE_ROWS):
                 found = len(batch) - batch.column(0).null_count
-                held.take(found * ROW_BYTES + (batch.nbytes if found else 0))
+                budget.reserve(found * ROW_BYTES + (batch.nbytes if found else 0))
                 checkpoints.read_state(batch, state)
                 if state.has(name):
                     return
 
 
-def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar], wanted: _Wanted) -> _Rows:
-    rows = _Rows()
+def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar], columns: _RowColumns) -> _FileRows:
+    rows = _FileRows()
     for stat in checkpoint.files:
-        with _damage(stat.path):
+        with _errors_naming(stat.path):
             if stat.path.endswith(".json"):
-                manifest = _read_json(storage, checkpoint.version, stat, with_stats=wanted.stats)
+                manifest = _read_json(storage, checkpoint.version, stat, with_stats=columns.stats)
                 adds, removes = checkpoints.from_commit(manifest, State())
                 rows.adds.append(adds)
                 rows.removes.append(removes)
             else:
-                _read_file(storage, stat.path, stat.size, wanted, rows)
+                _read_file(storage, stat.path, stat.size, columns, rows)
     names = set[str]()
     for sidecar in sidecars:
         path = f"{SIDECARS}/{sidecar.path}"
@@ -174,25 +174,25 @@ def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar]
             # A name takes a few bytes, and reading its file again may take gigabytes.
             raise LogError("the checkpoint names a sidecar twice", path=path)
         names.add(sidecar.path)
-        with _damage(path):
-            _read_file(storage, path, sidecar.size_in_bytes, wanted, rows)
+        with _errors_naming(path):
+            _read_file(storage, path, sidecar.size_in_bytes, columns, rows)
     return rows
 
 
-def _read_file(storage: Storage, path: str, size: int, wanted: _Wanted, rows: _Rows) -> None:
+def _read_file(storage: Storage, path: str, size: int, columns: _RowColumns, rows: _FileRows) -> None:
     with _open(storage, path, size) as file:
         names = checkpoints.leaves(
             file.schema_arrow,
-            partitioned=wanted.partitioned,
-            vectors=wanted.vectors,
-            stats=wanted.stats,
-            tombstones=wanted.tombstones,
+            partitioned=columns.partitioned,
+            vectors=columns.vectors,
+            stats=columns.stats,
+            tombstones=columns.tombstones,
         )
-        rows.held.allow(file)
+        rows.budget.allow(file)
         for batch in _batches(file, names):
             adds = checkpoints.adds(batch)
-            rows.add(rows.adds, checkpoints.counted(adds) if wanted.counts else adds)
-            if wanted.tombstones:
+            rows.add(rows.adds, checkpoints.counted(adds) if columns.counts else adds)
+            if columns.tombstones:
                 rows.add(rows.removes, checkpoints.removes(batch))
 
 
@@ -228,7 +228,7 @@ def _batches(file: ParquetReader, columns: list[str]) -> Iterator[pa.RecordBatch
 
 
 @contextlib.contextmanager
-def _damage(path: str) -> Iterator[None]:
+def _errors_naming(path: str) -> Iterator[None]:
     """What goes wrong with a checkpoint's file, as an error that names it."""
     hint = "Remove the damaged checkpoint, where older log entries are still there, or write a new one"
     try:

@@ -1,10 +1,10 @@
-"""File names that appear in folders or vanish from them, as told by the operating system through watchdog.
+"""File-system events: names that appear in folders or vanish from them, from the operating system through watchdog.
 
-Measured on Linux with watchdog 4.0, 6.0 and 7.1, from a log entry's appearance to the event loop (p50): 0.3 ms for
-every way of creating one (write in place, link, rename inside the folder, rename into it). Watchdog's own event masks
-ask for IN_MOVED_FROM too, and hold such an event for 0.5 s, together with all events behind it, to pair it with the
-IN_MOVED_TO of the same rename: one temporary file that leaves the folder delays the next commit by 0.5 s. Hence a mask
-of our own.
+Measured on Linux with watchdog 4.0, 6.0 and 7.1, from a log entry's creation to the event loop (p50): 0.3 ms for every way of creating one
+(write in place, link, rename inside the folder, rename into it).
+
+This module has an event mask of its own. Watchdog's masks include IN_MOVED_FROM. Watchdog delays such an event, and all later ones, by 0.5 s,
+to pair it with the IN_MOVED_TO of the same rename. So a temporary file that leaves the folder would delay the next commit by 0.5 s.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if sys.platform == "linux":
     from watchdog.observers.inotify import InotifyEmitter, InotifyObserver
     from watchdog.observers.inotify_c import InotifyConstants
 
-    # A table that is replaced loses entries. A file written in place is complete when it is closed; a linked one is created and never closed.
+    # Deletions matter because a table that is replaced loses entries. A file that is written in place is complete once it is closed. A linked
+    # file is created and never closed.
     _MASK = cast(
         "Mask",
         InotifyConstants.IN_CREATE
@@ -53,42 +54,42 @@ else:
 class Subscription:
     """One listener of one folder."""
 
-    def __init__(self, folder: _Folder, concerns: Callable[[str], bool], happened: asyncio.Event) -> None:
+    def __init__(self, folder: _Folder, accepts: Callable[[str], bool], changed: asyncio.Event) -> None:
         self._folder = folder
-        self._concerns = concerns
-        self._happened = happened
+        self._accepts = accepts
+        self._changed = changed
         self._loop = asyncio.get_running_loop()
 
     @property
     def alive(self) -> bool:
-        """Whether the folder is still watched; not so once it was removed."""
-        return not self._folder.gone
+        """Whether the folder is still watched. A removed folder is not."""
+        return not self._folder.removed
 
     def close(self) -> None:
         """Stop listening."""
         self._folder.leave(self)
 
-    def tell(self, name: str | None) -> None:
+    def notify(self, name: str | None) -> None:
         """Set the event in its loop if the name is of interest; None for the folder itself. From any thread."""
-        # An event that is set already is seen by a look that has yet to come.
-        if self._happened.is_set() or not (name is None or self._concerns(name)):
+        # If the event is set, the waiter has yet to handle it, and will see this change too.
+        if self._changed.is_set() or not (name is None or self._accepts(name)):
             return
         try:
-            self._loop.call_soon_threadsafe(self._happened.set)
+            self._loop.call_soon_threadsafe(self._changed.set)
         except RuntimeError:
-            # The loop is closed: nobody is left to be told. Raising would end the thread that tells the others.
+            # The loop is closed, so nothing waits for the event. Raising would end watchdog's thread for all other listeners.
             return
 
 
 class _Folder(FileSystemEventHandler):
-    """A watched folder and who listens to it."""
+    """A watched folder and its listeners."""
 
     watch: ObservedWatch
 
     def __init__(self, path: str, identity: tuple[int, int], leave: Callable[[_Folder, Subscription], None]) -> None:
         self.path = path
         self.identity = identity
-        self.gone = False
+        self.removed = False
         self.listeners: frozenset[Subscription] = frozenset()
         self._leave = leave
 
@@ -100,13 +101,13 @@ class _Folder(FileSystemEventHandler):
         if path == self.path:
             if not isinstance(event, DirDeletedEvent):
                 return  # "the folder was modified": every event on a file comes with one
-            self.gone = True
-        name = None if self.gone else os.path.basename(path)
+            self.removed = True
+        name = None if self.removed else os.path.basename(path)
         for listener in self.listeners:
-            listener.tell(name)
+            listener.notify(name)
 
 
-class Arrivals:
+class FileEvents:
     """Watches folders for any number of listeners, with one inotify instance (watchdog 7) and few threads.
 
     Threads start with the first subscription and are gone when `close` returns. Use it as a context manager.
@@ -117,8 +118,8 @@ class Arrivals:
         self._folders: dict[str, _Folder] = {}
         self._lock = Lock()
 
-    def subscribe(self, path: str, concerns: Callable[[str], bool], happened: asyncio.Event) -> Subscription:
-        """Set `happened` (of the running loop) whenever a name that `concerns` accepts may have appeared in `path`, or vanished.
+    def subscribe(self, path: str, accepts: Callable[[str], bool], changed: asyncio.Event) -> Subscription:
+        """Set `changed` (of the running loop) whenever a name that `accepts` accepts may have appeared in `path`, or vanished.
 
         `path` is an existing folder without symbolic links on the way. `OSError` where the system refuses: ENOSPC
         and EMFILE are inotify's limits.
@@ -129,24 +130,24 @@ class Arrivals:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         with self._lock:
             folder = self._folders.get(path)
-            if folder is None or folder.gone or folder.identity != (found.st_dev, found.st_ino):
+            if folder is None or folder.removed or folder.identity != (found.st_dev, found.st_ino):
                 folder = self._open(path, (found.st_dev, found.st_ino))
-            subscription = Subscription(folder, concerns, happened)
+            subscription = Subscription(folder, accepts, changed)
             folder.listeners |= {subscription}
             return subscription
 
     def close(self) -> None:
-        """Stop all threads and wait for their end. Listeners are told nothing any more."""
+        """Stop all threads and wait for their end. Listeners get no events after that."""
         with self._lock:
             observer, self._observer = self._observer, None
             for folder in self._folders.values():
-                folder.gone = True
+                folder.removed = True
             self._folders.clear()
         if observer is not None:
             observer.stop()
             observer.join()
 
-    def __enter__(self) -> Arrivals:
+    def __enter__(self) -> FileEvents:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -159,8 +160,8 @@ class Arrivals:
             self._observer = observer
         replaced = self._folders.pop(path, None)
         if replaced is not None:
-            # watchdog knows folders by path: as long as the old one is scheduled, the new one is not watched.
-            replaced.gone = True
+            # watchdog identifies folders by path: while the old one is scheduled, the new one is not watched.
+            replaced.removed = True
             self._observer.unschedule(replaced.watch)
         folder = _Folder(path, identity, self._leave)
         folder.watch = self._observer.schedule(folder, path)

@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-START_OVER = "Positions of the old table mean nothing in the new one; `cdfd progress reset` to start over"
+RESET_HINT = "Positions of the old table mean nothing in the new one; `cdfd progress reset` to start over"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class EntryFingerprint:
     """A log entry as it was read.
 
     Attributes:
         version: of the table.
         stat: what the file was.
-        digest: of its bytes; see `digested`.
+        digest: of its bytes; see `parse_and_digest`.
         file: path of a file that it adds or removes. None where it does neither, or nobody looked.
         applied: whether its actions were taken. The entry must not grow any more then.
     """
@@ -48,23 +48,23 @@ class Seen:
     applied: bool = False
 
     @classmethod
-    def of(cls, entry: LogEntry) -> Seen:
+    def of(cls, entry: LogEntry) -> EntryFingerprint:
         """An entry whose actions are taken."""
         named = entry.commit.adds or entry.commit.removes
         return cls(entry.commit.version, entry.stat, entry.digest, named[0].path if named else None, applied=True)
 
 
-def digested(parse: Callable[[bytes | Iterable[bytes]], T], data: bytes | Iterable[bytes]) -> tuple[T, str]:
+def parse_and_digest(parse: Callable[[bytes | Iterable[bytes]], T], data: bytes | Iterable[bytes]) -> tuple[T, str]:
     """What `parse` makes of the bytes of an entry, whole or in chunks, and their BLAKE2b hash: 16 bytes, as hexadecimal digits."""
     if isinstance(data, bytes):
         return parse(data), hashlib.blake2b(data, digest_size=16).hexdigest()
-    summed = hashlib.blake2b(digest_size=16)
-    made = parse(_summed(data, summed))
-    return made, summed.hexdigest()
+    hashed = hashlib.blake2b(digest_size=16)
+    made = parse(_hashing(data, hashed))
+    return made, hashed.hexdigest()
 
 
-def size_of(data: bytes | Iterable[bytes]) -> int:
-    """How many bytes there are: a `parse` for `digested`. It ends where `commit.parse` would: a sparse file may be of any size.
+def entry_size(data: bytes | Iterable[bytes]) -> int:
+    """How many bytes there are: a `parse` for `parse_and_digest`. It ends where `commit.parse` would: a sparse file may be of any size.
 
     Raises:
         LogError: a line that is too long for an action.
@@ -78,9 +78,9 @@ def size_of(data: bytes | Iterable[bytes]) -> int:
     return size
 
 
-def _summed(chunks: Iterable[bytes], summed: Any) -> Iterator[bytes]:
+def _hashing(chunks: Iterable[bytes], hashed: Any) -> Iterator[bytes]:
     for chunk in chunks:
-        summed.update(chunk)
+        hashed.update(chunk)
         yield chunk
 
 
@@ -89,7 +89,7 @@ class History:
 
     def __init__(self, log: DeltaLog) -> None:
         self._log = log
-        self._anchors: dict[int, Seen] = {}
+        self._anchors: dict[int, EntryFingerprint] = {}
         self._latest: LogEntry | None = None
         self._rewritten = False
         self.restarts = 0
@@ -100,18 +100,18 @@ class History:
         """Whether there is an entry that stands for what is read."""
         return bool(self._anchors)
 
-    def anchor(self, entry: Seen) -> None:
+    def anchor(self, entry: EntryFingerprint) -> None:
         """An entry was read that stands for what is read after it: the last one of a state, before the rest of the state is."""
         self._anchors.setdefault(entry.version, entry)
 
-    def saw(self, entry: LogEntry) -> None:
+    def record_read(self, entry: LogEntry) -> None:
         """An entry was read, after those before it."""
         if not self._anchors:
-            self.anchor(Seen.of(entry))
+            self.anchor(EntryFingerprint.of(entry))
         elif self._latest is None or entry.commit.version >= self._latest.commit.version:
             self._latest = entry
 
-    async def confirm(self, table_id: str | None = None, ahead: Sequence[Seen] = ()) -> bool:
+    async def confirm(self, table_id: str | None = None, ahead: Sequence[EntryFingerprint] = ()) -> bool:
         """Make sure that all that was read so far is of one log: one request, where nothing is amiss.
 
         Args:
@@ -129,34 +129,34 @@ class History:
         """
         latest = self._latest
         for anchor in sorted(self._anchors.values(), key=lambda seen: seen.version):
-            found = await self._again(anchor)
+            found = await self._recheck(anchor)
             if found is None:
-                await self._without(anchor, table_id)
+                await self._check_missing_anchor(anchor, table_id)
                 return False
             if found.digest != anchor.digest:
-                await self._compare(anchor, table_id)
+                await self._check_changed_anchor(anchor, table_id)
             if found.stat.identity != anchor.stat.identity:
                 await self._check_id(table_id, anchor.version)
                 if not self._rewritten:
                     self._rewritten = True
-                    self._move(found)
+                    self._restart(found)
                     return False
                 # In some mounted stores a file has another number at every look: the bytes are what there is to compare.
             else:
                 self._rewritten = False
             self._anchors[anchor.version] = found
-        if ahead and not await self._are_listed(ahead):
-            self._move(self._anchors[max(self._anchors)])
+        if ahead and not await self._are_unchanged(ahead):
+            self._restart(self._anchors[max(self._anchors)])
             return False
         if self._anchors:
             newest = self._anchors[max(self._anchors)]
             if latest is not None and latest.commit.version >= newest.version:
-                newest = Seen.of(latest)
+                newest = EntryFingerprint.of(latest)
                 self._latest = None if self._latest is latest else self._latest
             self._anchors = {newest.version: newest}
         return True
 
-    async def _are_listed(self, entries: Sequence[Seen]) -> bool:
+    async def _are_unchanged(self, entries: Sequence[EntryFingerprint]) -> bool:
         """Whether entries are as they were, all at one time."""
         wanted = {entry.version: entry.stat for entry in entries}
         async with contextlib.aclosing(self._log.list_names(f"{min(wanted):020d}")) as names:
@@ -176,40 +176,40 @@ class History:
             TableChangedError: it is another one, or the log ends before it.
         """
         try:
-            found = await self._log.seen(version)
+            found = await self._log.fingerprint(version)
         except NotFoundError:
             newest = max(await self._versions(), default=None)
             if newest is not None and newest < version:
                 await self._check_id(table_id, None)
-                raise ends_before(newest, version, self._table) from None
+                raise truncated_error(newest, version, self._table) from None
             return
         if found.digest != digest:
             await self._check_id(table_id, version)
-            raise other_history(version, self._table)
+            raise replaced_error(version, self._table)
 
     @property
     def _table(self) -> str:
         return self._log.storage.uri
 
-    def _move(self, anchor: Seen | None) -> None:
+    def _restart(self, anchor: EntryFingerprint | None) -> None:
         """What was read so far counts no more."""
         self._anchors, self._latest = {} if anchor is None else {anchor.version: anchor}, None
         self.restarts += 1
         self._log.forget()
 
-    async def _again(self, anchor: Seen) -> Seen | None:
+    async def _recheck(self, anchor: EntryFingerprint) -> EntryFingerprint | None:
         """The anchor as it is now; None where it is gone."""
         try:
             if anchor.stat.settled and anchor.stat.identity:
                 stat = await self._log.stat(anchor.version)
                 if stat.identity == anchor.stat.identity:
                     return anchor
-            found = await self._log.read_again(anchor.version)
+            found = await self._log.fingerprint_now(anchor.version)
         except NotFoundError:
-            return await self._still_empty(anchor)
+            return await self._recheck_empty(anchor)
         return replace(anchor, stat=found.stat, digest=found.digest)
 
-    async def _still_empty(self, anchor: Seen) -> Seen | None:
+    async def _recheck_empty(self, anchor: EntryFingerprint) -> EntryFingerprint | None:
         """An anchor without bytes, where it has none now; None of any other. Such an entry is a version without actions."""
         with contextlib.suppress(NotFoundError):
             stat = await self._log.stat(anchor.version)
@@ -217,9 +217,9 @@ class History:
                 return replace(anchor, stat=stat)
         return None
 
-    async def _compare(self, anchor: Seen, table_id: str | None) -> None:
+    async def _check_changed_anchor(self, anchor: EntryFingerprint, table_id: str | None) -> None:
         """The anchor's bytes are others: an error, but where they only became more before anybody took them for all."""
-        begun, rest = await self._log.split(anchor.version, anchor.stat.size)
+        begun, rest = await self._log.digest_prefix(anchor.version, anchor.stat.size)
         grown = begun == anchor.digest
         if grown and (not anchor.applied or not rest.strip()):
             return
@@ -231,22 +231,22 @@ class History:
                 version=anchor.version,
                 hint="Its writer leaves entries unfinished for longer than cdfd waits: what it added later is not delivered",
             )
-        raise other_history(anchor.version, self._table)
+        raise replaced_error(anchor.version, self._table)
 
-    async def _without(self, anchor: Seen, table_id: str | None) -> None:
+    async def _check_missing_anchor(self, anchor: EntryFingerprint, table_id: str | None) -> None:
         """The anchor is gone: an error, but where log clean-up removed it, and the log as it is now has its actions."""
         versions = await self._versions()
         if not versions:
-            raise deleted(table_id, self._table)
-        self._move(None)
+            raise deleted_error(table_id, self._table)
+        self._restart(None)
         await self._check_id(table_id, None)
         if versions[-1] < anchor.version:
-            raise ends_before(versions[-1], anchor.version, self._table)
+            raise truncated_error(versions[-1], anchor.version, self._table)
         if versions[0] > anchor.version + 1:
-            raise missing(anchor.version + 1, versions[0], versions[-1], self._table)
+            raise gap_error(anchor.version + 1, versions[0], versions[-1], self._table)
         if anchor.version in versions:
-            self._move(anchor)
-        elif versions[0] < anchor.version or not await self._has(anchor.file):
+            self._restart(anchor)
+        elif versions[0] < anchor.version or not await self._state_has_file(anchor.file):
             raise GapError(
                 f"version {anchor.version}, which was read, is not in the log any more, and nothing proves that what is there continues it",
                 table=self._table,
@@ -254,7 +254,7 @@ class History:
                 hint="Where log clean-up removed it, start again: cdfd goes on with the table of that id",
             )
 
-    async def _has(self, path: str | None) -> bool:
+    async def _state_has_file(self, path: str | None) -> bool:
         """Whether a file is in the table's state, removed or not. Names of files are unique: one version has added it, or removed it."""
         if path is None:
             return False
@@ -284,11 +284,11 @@ def check_id(known: str, found: str, version: int, table: str) -> None:
             f"the table was deleted and created anew, or replaced: its id was {known} and is {found} now",
             table=table,
             version=version,
-            hint=START_OVER,
+            hint=RESET_HINT,
         )
 
 
-def other_history(version: int, table: str) -> TableChangedError:
+def replaced_error(version: int, table: str) -> TableChangedError:
     """The id is the same, an entry that was read is another one."""
     return TableChangedError(
         f"the table was replaced by another one of the same id, a copy or an older state: version {version} is not the one that was read",
@@ -298,7 +298,7 @@ def other_history(version: int, table: str) -> TableChangedError:
     )
 
 
-def ends_before(newest: int, version: int, table: str) -> TableChangedError:
+def truncated_error(newest: int, version: int, table: str) -> TableChangedError:
     """The log does not reach as far as it did."""
     return TableChangedError(
         f"the log ends at version {newest} now, although version {version} was there",
@@ -308,7 +308,7 @@ def ends_before(newest: int, version: int, table: str) -> TableChangedError:
     )
 
 
-def missing(version: int, following: int, newest: int, table: str) -> GapError:
+def gap_error(version: int, following: int, newest: int, table: str) -> GapError:
     """The versions from `version` on, up to the one before `following`, are not there, although later ones are."""
     gap = f"version {version} is" if following <= version + 1 else f"versions {version} to {following - 1} are"
     return GapError(
@@ -319,7 +319,7 @@ def missing(version: int, following: int, newest: int, table: str) -> GapError:
     )
 
 
-def deleted(table_id: str | None, table: str) -> TableChangedError:
+def deleted_error(table_id: str | None, table: str) -> TableChangedError:
     """There is no log any more."""
     return TableChangedError(
         f"the table {table_id} was deleted" if table_id is not None else "the table was deleted",

@@ -26,8 +26,8 @@ from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CdfdError, GapError, LogError, NotFoundError, StorageError
 from cdfd.storage.base import Stat, Storage
 from cdfd.tail import checkpoint_files
-from cdfd.tail.entry_batches import Bulk, Listed
-from cdfd.tail.history import History, Seen, digested, size_of
+from cdfd.tail.entry_batches import EntryBatches, ListedEntries
+from cdfd.tail.history import EntryFingerprint, History, entry_size, parse_and_digest
 from cdfd.tail.segment import Segment, SegmentBuilder
 
 logger = logging.getLogger("cdfd.tail")
@@ -35,13 +35,13 @@ logger = logging.getLogger("cdfd.tail")
 T = TypeVar("T")
 SizeOf = Callable[[bytes | Iterable[bytes]], int]
 
-CHUNK = 16 << 20
+CHUNK_BYTES = 16 << 20
 """Bytes of a log entry to hold at once; larger entries are streamed."""
-AHEAD, AHEAD_BYTES = 16, 16 << 20
+READ_AHEAD_ENTRIES, READ_AHEAD_BYTES = 16, 16 << 20
 """Log entries to read ahead, and their bytes, at most."""
-KEPT_BYTES = 4 << 20
+CACHE_BYTES = 4 << 20
 """Bytes of remote log entries to keep that were read for a header."""
-INLINE = 64 << 10
+INLINE_BYTES = 64 << 10
 """Bytes of a log entry up to which parsing it takes less time than handing it to a thread."""
 
 
@@ -51,7 +51,7 @@ class NotATableError(LogError):
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A commit, its log file, and the hash of the file's bytes (`history.digested`)."""
+    """A commit, its log file, and the hash of the file's bytes (`history.parse_and_digest`)."""
 
     commit: Commit
     stat: Stat
@@ -64,7 +64,7 @@ class LogEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _ReadAhead:
     """Entries that were read one after the other: those that a listing showed are asked for ahead.
 
     After them nobody knows whether there are more. At the tip of a table there is one at a time, and a look at the next is one request; only
@@ -76,16 +76,16 @@ class _Row:
     next: range = range(0)
     """Versions to ask for now."""
 
-    def after(self, commit: Commit, newest: int) -> _Row:
+    def after(self, commit: Commit, newest: int) -> _ReadAhead:
         """With one more."""
         version = commit.version
         follows = version == self.last + 1
         length = self.length + 1 if follows and version > newest else 1
         guessed = 0 if length < 3 else 1 << min(length - 2, 8)
-        ahead = min(max(guessed, newest - version), AHEAD, AHEAD_BYTES // max(commit.size, 1))
+        ahead = min(max(guessed, newest - version), READ_AHEAD_ENTRIES, READ_AHEAD_BYTES // max(commit.size, 1))
         # Those up to the end of `next` were asked for already.
         first = max(version + 1, self.next.stop if follows else 0)
-        return _Row(version, length, range(first, max(first, version + 1 + ahead)))
+        return _ReadAhead(version, length, range(first, max(first, version + 1 + ahead)))
 
 
 class DeltaLog:
@@ -93,18 +93,18 @@ class DeltaLog:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self._bulk = Bulk(storage)
+        self._batches = EntryBatches(storage)
         self.history = History(self)
-        self._row = _Row()
-        self._asked = self._stale = 0
+        self._read_ahead = _ReadAhead()
+        self._prefetched_to = self._stale_to = 0
         """Versions before these were asked for ahead; and were when the log may have been another one."""
-        self._kept: dict[int, tuple[bytes, Stat]] = {}
-        self._kept_bytes = 0
+        self._cache: dict[int, tuple[bytes, Stat]] = {}
+        self._cache_bytes = 0
         self._newest = -1
         """The newest version that a listing showed."""
 
     @contextlib.contextmanager
-    def _named(self, version: int | None = None, path: str | None = None) -> Iterator[None]:
+    def _errors_naming(self, version: int | None = None, path: str | None = None) -> Iterator[None]:
         """Errors from within name the table, and the version and file where they do not know better."""
         try:
             yield
@@ -122,13 +122,13 @@ class DeltaLog:
         try:
             found = await self._entry(version, path, with_stats)
         except NotFoundError:
-            self._row = _Row()
-            self._bulk.forget()
+            self._read_ahead = _ReadAhead()
+            self._batches.clear()
             raise
-        self._passed(found)
+        self._entry_read(found)
         return found
 
-    async def following(self, version: int) -> LogEntry | None:
+    async def ready_entry(self, version: int) -> LogEntry | None:
         """The entry after one that was read, where it need not be waited for: it was read together with that one, or is in a remote store.
 
         Raises:
@@ -137,103 +137,103 @@ class DeltaLog:
         if self.storage.remote:
             return await self.entry(version)
         path = log_path(paths.commit_name(version))
-        found = await self._in_bulk(version, path, _parsing(version)) if self._bulk.holds(version) else None
+        found = await self._from_batch(version, path, _entry_parser(version)) if self._batches.has(version) else None
         if found is not None:
-            self._passed(found)
+            self._entry_read(found)
         return found
 
-    def ahead(self, version: int) -> bool:
+    def may_be_prefetched(self, version: int) -> bool:
         """Whether an entry may be, or may have been, read before it is asked for, and not together with the one before it."""
-        return self.storage.remote and (version in self._kept or self._stale <= version < self._asked)
+        return self.storage.remote and (version in self._cache or self._stale_to <= version < self._prefetched_to)
 
-    def _passed(self, found: LogEntry) -> None:
+    def _entry_read(self, found: LogEntry) -> None:
         """An entry was read; those that may follow it are asked for."""
         version = found.commit.version
-        self.history.saw(found)
+        self.history.record_read(found)
         if not self.storage.remote:
-            self._bulk.passed(version, found.commit.size)
+            self._batches.record_read(version, found.commit.size)
         else:
-            self._row = self._row.after(found.commit, self._newest)
-            for ahead in self._row.next:
-                self._asked = max(self._asked, ahead + 1)
-                if ahead not in self._kept:
+            self._read_ahead = self._read_ahead.after(found.commit, self._newest)
+            for ahead in self._read_ahead.next:
+                self._prefetched_to = max(self._prefetched_to, ahead + 1)
+                if ahead not in self._cache:
                     self.storage.prefetch(log_path(paths.commit_name(ahead)))
             if version >= self._newest:
-                self._kept.clear()
-                self._kept_bytes = 0
+                self._cache.clear()
+                self._cache_bytes = 0
 
     async def _entry(self, version: int, path: str, with_stats: bool) -> LogEntry:
-        with self._named(version, path):
-            parse = _parsing(version, with_stats=with_stats)
+        with self._errors_naming(version, path):
+            parse = _entry_parser(version, with_stats=with_stats)
             if self.storage.remote:
                 data, stat = await self._fetched(version, path)
-                commit, digest = await self._made(path, data, parse)
-            elif (at_once := await self._in_bulk(version, path, parse)) is not None:
+                commit, digest = await self._parse_data(path, data, parse)
+            elif (at_once := await self._from_batch(version, path, parse)) is not None:
                 return at_once
             else:
-                data, stat = await self.storage.fetch(path, CHUNK + 1)
-                commit, digest = await self._made(path, data, parse)
+                data, stat = await self.storage.fetch(path, CHUNK_BYTES + 1)
+                commit, digest = await self._parse_data(path, data, parse)
             now = stat
-            if not self.storage.remote or len(data) > CHUNK:
+            if not self.storage.remote or len(data) > CHUNK_BYTES:
                 # A file may still be written to: the later its size is looked at, the sooner that shows. Large ones are opened twice.
                 now = await self.storage.stat(path)
-            if commit.size != now.size or (len(data) > CHUNK and now.identity != stat.identity):
+            if commit.size != now.size or (len(data) > CHUNK_BYTES and now.identity != stat.identity):
                 raise LogError("the entry changed while it was read", retriable=True)
             return LogEntry(commit, stat, digest)
 
     async def _fetched(self, version: int, path: str) -> tuple[bytes, Stat]:
         """A remote entry's bytes, or of a large one the first, and its stat."""
-        if version in self._kept:
-            return self._kept.pop(version)
-        if version < self._stale:
+        if version in self._cache:
+            return self._cache.pop(version)
+        if version < self._stale_to:
             with contextlib.suppress(NotFoundError):
-                await self.storage.fetch(path, CHUNK + 1)
-        return await self.storage.fetch(path, CHUNK + 1)
+                await self.storage.fetch(path, CHUNK_BYTES + 1)
+        return await self.storage.fetch(path, CHUNK_BYTES + 1)
 
-    async def _in_bulk(
+    async def _from_batch(
         self, version: int, path: str, parse: Callable[[bytes | Iterable[bytes]], tuple[Commit, str]]
     ) -> LogEntry | None:
         """An entry that was read together with others; None of one that was not, or that was not whole then."""
-        held = await self._bulk.take(version)
+        held = await self._batches.pop(version)
         if held is None:
             return None
         data, stat = held
         with contextlib.suppress(LogError):
-            commit, digest = await self._made(path, data, parse)
+            commit, digest = await self._parse_data(path, data, parse)
             # An empty one may have had nothing written to it yet.
             if commit.size == stat.size != 0:
                 return LogEntry(commit, stat, digest)
-        self._bulk.forget()
+        self._batches.clear()
         return None
 
-    async def _parsed(self, path: str, parse: Callable[[bytes | Iterable[bytes]], T]) -> T:
+    async def _read_and_parse(self, path: str, parse: Callable[[bytes | Iterable[bytes]], T]) -> T:
         """What `parse` makes of a file's bytes: here where they are few, in a thread where they are not, in chunks where they are many."""
-        return await self._made(path, await self.storage.read(path, 0, CHUNK + 1), parse)
+        return await self._parse_data(path, await self.storage.read(path, 0, CHUNK_BYTES + 1), parse)
 
-    async def _made(self, path: str, data: bytes, parse: Callable[[bytes | Iterable[bytes]], T]) -> T:
-        if len(data) <= INLINE:
+    async def _parse_data(self, path: str, data: bytes, parse: Callable[[bytes | Iterable[bytes]], T]) -> T:
+        if len(data) <= INLINE_BYTES:
             return parse(data)
-        if len(data) <= CHUNK:
+        if len(data) <= CHUNK_BYTES:
             return await asyncio.to_thread(parse, data)
-        return await asyncio.to_thread(self._streamed, path, parse)
+        return await asyncio.to_thread(self._parse_stream, path, parse)
 
-    def _streamed(self, path: str, parse: Callable[[Iterable[bytes]], T]) -> T:
+    def _parse_stream(self, path: str, parse: Callable[[Iterable[bytes]], T]) -> T:
         try:
             with self.storage.open_input_file(path) as file:
-                return parse(iter(partial(file.read, CHUNK), b""))
+                return parse(iter(partial(file.read, CHUNK_BYTES), b""))
         except (pa.ArrowException, OSError) as error:
             raise StorageError(f"reading failed: {error}", path=path, retriable=True) from error
 
-    async def seen(self, version: int, size: SizeOf = size_of) -> Seen:
+    async def fingerprint(self, version: int, size: SizeOf = entry_size) -> EntryFingerprint:
         """An entry as it is now, its actions aside. It stands for what is read after it, where nothing else does yet.
 
         Raises:
             NotFoundError: it is not there, or has no bytes yet.
         """
-        found, data = await self._looked_at(version, size)
+        found, data = await self._fingerprint(version, size)
         self.history.anchor(found)
-        if len(data) <= min(CHUNK, KEPT_BYTES):
-            self._kept[version] = data, found.stat
+        if len(data) <= min(CHUNK_BYTES, CACHE_BYTES):
+            self._cache[version] = data, found.stat
         return found
 
     async def digest(self, version: int) -> str | None:
@@ -243,52 +243,52 @@ class DeltaLog:
             LogError: it is damaged, or being written. A position with the hash of half an entry would never fit the table again.
         """
         with contextlib.suppress(NotFoundError):
-            return (await self.seen(version, partial(_parsed_size, version))).digest
+            return (await self.fingerprint(version, partial(_parsed_size, version))).digest
         return None
 
-    async def read_again(self, version: int) -> Seen:
+    async def fingerprint_now(self, version: int) -> EntryFingerprint:
         """The same, and nothing is kept."""
-        return (await self._looked_at(version))[0]
+        return (await self._fingerprint(version))[0]
 
-    async def _looked_at(self, version: int, size_of: SizeOf = size_of) -> tuple[Seen, bytes]:
+    async def _fingerprint(self, version: int, entry_size: SizeOf = entry_size) -> tuple[EntryFingerprint, bytes]:
         path = log_path(paths.commit_name(version))
-        with self._named(version, path):
-            data, stat = await self.storage.fetch(path, CHUNK + 1)
-            size, digest = await self._made(path, data, partial(digested, size_of))
+        with self._errors_naming(version, path):
+            data, stat = await self.storage.fetch(path, CHUNK_BYTES + 1)
+            size, digest = await self._parse_data(path, data, partial(parse_and_digest, entry_size))
             if not size:
                 raise NotFoundError("the entry is empty", path=path)
-            return Seen(version, replace(stat, size=size), digest), data
+            return EntryFingerprint(version, replace(stat, size=size), digest), data
 
-    async def split(self, version: int, size: int) -> tuple[str, bytes]:
+    async def digest_prefix(self, version: int, size: int) -> tuple[str, bytes]:
         """The hash of an entry's first `size` bytes, and some of those after them."""
         path = log_path(paths.commit_name(version))
-        with self._named(version, path):
-            begun, rest = await self.storage.read(path, 0, size), await self.storage.read(path, size, INLINE)
-            return digested(size_of, begun)[1], rest
+        with self._errors_naming(version, path):
+            begun, rest = await self.storage.read(path, 0, size), await self.storage.read(path, size, INLINE_BYTES)
+            return parse_and_digest(entry_size, begun)[1], rest
 
     async def _anchor(self, version: int) -> None:
         """Before the state at a version is read: an entry that stands for it."""
         for each in (version, version + 1, version - 1):
             if each >= 0:
                 with contextlib.suppress(NotFoundError):
-                    await self.seen(each)
+                    await self.fingerprint(each)
                     return
 
     def forget(self) -> None:
         """Drop what was read and not asked for yet: it may be another log's."""
-        self._stale = self._asked
-        self._row = _Row()
-        self._bulk.forget()
-        self._kept.clear()
-        self._kept_bytes = 0
+        self._stale_to = self._prefetched_to
+        self._read_ahead = _ReadAhead()
+        self._batches.clear()
+        self._cache.clear()
+        self._cache_bytes = 0
 
     async def stat(self, version: int) -> Stat:
         """The log file of a version. NotFoundError where there is none."""
         path = log_path(paths.commit_name(version))
-        with self._named(version, path):
+        with self._errors_naming(version, path):
             return await self.storage.stat(path)
 
-    async def is_followed(self, version: int) -> bool:
+    async def has_successor(self, version: int) -> bool:
         """Whether the version after is there. Whoever wrote that one had read this one, which was whole then."""
         try:
             await self.stat(version + 1)
@@ -296,12 +296,12 @@ class DeltaLog:
             return False
         return True
 
-    async def earlier(self, version: int, most: int) -> AsyncGenerator[Stat, None]:
+    async def stats_before(self, version: int, most: int) -> AsyncGenerator[Stat, None]:
         """Log entries before a version, the newest first, as far as they follow one another; `most` at most. A remote log is listed once."""
         first = max(version - most, 0)
         found: dict[int, Stat] = {}
         if self.storage.remote:
-            async with contextlib.aclosing(self.list_names(before(first))) as names:
+            async with contextlib.aclosing(self.list_names(name_before(first))) as names:
                 async for name, stat in names:
                     if name.version >= version:
                         break
@@ -319,7 +319,7 @@ class DeltaLog:
         Whoever stops before the end closes it (`aclosing`).
         """
         after = log_path(start_after) if start_after else ""
-        with self._named():
+        with self._errors_naming():
             async with contextlib.aclosing(self.storage.list(log_path(""), after)) as files:
                 async for stat in files:
                     name = paths.parse_name(stat.path.rpartition("/")[2])
@@ -337,9 +337,9 @@ class DeltaLog:
         """
         hint = await self.hint()
         if hint is not None and (version is None or hint <= version):
-            builder = await self._fold(version, start_after=before(hint))
+            builder = await self._fold(version, start_after=name_before(hint))
             if builder.checkpoint is not None and (state_only or version is not None or builder.has_newest_commit):
-                with self._named(version):
+                with self._errors_naming(version):
                     return builder.finish()
             if builder.checkpoint is None:
                 logger.warning(
@@ -355,7 +355,7 @@ class DeltaLog:
             )
         if version is None and not state_only and not builder.has_newest_commit:
             await self._refuse_lost_commit(builder)
-        with self._named(version):
+        with self._errors_naming(version):
             return builder.finish()
 
     async def _refuse_lost_commit(self, builder: SegmentBuilder) -> None:
@@ -393,7 +393,7 @@ class DeltaLog:
         """
         path = log_path(paths.LAST_CHECKPOINT)
         try:
-            with self._named(None, path):
+            with self._errors_naming(None, path):
                 return last_checkpoint.parse(await self.storage.read(path, 0, last_checkpoint.MOST_BYTES + 1)).version
         except NotFoundError:
             return None
@@ -416,7 +416,7 @@ class DeltaLog:
         hint = await self.hint()
         if hint is not None and hint <= version:
             return hint
-        names = self.list_names(before(version))
+        names = self.list_names(name_before(version))
         return max([name.version async for name, _ in names if name.is_checkpoint], default=-1)
 
     async def latest_version(self) -> int:
@@ -438,52 +438,53 @@ class DeltaLog:
             UnsupportedError: the table asks for what cdfd does not implement.
             LogError: the log is broken or does not reach back that far.
         """
-        found = await self.found_header(version)
-        with self._named(found.version):
+        found = await self.partial_header(version)
+        with self._errors_naming(found.version):
             return found.finish()
 
-    async def found_header(self, version: int | None = None, *, state_only: bool = False) -> PartialHeader:
+    async def partial_header(self, version: int | None = None, *, state_only: bool = False) -> PartialHeader:
         """The same, whatever the table asks for and however little the log holds; `state_only` as for `segment`."""
         segment = await self.segment(version, state_only=state_only)
         await self._anchor(segment.version)
-        self._asked = max(self._asked, segment.version + 1)
+        self._prefetched_to = max(self._prefetched_to, segment.version + 1)
         found = PartialHeader(segment.version)
         backwards = segment.commits[::-1]
-        listed = Listed(self.storage, () if self.storage.remote else backwards)
+        listed = ListedEntries(self.storage, () if self.storage.remote else backwards)
         for at, (number, stat) in enumerate(zip(range(segment.version, -1, -1), backwards, strict=False)):
             if found.complete:
                 break
             if self.storage.remote:
-                for further in backwards[at + AHEAD : at + AHEAD + 1] if at else backwards[1 : AHEAD + 1]:
-                    self.storage.prefetch(further.path)
-            with self._named(number, stat.path), _listed():
-                part = await self._scanned(number, stat, await listed.take(at))
+                first = at + READ_AHEAD_ENTRIES if at else 1
+                for later in backwards[first : at + READ_AHEAD_ENTRIES + 1]:
+                    self.storage.prefetch(later.path)
+            with self._errors_naming(number, stat.path), _listing_errors():
+                part = await self._scan_header(number, stat, await listed.pop(at))
             found = found.before(part.protocol, part.metadata, stat.path)
         if not found.complete and segment.checkpoint is not None:
-            with self._named(segment.checkpoint.version):
+            with self._errors_naming(segment.checkpoint.version):
                 state = await checkpoint_files.read_header(self.storage, segment.checkpoint)
             found = found.before(state.protocol, state.metadata, segment.checkpoint.path)
         if not self.storage.remote:
-            self._kept.clear()
+            self._cache.clear()
         return found
 
-    async def _scanned(self, version: int, stat: Stat, data: bytes | None) -> PartialHeader:
+    async def _scan_header(self, version: int, stat: Stat, data: bytes | None) -> PartialHeader:
         """Protocol and metadata of a log entry, whose bytes may be known.
 
         A remote one is kept: whoever asks for the header of a table reads on from there.
         """
         scan = partial(headers.scan, version)
-        if data is None and version in self._kept:
-            data = self._kept[version][0]
+        if data is None and version in self._cache:
+            data = self._cache[version][0]
         if data is not None:
-            return await self._made(stat.path, data, scan)
-        if not self.storage.remote or self._kept_bytes + stat.size > KEPT_BYTES:
-            return await self._parsed(stat.path, scan)
-        data, now = await self.storage.fetch(stat.path, CHUNK + 1)
+            return await self._parse_data(stat.path, data, scan)
+        if not self.storage.remote or self._cache_bytes + stat.size > CACHE_BYTES:
+            return await self._read_and_parse(stat.path, scan)
+        data, now = await self.storage.fetch(stat.path, CHUNK_BYTES + 1)
         if len(data) == now.size:
-            self._kept[version] = data, now
-            self._kept_bytes += len(data)
-        return await self._made(stat.path, data, scan)
+            self._cache[version] = data, now
+            self._cache_bytes += len(data)
+        return await self._parse_data(stat.path, data, scan)
 
     async def snapshot(
         self,
@@ -504,7 +505,7 @@ class DeltaLog:
         state: Snapshot | None = None
         start = 0
         if segment.checkpoint is not None:
-            with self._named(segment.checkpoint.version):
+            with self._errors_naming(segment.checkpoint.version):
                 state = await checkpoint_files.read_snapshot(
                     self.storage,
                     segment.checkpoint,
@@ -514,7 +515,7 @@ class DeltaLog:
                 )
             start = state.version + 1
         for at in range(start, segment.version + 1):
-            with self._named(at, log_path(paths.commit_name(at))), _listed():
+            with self._errors_naming(at, log_path(paths.commit_name(at))), _listing_errors():
                 entry = await self.entry(at, with_stats=with_stats or with_counts)
                 state = snapshot.first(entry.commit) if state is None else snapshot.replay(state, (entry.commit,))
         assert state is not None
@@ -522,7 +523,7 @@ class DeltaLog:
 
 
 @contextlib.contextmanager
-def _listed() -> Iterator[None]:
+def _listing_errors() -> Iterator[None]:
     """What a listing showed and is not there is yet to come, or gone since: the next listing tells."""
     try:
         yield
@@ -532,12 +533,12 @@ def _listed() -> Iterator[None]:
 
 
 def _parsed_size(version: int, data: bytes | Iterable[bytes]) -> int:
-    """How many bytes an entry has that can be read to its end: a `parse` for `digested`."""
+    """How many bytes an entry has that can be read to its end: a `parse` for `parse_and_digest`."""
     return commits.parse(version, data).size
 
 
-def _parsing(version: int, *, with_stats: bool = False) -> Callable[[bytes | Iterable[bytes]], tuple[Commit, str]]:
-    return partial(digested, partial(commits.parse, version, with_stats=with_stats))
+def _entry_parser(version: int, *, with_stats: bool = False) -> Callable[[bytes | Iterable[bytes]], tuple[Commit, str]]:
+    return partial(parse_and_digest, partial(commits.parse, version, with_stats=with_stats))
 
 
 def log_path(name: str) -> str:
@@ -545,6 +546,6 @@ def log_path(name: str) -> str:
     return f"{paths.LOG}/{name}"
 
 
-def before(version: int) -> str:
+def name_before(version: int) -> str:
     """A name that sorts before every file of `version` and after every one of the version before."""
     return f"{version:020d}"

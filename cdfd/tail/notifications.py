@@ -1,7 +1,7 @@
-"""Wake-ups for tables on S3: a queue that S3 tells of new objects, read by one task for all tables of a process.
+"""S3 event notifications: S3 announces new objects in a queue, and one task reads it for all tables of a process.
 
-They only make a reader look earlier, as every watch does. A table is looked at every `max_interval` while notifications of it come, and as
-without them when they do not: the queue cannot be read, or a commit was found that none announced.
+Like every watch, notifications only make a reader poll earlier. While notifications of a table come, it is polled every `max_interval`. When
+they do not come, it is polled as without notifications: the queue cannot be read, or a commit was found without a notification.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from cdfd.tail.watch import Backoff, is_log_entry
 logger = logging.getLogger("cdfd.tail")
 
 RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
-"""From a failure of the queue to the next attempt: at first, and at most."""
-LATE_SECONDS = 60.0
-"""How late a notification may be before it counts as one that did not come: S3 says "typically seconds"."""
+"""Delay from a failure of the queue to the next attempt: the first one, and the maximum."""
+MAX_DELAY_SECONDS = 60.0
+"""Delay of a notification after which it counts as lost. S3 says "typically seconds"."""
 
 
 class Received(Protocol):
@@ -35,24 +35,24 @@ class Received(Protocol):
 
     @property
     def receipt(self) -> str:
-        """What to delete it by."""
+        """Handle to delete it with."""
 
 
 class Messages(Protocol):
-    """A queue that is open. Both raise `StorageError`."""
+    """An open queue. Both methods raise `StorageError`."""
 
     async def receive(self) -> Sequence[Received]:
-        """Messages, waited for."""
+        """The next messages; waits for them."""
 
     async def delete(self, receipts: Sequence[str]) -> None:
-        """Delete messages of one answer."""
+        """Delete messages of one response."""
 
 
 Open = Callable[[], AbstractAsyncContextManager[Messages]]
 
 
 class Notifications:
-    """Hands what a queue tells to the watches of the tables.
+    """Dispatches the messages of a queue to the watches of the tables.
 
     Args:
         open: opens the queue.
@@ -63,12 +63,12 @@ class Notifications:
         self._open = open
         self._clock = clock
         self._watches: dict[Created, list[NotifiedWatch]] = {}
-        self._strange = False
+        self._foreign_reported = False
         self.receiving = False
         """Whether the queue can be read."""
 
     def watch(self, uri: str, max_interval: float) -> NotifiedWatch:
-        """What wakes a reader of the table at `s3://bucket/prefix`; it looks every `max_interval` seconds while notifications come."""
+        """A watch for the table at `s3://bucket/prefix`. While notifications come, it waits up to `max_interval` seconds."""
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
         log = Created(bucket, f"{prefix}/_delta_log".lstrip("/"))
         watch = NotifiedWatch(self, uri, max_interval, self._clock, lambda: self._watches[log].remove(watch))
@@ -77,7 +77,7 @@ class Notifications:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Notifications]:
-        """Read the queue meanwhile."""
+        """Read the queue while the context is open."""
         task = asyncio.create_task(self._run(), name="notifications")
         task.add_done_callback(self._ended)
         try:
@@ -97,7 +97,7 @@ class Notifications:
                         if failing:
                             logger.info("notifications of new commits can be received again")
                         self.receiving, failing, backoff = True, False, backoff.reset()
-                        await queue.delete(self._used(messages))
+                        await queue.delete(self._dispatch(messages))
             except StorageError as error:
                 if not failing:
                     logger.warning("no notifications of new commits, polling instead: %s", error)
@@ -106,34 +106,34 @@ class Notifications:
             backoff = backoff.longer()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Without notifications, whatever ended them, tables are polled."""
+        """The task ended. Tables are polled from now on."""
         self.receiving = False
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("notifications ended unexpectedly, polling instead: %s", error, exc_info=error)
 
-    def _used(self, messages: Sequence[Received]) -> list[str]:
-        """Tell the watches; the receipts of the messages that were S3's."""
+    def _dispatch(self, messages: Sequence[Received]) -> list[str]:
+        """Wake the watches concerned. Returns the receipts of the messages that are S3 events."""
         used = []
         for message in messages:
             found = s3_events.parse(message.body)
             if found is not None:
                 used.append(message.receipt)
-                self._tell(found)
-            elif not self._strange:
-                self._strange = True
-                logger.warning("the queue has messages that are no events of S3; they are left in it")
+                self._wake_watches(found)
+            elif not self._foreign_reported:
+                self._foreign_reported = True
+                logger.warning("the queue has messages that are not S3 events; cdfd leaves them in the queue")
         return used
 
-    def _tell(self, created: Sequence[Created]) -> None:
+    def _wake_watches(self, created: Sequence[Created]) -> None:
         for bucket, key in created:
             folder, _, name = key.rpartition("/")
             if is_log_entry(name):
                 for watch in self._watches.get(Created(bucket, folder), ()):
-                    watch.happened()
+                    watch.wake()
 
 
 class NotifiedWatch:
-    """Wakes when a notification says that a table's log has a new entry. Made by `Notifications.watch`."""
+    """Wakes when a notification announces a new entry of a table's log. Created by `Notifications.watch`."""
 
     def __init__(
         self, source: Notifications, uri: str, max_interval: float, clock: Clock, leave: Callable[[], None]
@@ -143,36 +143,40 @@ class NotifiedWatch:
         self._max_interval = max_interval
         self._clock = clock
         self._leave = leave
-        self._happened = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._trusted = False
-        self._said = False
-        self._asked = 0.0
+        self._reported = False
+        self._last_timeout = 0.0
         self._woken = True
-        self._late: float | None = None
+        self._unannounced_since: float | None = None
 
     @property
     def trusted(self) -> bool:
-        """Whether notifications come for this table."""
+        """Whether notifications of this table come."""
         return self._trusted and self._source.receiving
 
-    def happened(self) -> None:
-        """There is a new entry."""
-        self._late = None
-        if self._said:
-            logger.info("notifications of new commits come again", extra={"table": self._uri})
-        self._trusted, self._said = True, False
-        self._happened.set()
+    def wake(self) -> None:
+        """A notification announced a new entry."""
+        self._unannounced_since = None
+        if self._reported:
+            logger.info("notifications of new commits have resumed", extra={"table": self._uri})
+        self._trusted, self._reported = True, False
+        self._wakeup.set()
 
     async def wait(self, timeout: float) -> None:
         """Return when there may be a new entry; after `timeout`, or `max_interval` while notifications come."""
-        if not self._woken and timeout < self._asked and self._late is None:
-            # Waits get longer until something comes: it did, and nobody said so, yet.
-            self._late = self._clock.monotonic()
-        if self._trusted and self._late is not None and self._clock.monotonic() - self._late > LATE_SECONDS:
+        if not self._woken and timeout < self._last_timeout and self._unannounced_since is None:
+            # The timeout grows until an entry comes. It became shorter, so an entry came, and its notification has not come yet.
+            self._unannounced_since = self._clock.monotonic()
+        if (
+            self._trusted
+            and self._unannounced_since is not None
+            and self._clock.monotonic() - self._unannounced_since > MAX_DELAY_SECONDS
+        ):
             self._distrust()
-        self._asked = timeout
-        self._woken = await self._clock.wait(self._happened, self._max_interval if self.trusted else timeout)
-        self._happened.clear()
+        self._last_timeout = timeout
+        self._woken = await self._clock.wait(self._wakeup, self._max_interval if self.trusted else timeout)
+        self._wakeup.clear()
 
     def close(self) -> None:
         """Stop watching."""
@@ -180,5 +184,5 @@ class NotifiedWatch:
             self._leave()
 
     def _distrust(self) -> None:
-        self._trusted, self._said, self._late = False, True, None
+        self._trusted, self._reported, self._unannounced_since = False, True, None
         logger.warning("a commit came without a notification, polling instead", extra={"table": self._uri})

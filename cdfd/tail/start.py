@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from cdfd.delta import paths
 from cdfd.delta.protocol import in_commit_timestamps_enabled
 from cdfd.errors import ConfigError, GapError, LogError, NotFoundError
-from cdfd.tail.bounds import Bound, Start, parsed
+from cdfd.tail.bounds import Bound, Start, parse_bound
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.log import DeltaLog, log_path
 from cdfd.tail.segment import SegmentBuilder
@@ -22,7 +22,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class StartPosition:
     """Where a reader begins that has no position.
 
     Attributes:
@@ -38,26 +38,26 @@ class Beginning:
     digest: str | None = field(default=None, compare=False)
 
 
-async def awaited_start(tailer: Tailer, start: Start) -> int:
+async def wait_for_start(tailer: Tailer, start: Start) -> int:
     """The first version to deliver of a table that may not be there yet: `latest` of one that has yet to appear is all of it.
 
     Raises:
         ConfigError, LogError: as `start_version` says; also for a version after the one that comes next.
     """
-    wanted = await _awaited(tailer, parsed(start))
+    wanted = await _awaited(tailer, parse_bound(start))
     first = await start_version(tailer.log, wanted, tailer.clock.now_ms())
     if isinstance(wanted, int):
-        await check_there(tailer.log, first, await tailer.log.latest_version() + 1)
+        await check_version_exists(tailer.log, first, await tailer.log.latest_version() + 1)
     return first
 
 
-async def awaited_beginning(tailer: Tailer, start: Start) -> Beginning:
+async def wait_for_start_position(tailer: Tailer, start: Start) -> StartPosition:
     """The same as `beginning`, of a table that may not be there yet."""
-    wanted: Bound = "snapshot" if start == "snapshot" else parsed(start)
-    return await beginning(tailer.log, await _awaited(tailer, wanted), tailer.clock.now_ms())
+    wanted: Bound = "snapshot" if start == "snapshot" else parse_bound(start)
+    return await start_position(tailer.log, await _awaited(tailer, wanted), tailer.clock.now_ms())
 
 
-async def beginning(log: DeltaLog, start: Start | Bound, now_ms: int) -> Beginning:
+async def start_position(log: DeltaLog, start: Start | Bound, now_ms: int) -> StartPosition:
     """Where a reader begins that has no position. `start` may be `snapshot`: the live rows of the newest version, then what follows.
 
     Args:
@@ -69,16 +69,16 @@ async def beginning(log: DeltaLog, start: Start | Bound, now_ms: int) -> Beginni
         ConfigError, LogError: as `start_version` and `DeltaLog.header` say; also for a version after the one that comes next.
         TableChangedError: the table is replaced while it is looked at.
     """
-    snapshot, wanted = start == "snapshot", None if start == "snapshot" else parsed(start)
+    snapshot, wanted = start == "snapshot", None if start == "snapshot" else parse_bound(start)
     while True:
         header = await log.header()
         version = header.version if wanted is None else await start_version(log, wanted, now_ms)
         if isinstance(wanted, int):
-            await check_there(log, version, header.version + 1)
+            await check_version_exists(log, version, header.version + 1)
         basis = version if snapshot else version - 1
         digest = await log.digest(basis) if basis >= 0 else None
         if await log.history.confirm(header.metadata.id):
-            return Beginning(header.metadata.id, version, snapshot, digest)
+            return StartPosition(header.metadata.id, version, snapshot, digest)
 
 
 async def _awaited(tailer: Tailer, start: Bound) -> Bound:
@@ -98,7 +98,7 @@ async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None 
         GapError: that version is no longer in the log.
         LogError: a moment that is yet to come, or more versions back than there are.
     """
-    match await _resolved(log, parsed(start), now_ms):
+    match await _resolved(log, parse_bound(start), now_ms):
         case "earliest":
             return await _earliest(log)
         case int(version):
@@ -132,7 +132,7 @@ async def until_version(log: DeltaLog, until: Start | Bound | None, now_ms: int 
         ConfigError: not an end.
         LogError: more versions back than there are.
     """
-    match None if until is None else await _resolved(log, parsed(until), now_ms):
+    match None if until is None else await _resolved(log, parse_bound(until), now_ms):
         case None:
             return None
         case "earliest":
@@ -152,7 +152,7 @@ async def state_version(log: DeltaLog, version: Start | Bound | None) -> int | N
         ConfigError: not a version.
         LogError: a moment at which there was none that can still be read.
     """
-    wanted = None if version is None else parsed(version)
+    wanted = None if version is None else parse_bound(version)
     found = await until_version(log, wanted)
     if found is not None and isinstance(wanted, datetime | timedelta) and found < (oldest := await _earliest(log)):
         raise LogError(
@@ -168,12 +168,12 @@ async def check_range(log: DeltaLog, first: int, last: int) -> None:
 
     Raises:
         ConfigError: it goes backwards; naming both ends.
-        LogError: as `check_there` says.
+        LogError: as `check_version_exists` says.
     """
     if first <= last + 1:
         return
     newest = await log.latest_version()
-    await check_there(log, first, newest + 1)
+    await check_version_exists(log, first, newest + 1)
     raise ConfigError(
         f"the range from version {first} to {last} goes backwards",
         table=log.storage.uri,
@@ -181,7 +181,7 @@ async def check_range(log: DeltaLog, first: int, last: int) -> None:
     )
 
 
-async def check_there(log: DeltaLog, version: int, last: int) -> None:
+async def check_version_exists(log: DeltaLog, version: int, last: int) -> None:
     """Refuse a version after `last`, which is the newest, or the one that comes next.
 
     Raises:

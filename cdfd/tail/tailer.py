@@ -1,11 +1,11 @@
-"""The next log entry, as soon as it is there.
+"""Tailing a log: the next log entry, as soon as it exists.
 
-A tailer asks for version v+1 by name. Where it is not there, it waits for a hint from the file system or for the poll interval, and asks
-again: one request per poll, no listing. It lists only to find out why nothing comes: at its first miss, and once in a long while that
-nothing came.
+A tailer requests version v+1 by name. If it does not exist, the tailer waits for a file-system event or for the poll interval, and requests
+it again. That is one request per poll, without a listing. The tailer lists the log only to detect gaps: at the first miss, and rarely after
+that.
 
-What it gives continues what it gave before: entries are read in runs, and a run is given once `History` says that the log was not replaced
-meanwhile. A run is one entry at the tip of a table, and more where more are there. While nothing comes, the last entry is looked at too.
+Entries must continue the entries before them. The tailer reads them in runs, and yields a run once `History` confirms that the log was not
+replaced. A run is one entry at the tip of a table, and more in catch-up. While no entry comes, the tailer verifies the last one.
 """
 
 from __future__ import annotations
@@ -18,43 +18,42 @@ from dataclasses import dataclass, field
 
 from cdfd.errors import CdfdError, LogError, NotFoundError
 from cdfd.storage.local import LocalStorage
-from cdfd.storage.location import found_instead
+from cdfd.storage.location import describe_non_table
 from cdfd.tail import history
 from cdfd.tail.clock import Clock
-from cdfd.tail.history import Seen
-from cdfd.tail.log import AHEAD, DeltaLog, LogEntry, NotATableError, before
+from cdfd.tail.history import EntryFingerprint
+from cdfd.tail.log import READ_AHEAD_ENTRIES, DeltaLog, LogEntry, NotATableError, name_before
 from cdfd.tail.watch import Backoff, Watch
 
 logger = logging.getLogger("cdfd.tail")
 
 SETTLE_SECONDS = 5.0
-"""How long an entry that cannot be parsed may take to become whole: some writers' files are visible while they are written."""
+"""Seconds until an entry that cannot be parsed is an error: the files of some writers are visible while they are written."""
 SETTLE_STEP = 0.02
-DOUBT_SECONDS = 60.0
-"""How often a reader that nothing comes to lists the log, to find versions that are missing."""
-
-REMOTE_DOUBT_SECONDS = 900.0
-"""The same for a table in a store, where a listing costs as much as a dozen looks."""
-LOOK_SECONDS = 30.0
-"""How often a reader that nothing comes to looks at its last entry, in a store; elsewhere it does whenever it looks for the next one."""
-RUN, RUN_BYTES = 64, 4 << 20
-"""Entries that are read, and their bytes, before they are known to continue those before, at most."""
-AT_ONCE = 3
-"""Entries that were there one after the other, before a run is more than one."""
+"""Seconds between two attempts to read such an entry."""
+GAP_CHECK_SECONDS = 60.0
+"""Seconds between two listings that look for missing versions, while no entry comes."""
+REMOTE_GAP_CHECK_SECONDS = 900.0
+"""The same for a remote store, where a listing costs as much as a dozen requests."""
+REMOTE_CHECK_SECONDS = 30.0
+"""Seconds between two verifications of the last entry in a remote store, while no entry comes. Elsewhere every poll verifies it."""
+MAX_RUN_ENTRIES, MAX_RUN_BYTES = 64, 4 << 20
+"""Entries of a run, at most, and their bytes."""
+SINGLE_ENTRIES = 3
+"""Consecutive entries that are read one by one, before runs become longer."""
 
 
 @dataclass(slots=True)
 class Tailer:
-    """Reads a table's log entries in order and waits for those to come.
+    """Reads a table's log entries in order, and waits for the next one.
 
     Attributes:
         log: of the table.
-        watch: what wakes it early.
+        watch: wakes the tailer before the poll interval has passed.
         clock: time.
-        backoff: the poll interval's bounds.
-        table_id: `metaData.id`, where known: a log that begins anew with another is refused.
-        replacements: whether an entry may give the table another id: `CREATE OR REPLACE TABLE` does, and the log goes on. For who keeps no
-            positions of the table that it was.
+        backoff: the poll interval and its maximum.
+        table_id: `metaData.id`, where known. A log with another id is an error.
+        replacements: whether an entry may change the table's id, as `CREATE OR REPLACE TABLE` does. Only for readers without positions.
         idle: set while there is nothing to read.
     """
 
@@ -65,28 +64,28 @@ class Tailer:
     table_id: str | None = None
     replacements: bool = False
     idle: asyncio.Event = field(default_factory=asyncio.Event)
-    _there: int = 0
-    _explained: float = -math.inf
-    _looked: float = -math.inf
+    _ready_in_row: int = 0
+    _gap_checked_at: float = -math.inf
+    _checked_at: float = -math.inf
 
     async def wait_for_table(self) -> bool:
-        """Return once the log has an entry; whether that had to be waited for, which it says once."""
+        """Return once the log has an entry. Returns whether it had to wait, which it logs once."""
         waited = False
         while True:
             try:
                 await self.log.earliest_version()
             except NotATableError:
                 if not waited:
-                    await self._say_that_it_waits()
+                    await self._log_waiting()
                 waited = True
             else:
                 self.backoff = self.backoff.reset()
                 return waited
             await self._wait()
 
-    async def _say_that_it_waits(self) -> None:
+    async def _log_waiting(self) -> None:
         storage, extra = self.log.storage, {"table": self.log.storage.uri}
-        found = await asyncio.to_thread(found_instead, storage.root) if isinstance(storage, LocalStorage) else None
+        found = await asyncio.to_thread(describe_non_table, storage.root) if isinstance(storage, LocalStorage) else None
         if found is None:
             logger.info("waiting for the table to appear", extra=extra)
         else:
@@ -97,12 +96,12 @@ class Tailer:
 
         Raises:
             GapError: the next version is missing although later ones are there.
-            TableChangedError: the table was deleted, or deleted and created anew.
+            TableChangedError: the table was deleted, or deleted and created again.
             LogError: an entry is damaged.
         """
         version = start
         while until is None or version <= until:
-            for entry in await self._run(version, until):
+            for entry in await self._read_run(version, until):
                 if entry.commit.metadata is not None:
                     if self.replacements:
                         self.table_id = entry.commit.metadata.id
@@ -111,54 +110,59 @@ class Tailer:
                 version = entry.commit.version + 1
 
     async def resume(self, table_id: str, version: int, digest: str | None) -> None:
-        """Go on from a position of the table `table_id`, to which the entry of `version` has led; `digest` is its hash, None where not known.
+        """Resume a position of the table `table_id` that depends on the log up to `version`.
+
+        Args:
+            table_id: `metaData.id`.
+            version: the last version that the position depends on.
+            digest: hash of that version's log entry; None if not known.
 
         Raises:
-            TableChangedError: that entry is another one now.
+            TableChangedError: that entry has other bytes now.
         """
         self.table_id = table_id
         if digest is not None:
             await self.log.history.compare(version, digest, table_id)
 
-    async def confirm(self, ahead: Sequence[Seen] = ()) -> bool:
-        """As `History.confirm`, for the table that is known so far."""
-        self._looked = self.clock.monotonic()
+    async def confirm(self, ahead: Sequence[EntryFingerprint] = ()) -> bool:
+        """See `History.confirm`, with the table id that is known so far."""
+        self._checked_at = self.clock.monotonic()
         return await self.log.history.confirm(self.table_id, ahead)
 
-    async def _run(self, version: int, until: int | None) -> list[LogEntry]:
-        """The entry of a version, waited for, and as many after it as are there: they continue what was read before."""
+    async def _read_run(self, version: int, until: int | None) -> list[LogEntry]:
+        """The entry of a version, once it exists, and those after it that exist already. They continue what was read before."""
         while True:
-            ahead = self.log.ahead(version)
+            ahead = self.log.may_be_prefetched(version)
             entries = [await self._next(version)]
-            limit = max(AHEAD if ahead else 1, min(RUN, self._there - AT_ONCE))
+            limit = max(READ_AHEAD_ENTRIES if ahead else 1, min(MAX_RUN_ENTRIES, self._ready_in_row - SINGLE_ENTRIES))
             size = entries[0].commit.size
-            while len(entries) < limit and size < RUN_BYTES and (until is None or version + len(entries) <= until):
+            while len(entries) < limit and size < MAX_RUN_BYTES and (until is None or version + len(entries) <= until):
                 try:
-                    entry = await self.log.following(version + len(entries))
+                    entry = await self.log.ready_entry(version + len(entries))
                 except CdfdError:
-                    break  # it is asked for again, by itself
+                    break  # the next run reads it again, and raises the error if it is still there
                 if entry is None or not entry.commit.size:
                     break
                 entries.append(entry)
                 size += entry.commit.size
             several = ahead or (self.log.storage.remote and len(entries) > 1)
-            if await self.confirm(list(map(Seen.of, entries)) if several else ()):
-                self._there += len(entries)
+            if await self.confirm(list(map(EntryFingerprint.of, entries)) if several else ()):
+                self._ready_in_row += len(entries)
                 return entries
-            self._there = 0
+            self._ready_in_row = 0
 
     async def _next(self, version: int) -> LogEntry:
         while True:
-            entry = await self._try(version)
+            entry = await self._read_entry(version)
             if entry is not None:
                 self.backoff = self.backoff.reset()
                 self.idle.clear()
                 return entry
-            self._there = 0
-            if not self.log.storage.remote or self.clock.monotonic() - self._looked >= LOOK_SECONDS:
+            self._ready_in_row = 0
+            if not self.log.storage.remote or self.clock.monotonic() - self._checked_at >= REMOTE_CHECK_SECONDS:
                 await self.confirm()
-            if self._long_since(self._explained):
-                await self._explain_absence(version)
+            if self._long_since(self._gap_checked_at):
+                await self._check_gap(version)
             self.idle.set()
             await self._wait()
 
@@ -167,11 +171,11 @@ class Tailer:
         self.backoff = self.backoff.longer()
 
     def _long_since(self, moment: float) -> bool:
-        limit = REMOTE_DOUBT_SECONDS if self.log.storage.remote else DOUBT_SECONDS
+        limit = REMOTE_GAP_CHECK_SECONDS if self.log.storage.remote else GAP_CHECK_SECONDS
         return self.clock.monotonic() - moment >= limit
 
-    async def _try(self, version: int) -> LogEntry | None:
-        """The entry, or None where it is not there yet. One that is being written is given time to become whole."""
+    async def _read_entry(self, version: int) -> LogEntry | None:
+        """The entry, or None if it does not exist yet. An entry that is being written gets time to become complete."""
         deadline = self.clock.monotonic() + SETTLE_SECONDS
         settled = False
         while True:
@@ -183,12 +187,12 @@ class Tailer:
                 if settled or not await self._is_fresh(version):
                     raise
             else:
-                # An empty file is a version without actions, or one whose writer has only just created it. How old the file is
-                # does not tell: its time is of another clock.
+                # An empty file is a version without actions, or its writer has just created it. The age of the file does not help,
+                # because its time comes from another clock.
                 if entry.commit.size or settled:
                     return entry
-            # What was read before it was known to be settled is read again.
-            settled = self.clock.monotonic() >= deadline or await self.log.is_followed(version)
+            # The entry is read once more after it is known to be settled.
+            settled = self.clock.monotonic() >= deadline or await self.log.has_successor(version)
             if not settled:
                 await self.clock.sleep(SETTLE_STEP)
 
@@ -196,18 +200,18 @@ class Tailer:
         try:
             stat = await self.log.stat(version)
         except NotFoundError:
-            return True  # its writer took it back; the next look tells
+            return True  # its writer removed it again, so it is read again
         return self.clock.now_ms() - stat.modified_ms < SETTLE_SECONDS * 1000
 
-    async def _explain_absence(self, version: int) -> None:
-        """The next version is not there: refuse where that is not simply because it is yet to come."""
-        self._explained = self.clock.monotonic()
-        names = [name async for name, _ in self.log.list_names(before(version))]
+    async def _check_gap(self, version: int) -> None:
+        """The next version does not exist: raise an error if later versions do."""
+        self._gap_checked_at = self.clock.monotonic()
+        names = [name async for name, _ in self.log.list_names(name_before(version))]
         later = [name.version for name in names if name.kind == "commit"]
         newest = max((name.version for name in names if name.kind == "commit" or name.is_checkpoint), default=-1)
         if later and later[0] == version:
-            # It came after the look; or the store lists what cannot be read yet, which is waited for.
-            logger.debug("version %d is listed since it was looked for", version, extra={"table": self.log.storage.uri})
+            # It was created after the request, or the store lists objects before they can be read: the tailer waits.
+            logger.debug("version %d is listed now", version, extra={"table": self.log.storage.uri})
         elif newest >= version:
             await self._refuse_gap(version, later[0] if later else newest + 1, newest)
         elif not self.log.history.anchored:
@@ -215,35 +219,35 @@ class Tailer:
 
     async def _refuse_gap(self, version: int, next_version: int, newest: int) -> None:
         try:
-            # It may have come since it was looked for, and a listing may miss what comes while it is made.
+            # It may have been created after the request, and a listing may miss objects that are created meanwhile.
             await self.log.stat(version)
         except NotFoundError:
-            raise history.missing(version, next_version, newest, self.log.storage.uri) from None
+            raise history.gap_error(version, next_version, newest, self.log.storage.uri) from None
 
     async def check_table(self, version: int | None = None) -> int:
-        """Refuse where the table as of `version` (None: the newest) is not the one known so far.
+        """Raise an error if the table as of `version` (None: the newest) has another id than known so far.
 
         Returns:
-            The version that was looked at.
+            The version that was checked.
 
         Raises:
-            TableChangedError: it was deleted, or deleted and created anew.
-            LogError: as `DeltaLog.header` says.
+            TableChangedError: the table was deleted, or deleted and created again.
+            LogError: see `DeltaLog.header`.
         """
         try:
             header = await self.log.header(version)
         except NotATableError:
             if self.table_id is None:
                 raise
-            raise history.deleted(self.table_id, self.log.storage.uri) from None
+            raise history.deleted_error(self.table_id, self.log.storage.uri) from None
         self.check_id(header.metadata.id, header.version)
         return header.version
 
     def check_id(self, found: str, version: int) -> None:
-        """Refuse a table id that is not the one known so far; the first one is taken.
+        """Raise an error if a table id is not the one known so far. The first id becomes the known one.
 
         Raises:
-            TableChangedError: naming both.
+            TableChangedError: it names both ids.
         """
         if self.table_id is None:
             self.table_id = found

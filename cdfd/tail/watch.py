@@ -1,7 +1,7 @@
-"""When to look at a log again: a hint from the file system where there is one, the clock otherwise.
+"""When to poll a log again: after a file-system event where events are available, else after the poll interval.
 
-A watch only makes a reader look earlier. Whoever waits on one looks again after every `wait`, for whatever reason it
-returned, so that a hint that is lost (a full kernel queue, a network mount) costs a poll interval and nothing else.
+A watch only makes a reader poll earlier. The reader polls after every `wait`, whatever the reason it returned. So a lost event (a full
+kernel queue, a network mount) costs one poll interval and nothing else.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from cdfd.tail.clock import Clock
-from cdfd.tail.file_events import Arrivals, Subscription
+from cdfd.tail.file_events import FileEvents, Subscription
 
 logger = logging.getLogger("cdfd.tail")
 
 
 class Watch(Protocol):
-    """Waits for something to happen in one place. For one waiter."""
+    """Waits for changes in one place. For one waiter."""
 
     async def wait(self, timeout: float) -> None:
-        """Return when something may have happened since the last `wait`, or after `timeout` seconds."""
+        """Return when something may have changed since the last `wait`, or after `timeout` seconds."""
 
     def close(self) -> None:
         """Stop watching."""
@@ -32,7 +32,7 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait: `interval` seconds after something came, then ever longer, up to `max_interval`."""
+    """How long to wait between polls: `interval` seconds after an entry came, then twice as long each time, up to `max_interval`."""
 
     interval: float
     max_interval: float
@@ -41,20 +41,20 @@ class Backoff:
     @property
     def delay(self) -> float:
         """Seconds to wait now."""
-        # Past 63 doublings the power would overflow a float long before anybody cares for the product.
+        # 63 doublings exceed any maximum. Many more would overflow a float.
         return min(self.max_interval, self.interval * 2.0 ** min(self.idle, 63))
 
     def longer(self) -> Self:
-        """After nothing came: the next delay is twice as long."""
+        """After a poll without an entry: the next delay is twice as long."""
         return type(self)(self.interval, self.max_interval, self.idle + 1)
 
     def reset(self) -> Self:
-        """After something came: back to `interval` at once."""
+        """After a poll with an entry: back to `interval`."""
         return type(self)(self.interval, self.max_interval)
 
 
 class PollWatch:
-    """No hints: every wait lasts its timeout. For object stores."""
+    """Without events: every wait lasts its timeout. For object stores."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -73,69 +73,68 @@ def is_log_entry(name: str) -> bool:
 
 
 class DirectoryWatch:
-    """Wakes when a file of interest appears in a folder of this machine.
+    """Wakes when a file of interest appears in a local folder.
 
-    The folder need not exist: until it does, the nearest folder above it is watched for the next one on the way. One
-    that is removed, moved or replaced is found again. Where the system refuses (inotify limits), it polls, says so
-    once, and tries again at every wait.
+    The folder need not exist. Until it does, the nearest existing folder above it is watched. A folder that is removed, moved or replaced is
+    found again. If the system refuses a watch (inotify limits), this class polls, logs that once, and retries at every wait.
 
     Args:
         path: the folder.
-        arrivals: who watches; shared by all watches of a process.
+        file_events: shared by all watches of a process.
         clock: measures timeouts.
-        concerns: which file names are of interest.
+        accepts: whether a file name is of interest.
     """
 
     def __init__(
-        self, path: str, arrivals: Arrivals, clock: Clock, *, concerns: Callable[[str], bool] = is_log_entry
+        self, path: str, file_events: FileEvents, clock: Clock, *, accepts: Callable[[str], bool] = is_log_entry
     ) -> None:
         self._path = os.path.abspath(path)
-        self._arrivals = arrivals
+        self._arrivals = file_events
         self._clock = clock
-        self._concerns = concerns
-        self._happened = asyncio.Event()
+        self._accepts = accepts
+        self._changed = asyncio.Event()
         self._subscription: Subscription | None = None
         self._watched: _Identity | None = None
         self._refusal: str | None = None
 
     @property
     def refusal(self) -> str | None:
-        """Why the system gives no hints, where it does not; this watch polls then."""
+        """Why the system refuses to watch, where it does. This watch polls then."""
         return self._refusal
 
     @property
     def watching(self) -> str | None:
-        """The folder that is watched now: the one asked for or one above it; None before the first wait."""
+        """The folder that is watched now: the requested one or one above it. None before the first wait."""
         return self._watched[0] if self._watched is not None else None
 
     async def wait(self, timeout: float) -> None:
         """Return when a file of interest may have appeared, or after `timeout` seconds."""
-        if not self._happened.is_set():
-            # In a thread: a mount that hangs must not stop the event loop, where other tables are.
+        if not self._changed.is_set():
+            # In a thread, because a hanging mount must not block the event loop that other tables share.
             self._watch(await asyncio.to_thread(_nearest, self._path))
-        await self._clock.wait(self._happened, timeout)
-        # Whoever waits looks after this line, and so sees what an event before it told of.
-        self._happened.clear()
+        await self._clock.wait(self._changed, timeout)
+        # The caller polls after this line, so it sees every change whose event came before it.
+        self._changed.clear()
 
     def close(self) -> None:
         """Stop watching."""
         self._unsubscribe()
 
     def _watch(self, found: _Nearest) -> None:
-        """Watch the folder, or what exists of the way to it, unless that is what is being watched."""
+        """Watch the folder, or the nearest one above it, unless it is watched already."""
         if found.identity == self._watched and self._subscription is not None and self._subscription.alive:
             return
         self._unsubscribe()
-        concerns = self._concerns if found.missing is None else found.missing.__eq__
+        accepts = self._accepts if found.missing is None else found.missing.__eq__
         try:
-            self._subscription = self._arrivals.subscribe(found.folder, concerns, self._happened)
+            self._subscription = self._arrivals.subscribe(found.folder, accepts, self._changed)
         except OSError as error:
             self._refuse(error)
             return
         self._watched = found.identity
         self._refusal = None
-        # Something may have come between the reader's last look and now.
-        self._happened.set()
+        # A file may have appeared between the reader's last poll and now.
+        self._changed.set()
 
     def _unsubscribe(self) -> None:
         if self._subscription is not None:
@@ -146,8 +145,8 @@ class DirectoryWatch:
     def _refuse(self, error: OSError) -> None:
         reason = error.strerror or str(error)
         if reason != self._refusal:
-            advice = _ADVICE.get(error.errno or 0, "The poll interval is the latency now")
-            logger.warning("no wake-ups for %s, polling instead: %s. %s", self._path, reason, advice)
+            advice = _ADVICE.get(error.errno or 0, "New commits are found after the poll interval")
+            logger.warning("no file-system events for %s, polling instead: %s. %s", self._path, reason, advice)
         self._refusal = reason
 
 
@@ -162,7 +161,7 @@ _Identity = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Nearest:
-    """A folder without symbolic links on the way, what tells it from another one, and the name that is missing in it, if one is."""
+    """An existing folder (its real path and identity), and the next name on the way to the requested folder, if that is missing."""
 
     folder: str
     identity: _Identity | None
@@ -170,7 +169,7 @@ class _Nearest:
 
 
 def _nearest(folder: str) -> _Nearest:
-    """A folder, or the nearest one above it that is there. Blocks."""
+    """A folder, or the nearest existing one above it. Blocks."""
     missing = None
     while (identity := _identify(folder)) is None and folder != os.path.dirname(folder):
         folder, missing = os.path.split(folder)
@@ -181,5 +180,5 @@ def _identify(folder: str) -> _Identity | None:
     try:
         found = os.stat(folder)
     except OSError:
-        return None  # not there, or not to be seen: the folder above it is watched instead
+        return None  # missing or not accessible: the folder above it is watched instead
     return folder, found.st_dev, found.st_ino

@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable
 
 import pytest
+from manual_time import ManualClock
 
-from cdfd.tail.clock import Clock, ManualClock, SystemClock
+from cdfd.tail.clock import Clock, SystemClock
 
 
 @pytest.fixture(params=[SystemClock, ManualClock])
@@ -17,7 +18,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[], Clock]:
 async def pass_time(clock: Clock) -> None:
     """Let everything that sleeps or waits on the clock come to its end."""
     if isinstance(clock, ManualClock):
-        await clock.asleep()
+        await clock.wait_for_sleepers()
         clock.advance(10)
 
 
@@ -115,14 +116,14 @@ class TestManualClock:
                 woken.append(seconds)
 
             tasks = [asyncio.create_task(sleeper(seconds)) for seconds in (3, 1, 2, 5, 1)]
-            await clock.asleep(5)
+            await clock.wait_for_sleepers(5)
             clock.advance(0.5)
             await asyncio.sleep(0)
             assert woken == []
             clock.advance(2.5)
             await asyncio.gather(tasks[0], tasks[1], tasks[2], tasks[4])
             assert woken == [1, 1, 2, 3]
-            await clock.asleep(1)
+            await clock.wait_for_sleepers(1)
             clock.advance(2)
             await tasks[3]
 
@@ -131,13 +132,13 @@ class TestManualClock:
     def test_tells_when_all_are_asleep(self) -> None:
         async def scenario() -> None:
             clock = ManualClock()
-            asleep = asyncio.create_task(clock.asleep(2))
+            sleeping = asyncio.create_task(clock.wait_for_sleepers(2))
             first = asyncio.create_task(clock.sleep(1))
             for _ in range(5):
                 await asyncio.sleep(0)
-            assert not asleep.done()
+            assert not sleeping.done()
             second = asyncio.create_task(clock.wait(asyncio.Event(), 1))
-            await asleep
+            await sleeping
             clock.advance(1)
             await first
             assert await second is False

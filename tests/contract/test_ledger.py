@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from lake import run, table
+from memory_storage import MemoryStorage
 
 from cdfd.errors import StorageError
 from cdfd.progress.ledger import Ledger, LedgerEntry, NoLedger, app_id
@@ -18,7 +19,6 @@ from cdfd.progress.table_ledger import TableLedger
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import open_storage
-from cdfd.storage.memory import MemoryStorage
 from cdfd.tail.clock import SystemClock
 from tests.s3.fixtures import new_bucket
 from tests.s3.server import Server

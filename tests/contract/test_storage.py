@@ -14,12 +14,12 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from memory_storage import MemoryStorage
 
 from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
 from cdfd.storage.base import Stat, Storage
 from cdfd.storage.fsspec_storage import FsspecStorage
 from cdfd.storage.local import LocalStorage
-from cdfd.storage.memory import MemoryStorage
 from cdfd.storage.s3.client import client_for
 from cdfd.storage.s3.options import parse
 from cdfd.storage.s3.storage import S3Storage

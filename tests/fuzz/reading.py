@@ -238,7 +238,7 @@ def check_hints(case: Case) -> str:
 def _make_log(random: Random) -> Case:
     _, files = base(random)
     files = {path: data for path, data in tables.mutated(random, files).items() if path.startswith(LOG)}
-    ask = random.choice(("snapshot", "snapshot", "header", "found_header", "timestamp", "ledger", "entries"))
+    ask = random.choice(("snapshot", "snapshot", "header", "partial_header", "timestamp", "ledger", "entries"))
     return Case(
         "log",
         files,
@@ -263,8 +263,8 @@ async def _asked(storage: Storage, args: dict[str, Any]) -> str:
                 sum(add.size for add in state.live())
             case "header":
                 await log.header(version)
-            case "found_header":
-                await log.found_header(version)
+            case "partial_header":
+                await log.partial_header(version)
             case "timestamp":
                 from datetime import UTC, datetime
 

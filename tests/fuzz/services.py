@@ -9,6 +9,7 @@ from random import Random
 
 from fuzz import mutate
 from fuzz.cases import Case, Target, Violation, check_text, guarded
+from manual_time import ManualClock
 from statuses import NOW_MS, configuration
 
 from cdfd.config import Listen
@@ -19,7 +20,6 @@ from cdfd.errors import CdfdError
 from cdfd.spark.options import SourceOptions
 from cdfd.spark.sink_options import SinkOptions
 from cdfd.tail import start
-from cdfd.tail.clock import ManualClock
 
 CONFIGS = Path(__file__).parents[2] / "config"
 SECRET = "a-secret-nobody-may-see"

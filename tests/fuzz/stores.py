@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 from fuzz.cases import Case, Violation
 from fuzz.lakes import Files, parquet
+from memory_storage import MemoryStorage
 
 from cdfd.errors import NotFoundError
 from cdfd.storage import location
 from cdfd.storage.base import Stat, check_range
-from cdfd.storage.memory import MemoryStorage
 from cdfd.tail import tailer
 
 URI = "fuzz://lake/t"

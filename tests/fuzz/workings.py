@@ -12,6 +12,7 @@ from fuzz.cases import Case, Target, Violation, check_text, guarded
 from fuzz.commands import run_command
 from fuzz.reading import Enough, base, compare, lines_of
 from fuzz.tables import LOG
+from manual_time import ManualClock
 
 from cdfd.changes.execute import Execution
 from cdfd.changes.plan import ChangePlan
@@ -20,7 +21,6 @@ from cdfd.progress import cleanup as upkeep
 from cdfd.progress import txn_state
 from cdfd.progress.txn_log import TxnLog
 from cdfd.tables.table import Table
-from cdfd.tail.clock import ManualClock
 
 
 def check_slices(case: Case) -> str:

@@ -23,7 +23,7 @@ from cdfd.storage.base import ColumnPrefetch
 from cdfd.storage.location import open_storage
 from cdfd.storage.s3 import file as s3_file
 from cdfd.storage.s3.errors import Request
-from cdfd.storage.s3.prefetch import Ahead
+from cdfd.storage.s3.prefetch import PrefetchRange
 from cdfd.storage.s3.storage import S3Storage
 from tests.s3.proxy import Asked, Fault, Proxy, proxied
 from tests.s3.server import Server
@@ -96,8 +96,8 @@ def test_all_columns_of_a_large_one(store: S3Storage, proxy: Proxy) -> None:
         with opened(source) as file:
             source.prefetch_columns(data.column_names)
             assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
-    assert len(large) > 3 * s3_file.PIECE
-    assert len(proxy.asked) < len(large) / s3_file.PIECE + 12
+    assert len(large) > 3 * s3_file.MAX_GET_BYTES
+    assert len(proxy.asked) < len(large) / s3_file.MAX_GET_BYTES + 12
     assert bytes_asked(proxy, len(large)) < 1.1 * len(large)
 
 
@@ -108,7 +108,7 @@ def test_the_beginning_of_one_that_was_announced_is_asked_for_with_its_end(store
     with store.open_input_file("x", len(large)) as source:
         assert isinstance(source, ColumnPrefetch)
         begun = {asked.range for asked in proxy.asked}
-        assert {f"bytes=-{s3_file.TAIL}", f"bytes=0-{s3_file.PIECE - 1}"} <= begun
+        assert {f"bytes=-{s3_file.TAIL_BYTES}", f"bytes=0-{s3_file.MAX_GET_BYTES - 1}"} <= begun
         with opened(source) as file:
             source.prefetch_columns(data.column_names)
             assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
@@ -118,19 +118,22 @@ def test_the_beginning_of_one_that_was_announced_is_asked_for_with_its_end(store
 def test_one_that_was_replaced_since_it_was_announced_is_not_mixed(store: S3Storage, proxy: Proxy) -> None:
     put(store, proxy, large := written(200_000, row_group_size=50_000, compression="none"))
     client, request = store._client, Request("read", store._bucket, "t/x", "x")
-    start, end = s3_file.beginning(len(large))[0]
+    start, end = s3_file.leading_ranges(len(large))[0]
     before = client.loop.submit(client.get(request, start, end - start))
     wait([before])
     put(store, proxy, bytes(reversed(large)))
-    after = client.loop.submit(client.get(request, -s3_file.TAIL, None)).result()
+    after = client.loop.submit(client.get(request, -s3_file.TAIL_BYTES, None)).result()
     with (
-        s3_file.opened(client, request, after, -s3_file.TAIL, [(Ahead(start, end - start, 0), before)]) as source,
+        s3_file.opened(
+            client, request, after, -s3_file.TAIL_BYTES, [(PrefetchRange(start, end - start, 0), before)]
+        ) as source,
         pytest.raises(StorageError, match="replaced"),
     ):
         source.read(100)
 
 
-SIZES = [1, s3_file.TAIL + 1, s3_file.WHOLE, s3_file.WHOLE + 1, 2 * s3_file.WHOLE + 7, 3 * s3_file.WHOLE, 2**62]
+WHOLE = s3_file.WHOLE_OBJECT_BYTES
+SIZES = [1, s3_file.TAIL_BYTES + 1, WHOLE, WHOLE + 1, 2 * WHOLE + 7, 3 * WHOLE, 2**62]
 
 
 @pytest.mark.parametrize("size", SIZES[:-1])
@@ -161,7 +164,7 @@ def test_only_the_columns_that_are_wanted(store: S3Storage, proxy: Proxy, names:
                 data.select([name for name in data.column_names if name in names])
             )
     wanted = sum(chunk.end - chunk.start for chunk in chunks(footer(large)) if chunk.path.partition(".")[0] in names)
-    assert bytes_asked(proxy, len(large)) < 1.05 * wanted + s3_file.TAIL + 8 * s3_file.GAP
+    assert bytes_asked(proxy, len(large)) < 1.05 * wanted + s3_file.TAIL_BYTES + 8 * s3_file.MAX_GAP_BYTES
 
 
 def test_of_some_row_groups(store: S3Storage, proxy: Proxy) -> None:
@@ -177,7 +180,7 @@ def test_of_some_row_groups(store: S3Storage, proxy: Proxy) -> None:
 
 def test_reads_that_were_not_announced(store: S3Storage, proxy: Proxy) -> None:
     random = np.random.default_rng(3)
-    data = random.bytes(s3_file.WHOLE + 3_000_000)
+    data = random.bytes(s3_file.WHOLE_OBJECT_BYTES + 3_000_000)
     put(store, proxy, data)
     for size in (None, len(data)):
         with store.open_input_file("x", size) as source:
@@ -199,8 +202,8 @@ def test_what_is_held_is_bounded(store: S3Storage, proxy: Proxy) -> None:
         with pq.ParquetFile(source):
             source.prefetch_columns(data.column_names)
             held = [piece for piece in source._ranges._pieces if piece.future is not None]
-            assert sum(piece.end - piece.start for piece in held) <= s3_file.AHEAD + s3_file.TAIL
-            assert len(large) > 1.4 * s3_file.AHEAD
+            assert sum(piece.end - piece.start for piece in held) <= s3_file.PREFETCH_BYTES + s3_file.TAIL_BYTES
+            assert len(large) > 1.4 * s3_file.PREFETCH_BYTES
 
 
 def test_a_fault_under_way_is_said(store: S3Storage, proxy: Proxy, bucket: str) -> None:

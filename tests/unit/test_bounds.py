@@ -124,9 +124,9 @@ def test_a_log_entry(version: int, spoil: Spoil, table: Path) -> None:
 
 def test_a_log_entry_that_is_only_hashed() -> None:
     short = [b"{}\n" + bytes(commit.LINE_BYTES // 2)] * 64
-    assert history.digested(history.size_of, iter(short))[0] == sum(map(len, short))
+    assert history.parse_and_digest(history.entry_size, iter(short))[0] == sum(map(len, short))
     with pytest.raises(LogError, match="longer than 16 MiB"):
-        history.digested(history.size_of, iter([b"{}\n", *[bytes(commit.LINE_BYTES // 2)] * 64]))
+        history.parse_and_digest(history.entry_size, iter([b"{}\n", *[bytes(commit.LINE_BYTES // 2)] * 64]))
 
 
 @pytest.mark.parametrize("spoil", [zeros, extended])

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_storage import MemoryStorage
 
 from cdfd.changes import execute
 from cdfd.changes import image_order as ordering
@@ -28,7 +29,6 @@ from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.header import PartialHeader
 from cdfd.delta.roaring import RowSet
 from cdfd.errors import DataError, MissingFileError
-from cdfd.storage.memory import MemoryStorage
 
 KINDS = {"i": "insert", "<": "update_preimage", ">": "update_postimage", "d": "delete"}
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from memory_storage import MemoryStorage
 
 from cdfd.delta import checkpoint as checkpoints
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, DomainMetadata, Format, Metadata, Protocol, Remove, Txn
@@ -21,7 +22,6 @@ from cdfd.delta.files import FILES, PackedFiles
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CdfdError, LogError, UnsupportedError
 from cdfd.storage.base import Stat
-from cdfd.storage.memory import MemoryStorage
 from cdfd.tables.table import Table
 from cdfd.tail import checkpoint_files
 from cdfd.tail.segment import Checkpoint

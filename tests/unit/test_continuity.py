@@ -18,6 +18,8 @@ import pytest
 from faulty_storage import FaultyStorage
 from feeding import MemoryPlace, feed
 from lake import SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
+from manual_time import ManualClock
+from memory_storage import MemoryStorage
 
 from cdfd.api import _range
 from cdfd.changes.read import TableFiles
@@ -26,11 +28,9 @@ from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, GapError, LogError, StorageError, TableChangedError
 from cdfd.storage.base import Stat, fetch_each
 from cdfd.storage.local import LocalStorage
-from cdfd.storage.memory import MemoryStorage
 from cdfd.tables.table import Table
-from cdfd.tail.clock import ManualClock
 from cdfd.tail.log import DeltaLog
-from cdfd.tail.start import beginning, until_version
+from cdfd.tail.start import start_position, until_version
 from cdfd.tail.tailer import Tailer
 from cdfd.tail.watch import Backoff, PollWatch
 
@@ -287,9 +287,9 @@ async def patiently(task: asyncio.Task[None], clock: ManualClock, store: FaultyS
     """
     busy = 0
     for tick in range(TICKS):
-        asleep = asyncio.ensure_future(clock.asleep())
-        await asyncio.wait((task, asleep), return_when=asyncio.FIRST_COMPLETED)
-        asleep.cancel()
+        sleeping = asyncio.ensure_future(clock.wait_for_sleepers())
+        await asyncio.wait((task, sleeping), return_when=asyncio.FIRST_COMPLETED)
+        sleeping.cancel()
         busy = len(store.steps) if not tick else busy
         if pause:
             await asyncio.sleep(pause)
@@ -435,7 +435,7 @@ class TestLostCommits:
                     await asked()
             for start in ("snapshot", "latest", "earliest", 3):
                 with pytest.raises(GapError, match=told):
-                    await beginning(log, start, clock.now_ms())
+                    await start_position(log, start, clock.now_ms())
 
         run(scenario())
 
@@ -470,7 +470,7 @@ class TestLostCommits:
             log = DeltaLog(store)
             found: list[Version] = []
             task = asyncio.create_task(collect(PlanStream(log).versions(tailer_of(log, clock), 0), found))
-            await clock.asleep()
+            await clock.wait_for_sleepers()
             store.copy_from(await self.lake(clock, hint=False))
             with pytest.raises((TableChangedError, GapError)):
                 await patiently(task, clock, OneByOne(store))

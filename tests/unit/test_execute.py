@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from memory_storage import MemoryStorage
 
 from cdfd.changes.columns import change_schema
 from cdfd.changes.execute import ChangeBatch, Execution, all_columns, iterate_in_thread, named_columns
@@ -23,7 +24,6 @@ from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
 from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import DataError, LogError, MissingColumnError, MissingFileError
-from cdfd.storage.memory import MemoryStorage
 
 SCHEMA = TableSchema(StructType((StructField("n", Primitive("long")),)))
 OLD = TableSchema(StructType((StructField("m", Primitive("long")), StructField("n", Primitive("long")))))

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from feeding import Crash, FilesPlace, MemoryPlace, Place, feed, ids, position
 from lake import BEGINNING, Lake, checkpoint, entry_path, manual_clock, rows, run, table
+from manual_time import ManualClock
 
 from cdfd.changes.position import Position
 from cdfd.demo.writer import TableWriter
@@ -24,7 +25,6 @@ from cdfd.errors import (
     SinkError,
     TableChangedError,
 )
-from cdfd.tail.clock import ManualClock
 
 
 @pytest.fixture(params=[MemoryPlace, FilesPlace], ids=lambda place: place.__name__)
@@ -94,7 +94,7 @@ class TestStarts:
             clock = manual_clock()
             lake = Lake(clock)
             feeding = asyncio.create_task(feed(lake, place, clock, 1, start="latest"))
-            await clock.asleep()
+            await clock.wait_for_sleepers()
             await table(lake, 2, clock)
             clock.advance(5)
             await feeding
@@ -107,7 +107,7 @@ class TestStarts:
             clock = manual_clock()
             stop = asyncio.Event()
             feeding = asyncio.create_task(feed(Lake(clock), place, clock, stop=stop))
-            await clock.asleep()
+            await clock.wait_for_sleepers()
             stop.set()
             await feeding
             assert await position(place) is None
@@ -134,7 +134,7 @@ class TestStarts:
             writer = await table(lake, 1, clock)
             feeding = asyncio.create_task(feed(lake, place, clock, 5, start="earliest"))
             for version in range(1, 6):
-                await clock.asleep()
+                await clock.wait_for_sleepers()
                 await writer.insert(rows(version))
                 clock.advance(5)
             await feeding

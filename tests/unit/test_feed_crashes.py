@@ -10,10 +10,10 @@ from feeding import Crash, FilesPlace, Hook, MemoryPlace, feed, position
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lake import SCHEMA, Lake, manual_clock, rows, run
+from manual_time import ManualClock
 
 from cdfd.changes.position import Position
 from cdfd.demo.writer import TableWriter
-from cdfd.tail.clock import ManualClock
 
 # A history: what the writer does, one version after the other.
 OPERATIONS = st.one_of(

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from manual_time import ManualClock
 from statuses import NOW_MS, PASSWORD, at, configuration, samples, version
 
 from cdfd.config import Listen
@@ -21,7 +22,6 @@ from cdfd.daemon.http import page as pages
 from cdfd.daemon.http.server import serve
 from cdfd.daemon.http.status import Status
 from cdfd.errors import ConfigError, ListenError, SinkError, StorageError
-from cdfd.tail.clock import ManualClock
 
 ANY_PORT = Listen("127.0.0.1", 0)
 PATHS = ("/", "/metrics", "/healthz", "/readyz", "/status")

@@ -16,6 +16,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from faulty_storage import Died, FaultyStorage, at_step, nothing
 from lake import BEGINNING, Lake, entry_path, manual_clock, run
+from manual_time import ManualClock
+from memory_storage import MemoryStorage
 
 from cdfd.commands.inspect import report
 from cdfd.delta import last_checkpoint
@@ -28,8 +30,7 @@ from cdfd.progress.table_ledger import TableLedger
 from cdfd.storage import durable
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
-from cdfd.storage.memory import MemoryStorage
-from cdfd.tail.clock import ManualClock, SystemClock
+from cdfd.tail.clock import SystemClock
 from cdfd.tail.log import DeltaLog
 
 ORDERS, ITEMS = app_id("shop", "orders"), app_id("shop", "items")
@@ -573,11 +574,11 @@ class TestContention:
             storage = FaultyStorage(MemoryStorage())
             sleeper, other = opened(storage), opened(storage.inner)
             await record(sleeper, range(3))
-            asleep = [True]
+            sleeping = [True]
 
             async def sleep(method: str, path: str) -> None:
-                if method == "put_if_absent" and asleep.pop():
-                    asleep.append(False)
+                if method == "put_if_absent" and sleeping.pop():
+                    sleeping.append(False)
                     await record(other, range(others), ITEMS)
 
             storage.before = sleep

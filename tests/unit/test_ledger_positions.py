@@ -17,7 +17,7 @@ from cdfd.progress.source_ledger import SourceLedger
 from cdfd.progress.table_ledger import TableLedger
 from cdfd.sinks.base import Sink
 from cdfd.storage.base import Storage
-from cdfd.storage.memory import MemoryStorage
+from memory_storage import MemoryStorage
 from cdfd.tail.log import DeltaLog
 
 ORDERS = app_id("shop", "orders")

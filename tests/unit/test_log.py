@@ -12,12 +12,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from memory_storage import MemoryStorage
 
 from cdfd.delta import last_checkpoint, paths
 from cdfd.delta.last_checkpoint import LastCheckpoint
 from cdfd.errors import GapError, LogError, NotFoundError, UnsupportedError
 from cdfd.storage.base import Stat
-from cdfd.storage.memory import MemoryStorage
 from cdfd.tail import log as logs
 from cdfd.tail.log import DeltaLog, NotATableError
 from cdfd.tail.start import start_version
@@ -116,8 +116,8 @@ class TestEntry:
         """Inline, in a thread, in chunks: the same."""
         log, _ = stored(table(2))
         expected = asyncio.run(log.entry(2))
-        monkeypatch.setattr(logs, "INLINE", inline)
-        monkeypatch.setattr(logs, "CHUNK", chunk)
+        monkeypatch.setattr(logs, "INLINE_BYTES", inline)
+        monkeypatch.setattr(logs, "CHUNK_BYTES", chunk)
         assert asyncio.run(log.entry(2)) == expected
         assert asyncio.run(log.header()).metadata.configuration == {"note": "start"}
 
@@ -255,7 +255,7 @@ class TestHeader:
         assert caught.value.table == "memory://t"
         with pytest.raises(UnsupportedError, match="tomorrow"):
             asyncio.run(log.snapshot())
-        found = asyncio.run(log.found_header())
+        found = asyncio.run(log.partial_header())
         assert found.protocol is not None
         assert found.protocol.reader_features == {"tomorrow"}
         assert asyncio.run(log.header(1)).version == 1
@@ -328,7 +328,7 @@ class TestLog:
         async def names(after: str) -> list[tuple[str, int]]:
             return [(name.kind, name.version) async for name, _ in log.list_names(after)]
 
-        assert asyncio.run(names(logs.before(2))) == [
+        assert asyncio.run(names(logs.name_before(2))) == [
             ("checkpoint", 2),
             ("commit", 2),
             ("commit", 3),
@@ -359,7 +359,7 @@ class Counting(MemoryStorage):
         lambda log: log.earliest_version(),
         lambda log: log.segment(1),
         lambda log: start_version(log, "earliest"),
-        lambda log: anext(log.earlier(3, 2)),
+        lambda log: anext(log.stats_before(3, 2)),
     ],
 )
 def test_a_listing_is_closed_by_whoever_has_seen_enough(look: Callable[[DeltaLog], Awaitable[object]]) -> None:

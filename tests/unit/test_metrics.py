@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 from threading import Thread
 
+from manual_time import ManualClock
 from prometheus_client.parser import text_string_to_metric_families
 from statuses import NOW_MS, at, configuration, measured, snapshot_at, version
 
 from cdfd.daemon.http.metrics import STATES
 from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError, FencedError, MissingFileError, StorageError
-from cdfd.tail.clock import ManualClock
 
 
 def running() -> tuple[Status, ManualClock]:

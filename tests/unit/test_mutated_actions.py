@@ -10,11 +10,11 @@ from typing import Any
 
 import orjson
 import pytest
+from memory_storage import MemoryStorage
 
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.delta import paths
 from cdfd.errors import CdfdError
-from cdfd.storage.memory import MemoryStorage
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.log import DeltaLog
 from cdfd.tail.start import start_version

@@ -10,10 +10,10 @@ from typing import Any
 import checkpoint_layout as layout
 import pyarrow as pa
 import pytest
+from memory_storage import MemoryStorage
 
 from cdfd.delta import paths
 from cdfd.errors import CdfdError
-from cdfd.storage.memory import MemoryStorage
 from cdfd.tail.log import DeltaLog
 
 VERSION = 4

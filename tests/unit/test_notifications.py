@@ -13,7 +13,7 @@ import pytest
 from lake import manual_clock, run
 
 from cdfd.errors import StorageError
-from cdfd.tail.notifications import LATE_SECONDS, Notifications, NotifiedWatch
+from cdfd.tail.notifications import MAX_DELAY_SECONDS, Notifications, NotifiedWatch
 from cdfd.tail.watch import Backoff
 
 
@@ -130,7 +130,7 @@ def test_tables_are_looked_at_rarely_while_notifications_come(caplog: pytest.Log
 
             # A commit without a notification is found by then, and if none comes for long, they do not count any more.
             reader.there = 1
-            for _ in range(int(LATE_SECONDS) + 20):
+            for _ in range(int(MAX_DELAY_SECONDS) + 20):
                 clock.advance(1)
                 await turns(4)
             assert not watch.trusted

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from manual_time import ManualClock
 from statuses import NOW_MS, configuration
 
 from cdfd import errors
@@ -24,7 +25,6 @@ from cdfd.console.escaping import LONGEST_LINE, as_json, one_line, quoted, short
 from cdfd.daemon.http import page
 from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError, LogError, StorageError
-from cdfd.tail.clock import ManualClock
 
 HOSTILE = "a\n2026-01-01T00:00:00.000Z INFO cdfd: forged\r\x1b[2J\x1b]0;title\x07\x00\x7f\x85\x9b31m\u2028\u202e\u2066\ud800\U000e0001"
 texts = st.one_of(

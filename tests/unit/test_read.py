@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from memory_storage import MemoryStorage
 
 from cdfd.changes import read as reading
 from cdfd.changes.columns import CHANGE_COLUMNS
@@ -26,7 +27,6 @@ from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema, from_arrow
 from cdfd.errors import CdfdError, DataError, LogError, MissingFileError, PathError, StorageError, UnsupportedError
-from cdfd.storage.memory import MemoryStorage
 
 Rows = list[dict[str, Any]]
 LONG, STRING = Primitive("long"), Primitive("string")

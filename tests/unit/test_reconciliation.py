@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from memory_storage import MemoryStorage
 
 from cdfd.changes.execute import Execution
 from cdfd.changes.plan import ChangePlan, FileScan
@@ -28,7 +29,6 @@ from cdfd.delta.schema import (
     TableSchema,
 )
 from cdfd.errors import SchemaChangedError
-from cdfd.storage.memory import MemoryStorage
 
 LONG, INTEGER, STRING = Primitive("long"), Primitive("integer"), Primitive("string")
 

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 from feeding import MemoryPlace, feed
 from lake import Lake, manual_clock, table
+from manual_time import ManualClock
 
 from cdfd.daemon.loop.admission import SMALL_BYTES, Admission
 from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.daemon.loop.recorder import Recorder
 from cdfd.errors import CdfdError, StorageError
 from cdfd.progress.ledger import LedgerEntry, NoLedger
-from cdfd.tail.clock import ManualClock
 
 WITHIN = 20
 
@@ -71,7 +71,7 @@ class TestRecorder:
                 recorder.delivered(version, "T")
                 await settle()
             assert book.versions == [1]
-            await clock.asleep()
+            await clock.wait_for_sleepers()
             clock.advance(10)
             await settle()
             assert book.versions == told.versions == [1, 3]
@@ -113,7 +113,7 @@ class TestRecorder:
             recorder.delivered(2, "T")
             await settle()
             assert book.versions == []
-            await clock.asleep()
+            await clock.wait_for_sleepers()
             clock.advance(10)
             await settle()
             assert book.versions == [2]

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 import pytest
+from manual_time import ManualClock
 
 from cdfd.console.progress_line import LOG_SECONDS, ProgressLine
-from cdfd.tail.clock import ManualClock
 
 
 def test_a_log_line_every_ten_seconds_of_long_work(caplog: pytest.LogCaptureFixture) -> None:
@@ -35,10 +35,13 @@ def test_work_that_is_not_long_says_nothing(caplog: pytest.LogCaptureFixture) ->
     assert not caplog.records
 
 
+WITH_TESTS = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+"""The environment of a process that imports what this one can import."""
+
 PROGRAM = """
 import logging
 from cdfd.console.progress_line import ProgressLine
-from cdfd.tail.clock import ManualClock
+from manual_time import ManualClock
 clock = ManualClock()
 report = ProgressLine(logging.getLogger(), "written", "orders", terminal=True, clock=clock)
 report.count(3, 1000)
@@ -51,7 +54,7 @@ report.close()
 def test_a_bar_on_a_terminal() -> None:
     screen, terminal = pty.openpty()
     try:
-        subprocess.run([sys.executable, "-c", PROGRAM], stderr=terminal, check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", PROGRAM], env=WITH_TESTS, stderr=terminal, check=True, timeout=60)
         shown = os.read(screen, 65_536).decode()
     finally:
         os.close(screen)
@@ -62,7 +65,7 @@ def test_a_bar_on_a_terminal() -> None:
 LOST = """
 import logging, sys
 from cdfd.console.progress_line import ProgressLine
-from cdfd.tail.clock import ManualClock
+from manual_time import ManualClock
 
 clock = ManualClock()
 report = ProgressLine(logging.getLogger("cdfd"), "delivered", "orders", terminal=True, clock=clock)
@@ -78,7 +81,7 @@ def test_a_terminal_that_is_lost_ends_no_work() -> None:
     screen, terminal = pty.openpty()
     command = [sys.executable, "-c", LOST]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=terminal, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=terminal, env=WITH_TESTS, text=True
     ) as process:
         os.close(screen)
         os.close(terminal)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory_storage import MemoryStorage
 
 from cdfd.changes.execute import ChangeBatch, Execution
 from cdfd.changes.plan import ChangePlan, ChangeType, FileScan, LiveScans
@@ -26,7 +27,6 @@ from cdfd.delta.deletion_vector import RowSet, inline
 from cdfd.delta.files import PackedFiles, pack
 from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import DataError, MissingFileError
-from cdfd.storage.memory import MemoryStorage
 from tests.unit.test_change_images import KINDS, Lot, blocks, lot, versions
 
 SCHEMA = TableSchema(StructType((StructField("n", Primitive("long")),)))

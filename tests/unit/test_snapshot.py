@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from memory_storage import MemoryStorage
 
 from cdfd.delta import commit as commits
 from cdfd.delta import paths, snapshot
@@ -27,7 +28,6 @@ from cdfd.delta.files import FILES, PACK, pack
 from cdfd.delta.header import PartialHeader
 from cdfd.delta.snapshot import Base, Snapshot, first, interval_ms, replay, retention_ms
 from cdfd.errors import LogError, UnsupportedError
-from cdfd.storage.memory import MemoryStorage
 from cdfd.tail.log import DeltaLog
 
 Fields = dict[str, Any]

@@ -174,7 +174,7 @@ class TestSlowWriters:
             ledger = opened(lake, clock, jitter=1.0)
             recording = asyncio.create_task(ledger.record(ORDERS, 1, "T"))
             for _ in range(3):
-                await clock.asleep()
+                await clock.wait_for_sleepers()
                 clock.advance(1)
             assert await newest(lake) == 1
             lake.replace(entry_path(2), whole)

@@ -14,21 +14,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lake import BEGINNING, SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
+from manual_time import ManualClock
 
 from cdfd.delta import schema as schemas
 from cdfd.delta.commit import serialize
 from cdfd.errors import CdfdError, ConfigError, GapError, LogError
-from cdfd.tail.bounds import Start, parsed
-from cdfd.tail.clock import ManualClock
+from cdfd.tail.bounds import Start, parse_bound
 from cdfd.tail.log import DeltaLog, NotATableError
 from cdfd.tail.start import (
-    Beginning,
-    awaited_start,
-    beginning,
+    StartPosition,
     check_range,
+    start_position,
     start_version,
     state_version,
     until_version,
+    wait_for_start,
 )
 from cdfd.tail.tailer import Tailer
 from cdfd.tail.watch import Backoff, PollWatch
@@ -127,18 +127,18 @@ class TestWords:
     )
     def test_what_is_of_another_type(self, value: Any) -> None:
         with pytest.raises(ConfigError, match=r"neither a version|no version"):
-            parsed(value)
+            parse_bound(value)
 
     @given(st.one_of(st.text(), st.integers(), st.floats(), st.datetimes(), st.dates(), st.booleans(), st.binary()))
     def test_anything_else_is_an_error_of_ours(self, value: Any) -> None:
         with contextlib.suppress(ConfigError):
-            assert isinstance(parsed(value), int | str | datetime | timedelta)
+            assert isinstance(parse_bound(value), int | str | datetime | timedelta)
 
     def test_moments_without_a_zone_are_utc(self) -> None:
-        assert parsed("2026-01-01") == datetime(2026, 1, 1, tzinfo=UTC)
-        assert parsed("2026-01-01T02:00:00+02:00") == datetime(2026, 1, 1, tzinfo=UTC)
-        assert parsed("2026-01-01T00:00:00Z") == datetime(2026, 1, 1, tzinfo=UTC)
-        assert parsed(datetime(2026, 1, 1)) == datetime(2026, 1, 1, tzinfo=UTC)  # noqa: DTZ001 - that is the point
+        assert parse_bound("2026-01-01") == datetime(2026, 1, 1, tzinfo=UTC)
+        assert parse_bound("2026-01-01T02:00:00+02:00") == datetime(2026, 1, 1, tzinfo=UTC)
+        assert parse_bound("2026-01-01T00:00:00Z") == datetime(2026, 1, 1, tzinfo=UTC)
+        assert parse_bound(datetime(2026, 1, 1)) == datetime(2026, 1, 1, tzinfo=UTC)  # noqa: DTZ001 - that is the point
 
     @pytest.mark.parametrize(
         ("text", "delta"),
@@ -151,20 +151,20 @@ class TestWords:
         ],
     )
     def test_how_long_ago(self, text: str, delta: timedelta) -> None:
-        assert parsed(text) == delta
+        assert parse_bound(text) == delta
 
     def test_longer_ago_than_any_table(self) -> None:
         for text in ("9999999999 weeks ago", "101 years ago", "36526 days ago"):
             with pytest.raises(ConfigError):
-                parsed(text)
+                parse_bound(text)
 
     def test_dates_and_milliseconds(self) -> None:
         midnight = datetime(2026, 1, 1, tzinfo=UTC)
-        assert parsed(date(2026, 1, 1)) == midnight
-        assert parsed(1767225600000) == parsed("1767225600000") == midnight
+        assert parse_bound(date(2026, 1, 1)) == midnight
+        assert parse_bound(1767225600000) == parse_bound("1767225600000") == midnight
         # Twelve digits are a version, and so are seconds since the epoch, which have ten.
-        assert parsed("176722560000") == 176722560000
-        assert parsed(1767225600) == 1767225600
+        assert parse_bound("176722560000") == 176722560000
+        assert parse_bound(1767225600) == 1767225600
 
     def test_no_table(self) -> None:
         for start in ("earliest", "latest", 0, -1, "2026-01-01", "1 hour ago"):
@@ -392,12 +392,12 @@ class TestLateTables:
             clock = manual_clock()
             lake = Lake(clock)
             tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
-            waiting = asyncio.create_task(awaited_start(tailer, start))
-            await clock.asleep()
+            waiting = asyncio.create_task(wait_for_start(tailer, start))
+            await clock.wait_for_sleepers()
             await table(lake, 3, clock)
             clock.advance(1)
             assert await waiting == version
-            assert await awaited_start(tailer, "latest") == 3
+            assert await wait_for_start(tailer, "latest") == 3
 
         run(scenario())
 
@@ -406,7 +406,7 @@ class TestLateTables:
             clock = manual_clock()
             tailer = Tailer(DeltaLog(Lake(clock)), PollWatch(clock), clock, Backoff(1.0, 8.0))
             with pytest.raises(ConfigError, match="neither a version"):
-                await awaited_start(tailer, "tomorrow")
+                await wait_for_start(tailer, "tomorrow")
 
         run(scenario())
 
@@ -434,7 +434,7 @@ class TestBeginnings:
         ],
     )
     def test_where_it_begins(self, five: Lake, start: Start, version: int, snapshot: bool) -> None:
-        assert run(beginning(DeltaLog(five), start, self.NOW)) == Beginning("T", version, snapshot)
+        assert run(start_position(DeltaLog(five), start, self.NOW)) == StartPosition("T", version, snapshot)
 
     @pytest.mark.parametrize(
         ("start", "told"),
@@ -447,15 +447,15 @@ class TestBeginnings:
     )
     def test_a_table_that_has_not_come_so_far(self, five: Lake, start: Start, told: str) -> None:
         with pytest.raises(LogError, match=f"{told}.*"):
-            run(beginning(DeltaLog(five), start, self.NOW))
+            run(start_position(DeltaLog(five), start, self.NOW))
         clock = ManualClock(self.NOW)
         tailer = Tailer(DeltaLog(five), PollWatch(clock), clock, Backoff(1.0, 8.0))
         with pytest.raises(LogError, match=told):
-            run(awaited_start(tailer, start))
+            run(wait_for_start(tailer, start))
 
     def test_a_moment_to_come_that_a_commit_has_reached(self, five: Lake) -> None:
         """Clocks of writers may be ahead."""
-        assert run(beginning(DeltaLog(five), moment(4 * 3600), BEGINNING)) == Beginning("T", 4)
+        assert run(start_position(DeltaLog(five), moment(4 * 3600), BEGINNING)) == StartPosition("T", 4)
 
     @pytest.mark.parametrize("start", ["snapshot", "latest"])
     def test_a_newest_entry_that_is_half_written_is_not_made_durable(self, five: Lake, start: Start) -> None:
@@ -463,6 +463,6 @@ class TestBeginnings:
         whole = five.bytes_of(entry_path(4))
         five.replace(entry_path(4), whole[: len(whole) // 2])
         with pytest.raises(LogError, match="not valid JSON"):
-            run(beginning(DeltaLog(five), start, self.NOW))
+            run(start_position(DeltaLog(five), start, self.NOW))
         five.replace(entry_path(4), whole)
-        assert run(beginning(DeltaLog(five), start, self.NOW)).version == (4 if start == "snapshot" else 5)
+        assert run(start_position(DeltaLog(five), start, self.NOW)).version == (4 if start == "snapshot" else 5)

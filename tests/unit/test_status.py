@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+from manual_time import ManualClock
 from statuses import NOW_MS, PASSWORD, at, configuration, measured, snapshot_at, version
 
 from cdfd.config import KafkaSink, Secret
@@ -11,7 +12,6 @@ from cdfd.console.escaping import LONGEST_LINE
 from cdfd.daemon.http.status import Status, TableMonitor
 from cdfd.daemon.loop.monitor import Monitor
 from cdfd.errors import SinkError, StorageError
-from cdfd.tail.clock import ManualClock
 
 RETRIABLE = SinkError("the broker is away", hint="Look after it", retriable=True)
 

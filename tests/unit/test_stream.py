@@ -5,13 +5,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from lake import SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
+from manual_time import ManualClock
 
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.delta import schema as schemas
 from cdfd.delta.commit import serialize
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import GapError, LogError, TableChangedError, UnsupportedError
-from cdfd.tail.clock import ManualClock
 from cdfd.tail.log import DeltaLog
 from cdfd.tail.tailer import Tailer
 from cdfd.tail.watch import Backoff, PollWatch

@@ -7,12 +7,12 @@ import logging
 
 import pytest
 from lake import run
+from manual_time import ManualClock
 from statuses import NOW_MS, at, configuration, version
 
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.summary import SECONDS, Line, Summary, summarised
 from cdfd.errors import SinkError
-from cdfd.tail.clock import ManualClock
 
 
 def test_what_was_delivered_and_what_is_behind() -> None:
@@ -50,12 +50,12 @@ def test_a_line_a_minute_when_there_is_something_to_say(caplog: pytest.LogCaptur
                 table.started(at(4))
                 table.at_tip()
             for count in (0, 1, 0, 2):
-                await clock.asleep()
+                await clock.wait_for_sleepers()
                 if count:
                     status.tables()[0].committed(at(4 + count), [version(3 + count)], {"insert": count}, 1)
                 clock.advance(SECONDS)
                 await asyncio.sleep(0)
-            await clock.asleep()
+            await clock.wait_for_sleepers()
 
     with caplog.at_level(logging.INFO, "cdfd.daemon"):
         run(scenario())

@@ -17,7 +17,7 @@ from cdfd.daemon.http.status import Status
 from cdfd.daemon.loop.monitor import Monitor, NullMonitor
 from cdfd.daemon.supervision.supervisor import MAX_RETRY_SECONDS, PERMANENT_RETRY_SECONDS, Supervisor
 from cdfd.errors import CdfdError, ConfigError, DataError, FencedError, InternalError, SinkError
-from cdfd.tail.clock import ManualClock
+from manual_time import ManualClock
 
 
 def passing() -> CdfdError:
@@ -107,7 +107,7 @@ def test_what_passes_is_tried_again_ever_later_while_others_go_on() -> None:
         task = asyncio.create_task(daemon.supervisor.run())
         delays = []
         for attempt in range(1, 12):
-            await daemon.clock.asleep()
+            await daemon.clock.wait_for_sleepers()
             assert daemon.begun == {"good": 1, "bad": attempt}
             delays.append(daemon.told["bad"].failures[-1][1])
             daemon.clock.advance(delays[-1])
@@ -133,10 +133,10 @@ def test_what_was_mended_runs_again_and_begins_its_pauses_anew() -> None:
         daemon.runs["table"][6:] = [runs_long, forever]
         task = asyncio.create_task(daemon.supervisor.run())
         for _ in range(7):
-            await daemon.clock.asleep()
+            await daemon.clock.wait_for_sleepers()
             daemon.clock.advance(PERMANENT_RETRY_SECONDS)
             await settle()
-        await daemon.clock.asleep()
+        await daemon.clock.wait_for_sleepers()
         assert daemon.told["table"].failures[-1][1] < 1 < daemon.told["table"].failures[-2][1]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -161,7 +161,7 @@ def test_a_configuration_that_does_not_fit_a_table_is_that_tables_error() -> Non
         misfit = failing(lambda: ConfigError("no such column", hint="there is another", path="0.json"))
         daemon = Daemon(good=[forever], bad=[misfit])
         task = asyncio.create_task(daemon.supervisor.run())
-        await daemon.clock.asleep()
+        await daemon.clock.wait_for_sleepers()
         error, retry_in = daemon.told["bad"].failures[-1]
         assert (error.what, error.hint, error.path, error.table) == (
             "no such column",
@@ -229,7 +229,7 @@ def test_whatever_one_table_raises_the_others_go_on(what: str, formatter: loggin
         daemon.supervisor.monitors = told
         task = asyncio.create_task(daemon.supervisor.run())
         for attempt in (1, 2, 3):
-            await daemon.clock.asleep()
+            await daemon.clock.wait_for_sleepers()
             assert daemon.begun == {"good": 1, "bad": attempt}
             assert "retry in" in status.not_ready()["orders"]
             daemon.clock.advance(MAX_RETRY_SECONDS * 1.25)
@@ -286,7 +286,7 @@ def test_what_a_loop_held_is_let_go_before_the_next_attempt(kind: type[CdfdError
 
         daemon = Daemon(good=[forever], bad=[fails])
         task = asyncio.create_task(daemon.supervisor.run())
-        await daemon.clock.asleep()
+        await daemon.clock.wait_for_sleepers()
         assert isinstance(daemon.told["bad"].failures[-1][0], kind)
         assert held[0]() is None
         task.cancel()
@@ -300,7 +300,7 @@ def test_one_table_that_needs_mending_does_not_end_the_others_and_is_looked_at_a
         daemon = Daemon(good=[forever], bad=[failing(lasting), failing(lasting), forever])
         task = asyncio.create_task(daemon.supervisor.run())
         for attempt in (1, 2):
-            await daemon.clock.asleep()
+            await daemon.clock.wait_for_sleepers()
             assert daemon.begun["bad"] == attempt
             assert daemon.told["bad"].failures[-1][1] >= PERMANENT_RETRY_SECONDS * 0.75
             daemon.clock.advance(2 * PERMANENT_RETRY_SECONDS)
@@ -328,7 +328,7 @@ def test_a_stop_ends_loops_and_pauses() -> None:
         daemon = Daemon(good=[forever], pausing=[failing(passing)])
         daemon.runs["good"] = [daemon.until_stopped]
         task = asyncio.create_task(daemon.supervisor.run())
-        await daemon.clock.asleep()
+        await daemon.clock.wait_for_sleepers()
         daemon.stop.set()
         await task
         assert daemon.told["good"].has_stopped

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 from lake import SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
+from manual_time import ManualClock
 
 from cdfd.delta.commit import serialize
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import GapError, LogError, TableChangedError
 from cdfd.storage.local import LocalStorage
 from cdfd.tables.table import Table
-from cdfd.tail.clock import ManualClock
 from cdfd.tail.log import DeltaLog
-from cdfd.tail.tailer import DOUBT_SECONDS, SETTLE_SECONDS, SETTLE_STEP, Tailer
+from cdfd.tail.tailer import GAP_CHECK_SECONDS, SETTLE_SECONDS, SETTLE_STEP, Tailer
 from cdfd.tail.watch import Backoff, PollWatch
 
 LONG = 1e6
@@ -40,9 +40,9 @@ class Following:
 
     async def idle(self) -> None:
         """Return once it waits, or has ended."""
-        asleep = asyncio.ensure_future(self.clock.asleep())
-        await asyncio.wait((self.task, asleep), return_when=asyncio.FIRST_COMPLETED)
-        asleep.cancel()
+        sleeping = asyncio.ensure_future(self.clock.wait_for_sleepers())
+        await asyncio.wait((self.task, sleeping), return_when=asyncio.FIRST_COMPLETED)
+        sleeping.cancel()
         if self.task.done():
             self.task.result()
 
@@ -157,7 +157,7 @@ class TestRequests:
                 assert [method for method, _ in lake.calls].count("list") == 1
                 lake.calls.clear()
                 passed = 0
-                while passed < 10 * DOUBT_SECONDS:
+                while passed < 10 * GAP_CHECK_SECONDS:
                     passed += 8
                     await reader.after(8)
                 assert 8 <= [method for method, _ in lake.calls].count("list") <= 10
@@ -364,7 +364,7 @@ class TestGaps:
                 await writer.insert(rows(4))
                 lake.forget(entry_path(3))
                 with pytest.raises(GapError, match="version 3 is missing, although the log goes on to version 4"):
-                    await reader.after(DOUBT_SECONDS)
+                    await reader.after(GAP_CHECK_SECONDS)
                 assert reader.versions == [0, 1, 2]
 
         run(scenario())
@@ -379,7 +379,7 @@ class TestGaps:
                     await writer.insert(rows(version))
                 lake.forget(*map(entry_path, range(6)))
                 with pytest.raises(GapError, match="versions 3 to 5 are missing") as caught:
-                    await reader.after(DOUBT_SECONDS)
+                    await reader.after(GAP_CHECK_SECONDS)
                 assert caught.value.version == 3
                 assert "snapshot" in str(caught.value.hint)
 
@@ -396,9 +396,9 @@ class TestGaps:
                     await checkpoint(lake, version)
                     lake.forget(*map(entry_path, range(version)))
                     assert (await reader.after(8))[-1] == version
-                await reader.after(DOUBT_SECONDS)
+                await reader.after(GAP_CHECK_SECONDS)
                 await writer.insert(rows(9))
-                assert await reader.after(DOUBT_SECONDS) == list(range(10))
+                assert await reader.after(GAP_CHECK_SECONDS) == list(range(10))
 
         run(scenario())
 
@@ -431,7 +431,7 @@ class TestOtherTables:
             async with following(lake, clock) as reader:
                 lake.forget("")
                 with pytest.raises(TableChangedError, match="the table old was deleted"):
-                    await reader.after(DOUBT_SECONDS)
+                    await reader.after(GAP_CHECK_SECONDS)
 
         run(scenario())
 
@@ -448,7 +448,7 @@ class TestOtherTables:
                 clock.advance(0.5)
                 await table(lake, versions, clock, "new")
                 with pytest.raises(TableChangedError, match="its id was old and is new"):
-                    await reader.after(DOUBT_SECONDS)
+                    await reader.after(GAP_CHECK_SECONDS)
                 assert reader.versions == [0, 1, 2]
 
         run(scenario())
@@ -487,7 +487,7 @@ class TestOtherTables:
                 lake.forget("")
                 lake.copy_from(copy)
                 if common == 3:
-                    assert await reader.after(DOUBT_SECONDS) == list(range(versions))
+                    assert await reader.after(GAP_CHECK_SECONDS) == list(range(versions))
                     return
                 with pytest.raises(TableChangedError, match=r"of the same id.*version 2 is not the one that was read"):
                     await reader.after(0.5)
@@ -507,7 +507,7 @@ class TestOtherTables:
             for _ in range(3):
                 await anext(entries)
             lake.forget("")
-            clock.advance(DOUBT_SECONDS)
+            clock.advance(GAP_CHECK_SECONDS)
             await table(lake, 9, clock, "new")
             with pytest.raises(TableChangedError, match="its id was old and is new"):
                 await anext(entries)
@@ -544,7 +544,7 @@ class TestOtherTables:
             assert [entry.commit.version async for entry in tailer.entries(0, 2)] == [0, 1, 2]
             assert tailer.table_id == "new"
             lake.forget("")
-            clock.advance(DOUBT_SECONDS)
+            clock.advance(GAP_CHECK_SECONDS)
             await table(lake, 5, clock, "third")
             with pytest.raises(TableChangedError, match="its id was new and is third"):
                 await anext(tailer.entries(3))
@@ -572,7 +572,7 @@ class TestOtherTables:
                 clock.advance(0.5)
                 for version in range(3):
                     await lake.put(entry_path(version), lake.bytes_of(entry_path(version)))
-                await reader.after(DOUBT_SECONDS)
+                await reader.after(GAP_CHECK_SECONDS)
                 await writer.insert(rows(3))
                 assert await reader.after(8) == [0, 1, 2, 3]
 
@@ -601,7 +601,7 @@ class TestLocalTables:
                 for _ in range(3):
                     await anext(entries)
                 coming = asyncio.ensure_future(anext(entries))
-                await clock.asleep()
+                await clock.wait_for_sleepers()
                 if removed == "last entry":
                     (folder / entry_path(2)).unlink()
                     told = "the log ends at version 1 now"
@@ -624,7 +624,7 @@ class TestLocalTables:
                 for _ in range(3):
                     await anext(entries)
                 coming = asyncio.ensure_future(anext(entries))
-                await clock.asleep()
+                await clock.wait_for_sleepers()
                 shutil.rmtree(folder)
                 await table(LocalStorage(folder), versions, manual_clock(), "new")
                 with pytest.raises((TableChangedError, GapError)):
@@ -641,9 +641,9 @@ class TestLateTables:
             tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
             waiting = asyncio.create_task(tailer.wait_for_table())
             for _ in range(6):
-                await clock.asleep()
+                await clock.wait_for_sleepers()
                 clock.advance(8)
-            await clock.asleep()
+            await clock.wait_for_sleepers()
             await table(lake, 1, clock)
             clock.advance(8)
             assert await waiting
@@ -661,7 +661,7 @@ class TestLateTables:
             writer = None
             with lake.tailer(clock, LONG, LONG) as tailer:
                 waiting = asyncio.create_task(tailer.wait_for_table())
-                await clock.asleep()
+                await clock.wait_for_sleepers()
                 storage = LocalStorage(tmp_path / "lake" / "orders")
                 writer = await table(storage, 2, clock)
                 assert await waiting
@@ -670,7 +670,7 @@ class TestLateTables:
                     assert (await anext(entries)).commit.version == version
                 for version in range(2, 6):
                     coming = asyncio.ensure_future(anext(entries))
-                    await clock.asleep()
+                    await clock.wait_for_sleepers()
                     await writer.insert(rows(version))
                     assert (await coming).commit.version == version
 

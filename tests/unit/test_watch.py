@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from manual_time import ManualClock
 from privileges import unprivileged
 
-from cdfd.tail.clock import ManualClock
-from cdfd.tail.file_events import Arrivals
+from cdfd.tail.file_events import FileEvents
 from cdfd.tail.watch import Backoff, DirectoryWatch, PollWatch, Watch, is_log_entry
 
 WITHIN = 20  # seconds until a test gives up; nothing waits for it otherwise
@@ -26,10 +26,10 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify")
 
 
 @pytest.fixture
-def arrivals() -> Iterator[Arrivals]:
+def file_events() -> Iterator[FileEvents]:
     before = set(threading.enumerate())
-    with Arrivals() as arrivals:
-        yield arrivals
+    with FileEvents() as file_events:
+        yield file_events
     assert set(threading.enumerate()) <= before
 
 
@@ -54,19 +54,19 @@ async def established(watch: DirectoryWatch, folder: Path) -> None:
         await watch.wait(LONG)
 
 
-async def asleep(watch: Watch, clock: ManualClock) -> asyncio.Task[None]:
+async def waiting_on(watch: Watch, clock: ManualClock) -> asyncio.Task[None]:
     """A wait on `watch` that has begun and that nothing has ended yet."""
     waiting = asyncio.create_task(watch.wait(LONG))
-    await clock.asleep()
+    await clock.wait_for_sleepers()
     assert not waiting.done()
     return waiting
 
 
 async def settled(watch: Watch, clock: ManualClock, sleepers: int = 1) -> asyncio.Task[None]:
-    """As `asleep`, once late news of a folder's earlier lives (they come from another thread) has ended its waits."""
+    """As `sleeping`, once late news of a folder's earlier lives (they come from another thread) has ended its waits."""
     while True:
         waiting = asyncio.create_task(watch.wait(LONG))
-        sleeping = asyncio.create_task(clock.asleep(sleepers))
+        sleeping = asyncio.create_task(clock.wait_for_sleepers(sleepers))
         await asyncio.wait({waiting, sleeping}, return_when=asyncio.FIRST_COMPLETED)
         sleeping.cancel()
         if not waiting.done():
@@ -94,7 +94,7 @@ class TestPollWatch:
             clock = ManualClock()
             watch = PollWatch(clock)
             waiting = asyncio.create_task(watch.wait(2))
-            await clock.asleep()
+            await clock.wait_for_sleepers()
             clock.advance(1)
             await asyncio.sleep(0)
             assert not waiting.done()
@@ -107,7 +107,7 @@ class TestPollWatch:
 
 class TestNames:
     @pytest.mark.parametrize(
-        ("name", "concerns"),
+        ("name", "accepts"),
         [
             ("00000000000000000007.json", True),
             (".00000000000000000007.json", False),
@@ -117,8 +117,8 @@ class TestNames:
             ("00000000000000000007.crc", False),
         ],
     )
-    def test_log_entries(self, name: str, concerns: bool) -> None:
-        assert is_log_entry(name) is concerns
+    def test_log_entries(self, name: str, accepts: bool) -> None:
+        assert is_log_entry(name) is accepts
 
 
 def write_in_place(target: Path) -> None:
@@ -154,15 +154,15 @@ def rename_after_another_left(target: Path) -> None:
 class TestDirectoryWatch:
     @pytest.mark.parametrize("create", [write_in_place, link, rename, rename_from_elsewhere, rename_after_another_left])
     def test_wakes_however_an_entry_is_created(
-        self, log: Path, arrivals: Arrivals, create: Callable[[Path], None]
+        self, log: Path, file_events: FileEvents, create: Callable[[Path], None]
     ) -> None:
         async def scenario() -> None:
             clock = ManualClock()
             for version in range(3):
                 entry = log / f"{version:020d}.json"
-                watch = DirectoryWatch(str(log), arrivals, clock, concerns=entry.name.__eq__)
+                watch = DirectoryWatch(str(log), file_events, clock, accepts=entry.name.__eq__)
                 await established(watch, log)
-                waiting = await asleep(watch, clock)
+                waiting = await waiting_on(watch, clock)
                 await asyncio.to_thread(create, entry)
                 await waiting
                 assert watch.refusal is None
@@ -170,10 +170,10 @@ class TestDirectoryWatch:
 
         run(scenario())
 
-    def test_an_event_between_two_waits_is_not_lost(self, log: Path, arrivals: Arrivals) -> None:
+    def test_an_event_between_two_waits_is_not_lost(self, log: Path, file_events: FileEvents) -> None:
         async def scenario() -> None:
             clock = ManualClock()
-            watch, other = (DirectoryWatch(str(log), arrivals, clock) for _ in range(2))
+            watch, other = (DirectoryWatch(str(log), file_events, clock) for _ in range(2))
             await established(watch, log)
             await established(other, log)
             rename(log / "1.json")
@@ -182,14 +182,14 @@ class TestDirectoryWatch:
 
         run(scenario())
 
-    def test_files_of_no_concern_wake_nobody(self, log: Path, arrivals: Arrivals) -> None:
+    def test_files_of_no_concern_wake_nobody(self, log: Path, file_events: FileEvents) -> None:
         async def scenario() -> None:
             clock = ManualClock()
-            watch = DirectoryWatch(str(log), arrivals, clock)
-            last = DirectoryWatch(str(log), arrivals, clock, concerns="_last_checkpoint".__eq__)
+            watch = DirectoryWatch(str(log), file_events, clock)
+            last = DirectoryWatch(str(log), file_events, clock, accepts="_last_checkpoint".__eq__)
             await established(watch, log)
             await established(last, log)
-            waiting = await asleep(watch, clock)
+            waiting = await waiting_on(watch, clock)
             for name in ("1.crc", "1.checkpoint.parquet", ".2.json", "_last_checkpoint"):
                 (log / name).write_bytes(b"")
             # Events come in order: those before the last file's have been told.
@@ -200,13 +200,13 @@ class TestDirectoryWatch:
 
         run(scenario())
 
-    def test_a_wait_ends_by_its_timeout(self, log: Path, arrivals: Arrivals) -> None:
+    def test_a_wait_ends_by_its_timeout(self, log: Path, file_events: FileEvents) -> None:
         async def scenario() -> None:
             clock = ManualClock()
-            watch = DirectoryWatch(str(log), arrivals, clock)
+            watch = DirectoryWatch(str(log), file_events, clock)
             await established(watch, log)
             waiting = asyncio.create_task(watch.wait(5))
-            await clock.asleep()
+            await clock.wait_for_sleepers()
             clock.advance(4.5)
             await asyncio.sleep(0)
             assert not waiting.done()
@@ -216,7 +216,7 @@ class TestDirectoryWatch:
         run(scenario())
 
     def test_a_mount_that_hangs_keeps_no_other_table_waiting(
-        self, log: Path, arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
+        self, log: Path, file_events: FileEvents, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         mounted, stat = threading.Event(), os.stat
 
@@ -227,7 +227,7 @@ class TestDirectoryWatch:
 
         async def scenario() -> None:
             clock = ManualClock()
-            watch = DirectoryWatch(str(log), arrivals, clock)
+            watch = DirectoryWatch(str(log), file_events, clock)
             monkeypatch.setattr(os, "stat", hanging)
             try:
                 waiting = asyncio.create_task(watch.wait(LONG))
@@ -242,45 +242,45 @@ class TestDirectoryWatch:
 
         run(scenario())
 
-    def test_many_tables_share_the_threads(self, tmp_path: Path, arrivals: Arrivals) -> None:
+    def test_many_tables_share_the_threads(self, tmp_path: Path, file_events: FileEvents) -> None:
         async def scenario() -> None:
             clock = ManualClock()
             folders = [tmp_path / f"t{n}" for n in range(8)]
-            watches = [DirectoryWatch(str(folder), arrivals, clock) for folder in folders]
+            watches = [DirectoryWatch(str(folder), file_events, clock) for folder in folders]
             for folder, watch in zip(folders, watches, strict=True):
                 folder.mkdir()
                 await established(watch, folder)
             for folder, watch in zip(folders, watches, strict=True):
-                waiting = await asleep(watch, clock)
+                waiting = await waiting_on(watch, clock)
                 rename(folder / "0.json")
                 await waiting
                 watch.close()
 
         run(scenario())
 
-    def test_closing_one_of_two_leaves_the_other(self, log: Path, arrivals: Arrivals) -> None:
+    def test_closing_one_of_two_leaves_the_other(self, log: Path, file_events: FileEvents) -> None:
         async def scenario() -> None:
             clock = ManualClock()
-            closed, watch = (DirectoryWatch(str(log), arrivals, clock) for _ in range(2))
+            closed, watch = (DirectoryWatch(str(log), file_events, clock) for _ in range(2))
             await established(closed, log)
             await established(watch, log)
             closed.close()
             closed.close()
-            waiting = await asleep(watch, clock)
+            waiting = await waiting_on(watch, clock)
             rename(log / "1.json")
             await waiting
 
         run(scenario())
 
-    def test_through_a_symbolic_link(self, tmp_path: Path, log: Path, arrivals: Arrivals) -> None:
+    def test_through_a_symbolic_link(self, tmp_path: Path, log: Path, file_events: FileEvents) -> None:
         linked = tmp_path / "link" / "_delta_log"
         (tmp_path / "link").symlink_to(tmp_path / "orders")
 
         async def scenario() -> None:
             clock = ManualClock()
-            watch = DirectoryWatch(str(linked), arrivals, clock)
+            watch = DirectoryWatch(str(linked), file_events, clock)
             await established(watch, linked)
-            waiting = await asleep(watch, clock)
+            waiting = await waiting_on(watch, clock)
             rename(log / "1.json")
             await waiting
 
@@ -288,34 +288,34 @@ class TestDirectoryWatch:
 
 
 class TestLateAndLostFolders:
-    def test_a_table_that_appears_later(self, tmp_path: Path, arrivals: Arrivals) -> None:
+    def test_a_table_that_appears_later(self, tmp_path: Path, file_events: FileEvents) -> None:
         folder = tmp_path / "lake" / "orders" / "_delta_log"
 
         async def scenario() -> None:
             clock = ManualClock()
-            watch = DirectoryWatch(str(folder), arrivals, clock)
+            watch = DirectoryWatch(str(folder), file_events, clock)
             for step in (folder.parents[1], folder.parents[0], folder):
                 await established(watch, step.parent)
-                waiting = await asleep(watch, clock)
+                waiting = await waiting_on(watch, clock)
                 step.mkdir()
                 await waiting
             await established(watch, folder)
-            waiting = await asleep(watch, clock)
+            waiting = await waiting_on(watch, clock)
             rename(folder / "0.json")
             await waiting
 
         run(scenario())
 
-    def test_a_table_that_appears_at_once(self, tmp_path: Path, arrivals: Arrivals) -> None:
+    def test_a_table_that_appears_at_once(self, tmp_path: Path, file_events: FileEvents) -> None:
         folder = tmp_path / "lake" / "orders" / "_delta_log"
         ready = tmp_path / "ready"
         (ready / "orders" / "_delta_log").mkdir(parents=True)
 
         async def scenario() -> None:
             clock = ManualClock()
-            watch = DirectoryWatch(str(folder), arrivals, clock)
+            watch = DirectoryWatch(str(folder), file_events, clock)
             await established(watch, tmp_path)
-            waiting = await asleep(watch, clock)
+            waiting = await waiting_on(watch, clock)
             (tmp_path / "unrelated").mkdir()
             ready.rename(tmp_path / "lake")
             await waiting
@@ -324,10 +324,10 @@ class TestLateAndLostFolders:
         run(scenario())
 
     @pytest.mark.parametrize("watches", [1, 2])
-    def test_a_folder_that_is_removed_and_made_anew(self, log: Path, arrivals: Arrivals, watches: int) -> None:
+    def test_a_folder_that_is_removed_and_made_anew(self, log: Path, file_events: FileEvents, watches: int) -> None:
         async def scenario() -> None:
             clock = ManualClock()
-            those = [DirectoryWatch(str(log), arrivals, clock) for _ in range(watches)]
+            those = [DirectoryWatch(str(log), file_events, clock) for _ in range(watches)]
             for watch in those:
                 await established(watch, log)
             await asyncio.to_thread(shutil.rmtree, log.parent)
@@ -337,7 +337,7 @@ class TestLateAndLostFolders:
             for watch in those:
                 await established(watch, log)
                 watch.close()
-            last = DirectoryWatch(str(log), arrivals, clock, concerns="0.json".__eq__)
+            last = DirectoryWatch(str(log), file_events, clock, accepts="0.json".__eq__)
             await established(last, log)
             waiting = await settled(last, clock)
             rename(log / "0.json")
@@ -346,10 +346,10 @@ class TestLateAndLostFolders:
         run(scenario())
 
     @pytest.mark.parametrize("watches", [1, 2])
-    def test_a_folder_that_is_replaced_behind_our_back(self, log: Path, arrivals: Arrivals, watches: int) -> None:
+    def test_a_folder_that_is_replaced_behind_our_back(self, log: Path, file_events: FileEvents, watches: int) -> None:
         async def scenario() -> None:
             clock = ManualClock()
-            those = [DirectoryWatch(str(log), arrivals, clock) for _ in range(watches)]
+            those = [DirectoryWatch(str(log), file_events, clock) for _ in range(watches)]
             for watch in those:
                 await established(watch, log)
             # No event tells that a folder above the watched one was moved: the next wait finds out.
@@ -384,14 +384,14 @@ class TestRefusals:
 
     @linux
     def test_polls_and_says_so_once_then_recovers(
-        self, log: Path, arrivals: Arrivals, caplog: pytest.LogCaptureFixture
+        self, log: Path, file_events: FileEvents, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def scenario() -> None:
             clock = ManualClock()
-            watch = DirectoryWatch(str(log), arrivals, clock)
+            watch = DirectoryWatch(str(log), file_events, clock)
             with self.no_more_files():
                 for _ in range(3):
-                    waiting = await asleep(watch, clock)
+                    waiting = await waiting_on(watch, clock)
                     clock.advance(LONG)
                     await waiting
             assert watch.refusal is not None
@@ -401,18 +401,18 @@ class TestRefusals:
             assert str(log) in told[0].getMessage()
             await established(watch, log)
             assert watch.refusal is None
-            waiting = await asleep(watch, clock)
+            waiting = await waiting_on(watch, clock)
             rename(log / "0.json")
             await waiting
 
         run(scenario())
 
     @linux
-    def test_a_folder_that_may_not_be_listed(self, arrivals: Arrivals) -> None:
+    def test_a_folder_that_may_not_be_listed(self, file_events: FileEvents) -> None:
         async def scenario(log: Path) -> None:
             clock = ManualClock()
-            watch = DirectoryWatch(str(log), arrivals, clock)
-            await asleep(watch, clock)
+            watch = DirectoryWatch(str(log), file_events, clock)
+            await waiting_on(watch, clock)
             assert watch.refusal == "Permission denied"
 
         with tempfile.TemporaryDirectory() as folder:
@@ -420,9 +420,9 @@ class TestRefusals:
             with unprivileged():
                 run(scenario(Path(folder)))
 
-    def test_a_loop_that_is_closed_stops_nobody_else(self, log: Path, arrivals: Arrivals) -> None:
+    def test_a_loop_that_is_closed_stops_nobody_else(self, log: Path, file_events: FileEvents) -> None:
         async def forgotten() -> None:
-            await established(DirectoryWatch(str(log), arrivals, ManualClock()), log)  # never closed
+            await established(DirectoryWatch(str(log), file_events, ManualClock()), log)  # never closed
 
         run(forgotten())
 
@@ -430,9 +430,9 @@ class TestRefusals:
             clock = ManualClock()
             for version in range(3):
                 entry = log / f"{version}.json"
-                watch = DirectoryWatch(str(log), arrivals, clock, concerns=entry.name.__eq__)
+                watch = DirectoryWatch(str(log), file_events, clock, accepts=entry.name.__eq__)
                 await established(watch, log)
-                waiting = await asleep(watch, clock)
+                waiting = await waiting_on(watch, clock)
                 rename(entry)
                 await waiting
 

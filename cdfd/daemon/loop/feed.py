@@ -33,7 +33,7 @@ from cdfd.progress.txn_state import is_ours
 from cdfd.sinks.base import Sink
 from cdfd.tables.table import Table
 from cdfd.tail.bounds import Start
-from cdfd.tail.start import awaited_beginning
+from cdfd.tail.start import wait_for_start_position
 from cdfd.tail.tailer import Tailer
 
 logger = logging.getLogger("cdfd.feed")
@@ -211,7 +211,7 @@ class Feed:
 
     async def _first_position(self) -> Position:
         """The configured start. It is committed at once, so that a daemon that crashes before its first row starts there again."""
-        found = await awaited_beginning(self.tailer, self.policies.start)
+        found = await wait_for_start_position(self.tailer, self.policies.start)
         phase: Phase = "snapshot" if found.snapshot else "stream"
         position = Position(found.table_id, found.version, phase=phase, digest=found.digest)
         await self._move(position, position)

@@ -39,7 +39,7 @@ def run(path: Path, *, recover_from_ledger: bool = False) -> int:
         ConfigError: the configuration is invalid.
         CdfdError: all loops have failed.
     """
-    allocator.prefer_small()
+    allocator.prefer_jemalloc()
     return asyncio.run(serve(load(path), path, recover_from_ledger=recover_from_ledger))
 
 

@@ -30,7 +30,7 @@ from cdfd.errors import ExistsError, StorageError
 from cdfd.storage.s3 import clock as s3_clock
 from cdfd.storage.s3.errors import EXISTS, EXPIRED, FAILURES, SKEWED, Request, code_of, translated
 from cdfd.storage.s3.loop import RequestLoop, request_loop
-from cdfd.storage.s3.models import Models
+from cdfd.storage.s3.models import CachedLoader
 from cdfd.storage.s3.options import S3Options
 
 T = TypeVar("T")
@@ -40,9 +40,9 @@ FIRST_DELAY, MAX_DELAY = 0.05, 5.0
 """Seconds to wait at most before the second attempt, and before any."""
 RENEW_SECONDS = 5.0
 """How often credentials that have expired are looked for anew."""
-LARGE, WHOLE_BODY = 128 << 10, 64 << 20
+BUFFERED_BODY_BYTES, MAX_BODY_BYTES = 128 << 10, 64 << 20
 """Bytes from which a body is read into a buffer of its size; and, where no range says how long it may be, up to which."""
-TELL_AFTER, TELL_SECONDS = 3, 30.0
+WARN_AFTER, WARN_SECONDS = 3, 30.0
 """Failed attempts of a request after which it is said, and how often that is said."""
 
 logger = logging.getLogger("cdfd.storage")
@@ -54,7 +54,7 @@ for _name in ("botocore", "aiobotocore"):
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
+class GetResult:
     """Bytes of an object, and what is known of all of it: its size, when it was written (ms since the epoch), which writing it is."""
 
     data: bytes | pa.Buffer
@@ -71,36 +71,36 @@ class S3Client:
         self.loop = loop
         self._opening: asyncio.Task[Any] | None = None
         self._open: list[AsyncExitStack] = []
-        self._renewed = -RENEW_SECONDS
-        self._told = -TELL_SECONDS
-        self.conditional: set[str] = set()
+        self._renewed_at = -RENEW_SECONDS
+        self._warned_at = -WARN_SECONDS
+        self.conditional_buckets: set[str] = set()
         """Buckets that were seen to refuse a conditional PUT where they have to."""
-        loop.at_end(self._close)
+        loop.on_close(self._close)
 
-    async def get(self, request: Request, start: int, length: int | None, *, etag: str | None = None) -> Got:
+    async def get(self, request: Request, start: int, length: int | None, *, etag: str | None = None) -> GetResult:
         """Bytes of an object, as `Storage.read` says; a negative `start` counts from the end. With `etag` only of that writing."""
-        asked = {"Range": _range(start, length)} if start or length is not None else {}
+        parameters = {"Range": _range(start, length)} if start or length is not None else {}
         if etag is not None:
-            asked["IfMatch"] = etag
+            parameters["IfMatch"] = etag
 
-        async def attempt(client: Any) -> Got:
+        async def attempt(client: Any) -> GetResult:
             try:
-                response = await client.get_object(**self._named(request), **asked)
+                response = await client.get_object(**self._object_parameters(request), **parameters)
             except ClientError as error:
                 if code_of(error) not in ("InvalidRange", "416"):
                     raise
-                found = await client.head_object(**self._named(request))
-                return Got(b"", found["ContentLength"], _modified_ms(found), found["ETag"])
+                found = await client.head_object(**self._object_parameters(request))
+                return GetResult(b"", found["ContentLength"], _modified_ms(found), found["ETag"])
             return await _body(response, start, length)
 
         return await self._retried(request, attempt)
 
-    async def head(self, request: Request) -> Got:
+    async def head(self, request: Request) -> GetResult:
         """What is known of an object, without its bytes."""
 
-        async def attempt(client: Any) -> Got:
-            found = await client.head_object(**self._named(request))
-            return Got(b"", found["ContentLength"], _modified_ms(found), found["ETag"])
+        async def attempt(client: Any) -> GetResult:
+            found = await client.head_object(**self._object_parameters(request))
+            return GetResult(b"", found["ContentLength"], _modified_ms(found), found["ETag"])
 
         return await self._retried(request, attempt)
 
@@ -110,17 +110,17 @@ class S3Client:
         That text goes with the object. Requests are repeated, by the HTTP client too, where their answers are lost: a writer that is told
         that it was not the first may have been, and recognises its own by it.
         """
-        asked: dict[str, Any] = {"Body": data, **self._encryption()}
+        parameters: dict[str, Any] = {"Body": data, **self._encryption()}
         if absent is not None:
-            asked |= {"IfNoneMatch": "*", "Metadata": {_WRITER: absent}}
+            parameters |= {"IfNoneMatch": "*", "Metadata": {_WRITER: absent}}
 
         async def attempt(client: Any) -> None:
             try:
-                await client.put_object(**self._named(request), **asked)
+                await client.put_object(**self._object_parameters(request), **parameters)
             except ClientError as error:
                 if absent is None or code_of(error) not in EXISTS:
                     raise
-                found = await client.head_object(**self._named(request))
+                found = await client.head_object(**self._object_parameters(request))
                 if found.get("Metadata", {}).get(_WRITER) != absent:
                     raise
 
@@ -131,7 +131,7 @@ class S3Client:
         try:
             await self.put(request, data, absent=secrets.token_hex(16))
         except ExistsError:
-            self.conditional.add(request.bucket)
+            self.conditional_buckets.add(request.bucket)
             return
         raise StorageError(
             "the store overwrites where it is told not to (If-None-Match)",
@@ -141,20 +141,20 @@ class S3Client:
 
     async def delete(self, request: Request) -> None:
         """Remove an object, if it is there."""
-        await self._retried(request, lambda client: client.delete_object(**self._named(request)))
+        await self._retried(request, lambda client: client.delete_object(**self._object_parameters(request)))
 
-    async def page(self, request: Request, asked: dict[str, Any]) -> dict[str, Any]:
+    async def page(self, request: Request, parameters: dict[str, Any]) -> dict[str, Any]:
         """One page of a listing."""
-        named = self._named(request)
+        named = self._object_parameters(request)
         del named["Key"]
 
         async def attempt(client: Any) -> dict[str, Any]:
-            found: dict[str, Any] = await client.list_objects_v2(**named, **asked)
+            found: dict[str, Any] = await client.list_objects_v2(**named, **parameters)
             return found
 
         return await self._retried(request, attempt)
 
-    def _named(self, request: Request) -> dict[str, Any]:
+    def _object_parameters(self, request: Request) -> dict[str, Any]:
         named: dict[str, Any] = {"Bucket": request.bucket, "Key": request.key}
         if self.options.request_payer:
             named["RequestPayer"] = "requester"
@@ -162,12 +162,12 @@ class S3Client:
 
     def _encryption(self) -> dict[str, Any]:
         options = self.options
-        asked = {
+        parameters = {
             "ServerSideEncryption": options.encryption or ("aws:kms" if options.kms_key_id else None),
             "SSEKMSKeyId": options.kms_key_id,
             "BucketKeyEnabled": options.bucket_key or None,
         }
-        return {key: value for key, value in asked.items() if value is not None}
+        return {key: value for key, value in parameters.items() if value is not None}
 
     async def _retried(self, request: Request, attempt: Callable[[Any], Awaitable[T]]) -> T:
         """What `attempt` gives, tried again while that may help and the deadline lasts."""
@@ -179,12 +179,12 @@ class S3Client:
                     try:
                         return await attempt(await self._client())
                     except FAILURES as error:
-                        last = await self._judged(error, request)
+                        last = await self._classified(error, request)
                         if not last.retriable or code_of(error) in EXISTS:
                             raise last from None
                     failed += 1
-                    if failed == TELL_AFTER:
-                        self._tell(last)
+                    if failed == WARN_AFTER:
+                        self._warn(last)
                     await asyncio.sleep(delay * (0.5 + random.random() / 2))
                     delay = min(2 * delay, MAX_DELAY)
         except TimeoutError:
@@ -194,24 +194,24 @@ class S3Client:
                 f"{what}; gave up after {self.options.deadline:g} seconds", path=request.path, hint=hint, retriable=True
             ) from None
 
-    def _tell(self, error: StorageError) -> None:
+    def _warn(self, error: StorageError) -> None:
         """Say why requests take so long; one of many says it for all."""
         now = asyncio.get_running_loop().time()
-        if now - self._told >= TELL_SECONDS:
-            self._told = now
+        if now - self._warned_at >= WARN_SECONDS:
+            self._warned_at = now
             logger.warning("%s; asked again for up to %g s", error, self.options.deadline)
 
-    async def _judged(self, error: Exception, request: Request) -> StorageError:
+    async def _classified(self, error: Exception, request: Request) -> StorageError:
         """The error of ours; what can be mended before the next attempt, is."""
         problem = translated(error, request)
         problem.what = self.options.redacted(problem.what)
         problem.args = (problem.what,)
         if code_of(error) == SKEWED and isinstance(error, ClientError):
-            problem.retriable = s3_clock.correct(error)
+            problem.retriable = s3_clock.adjust_offset(error)
         elif code_of(error) in EXPIRED:
-            problem.retriable = not self.options.own_credentials
+            problem.retriable = not self.options.static_credentials
             if problem.retriable:
-                self._renew()
+                self._renew_credentials()
         return problem
 
     async def _client(self) -> Any:
@@ -241,15 +241,15 @@ class S3Client:
                 config=_config(options),
             )
         )
-        s3_clock.follow(client)
+        s3_clock.sign_with_store_time(client)
         self._open.append(stack)
         return client
 
-    def _renew(self) -> None:
+    def _renew_credentials(self) -> None:
         """Take the next client from the chain anew: files and services may have newer credentials than those it keeps."""
         now = asyncio.get_running_loop().time()
-        if now - self._renewed >= RENEW_SECONDS:
-            self._renewed = now
+        if now - self._renewed_at >= RENEW_SECONDS:
+            self._renewed_at = now
             self._opening = None
 
     async def _close(self) -> None:
@@ -258,7 +258,7 @@ class S3Client:
 
 
 _WRITER = "cdfd-writer"
-_models = Models()
+_models = CachedLoader()
 
 
 def _time(text: Any) -> datetime:
@@ -300,10 +300,10 @@ def _range(start: int, length: int | None) -> str:
     return f"bytes={start}-" if length is None else f"bytes={start}-{min(start + length, 1 << 62) - 1}"
 
 
-async def _body(response: dict[str, Any], start: int, length: int | None) -> Got:
+async def _body(response: dict[str, Any], start: int, length: int | None) -> GetResult:
     data: bytes | pa.Buffer
     async with response["Body"] as body:
-        if LARGE <= response["ContentLength"] <= (length or WHOLE_BODY):
+        if BUFFERED_BODY_BYTES <= response["ContentLength"] <= (length or MAX_BODY_BYTES):
             data = await _filled(pa.allocate_buffer(response["ContentLength"]), body)
         else:
             data = bytes(await body.read())
@@ -315,7 +315,7 @@ async def _body(response: dict[str, Any], start: int, length: int | None) -> Got
         # A server that does not know ranges sent everything.
         end = None if length is None else max(0, start) + length
         data = data[start:] if start < 0 else data[start:end]
-    return Got(data, total, _modified_ms(response), str(response["ETag"]))
+    return GetResult(data, total, _modified_ms(response), str(response["ETag"]))
 
 
 async def _filled(buffer: pa.Buffer, body: Any) -> pa.Buffer:

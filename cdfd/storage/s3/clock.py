@@ -20,7 +20,7 @@ _offset = timedelta(0)
 _SIGNATURE = "cdfd-s3v4"
 
 
-def correct(error: ClientError) -> bool:
+def adjust_offset(error: ClientError) -> bool:
     """Sign with the time of the answer from now on. False where it does not say, or our time is near it already."""
     global _offset
     said = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
@@ -46,7 +46,7 @@ class _StoreTimeAuth(S3SigV4Auth):  # type: ignore[misc]  # botocore has no type
         super()._modify_request_before_signing(request)
 
 
-def follow(client: Any) -> None:
+def sign_with_store_time(client: Any) -> None:
     """Let a client sign with the corrected time."""
     AUTH_TYPE_MAPS.setdefault(_SIGNATURE, _StoreTimeAuth)
     client.meta.events.register_first("choose-signer.s3", _chosen)

@@ -43,7 +43,7 @@ _WRONG_REGION = frozenset(
         "IllegalLocationConstraintException",
     }
 )
-_AGAIN = frozenset(
+_RETRIABLE = frozenset(
     {
         "SlowDown",
         "ServiceUnavailable",
@@ -85,8 +85,8 @@ class Request:
 def translated(error: Exception, request: Request) -> StorageError:
     """The error of ours that `error` means. Nothing of a request's headers gets into it."""
     if isinstance(error, ClientError):
-        return _answered(error, request)
-    reason, hint, retriable = _on_the_way(error)
+        return _from_response(error, request)
+    reason, hint, retriable = _from_transport(error)
     return StorageError(f"cannot {request.doing}: {reason}", path=request.path, hint=hint, retriable=retriable)
 
 
@@ -100,7 +100,7 @@ def status_of(error: ClientError) -> int:
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def _answered(error: ClientError, request: Request) -> StorageError:
+def _from_response(error: ClientError, request: Request) -> StorageError:
     code, status = code_of(error), status_of(error)
     if code in _NOT_FOUND or (status == 404 and code != "NoSuchBucket"):
         return NotFoundError("there is no object with that name", path=request.path)
@@ -115,7 +115,7 @@ def _answered(error: ClientError, request: Request) -> StorageError:
 
 
 def _advice(error: ClientError, code: str, status: int, request: Request) -> tuple[str | None, bool]:
-    if code in _AGAIN or (status >= 500 and status != 501) or status == 429:
+    if code in _RETRIABLE or (status >= 500 and status != 501) or status == 429:
         return "The store is busy or has a fault; it is asked again", True
     if code == SKEWED:
         return _CLOCK, True
@@ -154,7 +154,7 @@ def _region_hint(error: ClientError, request: Request) -> str:
     return f"The bucket {request.bucket!r} is in another region, or at another endpoint: set storage.s3.region, or AWS_REGION"
 
 
-def _on_the_way(error: Exception) -> tuple[str, str | None, bool]:
+def _from_transport(error: Exception) -> tuple[str, str | None, bool]:
     match error:
         case NoCredentialsError() | PartialCredentialsError():
             return (

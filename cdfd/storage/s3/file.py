@@ -1,7 +1,7 @@
 """Random access to an object: small ones whole in one GET, of others what is read, in pieces that are asked for ahead.
 
 A reader that announces its columns (`prefetch_columns`) finds their bytes there: pieces are fetched in the order in which it reads them,
-several at a time, as long as the unread ones fit into `AHEAD`. Anything else is fetched when it is read.
+several at a time, as long as the unread ones fit into `PREFETCH_BYTES`. Anything else is fetched when it is read.
 
     file      [col a, group 0][col b, group 0][col c, group 0][col a, group 1] ... [footer]
     wanted     a, c
@@ -20,68 +20,70 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from cdfd.errors import StorageError
-from cdfd.parquet.layout import Chunk, chunks
-from cdfd.storage.s3.client import Got, S3Client
+from cdfd.parquet.layout import ChunkLocation, chunks
+from cdfd.storage.s3.client import GetResult, S3Client
 from cdfd.storage.s3.errors import Request
-from cdfd.storage.s3.prefetch import Begun
+from cdfd.storage.s3.prefetch import StartedRanges
 
-WHOLE = 4 << 20
+WHOLE_OBJECT_BYTES = 4 << 20
 """Bytes up to which an object is read in one GET: a round trip takes as long as some megabytes."""
-BEGINNING = 1 << 20
+UNSIZED_BYTES = 1 << 20
 """Bytes to begin with of an object whose size is not known."""
-TAIL = 256 << 10
+TAIL_BYTES = 256 << 10
 """Bytes to begin with of a larger one: most footers fit."""
-PIECE = 4 << 20
+MAX_GET_BYTES = 4 << 20
 """Bytes of a GET, at most."""
-BEGIN = 8 << 20
+LEADING_BYTES = 8 << 20
 """Bytes to begin with at the beginning of an object all of which will be read."""
-AHEAD = 16 << 20
+PREFETCH_BYTES = 16 << 20
 """Bytes of a file to hold that were not read yet; one piece more when it is asked for."""
-GAP = 64 << 10
+MAX_GAP_BYTES = 64 << 10
 """Bytes that nobody wants which are read rather than asked around."""
-LEAST = 512 << 10
+MIN_GET_BYTES = 512 << 10
 """Bytes to ask for when it is not known what comes next: a checkpoint's smallest columns are neighbours."""
-FOOTER = 8 << 20
+MAX_FOOTER_BYTES = 8 << 20
 """Bytes of a footer up to which it is looked through."""
 
 
-def first_request(size: int | None) -> tuple[int, int | None]:
+def first_range(size: int | None) -> tuple[int, int | None]:
     """The range to begin with: start (from the end where negative) and length."""
     if size is None:
-        return 0, BEGINNING
-    return (0, WHOLE) if size <= WHOLE else (-TAIL, None)
+        return 0, UNSIZED_BYTES
+    return (0, WHOLE_OBJECT_BYTES) if size <= WHOLE_OBJECT_BYTES else (-TAIL_BYTES, None)
 
 
-def beginning(size: int) -> list[tuple[int, int]]:
+def leading_ranges(size: int) -> list[tuple[int, int]]:
     """Ranges of an object of that size to ask for together with its first request, where all of it will be read."""
-    if size <= WHOLE:
+    if size <= WHOLE_OBJECT_BYTES:
         return []
-    end = min(size - TAIL, BEGIN)
-    return [(start, min(start + PIECE, end)) for start in range(0, end, PIECE)]
+    end = min(size - TAIL_BYTES, LEADING_BYTES)
+    return [(start, min(start + MAX_GET_BYTES, end)) for start in range(0, end, MAX_GET_BYTES)]
 
 
-def opened(client: S3Client, request: Request, got: Got, start: int, begun: Begun = ()) -> pa.NativeFile:
-    """A file of which the bytes in `got` are there, from `start` on (from its end where negative), and those in `begun` on their way."""
+def opened(
+    client: S3Client, request: Request, got: GetResult, start: int, started: StartedRanges = ()
+) -> pa.NativeFile:
+    """A file of which the bytes in `got` are there, from `start` on (from its end where negative), and those in `started` on their way."""
     if len(got.data) == got.size:
-        for _, future in begun:
+        for _, future in started:
             future.cancel()
         return pa.BufferReader(got.data)
     at = max(0, got.size - len(got.data)) if start < 0 else start
-    ranges = _Ranges(client, request, got, at)
-    for ahead, future in begun:
+    ranges = _RangeBuffer(client, request, got, at)
+    for ahead, future in started:
         end = ahead.start + (ahead.length or 0)
         # Ranges were chosen by the size that the log tells, and an object of another size may not have them.
         if end <= at:
-            ranges.adopt(ahead.start, end, future)
+            ranges.add_started(ahead.start, end, future)
         else:
             future.cancel()
-    return RangedFile(ranges, "r")
+    return RangeFile(ranges, "r")
 
 
-class RangedFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
+class RangeFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
     """An object that is read in ranges."""
 
-    def __init__(self, ranges: _Ranges, mode: str) -> None:
+    def __init__(self, ranges: _RangeBuffer, mode: str) -> None:
         self._ranges = ranges
 
     def prefetch_columns(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:
@@ -96,26 +98,26 @@ class _Piece:
     start: int
     end: int
     left: int
-    future: Future[Got] | None = None
+    future: Future[GetResult] | None = None
 
 
-class _Ranges:
+class _RangeBuffer:
     """What `pa.PythonFile` reads from. From one thread at a time: it has a lock."""
 
     closed = False
 
-    def __init__(self, client: S3Client, request: Request, got: Got, start: int) -> None:
+    def __init__(self, client: S3Client, request: Request, got: GetResult, start: int) -> None:
         self._client = client
         self._request = request
         self._size = got.size
         self._etag = got.etag
         self._at = 0
-        done: Future[Got] = Future()
+        done: Future[GetResult] = Future()
         done.set_result(got)
         self._known = _Piece(start, start + len(got.data), 0, done)
         self._pieces = [self._known]
-        self._plan: deque[_Piece] = deque()
-        self._held = 0
+        self._planned: deque[_Piece] = deque()
+        self._buffered = 0
 
     # --- what pa.PythonFile asks for ---
 
@@ -150,7 +152,7 @@ class _Ranges:
 
     def close(self) -> None:
         self.closed = True
-        self._plan.clear()
+        self._planned.clear()
         for piece in self._pieces:
             if piece.future is not None:
                 piece.future.cancel()
@@ -158,33 +160,33 @@ class _Ranges:
 
     # --- ranges ---
 
-    def adopt(self, start: int, end: int, future: Future[Got]) -> None:
+    def add_started(self, start: int, end: int, future: Future[GetResult]) -> None:
         """A range that was asked for before the file was opened."""
         insort(self._pieces, _Piece(start, end, end - start, future), key=_start)
-        self._held += end - start
+        self._buffered += end - start
 
     def prefetch_columns(self, columns: Collection[str], groups: Collection[int] | None) -> None:
         try:
             found = [self._clipped(chunk) for chunk in self._chunks() if _is_in(chunk.path, columns)]
         except ValueError:
             return  # pyarrow says what is wrong with the footer, better than we could
-        self._plan.clear()
+        self._planned.clear()
         self._pieces = [piece for piece in self._pieces if piece.future is not None]
         for start, end in _in_order(chunk for chunk in found if groups is None or chunk.group in groups):
             for free_start, free_end in self._free(start, end):
                 piece = _Piece(free_start, free_end, free_end - free_start)
                 insort(self._pieces, piece, key=_start)
-                self._plan.append(piece)
-        self._fetch_ahead()
+                self._planned.append(piece)
+        self._prefetch()
 
-    def _clipped(self, chunk: Chunk) -> Chunk:
+    def _clipped(self, chunk: ChunkLocation) -> ChunkLocation:
         return replace(chunk, start=min(chunk.start, self._size), end=min(chunk.end, self._size))
 
-    def _chunks(self) -> list[Chunk]:
+    def _chunks(self) -> list[ChunkLocation]:
         if self._size < 12:
             return []
         (length,) = struct.unpack("<I", self._range(self._size - 8, self._size - 4).to_pybytes())
-        if length > min(FOOTER, self._size - 8):
+        if length > min(MAX_FOOTER_BYTES, self._size - 8):
             return []
         return chunks(self._range(self._size - 8 - length, self._size - 8).to_pybytes())
 
@@ -197,18 +199,18 @@ class _Ranges:
             parts.append(pa.py_buffer(data).slice(start - piece.start, stop - start))
             piece.left -= stop - start
             start = stop
-            self._fetch_ahead()
+            self._prefetch()
         return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
 
     def _piece(self, start: int, end: int) -> _Piece:
         """The piece that has the byte at `start`; where there is none, new ones up to `end`, all asked for at once."""
         piece = self._covering(start)
         if piece is None:
-            for free_start, free_end in self._free(start, min(max(end, start + LEAST), self._size)):
-                for at in range(free_start, free_end, PIECE):
-                    new = _Piece(at, min(at + PIECE, free_end), min(at + PIECE, free_end) - at)
+            for free_start, free_end in self._free(start, min(max(end, start + MIN_GET_BYTES), self._size)):
+                for at in range(free_start, free_end, MAX_GET_BYTES):
+                    new = _Piece(at, min(at + MAX_GET_BYTES, free_end), min(at + MAX_GET_BYTES, free_end) - at)
                     insort(self._pieces, new, key=_start)
-                    if self._held < 2 * AHEAD:
+                    if self._buffered < 2 * PREFETCH_BYTES:
                         self._begin(new)
             piece = self._covering(start)
             assert piece is not None
@@ -233,8 +235,8 @@ class _Ranges:
 
     def _begin(self, piece: _Piece) -> None:
         size = piece.end - piece.start
-        self._make_room(size)
-        self._held += size
+        self._evict(size)
+        self._buffered += size
         work = self._client.get(self._request, piece.start, size, etag=self._etag)
         piece.future = self._client.loop.submit(work)
 
@@ -250,28 +252,28 @@ class _Ranges:
             raise StorageError("the store answered with another range", path=self._request.path, retriable=True)
         return got.data
 
-    def _fetch_ahead(self) -> None:
-        while self._plan:
-            piece = self._plan[0]
+    def _prefetch(self) -> None:
+        while self._planned:
+            piece = self._planned[0]
             if piece.future is None:
-                if self._unread() + piece.end - piece.start > AHEAD:
+                if self._unread() + piece.end - piece.start > PREFETCH_BYTES:
                     return
                 self._begin(piece)
-            self._plan.popleft()
+            self._planned.popleft()
 
     def _unread(self) -> int:
         return sum(piece.end - piece.start for piece in self._pieces if piece.future is not None and piece.left > 0)
 
-    def _make_room(self, size: int) -> None:
+    def _evict(self, size: int) -> None:
         """Let go of what was read, the first in the file first, where there is too much; of what may not be read at all, too, in the end."""
-        for limit, unread in ((2 * AHEAD, False), (4 * AHEAD, True)):
-            if self._held + size <= limit:
+        for limit, unread in ((2 * PREFETCH_BYTES, False), (4 * PREFETCH_BYTES, True)):
+            if self._buffered + size <= limit:
                 return
             kept = []
             for piece in self._pieces:
                 fetched = piece is not self._known and piece.future is not None and piece.future.done()
-                if fetched and (unread or piece.left <= 0) and self._held + size > limit // 2:
-                    self._held -= piece.end - piece.start
+                if fetched and (unread or piece.left <= 0) and self._buffered + size > limit // 2:
+                    self._buffered -= piece.end - piece.start
                 else:
                     kept.append(piece)
             self._pieces = kept
@@ -287,12 +289,12 @@ def _is_in(path: str, columns: Collection[str]) -> bool:
     return any(path.startswith(f"{column}.") for column in columns) if "." in path else False
 
 
-def _in_order(wanted: Iterable[Chunk]) -> Iterator[tuple[int, int]]:
-    """Ranges of at most `PIECE` bytes that hold the chunks, in the order in which they are read.
+def _in_order(wanted: Iterable[ChunkLocation]) -> Iterator[tuple[int, int]]:
+    """Ranges of at most `MAX_GET_BYTES` bytes that hold the chunks, in the order in which they are read.
 
     Within a row group all columns are read side by side: of two large ones the first pieces come first.
     """
-    groups: dict[int, list[Chunk]] = {}
+    groups: dict[int, list[ChunkLocation]] = {}
     for chunk in wanted:
         groups.setdefault(chunk.group, []).append(chunk)
     for group in sorted(groups):
@@ -301,13 +303,13 @@ def _in_order(wanted: Iterable[Chunk]) -> Iterator[tuple[int, int]]:
             if (
                 pieces
                 and pieces[-1][0] == 0
-                and 0 <= chunk.start - pieces[-1][2] <= GAP
-                and chunk.end - pieces[-1][1] <= PIECE
+                and 0 <= chunk.start - pieces[-1][2] <= MAX_GAP_BYTES
+                and chunk.end - pieces[-1][1] <= MAX_GET_BYTES
             ):
                 pieces[-1] = (0, pieces[-1][1], chunk.end)
                 continue
-            for start in range(chunk.start, chunk.end, PIECE):
+            for start in range(chunk.start, chunk.end, MAX_GET_BYTES):
                 part = (start - chunk.start) / (chunk.end - chunk.start)
-                pieces.append((part, start, min(start + PIECE, chunk.end)))
+                pieces.append((part, start, min(start + MAX_GET_BYTES, chunk.end)))
         for _, start, end in sorted(pieces):
             yield start, end

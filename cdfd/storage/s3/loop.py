@@ -47,7 +47,7 @@ class RequestLoop:
         """The result of `work`, for a caller in another loop; cancelling the caller cancels it."""
         return await asyncio.wrap_future(self.submit(work))
 
-    def at_end(self, close: Callable[[], Awaitable[None]]) -> None:
+    def on_close(self, close: Callable[[], Awaitable[None]]) -> None:
         """What to do in the loop before it ends."""
         self._closing.append(close)
 

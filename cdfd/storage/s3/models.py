@@ -21,7 +21,7 @@ class _Files(JSONFileLoader):  # type: ignore[misc]  # botocore has no types
         return None
 
 
-class Models(Loader):  # type: ignore[misc]  # as above
+class CachedLoader(Loader):  # type: ignore[misc]  # as above
     """Botocore's loader, which looks at two thousand files to find out which services there are. One that was used serves all clients."""
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ class S3Options:
     deadline: float = 60.0
 
     @property
-    def own_credentials(self) -> bool:
+    def static_credentials(self) -> bool:
         """Whether credentials were given, so that there is no chain to get newer ones from."""
         return self.access_key_id is not None
 
@@ -79,7 +79,7 @@ _NAMES = {
     "deadline": "deadline",
     "retry_timeout": "deadline",
 }
-_WITHOUT_USE = frozenset(
+_IGNORED = frozenset(
     {
         "allow_http",
         "s3_allow_unsafe_rename",
@@ -109,7 +109,7 @@ def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = Non
     found: dict[str, object] = {}
     for key, value in options.items():
         name = key.lower().removeprefix("aws_")
-        if value is None or name in _WITHOUT_USE:
+        if value is None or name in _IGNORED:
             continue
         if name not in _NAMES:
             near = difflib.get_close_matches(name, _NAMES, 1)

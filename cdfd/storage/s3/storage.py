@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from cdfd.errors import ConfigError, StorageError
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_each
-from cdfd.storage.s3.client import Got, S3Client, client_for, modified_ms
+from cdfd.storage.s3.client import GetResult, S3Client, client_for, modified_ms
 from cdfd.storage.s3.errors import Request
-from cdfd.storage.s3.file import beginning, first_request, opened
+from cdfd.storage.s3.file import first_range, leading_ranges, opened
 from cdfd.storage.s3.options import parse
-from cdfd.storage.s3.prefetch import Ahead, Expected, result
+from cdfd.storage.s3.prefetch import Prefetcher, PrefetchRange, result_or_none
 
 _URI = re.compile(r"s3[an]?://([A-Za-z0-9][A-Za-z0-9._-]{1,254})((?:/.*)?)", re.IGNORECASE | re.DOTALL)
 _LISTING_PAGE = 1000
@@ -40,7 +40,7 @@ class S3Storage:
         self._root = prefix.strip("/")
         self._client = client
         self._page = page
-        self._expected = Expected(client)
+        self._prefetcher = Prefetcher(client)
 
     @property
     def uri(self) -> str:
@@ -70,12 +70,12 @@ class S3Storage:
         """
         check_prefix(prefix)
         request = self._request("list", prefix)
-        asked: dict[str, Any] = {"Prefix": request.key, "Delimiter": "/", "MaxKeys": self._page}
+        parameters: dict[str, Any] = {"Prefix": request.key, "Delimiter": "/", "MaxKeys": self._page}
         if start_after:
-            asked["StartAfter"] = self._key(start_after)
+            parameters["StartAfter"] = self._key(start_after)
         last = ""
         while True:
-            found = await self._client.loop.run(self._client.page(request, asked))
+            found = await self._client.loop.run(self._client.page(request, parameters))
             for entry in found.get("Contents", ()):
                 key = entry["Key"]
                 path = key[len(self._root) + 1 :] if self._root else key
@@ -89,7 +89,7 @@ class S3Storage:
                 yield Stat(path, entry["Size"], written, _identity(entry.get("ETag", ""), written))
             if not found.get("IsTruncated"):
                 return
-            asked["ContinuationToken"] = found["NextContinuationToken"]
+            parameters["ContinuationToken"] = found["NextContinuationToken"]
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create an object with a conditional PUT; see the port. The first one is made sure to be one.
@@ -100,7 +100,7 @@ class S3Storage:
         check_path(path)
         request, data, writer = self._request("write", path), bytes(data), secrets.token_hex(16)
         await self._client.loop.run(self._client.put(request, data, absent=writer))
-        if self._bucket not in self._client.conditional:
+        if self._bucket not in self._client.conditional_buckets:
             await self._client.loop.run(self._client.check_condition(request, data))
 
     async def put(self, path: str, data: bytes) -> None:
@@ -122,49 +122,49 @@ class S3Storage:
     def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """Begin to read an object: all of a small one, of a larger one the end, and with `whole` the beginning too; see the port."""
         check_path(path)
-        start, length = first_request(size)
+        start, length = first_range(size)
         weight = (length or -start) if size is None else min(size, length or -start)
-        first = Ahead(start, length, weight)
-        further = beginning(size) if whole and size is not None else ()
-        self._expected.begin(
-            self._request("read", path), [first, *(Ahead(at, end - at, end - at) for at, end in further)]
+        first = PrefetchRange(start, length, weight)
+        other = leading_ranges(size) if whole and size is not None else ()
+        self._prefetcher.start(
+            self._request("read", path), [first, *(PrefetchRange(at, end - at, end - at) for at, end in other)]
         )
 
     def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access: small objects whole, of others the ranges that are read. See the port."""
         check_path(path)
-        start, length = first_request(size)
+        start, length = first_range(size)
         request = self._request("read", path)
-        under_way = self._expected.take(path)
-        got = result(under_way[0][1]) if under_way else None
+        started = self._prefetcher.take(path)
+        got = result_or_none(started[0][1]) if started else None
         if got is not None:
             # Whoever expected it may have known another size.
-            start = under_way[0][0].start
+            start = started[0][0].start
         else:
             got = self._client.loop.submit(self._client.get(request, start, length)).result()
-        return opened(self._client, request, got, start, under_way[1:])
+        return opened(self._client, request, got, start, started[1:])
 
-    async def _read(self, path: str, start: int, length: int | None) -> Got:
+    async def _read(self, path: str, start: int, length: int | None) -> GetResult:
         check_path(path)
         check_range(path, start, length)
         if length == 0:
             return await self._client.loop.run(self._client.head(self._request("read", path)))
-        got = None if start else await self._taken(path, length)
+        got = None if start else await self._prefetched(path, length)
         if got is not None:
             return got
         return await self._client.loop.run(self._client.get(self._request("read", path), start, length))
 
-    async def _taken(self, path: str, length: int | None) -> Got | None:
+    async def _prefetched(self, path: str, length: int | None) -> GetResult | None:
         """What was expected to be read, where that is it."""
-        under_way = self._expected.take(path)
-        if not under_way:
+        started = self._prefetcher.take(path)
+        if not started:
             return None
-        (_, first), *others = under_way
-        for _, further in others:
-            further.cancel()
+        (_, first), *others = started
+        for _, other in others:
+            other.cancel()
         if not first.done():
             await asyncio.wait((asyncio.wrap_future(first),))
-        got = result(first)
+        got = result_or_none(first)
         if got is None or len(got.data) < min(got.size, got.size if length is None else length):
             return None
         return got if length is None else replace(got, data=got.data[:length])
@@ -176,7 +176,7 @@ class S3Storage:
         return Request(doing, self._bucket, self._key(path), path)
 
 
-def _stat(path: str, got: Got) -> Stat:
+def _stat(path: str, got: GetResult) -> Stat:
     return Stat(path, got.size, got.modified_ms, _identity(got.etag, got.modified_ms))
 
 

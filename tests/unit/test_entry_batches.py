@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 from lake import Lake, entry_path, manual_clock, rows, run, table
+from manual_time import ManualClock
+from memory_storage import MemoryStorage
 
 from cdfd.delta.commit import serialize
 from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
 from cdfd.storage.base import Stat
 from cdfd.storage.local import LocalStorage
-from cdfd.storage.memory import MemoryStorage
-from cdfd.tail import entry_batches as bulk
-from cdfd.tail.clock import ManualClock
-from cdfd.tail.entry_batches import MOST, RUN
+from cdfd.tail import entry_batches
+from cdfd.tail.entry_batches import MAX_ENTRIES, MIN_RUN
 from cdfd.tail.log import DeltaLog, LogEntry
 from cdfd.tail.tailer import Tailer
 from cdfd.tail.watch import Backoff, PollWatch
@@ -77,7 +77,7 @@ def test_a_reader_that_is_behind_asks_for_many() -> None:
         assert found == one_by_one
         sizes = [len(paths) for paths in lake.together]
         assert sizes[0] == 2
-        assert max(sizes) == MOST
+        assert max(sizes) == MAX_ENTRIES
         assert len(sizes) < VERSIONS / 16
 
     run(scenario())
@@ -90,7 +90,7 @@ def test_one_that_keeps_up_asks_for_one() -> None:
         writer = await table(lake, 1, clock)
         log = DeltaLog(lake)
         await log.entry(0)
-        for version in range(1, 3 * RUN):
+        for version in range(1, 3 * MIN_RUN):
             with pytest.raises(NotFoundError):
                 await log.entry(version)
             await writer.insert(rows(version))
@@ -116,12 +116,12 @@ def test_others_get_their_turn() -> None:
         task = asyncio.create_task(other())
         await entries(lake, clock, VERSIONS - 1)
         task.cancel()
-        assert turns >= VERSIONS / bulk.PAUSE - RUN
+        assert turns >= VERSIONS / entry_batches.YIELD_EVERY - MIN_RUN
 
     run(scenario())
 
 
-@pytest.mark.parametrize("missing", range(RUN + 1, 40, 5))
+@pytest.mark.parametrize("missing", range(MIN_RUN + 1, 40, 5))
 def test_a_gap_comes_after_all_before_it(missing: int) -> None:
     async def scenario() -> None:
         clock = manual_clock()
@@ -230,7 +230,7 @@ def test_large_entries_are_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None
         clock = manual_clock()
         lake = Counting(clock)
         await table(lake, 20, clock)
-        monkeypatch.setattr(bulk, "MOST_BYTES", max(len(lake.bytes_of(entry_path(n))) for n in range(1, 20)))
+        monkeypatch.setattr(entry_batches, "MAX_BYTES", max(len(lake.bytes_of(entry_path(n))) for n in range(1, 20)))
         assert len(await entries(lake, clock, 19)) == 20
         assert lake.together == []
 
@@ -244,7 +244,7 @@ def test_a_header_that_is_far_back(version: int | None, most: int, monkeypatch: 
         clock = manual_clock()
         lake = Counting(clock)
         await table(lake, VERSIONS, clock)
-        monkeypatch.setattr(bulk, "MOST_BYTES", most)
+        monkeypatch.setattr(entry_batches, "MAX_BYTES", most)
         header = await DeltaLog(lake).header(version)
         assert (header.metadata.id, header.version) == ("T", VERSIONS - 1 if version is None else version)
         asked = [path for method, path in lake.calls if method == "read"]
@@ -267,7 +267,7 @@ def test_a_header_beyond_an_entry_that_is_damaged() -> None:
     run(scenario())
 
 
-def test_a_store_that_ends_a_bulk_early() -> None:
+def test_a_store_that_ends_a_batch_early() -> None:
     class Failing(MemoryStorage):
         async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
             return ()

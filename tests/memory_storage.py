@@ -1,4 +1,4 @@
-"""A store in memory: for tests, and for whoever has a log in hand without a disk under it."""
+"""A store in memory, for tests."""
 
 from __future__ import annotations
 
