@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from feeding import MemoryPlace, feed, ids
 from lake import SCHEMA, Lake, manual_clock, rows, run, table
+from memory_storage import MemoryStorage
 
 from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.daemon.loop.recorder import Recorder
@@ -17,7 +18,6 @@ from cdfd.progress.source_ledger import SourceLedger
 from cdfd.progress.table_ledger import TableLedger
 from cdfd.sinks.base import Sink
 from cdfd.storage.base import Storage
-from memory_storage import MemoryStorage
 from cdfd.tail.log import DeltaLog
 
 ORDERS = app_id("shop", "orders")

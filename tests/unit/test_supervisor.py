@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import pyarrow as pa
 import pytest
+from manual_time import ManualClock
 from statuses import configuration
 
 from cdfd.console.logs import JsonFormatter, TextFormatter
@@ -17,7 +18,6 @@ from cdfd.daemon.http.status import Status
 from cdfd.daemon.loop.monitor import Monitor, NullMonitor
 from cdfd.daemon.supervision.supervisor import MAX_RETRY_SECONDS, PERMANENT_RETRY_SECONDS, Supervisor
 from cdfd.errors import CdfdError, ConfigError, DataError, FencedError, InternalError, SinkError
-from manual_time import ManualClock
 
 
 def passing() -> CdfdError:
