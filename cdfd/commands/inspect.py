@@ -10,12 +10,8 @@ from cdfd.console import escaping as plain
 from cdfd.delta.protocol import cdf_enabled, features_report, in_commit_timestamps_enabled
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CdfdError, LogError
-<<<<<<< HEAD
 from cdfd.progress.txn_positions import is_part
-from cdfd.storage.location import found_instead
-=======
 from cdfd.storage.location import describe_non_table
->>>>>>> f19a23f (Tail, storage, Parquet: field terms for read-ahead, file events, fingerprints, buffers)
 from cdfd.tables.table import Table
 from cdfd.tail.bounds import Start
 from cdfd.tail.log import NotATableError

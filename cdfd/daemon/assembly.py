@@ -145,13 +145,8 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
         recorder = Recorder(ledger, app_id(config.pipeline, table.name), config.progress.interval, clock, monitor)
     poll = config.poll
     with (
-<<<<<<< HEAD
         add_reset_hint(config),
-        opened.tailer(clock, poll.interval, poll.max_interval, shared.arrivals, shared.notifications) as tailer,
-=======
-        advised(config),
         opened.tailer(clock, poll.interval, poll.max_interval, shared.file_events, shared.notifications) as tailer,
->>>>>>> f19a23f (Tail, storage, Parquet: field terms for read-ahead, file events, fingerprints, buffers)
     ):
         async with open_sink(config, table, monitor) as sink:
             yield Feed(
