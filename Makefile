@@ -46,8 +46,8 @@ soak: $(MARK)  ## A day of the daemon in CDFD_SOAK minutes (15): what it holds o
 simulate: $(MARK)  ## SEEDS random lives (10000) of a daemon in virtual time, with faults of every port
 	$(BIN)/python -m tests.simulation --seeds $${SEEDS:-10000}
 
-oracle: $(MARK)  ## CDFD_ORACLE random tables (300) written by delta-spark, its change feed beside ours (needs Java and Maven)
-	CDFD_ORACLE=$${CDFD_ORACLE:-300} $(BIN)/python -m pytest -q tests/spark/test_oracle.py
+oracle: $(MARK)  ## CDFD_ORACLE random tables (300), from CDFD_ORACLE_FIRST (0) on, written by delta-spark: its change feed beside ours (needs Java and Maven)
+	CDFD_ORACLE=$${CDFD_ORACLE:-300} $(BIN)/python -m pytest -v tests/spark/test_oracle.py
 
 docs: $(MARK)  ## Rewrite the outputs that pages show from what the commands print (needs Java and Maven)
 	CDFD_DOCS=update $(BIN)/python -m pytest -q tests/docs

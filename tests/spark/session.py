@@ -19,21 +19,31 @@ from tests.spark.installation import jars
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
 
 def settings(folder: str, cores: int = 2) -> dict[str, str]:
     """What Spark is told: delta-spark is its catalog, and all that it writes besides tables is below `folder`."""
     return {
         "spark.master": f"local[{cores}]",
         "spark.app.name": "cdfd-tests",
-        "spark.jars": ",".join(map(str, jars())),
+        # On the class path from the start: Spark opens its jars with the file system that is one of them.
+        "spark.driver.extraClassPath": ":".join(map(str, jars())),
+        # Hadoop's own classes start a process for each permission and link: hundreds in a test.
+        "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
+        "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
+        "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.warehouse.dir": f"{folder}/warehouse",
         "spark.local.dir": f"{folder}/local",
         # Queries of a few rows: the JVM's second compiler would be at work for longer than what it speeds up.
+        # Without it the JVM reserves 48 MiB for compiled code. Spark needs more, and would compile the same methods again and again.
         "spark.driver.extraJavaOptions": " ".join(
             [
                 "-XX:TieredStopAtLevel=1",
+                "-XX:ReservedCodeCacheSize=400m",
+                "-XX:MetaspaceSize=512m",
                 "-XX:+UseSerialGC",
                 f"-Dderby.system.home={folder}/derby",
                 f"-Djava.io.tmpdir={folder}",
@@ -44,6 +54,11 @@ def settings(folder: str, cores: int = 2) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # What the page would show is kept all the same.
+        "spark.ui.retainedJobs": "10",
+        "spark.ui.retainedStages": "10",
+        "spark.ui.retainedTasks": "100",
+        "spark.sql.ui.retainedExecutions": "10",
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",

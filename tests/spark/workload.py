@@ -29,6 +29,7 @@ FASTER = {  # tables of a few rows: what Spark compiles for them runs once
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
 }
+READING = FASTER | {"spark.sql.files.minPartitionNum": "1"}  # few tasks; how files are written is left as it is
 DELETION_VECTORS = {"delta.enableDeletionVectors": "true"}
 WIDENING = {"delta.enableTypeWidening": "true"}
 COMMIT_TIMESTAMPS = {"delta.enableInCommitTimestamps": "true"}
