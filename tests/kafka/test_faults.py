@@ -70,7 +70,7 @@ def test_topics_deleted(pipeline: Pipeline, table: TableWriter, admin: KafkaAdmi
         line = without_rows.wait_for("was missing and has been created again", timeout=60)
         assert line["level"] == "warning"
         assert pipeline.topic in line["message"]
-        assert "is the topic still there" in without_rows.wait_for("retrying in")["message"]
+        assert "that the topic still exists" in without_rows.wait_for("retrying in")["message"]
         assert ids(pipeline.read(2)) == [3, 4]
         without_rows.stop()
 

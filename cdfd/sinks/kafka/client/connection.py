@@ -1,17 +1,16 @@
-"""How to reach a Kafka cluster: settings to what its clients take, and why they do not get through.
+"""Connections to a Kafka cluster: the arguments of its clients, and the reasons of failed connections.
 
-What kafka-python (3.0.12) does where it does not, and what is done about it here:
+Known defects of kafka-python 3.0.12 during a connection, and the workarounds here:
 
-- It goes on until its time is up, with a wrong password too: each attempt counts where accounts are locked after a few. The first answer
-  that time does not heal ends it here.
-- Of an answer that comes together with the connection's end it takes only the end, and so it is with half of all refusals. A connection
-  that ends three times while the broker looks at user and password is taken for one.
-- Then it says only that its time is up. Here each connection's own failure is kept, and told.
-- A broker that hangs is given 10 seconds and more to let us in, however short a request may take. Here it is not given more than that.
-- It leaves a thread and sockets behind. They are closed here.
+- It retries until its timeout, even with a wrong password, which may lock the account. Here the first permanent error ends the connection.
+- It ignores a response that arrives together with the end of the connection, which happens for half of all refused logins. Here three
+  connections that end during the login count as a refusal.
+- It then reports only the timeout. Here the error of each connection is kept and reported.
+- It gives a broker at least 10 seconds for the connection, even if the request timeout is shorter. Here the request timeout applies.
+- It leaks a thread and sockets. Here they are closed.
 
-And where it does: told not to create topics by asking for them, it does so all the same. A topic that somebody deleted would be back with
-the broker's settings, and with nothing in it.
+After a connection it creates topics by asking for them, although `allow_auto_create_topics` is off. A deleted topic would come back empty,
+with the broker's default settings.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ from cdfd.errors import ConfigError, SinkError
 
 _RECONNECT_BACKOFF_MAX_MS = 1000
 _SETUP_MS = 10_000
-_UNANSWERED = 3
+_MOST_HANGUPS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """How a connection failed.
+    """A failed connection.
 
     Attributes:
         address: of the broker.
         error: of kafka-python.
-        final: whether another attempt is of no use.
-        refused: whether the broker hung up on us each time when it was told who we are.
+        final: whether the error is permanent.
+        refused: whether the broker closed each connection during the login.
     """
 
     address: str
@@ -61,8 +60,8 @@ class _Failure:
     refused: bool = False
 
 
-class _Unshown(str):
-    """A password in what clients are told: kafka-python logs all of it, by `repr`."""
+class _Masked(str):
+    """A password in a client's arguments. kafka-python logs the `repr` of all of them."""
 
     __slots__ = ()
 
@@ -71,74 +70,77 @@ class _Unshown(str):
 
 
 def arguments(sink: KafkaSink) -> dict[str, Any]:
-    """What every client of kafka-python takes: where the cluster is and how to talk to it. Its text shows no password.
+    """The connection arguments of every client of kafka-python. Their `repr` shows no password.
 
     Raises:
         ConfigError: a certificate or key cannot be used.
     """
     security = sink.security
     check_files(security)
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         "bootstrap_servers": list(sink.bootstrap_servers),
         "client_id": "cdfd",
         "security_protocol": security.protocol,
         "reconnect_backoff_max_ms": _RECONNECT_BACKOFF_MAX_MS,
     }
     if security.mechanism is not None and security.password is not None:
-        told["sasl_mechanism"] = security.mechanism
-        told["sasl_plain_username"] = security.username
-        told["sasl_plain_password"] = _Unshown(security.password.reveal())
+        options["sasl_mechanism"] = security.mechanism
+        options["sasl_plain_username"] = security.username
+        options["sasl_plain_password"] = _Masked(security.password.reveal())
     if security.ca_path is not None:
-        told["ssl_cafile"] = security.ca_path
+        options["ssl_cafile"] = security.ca_path
     if security.certificate_path is not None:
-        told["ssl_certfile"] = security.certificate_path
-        told["ssl_keyfile"] = security.key_path
+        options["ssl_certfile"] = security.certificate_path
+        options["ssl_keyfile"] = security.key_path
     if security.key_password is not None:
-        told["ssl_password"] = _Unshown(security.key_password.reveal())
-    return told
+        options["ssl_password"] = _Masked(security.key_password.reveal())
+    return options
 
 
 @contextmanager
-def network(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Arguments for one client that is made inside, and an error with the reason where it cannot be.
+def network(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Arguments for one client that is created in the block. A failed connection raises an error with its reason.
 
         with network(arguments(sink)) as options:
             consumer = KafkaConsumer(**options, group_id=None)
 
     Raises:
-        SinkError: there is no broker, or it does not let us in.
+        SinkError: the cluster cannot be reached, or refuses access.
     """
-    network = _Network()
+    network = _ClientFactory()
     try:
-        yield {**told, "kafka_client": network.client}
+        yield {**options, "kafka_client": network.client}
     except (KafkaError, OSError, ValueError) as error:
         network.close()
-        raise _explained(error, network.failure, told["bootstrap_servers"]) from error
+        raise _connect_error(error, network.failure, options["bootstrap_servers"]) from error
 
 
-class _Network:
-    """Makes kafka-python's network clients, and keeps how the last connection failed."""
+class _ClientFactory:
+    """Creates kafka-python's network clients, and keeps the error of the last failed connection."""
 
     def __init__(self) -> None:
         self.failure: _Failure | None = None
-        self._made: list[tuple[Any, Any]] = []
+        self._clients: list[tuple[Any, Any]] = []
         self._watched: dict[Any, Any] = {}
-        self._unanswered = 0
+        self._hangups = 0
 
     def client(self, **options: Any) -> Any:
-        """A network client. kafka-python asks for it, as its option `kafka_client`."""
-        patience = min(_SETUP_MS, options["request_timeout_ms"])
-        options |= {"socket_connection_setup_timeout_ms": patience, "socket_connection_setup_timeout_max_ms": patience}
+        """A network client. kafka-python calls this as its option `kafka_client`."""
+        setup_timeout = min(_SETUP_MS, options["request_timeout_ms"])
+        options |= {
+            "socket_connection_setup_timeout_ms": setup_timeout,
+            "socket_connection_setup_timeout_max_ms": setup_timeout,
+        }
         selector = NetworkSelector(**options)
         manager = KafkaConnectionManager(selector, **options)
         manager.cluster.config["allow_auto_create_topics"] = False
         self._watch(manager, with_user=options.get("sasl_mechanism") is not None)
         client = KafkaNetClient(net=selector, manager=manager, **options)
-        self._made.append((selector, client))
+        self._clients.append((selector, client))
         return client
 
     def close(self) -> None:
-        for selector, client in self._made:
+        for selector, client in self._clients:
             selector.stop()
             client.close()
 
@@ -155,32 +157,34 @@ class _Network:
                 self._watched[node] = connection
                 broker = manager.cluster.broker_metadata(node)
                 address = f"{broker.host}:{broker.port}"
-                connection.close_future.add_errback(lambda error: self._keep(address, error, with_user=with_user))
+                connection.close_future.add_errback(
+                    lambda error: self._note_failure(address, error, with_user=with_user)
+                )
             return connection
 
         manager.get_connection = get_connection
 
-    def _keep(self, address: str, error: Exception, *, with_user: bool) -> None:
+    def _note_failure(self, address: str, error: Exception, *, with_user: bool) -> None:
         if with_user and "socket disconnected" in error.args:
-            self._unanswered += 1
-        refused = self._unanswered >= _UNANSWERED
-        self.failure = _Failure(address, error, final=refused or not _passes(error), refused=refused)
+            self._hangups += 1
+        refused = self._hangups >= _MOST_HANGUPS
+        self.failure = _Failure(address, error, final=refused or not _is_transient(error), refused=refused)
 
 
-def _passes(error: Exception) -> bool:
-    """Whether another attempt may succeed without anybody's doing."""
+def _is_transient(error: Exception) -> bool:
+    """Whether another attempt may succeed."""
     return isinstance(error, RetriableError) and _tls_error(error) is None
 
 
 def _tls_error(error: Exception) -> ssl.SSLError | None:
-    """What the handshake failed of; a connection that ended in its middle is none of it."""
+    """The error of the TLS handshake. A connection that ended during the handshake is not one."""
     for cause in (error, error.__cause__, error.__context__, *error.args):
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
             return cause
     return None
 
 
-def _explained(error: Exception, failure: _Failure | None, servers: Sequence[str]) -> SinkError:
+def _connect_error(error: Exception, failure: _Failure | None, servers: Sequence[str]) -> SinkError:
     what = f"cannot connect to Kafka at {', '.join(servers)}"
     if failure is None:
         return SinkError(f"{what}: {error}", retriable=isinstance(error, RetriableError))
@@ -190,56 +194,58 @@ def _explained(error: Exception, failure: _Failure | None, servers: Sequence[str
 
 
 _REFUSED = (
-    "the connection ends as soon as user name and password are sent: they may be refused",
-    "Check sink.security.username and password, and whether sink.security.protocol is the one of that port",
+    "the broker closes the connection during the login, and may have refused user name and password",
+    "Check sink.security.username and password, and whether sink.security.protocol fits the port",
 )
 
 
 def reason_of(error: Exception) -> tuple[str, str]:
-    """What a connection failed of, and what to do about it."""
+    """The reason of a failed connection, and a hint."""
     text = ", ".join(str(part) for part in error.args)
     tls = _tls_error(error)
     match error:
         case SaslAuthenticationFailedError():
-            return f"user name or password is refused ({text})", "Check sink.security.username and password"
+            return f"the broker refused user name or password ({text})", "Check sink.security.username and password"
         case UnsupportedSaslMechanismError():
-            return f"the mechanism is not offered ({text})", "Check sink.security.mechanism"
+            return f"the broker does not support the mechanism ({text})", "Check sink.security.mechanism"
         case IllegalSaslStateError():
-            return "that port wants no user name and password", "Check sink.security.protocol, and the port"
+            return "the port does not use user name and password", "Check sink.security.protocol, and the port"
         case AuthorizationError():
-            return f"access is refused ({text})", "Has the user of sink.security access to the cluster?"
+            return f"access is denied ({text})", "Give the user of sink.security access to the cluster"
         case KafkaProtocolError():
             return (
-                f"what answers is not Kafka ({text})",
-                "Check the port, and whether sink.security.protocol is its own",
+                f"the server is not a Kafka broker ({text})",
+                "Check the port, and whether sink.security.protocol fits it",
             )
         case NodeNotReadyError():
-            return "no broker can be reached", "Do they run, and can they be reached as their advertised.listeners say?"
+            return "no broker is reachable", "Check that brokers run, and that their advertised.listeners are reachable"
     if isinstance(tls, ssl.SSLCertVerificationError):
-        hint = (
-            "Is sink.security.ca_path the authority of the broker's certificate, and is the certificate for that name?"
-        )
+        hint = "Check sink.security.ca_path, and that the broker's certificate is for this host name"
         return f"the broker's certificate is not trusted: {tls.verify_message}", hint
     if tls is not None:
-        return f"no TLS: {tls.reason or tls}", "Check the port, sink.security.protocol, and certificates"
+        return f"TLS failed: {tls.reason or tls}", "Check the port, sink.security.protocol, and certificates"
     if "DNS" in text:
-        return "there is no such host", "Check sink.bootstrap_servers, and advertised.listeners of the brokers"
+        return "the host does not exist", "Check sink.bootstrap_servers, and advertised.listeners of the brokers"
     if "ECONNREFUSED" in text:
-        return "connection refused", "Does a broker run there?"
-    hint = "Does a broker run there, and is sink.security.protocol the one of that port?"
-    return text or "the connection ended before anything was answered", hint
+        return "connection refused", "Check that a broker runs there"
+    hint = "Check that a broker runs there, and that sink.security.protocol fits the port"
+    return text or "the connection ended without a response", hint
 
 
 def check_files(security: Security) -> None:
-    """Use certificates and keys once, where it can be told which of them is wrong."""
+    """Load certificates and keys once. The error names the setting that is wrong.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if security.ca_path is not None:
         with _usable("ca_path", security.ca_path, "Expected certificates as PEM"):
             context.load_verify_locations(security.ca_path)
     if security.certificate_path is not None and security.key_path is not None:
-        # Without a password OpenSSL would ask for one on the terminal.
+        # Without a password, OpenSSL would prompt for one on the terminal.
         password = "" if security.key_password is None else security.key_password.reveal()
-        with _usable("certificate_path", security.certificate_path, "Expected a file that can be read"):
+        with _usable("certificate_path", security.certificate_path, "Expected a readable file"):
             open(security.certificate_path, "rb").close()
         with _usable("key_path", security.key_path, "Expected the certificate's key as PEM, and its key_password"):
             open(security.key_path, "rb").close()

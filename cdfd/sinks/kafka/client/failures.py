@@ -1,4 +1,4 @@
-"""What Kafka answers, in our words. Codes are those of the protocol, which all clients share."""
+"""Translation of Kafka's errors. All clients share the error codes of the protocol."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED = 47, 90
 _INVALID_TIMESTAMP, _INVALID_RECORD = 32, 87
 _FENCED = frozenset({_INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED})
 
-# The broker and this producer disagree on what was sent, which ends with a new producer; or on the time, which ends with a corrected clock.
-_RETRIABLE_WITH_ANOTHER = frozenset(
+# The broker disagrees with this producer on its state, which a new producer resolves, or on the time, which a corrected clock resolves.
+_RETRIABLE_WITH_NEW_PRODUCER = frozenset(
     {
         45,  # OUT_OF_ORDER_SEQUENCE_NUMBER
         46,  # DUPLICATE_SEQUENCE_NUMBER
@@ -25,55 +25,55 @@ _RETRIABLE_WITH_ANOTHER = frozenset(
         120,  # TRANSACTION_ABORTABLE
     }
 )
-_TOO_LARGE = "Is the topic's max.message.bytes lower than when the daemon started? Restart it, or raise the topic's."
-# Answers that it does not expect, kafka-python puts into the text of an error without a code.
+_TOO_LARGE = "The topic's max.message.bytes may be lower than when the daemon started: restart the daemon, or raise it."
+# kafka-python puts unexpected error codes into the text of an error without a code.
 _WRAPPED = re.compile(r"\[Error (\d+)\]")
 _ACCESS = "Give the daemon's user access."
 _HINTS = {
-    3: "Does the topic exist, and has it that many partitions?",
+    3: "Check that the topic exists, and its number of partitions.",
     10: _TOO_LARGE,
-    17: "Kafka's topic names have letters, digits, '.', '_' and '-', 249 at most.",
+    17: "Topic names have at most 249 letters, digits, '.', '_' and '-'.",
     18: _TOO_LARGE,
     29: _ACCESS + " It needs Write and Describe on the topic.",
     31: _ACCESS + " It needs IdempotentWrite on the cluster.",
-    32: "Is this machine's clock right? Records carry the time of their delivery, and the topic's message.timestamp.*.max.ms bounds it.",
+    32: "Check this machine's clock: the topic's message.timestamp.*.max.ms bounds the timestamps of records.",
     50: "Set sink.transaction_timeout to no more than the broker's transaction.max.timeout.ms.",
     53: _ACCESS + " It needs Write and Describe on the transactional id.",
-    58: "Are sink.security.username and password right?",
-    87: "A compacted topic takes no records without a key.",
+    58: "Check sink.security.username and password.",
+    87: "A compacted topic does not accept records without a key.",
 }
 
 
 def failure(doing: str, reason: str, *, code: int | None, retriable: bool) -> SinkError:
-    """An error that says what was tried, what the answer was, and what to do.
+    """An error with the operation, the reason and a hint.
 
     Args:
-        doing: what was tried, as in "cannot ...".
-        reason: what the client says.
-        code: of the protocol, where there is one.
-        retriable: whether the client takes it for something that passes.
+        doing: the operation, as in "cannot ...".
+        reason: the text of the client.
+        code: error code of the protocol, if there is one.
+        retriable: whether the client considers the error transient.
     """
     if code in _FENCED:
         return fenced(reason)
     if code == _INVALID_RECORD and "Timestamp" in reason:
-        code = _INVALID_TIMESTAMP  # newer brokers answer so for one record, older ones for the whole batch
-    retriable = retriable or code in _RETRIABLE_WITH_ANOTHER
+        code = _INVALID_TIMESTAMP  # newer brokers report this for one record, older ones for the whole batch
+    retriable = retriable or code in _RETRIABLE_WITH_NEW_PRODUCER
     return SinkError(f"cannot {doing}: {reason}", hint=None if code is None else _HINTS.get(code), retriable=retriable)
 
 
 def fenced(reason: str) -> FencedError:
-    """Another producer has our transactional id, or the broker gave up our transaction: the two cannot be told apart."""
+    """Another producer has taken the transactional id, or the broker has aborted the transaction. Kafka reports both alike."""
     return FencedError(
         f"another daemon has taken over this table of the pipeline: {reason}",
-        hint="Two daemons with one pipeline name? Or was the daemon held up for longer than a transaction may take?",
+        hint="Check for a second daemon with this pipeline name. A pause longer than sink.transaction_timeout has the same effect",
     )
 
 
 def translated(error: Exception, doing: str) -> SinkError:
-    """An error of kafka-python in our words.
+    """An error of kafka-python as an error of ours.
 
-    Where a request that begins or ends a transaction fails for another reason than the broker's, such as an answer that does not come in
-    time, it makes a plain `KafkaError` with a text, and says no more of it. Another producer may fare better.
+    If a request that begins or ends a transaction fails without an error code, for example by a timeout, kafka-python raises a plain
+    `KafkaError`. Such an error is retriable, because another producer may succeed.
     """
     code = getattr(error, "errno", None)
     reason = str(error) if isinstance(error, KafkaError) else repr(error)

@@ -1,4 +1,4 @@
-"""What is on its way to the broker: how much, and whether any of it failed."""
+"""Records in flight: their size, and the first error."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from cdfd.errors import SinkError
 
 
 class InFlight:
-    """Counts parts of a transaction between `send` and the broker's answer. Any thread may `settle`.
+    """Counts parts of a transaction between `send` and the broker's response. Any thread may call `settle`.
 
     Args:
-        limit: bytes.
-        timeout: seconds that waiting may take.
+        limit: most bytes in flight.
+        timeout: longest wait in seconds.
     """
 
     def __init__(self, limit: int, timeout: float) -> None:
@@ -25,11 +25,11 @@ class InFlight:
         self._failure: SinkError | None = None
 
     def has_room(self, size: int) -> bool:
-        """Whether a part would not have to wait. One that is larger than the limit goes alone."""
+        """Whether a part can be sent without waiting. A part larger than the limit is sent alone."""
         return not self._parts or self._bytes + size <= self._limit
 
     def add(self, size: int) -> None:
-        """Count a part, as soon as there is room for it."""
+        """Wait until the limit allows a part, and count it."""
         with self._changed:
             self._wait(lambda: self.has_room(size))
             self._bytes += size
@@ -44,17 +44,17 @@ class InFlight:
             self._changed.notify_all()
 
     def wait_for_all(self) -> None:
-        """Return when every part was acknowledged; raise when one has failed."""
+        """Wait until every part is acknowledged. Raises the error of the first part that failed."""
         with self._changed:
             self._wait(lambda: not self._parts)
 
     def settled(self, timeout: float) -> bool:
-        """Whether all parts are acknowledged or failed, now or within so many seconds."""
+        """Wait at most `timeout` seconds until every part is acknowledged or failed; whether that is so."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._parts, timeout)
 
     def forget_failures(self) -> None:
-        """Begin anew, after what failed was aborted."""
+        """Forget the error, after the transaction was aborted."""
         with self._changed:
             self._failure = None
 
@@ -65,6 +65,6 @@ class InFlight:
         if not done:
             raise SinkError(
                 f"{self._parts} batches of {self._bytes} bytes were not acknowledged within {self._timeout:g} seconds",
-                hint="Are all brokers up, all partitions led, and is the topic still there?",
+                hint="Check that all brokers run, that all partitions have a leader, and that the topic still exists",
                 retriable=True,
             )

@@ -1,21 +1,20 @@
 """The `Producer` port over kafka-python.
 
-What is known of its ways (3.0.12) and done about them here:
+Known defects of kafka-python 3.0.12, and the workarounds here:
 
-- A transaction commits although a batch failed: each answer is waited for and looked at before a commit.
-- `commit_transaction` and `abort_transaction` wait for ever: they have deadlines here.
-- It holds whatever it is given: what is on its way is bounded here.
-- After a transaction a broker answers CONCURRENT_TRANSACTIONS to the next one until the last one's markers are written, a few milliseconds;
-  the client then sleeps for `retry_backoff_ms`, 100 by default.
-- `close` raises and leaves the sender running where something is still on its way.
+- It commits a transaction although a batch failed. So `commit` first waits for every answer and checks it.
+- `commit_transaction` and `abort_transaction` wait forever. Here they have deadlines.
+- It buffers without a limit. `InFlight` bounds the bytes in flight.
+- Until the markers of a transaction are written, a broker answers CONCURRENT_TRANSACTIONS to the next one, for a few milliseconds. The client
+  then sleeps for `retry_backoff_ms`, which is 100 by default and shorter here.
+- `close` raises and leaves the sender running while batches are in flight.
 - A request for a coordinator that refuses connections is lost: the sender then spins until the batch expires (`_retrying`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +23,8 @@ from kafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
 from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from cdfd.encoding.records import Records
-from cdfd.errors import FencedError, SinkError
+from cdfd.errors import SinkError
+from cdfd.sinks.kafka.client.base import BaseProducer
 from cdfd.sinks.kafka.client.batch_sender import BatchSender, incompatibilities
 from cdfd.sinks.kafka.client.connection import network
 from cdfd.sinks.kafka.client.failures import translated
@@ -36,15 +36,14 @@ from cdfd.sinks.kafka.records.compression import Compression
 
 log = logging.getLogger("cdfd.kafka")
 
-_LEFT_OPEN = "cannot abort a transaction: %s. The next producer's start ends it, or the broker does when its time is up"
 _RETRY_BACKOFF_MS = 3
 _RECONNECT_MS = 50
 _REQUEST_BYTES = 8 << 20
 _CODECS = {"gzip": has_gzip, "snappy": has_snappy, "lz4": has_lz4, "zstd": has_zstd}
 
 
-class _Way(Protocol):
-    """How records get into a `KafkaProducer`, and what it does not offer in public."""
+class _RecordTransport(Protocol):
+    """Passes records to a `KafkaProducer`, and covers the operations that its public interface lacks."""
 
     def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> list[Oversized]: ...
 
@@ -55,118 +54,69 @@ class _Way(Protocol):
     def stop(self, timeout: float) -> None: ...
 
 
-class KafkaPythonProducer:
+class KafkaPythonProducer(BaseProducer):
     """See the port, `Producer`.
 
     Args:
-        settings: what to connect to, and how.
-        whole_batches: hand over whole batches where the installed kafka-python allows it.
+        settings: the settings of the producer.
+        whole_batches: pass complete record batches, if the installed kafka-python allows it.
 
     Raises:
-        SinkError: the cluster cannot be reached within the timeout, or does not let us in.
+        SinkError: the cluster cannot be reached within the timeout, or refuses access.
     """
 
+    errors = (KafkaError, ValueError)
+
     def __init__(self, settings: ProducerSettings, *, whole_batches: bool = True) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._in_flight = InFlight(settings.in_flight, settings.timeout)
-        self._failed: SinkError | None = None
-        self._in_transaction = False
-        self._closed = False
         self._client = _connected(settings, whole_batches=whole_batches)
-        if whole_batches and (missing := incompatibilities(self._client)):
-            log.warning("kafka-python has changed inside (%s): records are sent one by one", ", ".join(missing))
+        if whole_batches and (changed := incompatibilities(self._client)):
+            log.warning("kafka-python has changed internally (%s): sending records one by one", ", ".join(changed))
             self._client.close(settings.closing_timeout)
             self._client, whole_batches = _connected(settings, whole_batches=False), False
-        self._way: _Way = (
+        self._transport: _RecordTransport = (
             BatchSender(self._client, settings.batching, self._in_flight)
             if whole_batches
             else RecordSender(self._client, self._in_flight)
         )
 
-    @property
-    def _transactional(self) -> bool:
-        return self._settings.transactional_id is not None
+    def _init_transactions(self) -> None:
+        self._client.init_transactions()
 
-    def init_transactions(self) -> None:
-        """See the port."""
-        with self._attempt(f"start transactions of {self._settings.transactional_id}"):
-            if self._transactional:
-                self._client.init_transactions()
+    def _send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> Sequence[Oversized]:
+        unknown = set(np.unique(partitions).tolist()) - self._client.partitions_for(topic)
+        if unknown:
+            raise SinkError(f"topic {topic} has no partition {min(unknown)}")
+        return self._transport.send(topic, partitions, records, timestamp)
 
-    def begin(self) -> None:
-        """See the port."""
-        with self._attempt("begin a transaction"):
-            if self._transactional:
-                self._client.begin_transaction()
-            self._in_transaction = True
+    def _flush(self) -> None:
+        self._in_flight.wait_for_all()
 
-    def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> Sequence[Oversized]:
-        """See the port."""
-        with self._attempt(f"deliver to topic {topic}"):
-            unknown = set(np.unique(partitions).tolist()) - self._client.partitions_for(topic)
-            if unknown:
-                raise SinkError(f"topic {topic} has no partition {min(unknown)}")
-            return self._way.send(topic, partitions, records, timestamp)
+    def _commit(self) -> None:
+        self._transport.end(self._settings.timeout, commit=True)
 
-    def flush(self) -> None:
-        """See the port."""
-        with self._attempt("flush"):
-            self._in_flight.wait_for_all()
+    def _abort(self, timeout: float) -> None:
+        if self._transactional and not self._fenced:
+            self._transport.end(timeout, commit=False)
+        if not self._in_flight.settled(timeout):
+            self._fail(KafkaTimeoutError(f"no answer within {timeout:g} seconds"), "abort sent records")
 
-    def commit(self) -> None:
-        """See the port."""
-        with self._attempt("commit a transaction"):
-            self._in_flight.wait_for_all()
-            if self._transactional:
-                self._way.end(self._settings.timeout, commit=True)
-            self._in_transaction = False
-
-    def abort(self) -> None:
-        """See the port."""
-        if not self._in_transaction:
-            return
-        self._in_transaction = False
-        timeout = self._settings.closing_timeout
-        try:
-            if self._transactional and not isinstance(self._failed, FencedError):
-                self._way.end(timeout, commit=False)
-            if not self._in_flight.settled(timeout):
-                self._fail(KafkaTimeoutError(f"no answer within {timeout:g} seconds"), "drop what was sent")
-        except KafkaError as error:
-            self._fail(error, "abort a transaction")
-            log.warning(_LEFT_OPEN, self._way.cause(error))
+    def _forget_failures(self) -> None:
         self._in_flight.forget_failures()
 
-    def close(self) -> None:
-        """See the port."""
-        if self._closed:
-            return
-        self.abort()
-        self._closed = True
-        timeout = self._settings.closing_timeout
-        self._failed = self._failed or SinkError("the producer is closed")
-        self._way.stop(timeout)
+    def _disconnect(self, timeout: float) -> None:
+        self._transport.stop(timeout)
         try:
             self._client.close(timeout)
         except KafkaError as error:
             log.warning("the Kafka client did not end within %g seconds: %s", timeout, error)
 
-    @contextmanager
-    def _attempt(self, doing: str) -> Iterator[None]:
-        """Errors in our words. After the first one, nothing is tried any more."""
-        if self._failed is not None:
-            raise self._failed
-        try:
-            yield
-        except SinkError as error:
-            self._failed = error
-            raise
-        except (KafkaError, ValueError) as error:
-            raise self._fail(error, doing) from error
+    def _translated(self, error: Exception, doing: str) -> SinkError:
+        return translated(self._transport.cause(error), doing)
 
-    def _fail(self, error: Exception, doing: str) -> SinkError:
-        self._failed = self._failed or translated(self._way.cause(error), doing)
-        return self._failed
+    def _reason(self, error: Exception) -> str:
+        return str(self._transport.cause(error))
 
 
 def _connected(settings: ProducerSettings, *, whole_batches: bool) -> KafkaProducer:

@@ -1,27 +1,25 @@
 """The `Producer` port over confluent-kafka, which wraps librdkafka (`pip install cdfd[librdkafka]`).
 
-It builds its batches itself, of records that are handed over one by one as Python objects: a third of the speed, with a client that very
-many use.
+It takes records one by one as Python objects and builds the batches itself. That has a third of the speed, with a widely used client.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as Client
 
 from cdfd.encoding.records import Records
-from cdfd.errors import FencedError, SinkError
+from cdfd.errors import SinkError
+from cdfd.sinks.kafka.client.base import BaseProducer
 from cdfd.sinks.kafka.client.failures import failure, fenced
 from cdfd.sinks.kafka.client.producer import ProducerSettings
 from cdfd.sinks.kafka.records.batches import Oversized, Partitions, each, rows
 
-log = logging.getLogger("cdfd.kafka")
 _client_log = logging.getLogger("kafka.librdkafka")
 
 _NAMES = {
@@ -37,8 +35,8 @@ _NAMES = {
     "ssl_keyfile": "ssl.key.location",
     "ssl_password": "ssl.key.password",
 }
-# Codes of the client's own are negative. These pass, if not for this client then for the next one.
-_PASSING = frozenset(
+# The client's own codes, which are negative, for transient errors. Another client may succeed.
+_TRANSIENT = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._MSG_TIMED_OUT,
@@ -55,100 +53,85 @@ _IN_PROTOCOL = {
     KafkaError._UNKNOWN_PARTITION: KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC: KafkaError.UNKNOWN_TOPIC_OR_PART,
 }
-_LEFT_OPEN = "cannot abort a transaction: %s. The next producer's start ends it, or the broker does when its time is up"
 _QUEUE_RECORDS = 1_000_000
 _RETRY_BACKOFF_MS = 3
 _LINGER_MS = 5
-# How long to wait at a time for room in the client's queue, seconds.
+# Seconds between two checks for space in the client's queue.
 _POLL = 0.05
 
 
-class LibrdkafkaProducer:
+class LibrdkafkaProducer(BaseProducer):
     """See the port, `Producer`.
 
     Args:
-        settings: what to connect to, and how.
+        settings: the settings of the producer.
 
     Raises:
-        SinkError: the client does not take the settings, or the cluster cannot be reached within the timeout.
+        SinkError: the client refuses a setting, or the cluster cannot be reached within the timeout.
     """
 
+    errors = (KafkaException, SystemError)
+
     def __init__(self, settings: ProducerSettings) -> None:
-        self._settings = settings
-        self._failed: SinkError | None = None
+        super().__init__(settings)
         self._undelivered: SinkError | None = None
-        self._in_transaction = False
-        self._trouble: KafkaError | None = None
-        self._client: Client | None = None
+        self._refusal: KafkaError | None = None
+        self._client: Any = None
         try:
-            self._client = Client(_options(settings) | {"error_cb": self._note_trouble}, logger=_client_log)
+            self._client = Client(_options(settings) | {"error_cb": self._note_refusal}, logger=_client_log)
             self._client.list_topics(timeout=settings.timeout)
         except KafkaException as error:
             if self._client is not None:
                 self._client.poll(0)
             servers = _text(settings.connection.get("bootstrap_servers", ()))
-            raise _translated(self._trouble or error.args[0], f"connect to Kafka at {servers}") from error
+            raise _translated(self._refusal or error.args[0], f"connect to Kafka at {servers}") from error
 
-    def _note_trouble(self, error: KafkaError) -> None:
-        """Called while answers are looked at, for what the client tries to get over. It says more than that time has run out."""
+    def _note_refusal(self, error: KafkaError) -> None:
+        """Callback for errors that the client retries. A refused login says more than the timeout that follows."""
         if error.code() == KafkaError._AUTHENTICATION:
-            self._trouble = error
+            self._refusal = error
 
-    @property
-    def _transactional(self) -> bool:
-        return self._settings.transactional_id is not None
+    def _init_transactions(self) -> None:
+        self._client.init_transactions(self._settings.timeout)
 
-    def init_transactions(self) -> None:
-        """See the port."""
-        with self._attempt(f"start transactions of {self._settings.transactional_id}") as client:
-            if self._transactional:
-                client.init_transactions(self._settings.timeout)
-
-    def begin(self) -> None:
-        """See the port."""
-        with self._attempt("begin a transaction") as client:
-            if self._transactional:
-                client.begin_transaction()
-            self._in_transaction = True
-
-    def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> Sequence[Oversized]:
-        """See the port. A record's size counts before compression here."""
+    def _send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> Sequence[Oversized]:
+        """See the port. The limit applies to a record's size before compression."""
         oversized = []
-        with self._attempt(f"deliver to topic {topic}") as client:
-            found = zip(each(partitions), rows(records), strict=False)
-            for number, (partition, (key, value, headers)) in enumerate(found):
-                record = {
-                    "key": key,
-                    "value": value,
-                    "headers": headers,
-                    "partition": partition,
-                    "timestamp": timestamp,
-                }
-                try:
-                    self._produce(client, topic, record)
-                except KafkaException as error:
-                    if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
-                        raise
-                    oversized.append(Oversized(number, len(key or b"") + len(value or b"")))
-            client.poll(0)
-            self._raise_undelivered()
+        found = zip(each(partitions), rows(records), strict=False)
+        for number, (partition, (key, value, headers)) in enumerate(found):
+            record = {
+                "key": key,
+                "value": value,
+                "headers": headers,
+                "partition": partition,
+                "timestamp": timestamp,
+            }
+            try:
+                self._produce(topic, record)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
+                    raise
+                oversized.append(Oversized(number, len(key or b"") + len(value or b"")))
+        self._client.poll(0)
+        self._raise_undelivered()
         return oversized
 
-    def _produce(self, client: Client, topic: str, record: dict[str, Any]) -> None:
+    def _produce(self, topic: str, record: dict[str, Any]) -> None:
         deadline = None
+        client: Client = self._client
         while True:
             try:
                 return client.produce(topic, on_delivery=self._note_undelivered, **record)
             except BufferError:
-                # The client's queue is full. It empties while answers are looked at.
+                # The client's queue is full. Polling empties it.
                 client.poll(_POLL)
                 self._raise_undelivered()
                 deadline = deadline or time.monotonic() + self._settings.timeout
                 if time.monotonic() > deadline:
-                    raise _late(len(client), self._settings.timeout) from None
+                    raise _not_acknowledged(len(client), self._settings.timeout) from None
 
     def _note_undelivered(self, error: KafkaError | None, _: object) -> None:
-        """Called for records that were given up, while answers are looked at."""
+        """Callback of `poll` for records that the client gave up."""
         if error is not None and self._undelivered is None:
             self._undelivered = _translated(error, "deliver records")
 
@@ -156,74 +139,42 @@ class LibrdkafkaProducer:
         if self._undelivered is not None:
             raise self._undelivered
 
-    def flush(self) -> None:
-        """See the port."""
-        with self._attempt("flush") as client:
-            self._flush(client)
-
-    def _flush(self, client: Client) -> None:
-        left = client.flush(self._settings.timeout)
+    def _flush(self) -> None:
+        left = self._client.flush(self._settings.timeout)
         self._raise_undelivered()
         if left:
-            raise _late(left, self._settings.timeout)
+            raise _not_acknowledged(left, self._settings.timeout)
 
-    def commit(self) -> None:
-        """See the port."""
-        with self._attempt("commit a transaction") as client:
-            self._flush(client)
-            if self._transactional:
-                client.commit_transaction(self._settings.timeout)
-            self._in_transaction = False
+    def _commit(self) -> None:
+        self._client.commit_transaction(self._settings.timeout)
 
-    def abort(self) -> None:
-        """See the port."""
-        if self._client is None or not self._in_transaction:
-            return
-        self._in_transaction = False
-        timeout = self._settings.closing_timeout
-        try:
-            # A transaction of which nothing has arrived yet cannot be aborted safely: EndTxn may overtake what makes it known to the broker,
-            # which then answers INVALID_TXN_STATE.
-            left = self._client.flush(timeout) if self._failed is None else 0
-            if not self._transactional and left:
-                self._failed = _late(left, timeout)
-            if self._transactional and not isinstance(self._failed, FencedError):
-                self._client.abort_transaction(timeout)
-        except (KafkaException, SystemError) as error:
-            told = _told(error, self._client)
-            self._failed = self._failed or _translated(told, "abort a transaction")
-            log.warning(_LEFT_OPEN, told.str())
+    def _abort(self, timeout: float) -> None:
+        # Flush first: EndTxn may overtake the request that adds the first partition, and the broker then answers INVALID_TXN_STATE.
+        left = self._client.flush(timeout) if self._failure is None else 0
+        if not self._transactional and left:
+            self._failure = _not_acknowledged(left, timeout)
+        if self._transactional and not self._fenced:
+            self._client.abort_transaction(timeout)
+
+    def _forget_failures(self) -> None:
         self._undelivered = None
 
-    def close(self) -> None:
-        """See the port."""
-        if self._client is None:
-            return
-        self.abort()
-        self._failed = self._failed or SinkError("the producer is closed")
-        # Its last reference: the client ends, and what it holds is gone.
+    def _disconnect(self, timeout: float) -> None:
+        # The last reference: the client ends, and discards its queue.
         self._client = None
 
-    @contextmanager
-    def _attempt(self, doing: str) -> Iterator[Client]:
-        """Errors in our words. After the first one, nothing is tried any more."""
-        if self._failed is not None or self._client is None:
-            raise self._failed or SinkError("the producer is closed")
-        try:
-            yield self._client
-        except SinkError as error:
-            self._failed = error
-            raise
-        except (KafkaException, SystemError) as error:
-            self._failed = _translated(_told(error, self._client), doing)
-            raise self._failed from error
+    def _translated(self, error: Exception, doing: str) -> SinkError:
+        return _translated(_kafka_error(error, self._client), doing)
+
+    def _reason(self, error: Exception) -> str:
+        return str(_kafka_error(error, self._client).str())
 
 
-def _told(error: KafkaException | SystemError, client: Client) -> KafkaError:
-    """What the client has to say.
+def _kafka_error(error: Exception, client: Client) -> KafkaError:
+    """The error of the client in an exception.
 
-    A fatal error is raised by whatever looks at answers. If there are answers for our callback, it is called all the same, with that
-    exception under way, and what comes out is a `SystemError`, with or without it. Every further call tells the fatal error again.
+    Every call that polls raises a fatal error. If the poll also calls our callback, that happens with the exception pending, and the result
+    is a `SystemError`, with or without the exception as its cause. Every further call raises the fatal error again.
     """
     cause = error.__cause__ if isinstance(error, SystemError) else error
     if not isinstance(cause, KafkaException):
@@ -233,24 +184,24 @@ def _told(error: KafkaException | SystemError, client: Client) -> KafkaError:
             cause = again
         else:
             raise error
-    told: KafkaError = cause.args[0]
-    return told
+    found: KafkaError = cause.args[0]
+    return found
 
 
 def _translated(error: KafkaError, doing: str) -> SinkError:
-    """An error of confluent-kafka in our words."""
+    """An error of confluent-kafka as an error of ours."""
     code = error.code()
     if code == KafkaError._FENCED:
         return fenced(error.str())
-    reason, passing = f"{error.name()}: {error.str()}", error.retriable() or code in _PASSING
+    reason, retriable = f"{error.name()}: {error.str()}", error.retriable() or code in _TRANSIENT
     code = _IN_PROTOCOL.get(code, code)
-    return failure(doing, reason, code=code if code > 0 else None, retriable=passing)
+    return failure(doing, reason, code=code if code > 0 else None, retriable=retriable)
 
 
-def _late(records: int, timeout: float) -> SinkError:
+def _not_acknowledged(records: int, timeout: float) -> SinkError:
     return SinkError(
         f"{records} records were not acknowledged within {timeout:g} seconds",
-        hint="Are all brokers up, and all partitions led?",
+        hint="Check that all brokers run and that all partitions have a leader",
         retriable=True,
     )
 
@@ -258,7 +209,7 @@ def _late(records: int, timeout: float) -> SinkError:
 def _options(settings: ProducerSettings) -> dict[str, Any]:
     unknown = settings.connection.keys() - _NAMES.keys()
     if unknown:
-        raise SinkError(f"librdkafka has no setting like {', '.join(sorted(unknown))}")
+        raise SinkError(f"librdkafka has no setting for {', '.join(sorted(unknown))}")
     timeout_ms = int(settings.timeout * 1000)
     options: dict[str, Any] = {_NAMES[name]: _text(value) for name, value in settings.connection.items()}
     options |= {

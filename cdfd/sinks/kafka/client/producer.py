@@ -1,4 +1,4 @@
-"""The port to a Kafka client: records of one table into topics, in transactions whose every part was acknowledged.
+"""The port to a Kafka client: sends records of one table to topics, in transactions that commit only if every part is acknowledged.
 
     init_transactions  begin  send send ...  commit
                        begin  send ...  abort
@@ -7,8 +7,8 @@
 Two implementations: `KafkaPythonProducer` and `LibrdkafkaProducer`. One thread at a time uses a producer. All methods block, each for a
 limited time.
 
-A producer that raised is done for: what the broker has, and which sequence numbers it expects, is no longer known for certain. `abort` and
-`close` it, make another one and ask the progress topic. `init_transactions` of the other one ends what this one left open.
+After an error a producer is unusable, because the broker's records and expected sequence numbers are unknown. `abort` and `close` it, create
+another one and read the progress topic. Its `init_transactions` ends the open transaction of the first one.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from cdfd.sinks.kafka.records.batches import Batching, Oversized, Partitions
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """What a producer is told.
+    """The settings of a producer.
 
     Attributes:
-        connection: where the cluster is and how to talk to it; see `connection.arguments`.
-        transactional_id: the one name under which at most one producer may write. None: no transactions (at least once).
+        connection: the cluster and the access to it; see `connection.arguments`.
+        transactional_id: identifies the producer; a new producer with the same id fences it. None: no transactions (at least once).
         batching: compression and size of batches.
-        in_flight: bytes that may be on their way before `send` waits.
-        timeout: seconds that any call but `close` may take, and that a batch has to be acknowledged.
+        in_flight: most bytes in flight before `send` waits.
+        timeout: longest duration of any call except `close`, and of the acknowledgement of a batch, in seconds.
         closing_timeout: seconds for `abort` and for `close`.
-        transaction_timeout: seconds after which the broker gives up an open transaction of ours: until then, one that was left behind hides
-            newer records from readers. At most the broker's `transaction.max.timeout.ms`.
+        transaction_timeout: seconds after which the broker aborts an open transaction. Until then, the transaction of a crashed producer
+            hides newer records from readers. At most the broker's `transaction.max.timeout.ms`.
     """
 
     connection: Mapping[str, Any] = field(repr=False)
@@ -52,45 +52,45 @@ class ProducerSettings:
 class Producer(Protocol):
     """Writes records to Kafka.
 
-    All methods raise `FencedError` where another producer has taken over the transactional id, and else `SinkError`; `retriable` says
-    whether another producer, made like this one, may fare better.
+    All methods raise `FencedError` if another producer has taken over the transactional id, and otherwise `SinkError`. `retriable` tells
+    whether a new producer with the same settings may succeed.
     """
 
     def init_transactions(self) -> None:
-        """Fence producers of the same transactional id and wait until what they left open has ended. First of all, and once."""
+        """Fence producers with the same transactional id and wait until their transactions have ended. Call it first, and once."""
 
     def begin(self) -> None:
-        """Begin a transaction. Nothing is sent yet."""
+        """Begin a transaction. Sends nothing yet."""
 
     def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> Sequence[Oversized]:
-        """Hand over records. Returns when they are on their way, and waits before that while too much is.
+        """Send records. Waits while too many bytes are in flight, and returns once these are in flight.
 
         Records for one partition arrive in the order in which they were sent.
 
         Args:
             topic: an existing one.
-            partitions: of all records, or of each; ones that the topic has.
-            records: in order. The arrays must not change afterwards.
-            timestamp: of all records, milliseconds since 1970.
+            partitions: existing partitions, one for all records or one for each.
+            records: in order. Do not change their arrays afterwards.
+            timestamp: of all records, in milliseconds since 1970.
 
         Returns:
-            Those that are too large for the topic. They were left out, the others were not.
+            The records that are too large for the topic, which were not sent.
         """
 
     def flush(self) -> None:
-        """Return when all that was sent is acknowledged. Raises as soon as any part of it is known to have failed."""
+        """Wait until all sent records are acknowledged. Raises as soon as any of them has failed."""
 
     def commit(self) -> None:
-        """Flush, then commit. Never commits where a part was not acknowledged. When it raises, the outcome may be unknown."""
+        """Flush, then commit. Never commits unless every part is acknowledged. If it raises, the outcome may be unknown."""
 
     def abort(self) -> None:
-        """Drop what was sent since `begin`. Does not raise: where the broker cannot be told, the next producer's `init_transactions` does it.
+        """Abort the transaction. Does not raise: if the broker is unreachable, the next producer's `init_transactions` aborts it.
 
-        Without transactions nothing can be dropped: it waits until all that is on its way has arrived or failed.
+        Without transactions, sent records cannot be aborted: it waits until all of them are acknowledged or failed.
         """
 
     def close(self) -> None:
-        """Abort what is open and let go of connections and threads. Does not raise; may be repeated."""
+        """Abort the open transaction, and release connections and threads. Does not raise. Further calls do nothing."""
 
 
 def send_record(
@@ -101,7 +101,7 @@ def send_record(
     value: bytes | None,
     headers: tuple[tuple[str, bytes], ...] = (),
 ) -> None:
-    """Hand over one record, with the time of now.
+    """Send one record with the current time.
 
     Raises:
         SinkError: as `Producer.send`, or the record is too large.

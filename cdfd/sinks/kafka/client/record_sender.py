@@ -1,4 +1,4 @@
-"""Hands records to kafka-python one by one, by its public interface only: for versions of it that we do not know."""
+"""Passes records to kafka-python one by one, with its public interface only. Used for unknown versions of kafka-python."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from cdfd.sinks.kafka.records.batches import Oversized, Partitions, each, rows
 
 
 class RecordSender:
-    """The slow way through a `KafkaProducer`.
+    """Sends single records with a `KafkaProducer`, which is slower than `BatchSender`.
 
     Args:
         client: the producer. Its `max_request_size` is the topic's limit.
-        in_flight: counts what is on its way.
+        in_flight: counts records in flight.
     """
 
     def __init__(self, client: KafkaProducer, in_flight: InFlight) -> None:
@@ -30,7 +30,7 @@ class RecordSender:
         self._in_flight = in_flight
 
     def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> list[Oversized]:
-        """Hand over records; returns those that are too large, before compression."""
+        """Send records; the oversized ones, by their size before compression, which are not sent."""
         oversized = []
         for number, (partition, (key, value, headers)) in enumerate(zip(each(partitions), rows(records), strict=False)):
             size = len(key or b"") + len(value or b"")
@@ -47,12 +47,12 @@ class RecordSender:
                 sent.add_both(partial(self._settle, TopicPartition(topic, partition), size))
         return oversized
 
-    def _settle(self, place: TopicPartition, size: int, answer: object) -> None:
-        doing = f"deliver to partition {place.partition} of topic {place.topic}"
+    def _settle(self, partition: TopicPartition, size: int, answer: object) -> None:
+        doing = f"deliver to partition {partition.partition} of topic {partition.topic}"
         self._in_flight.settle(size, translated(answer, doing) if isinstance(answer, Exception) else None)
 
     def end(self, timeout: float, *, commit: bool) -> None:
-        """End the transaction. The client has no timeout for that, so another thread waits for it: for ever, if need be."""
+        """End the transaction. The client has no timeout for that, so another thread waits for it, possibly forever."""
         ended: Future[None] = Future()
         call = self._client.commit_transaction if commit else self._client.abort_transaction
         Thread(target=_run, args=(call, ended), name="kafka-transaction-end", daemon=True).start()
@@ -62,11 +62,11 @@ class RecordSender:
             raise KafkaTimeoutError(f"no answer within {timeout:g} seconds") from error
 
     def cause(self, error: Exception) -> Exception:
-        """The error that an error is about, which the public interface does not tell."""
+        """The original error, which the public interface provides only as an argument."""
         return next((argument for argument in error.args if isinstance(argument, Exception)), error)
 
     def stop(self, timeout: float) -> None:
-        """The public interface has no way to give up what is on its way."""
+        """Does nothing: the public interface cannot cancel records in flight."""
 
 
 def _run(call: Callable[[], None], ended: Future[None]) -> None:

@@ -1,4 +1,4 @@
-"""A thread for calls that block, whose results are awaited."""
+"""A thread for blocking calls, with awaitable results."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Does one piece of work after the other, in the order in which they were given.
+    """Runs calls one after the other, in the order of `submit`.
 
-    Its thread starts with the first of them. A process that ends does not wait for it: a broker that hangs must not keep a daemon from
-    ending.
+    The first call starts the thread. A process exits without waiting for it, so that a broker that hangs cannot block the exit of a daemon.
 
     Args:
         name: of the thread.
@@ -31,17 +30,17 @@ class Worker:
         self._closed = False
 
     def submit(self, work: Callable[[], T], done: Future[T] | None = None) -> Future[T]:
-        """Have it done after all that was given before, whether or not somebody waits for it.
+        """Run a call after all earlier ones, even if the caller does not wait for it.
 
         Args:
-            work: what to do.
-            done: gets the result and is returned; a new one where None.
+            work: the call.
+            done: receives the result and is returned; None: a new future.
 
         Raises:
-            SinkError: it was closed.
+            SinkError: the worker is closed.
         """
         if self._closed:
-            raise SinkError("the sink is closed", hint="Open the sink anew")
+            raise SinkError("the sink is closed", hint="Open a new sink")
         if self._thread is None:
             self._thread = Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -50,7 +49,7 @@ class Worker:
         return done
 
     def close(self) -> None:
-        """Let the thread end after what it has been given."""
+        """End the thread after all submitted calls."""
         self._closed = True
         self._work.put(None)
 
@@ -68,13 +67,13 @@ class Worker:
 
 
 async def finished(work: Future[T], timeout: float | None = None) -> T:
-    """The result of work. Whoever waits may be cancelled; the work goes on.
+    """Wait for the result of a call. A cancelled wait does not cancel the call.
 
     Raises:
-        TimeoutError: after so many seconds; the work goes on, too.
+        TimeoutError: after `timeout` seconds; the call continues.
     """
     done = asyncio.wrap_future(work)
-    # Somebody who no longer waits does not want to be told either.
+    # Retrieve the exception, so that asyncio does not log it after a cancelled wait.
     done.add_done_callback(lambda future: future.cancelled() or future.exception())
     await asyncio.wait((done,), timeout=timeout)
     if not done.done():
