@@ -113,7 +113,7 @@ class PathError(CdfdError):
 
 
 class StorageError(CdfdError):
-    """The store did not do what it was asked: unreachable, denied, timed out."""
+    """The store failed a request: unreachable, denied, timed out."""
 
     family = "storage"
 

@@ -83,7 +83,7 @@ def _codes(column: pa.Array) -> pa.Int8Array:
         codes = pc.index_in(column.cast(pa.string()), value_set=_SPELLINGS)
     if codes.null_count:
         wrong = column.filter(pc.is_null(codes))[0].as_py()
-        raise DataError(f"_change_type is {wrong!r}, which is none of {', '.join(CHANGE_TYPES.to_pylist())}")
+        raise DataError(f"_change_type is {wrong!r}, expected one of {', '.join(CHANGE_TYPES.to_pylist())}")
     return codes.cast(pa.int8())
 
 

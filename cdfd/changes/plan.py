@@ -326,7 +326,7 @@ def _partition_values(remove: Remove, header: Header, before: Snapshot | None) -
         raise LogError(
             "a remove without partition values, of a file that is not in the table's state",
             path=remove.path,
-            hint="The table is partitioned, so the deleted rows cannot be told; start again from a snapshot",
+            hint="The partition of the deleted rows is unknown: start again from a snapshot",
         )
     return known.partition_values
 

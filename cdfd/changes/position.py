@@ -13,7 +13,7 @@ class Position:
     """The next thing to deliver of one table.
 
     Attributes:
-        table_id: `metaData.id`; a table that was deleted and created anew has another.
+        table_id: `metaData.id`; a table that was deleted and created again has another.
         version: version of the table.
         part: file scans of that version's plan that are already delivered. Plans are deterministic, so it holds across restarts.
         phase: `snapshot` while the live rows at `version` are delivered as inserts, `stream` afterwards.

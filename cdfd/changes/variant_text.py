@@ -35,7 +35,9 @@ Span: TypeAlias = tuple[int, int]
 
 def malformed(what: str) -> DataError:
     """The error for bytes that are no variant."""
-    return DataError(f"malformed variant: {what}", hint="The data file is corrupt, or its writer is at fault")
+    return DataError(
+        f"malformed variant: {what}", hint="The data file is corrupt, or its writer is faulty: rewrite the file"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def arrow_type(kind: DataType) -> pa.DataType:
             item: Any = pa.field("value", arrow_type(value), nullable=value_contains_null)
             return pa.map_(arrow_type(key), item)
         case Primitive("void"):
-            raise UnsupportedError("an array or a map of void holds nothing that could be read", hint="drop the column")
+            raise UnsupportedError("an array or a map of void holds no values that can be read", hint="drop the column")
     return _ARROW[kind.name]
 
 

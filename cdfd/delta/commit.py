@@ -97,7 +97,7 @@ def lines(data: bytes | Iterable[bytes]) -> Iterator[bytes]:
         pending.append(first)
         held += len(first)
         if held > LINE_BYTES:
-            raise LogError(f"line {number} is longer than {LINE_BYTES >> 20} MiB, and no action is", hint=TORN)
+            raise LogError(f"line {number} is longer than {LINE_BYTES >> 20} MiB, which no action is", hint=TORN)
         if rest:
             yield b"".join(pending)
             yield from rest[:-1]
@@ -206,4 +206,4 @@ LINE_BYTES = 16 << 20
 """Bytes of a line, at most. The largest action is a `metaData` with a schema: 50,000 mapped columns are 11 MB."""
 _PIECE = 1 << 20
 
-TORN = "The entry was damaged after it was written: log entries are immutable; restore it from a copy of the table"
+TORN = "Log entries are immutable, so the entry was damaged after it was written: restore it from a copy of the table"

@@ -66,7 +66,7 @@ def path_of(descriptor: DeletionVectorDescriptor) -> str | None:
             raise DataError(f"a deletion vector has no readable path: {error.what}") from None
     raise UnsupportedError(
         f"a deletion vector of storage type {descriptor.storage_type!r}",
-        hint="Types u, i and p are specified; the table was written by a newer or a broken writer",
+        hint="The types u, i and p are specified: the writer of the table is newer or faulty",
     )
 
 

@@ -45,7 +45,7 @@ def _header(version: int, protocol: Protocol, metadata: Metadata) -> Header:
     if metadata.format.provider.lower() != "parquet":
         raise UnsupportedError(
             f"the data files are in the format {metadata.format.provider!r:.80}",
-            hint="cdfd reads Parquet, as all Delta writers of today write",
+            hint="cdfd reads Parquet, which all current Delta writers write",
         )
     return Header(version, protocol, metadata, TableSchema.of(metadata))
 

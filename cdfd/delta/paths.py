@@ -247,7 +247,7 @@ def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = ())
     if _FORBIDDEN.search(decoded_path):
         raise _refused(decoded_path, "has a backslash or a control character in its path")
     if _DRIVE.match(decoded_path) or _FILE_SCHEME.match(decoded_path):
-        raise _refused(decoded_path, "is neither below the table nor at an absolute path that is understood")
+        raise _refused(decoded_path, "is neither below the table nor at an absolute path that cdfd understands")
     place = _absolute(decoded_path)
     if place is None:
         return Location(root_uri, _below(decoded_path, _normalise(decoded_path.split("/"), decoded_path)))

@@ -210,10 +210,10 @@ class TableSchema:
             if not found:
                 raise ConfigError(f"there is no column {name!r:.200}", hint=_known_columns(name, self.names))
             if found[0].name in chosen:
-                raise ConfigError(f"column {name!r:.200} is asked for twice")
+                raise ConfigError(f"column {name!r:.200} is listed twice in `columns`")
             chosen[found[0].name] = found[0]
         if not chosen:
-            raise ConfigError("no column is asked for", hint=f"leave `columns` out for all of {', '.join(self.names)}")
+            raise ConfigError("`columns` is empty", hint=f"remove `columns` to read all of {', '.join(self.names)}")
         return self._with(tuple(chosen.values()))
 
     def present(self, columns: Sequence[str]) -> TableSchema:

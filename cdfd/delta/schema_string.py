@@ -74,7 +74,7 @@ def serialize(struct: StructType) -> str:
 
 
 _METADATA_DEPTH = 32
-_HINT = "metaData.schemaString is broken; was it written by hand?"
+_HINT = "metaData.schemaString is broken; the table's writer is faulty"
 _Path = tuple[str, ...]
 
 
@@ -128,7 +128,9 @@ def _struct(document: Mapping[str, object], path: _Path) -> StructType:
     seen: dict[str, str] = {}
     for child in fields:
         if twin := seen.get(folded := child.name.lower()):
-            raise _error(path, f"columns {twin!r:.80} and {child.name!r:.80} have one name, as case does not count")
+            raise _error(
+                path, f"columns {twin!r:.80} and {child.name!r:.80} have the same name, because case does not count"
+            )
         seen[folded] = child.name
     return StructType(fields)
 
@@ -190,7 +192,7 @@ def _map(document: Mapping[str, object], path: _Path) -> MapType:
 
 def _user_defined(document: Mapping[str, object], path: _Path) -> DataType:
     if "sqlType" not in document:
-        raise _error(path, "a user-defined type needs `sqlType`, what it is stored as")
+        raise _error(path, "a user-defined type needs `sqlType`, the type it is stored as")
     return _type(document["sqlType"], (*path, "udt"))
 
 

@@ -52,7 +52,7 @@ class AvroEncoder:
             DataError: as `avro_cells.plain`; or the batch is of another schema.
         """
         if batch.schema.names != self._names:
-            raise DataError(f"a batch with the columns {batch.schema.names} came where {self._names} were expected")
+            raise DataError(f"a batch has the columns {batch.schema.names}; expected {self._names}")
         chunks = list(self._chunks(batch, prefix))
         return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 

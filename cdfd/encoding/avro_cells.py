@@ -49,7 +49,7 @@ def plain(array: pa.Array) -> list[Cells]:
     """
     array = _decoded(array)
     if array.null_count and not types.is_null(array.type):
-        raise DataError("there is a null where there cannot be one")
+        raise DataError("it has a null, which its schema does not allow")
     return _cells(array)
 
 

@@ -78,5 +78,5 @@ def _time_text(milliseconds: int) -> bytes:
     try:
         moment = _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError as error:
-        raise DataError(f"a commit at {milliseconds} ms since 1970, which is no time of this calendar") from error
+        raise DataError(f"a commit at {milliseconds} ms since 1970, which is not a time of this calendar") from error
     return moment.strftime("%Y-%m-%dT%H:%M:%S.").encode() + b"%03dZ" % (milliseconds % 1000)

@@ -72,9 +72,7 @@ class JsonEncoder:
 
     def _chunks(self, batch: pa.RecordBatch, separators: Sequence[bytes]) -> Iterator[pa.Array]:
         if batch.schema.names != self._schema_names:
-            raise DataError(
-                f"a batch with the columns {batch.schema.names} came where {self._schema_names} were expected"
-            )
+            raise DataError(f"a batch has the columns {batch.schema.names}; expected {self._schema_names}")
         for start in range(0, max(batch.num_rows, 1), _ROWS_AT_ONCE):
             chunk = batch.slice(start, _ROWS_AT_ONCE)
             cells = [self._cells(chunk, position) for position in self._columns]

@@ -83,7 +83,7 @@ class SchemaRegistry:
         if status == 409:
             raise SchemaChangedError(
                 f"the schema registry refuses the schema for subject {subject}: {_message(answer)}",
-                hint="Give the table another topic, or set the subject's compatibility to NONE to go on in this one",
+                hint="Give the table another topic, or set the subject's compatibility to NONE to continue in this one",
             )
         number = answer.get("id") if status == 200 and isinstance(answer, dict) else None
         if type(number) is not int or not 0 <= number <= _MAX_ID:
@@ -104,7 +104,7 @@ class SchemaRegistry:
         if status == 404:
             raise ConfigError(
                 f"the schema registry {self._url} has no subject {subject}",
-                hint="It is there as soon as the first rows of the table are delivered in the format avro",
+                hint="The daemon registers it with the first rows of the table that it delivers in the format avro",
             )
         if status != 200 or not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
             raise self._error(status, numbers, what)
@@ -138,7 +138,7 @@ class SchemaRegistry:
         except (urllib3.exceptions.HTTPError, UnicodeError) as error:
             reason = getattr(error, "reason", None) or error
             raise SinkError(
-                f"the schema registry {self._url} cannot be asked for {what}: {reason}"[:1000],
+                f"the schema registry {self._url} does not answer for {what}: {reason}"[:1000],
                 hint="Check `sink.schema_registry.url` and whether the registry runs",
                 retriable=True,
             ) from error

@@ -41,7 +41,7 @@ ROW_BYTES = 2 * OPEN_BYTES
 USUAL_BYTES = 8 << 20
 """Bytes of a column's page and dictionary that need no attention; most writers make pages and dictionaries of 1 MiB."""
 
-HINT = "Write the file again, with smaller values or pages; or take its rows out of the table"
+HINT = "Rewrite the file with smaller values or pages, or remove its rows from the table"
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 _STRING = 16

@@ -174,7 +174,7 @@ class Compact:
             for _ in range(self._list(kind)):
                 chunk = self._column(group)
                 if chunk is None:
-                    raise ValueError("a column that is encrypted, or is not said where to find")
+                    raise ValueError("a column is encrypted, or has no location")
                 yield chunk
 
     def _column(self, group: int) -> ChunkLocation | None:
@@ -279,7 +279,7 @@ class Compact:
     def _list(self, kind: int) -> int:
         """Length of a list. Each item has a byte at least: one that cannot be is found before anything is made of it."""
         if kind != _LIST:
-            raise ValueError("no list where one is expected")
+            raise ValueError("expected a list")
         return self._length()[0]
 
     def _length(self) -> tuple[int, int]:
@@ -315,7 +315,7 @@ class Compact:
         elif kind == _MAP:
             self._skip_map(depth)
         else:
-            raise ValueError("a type that is none")
+            raise ValueError("an unknown type")
 
     def _skip_map(self, depth: int) -> None:
         count = self._varint()

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from cdfd.errors import DataError
 
-HINT = "Whoever wrote the file put other bytes into a column of text: write it again, or make the column binary"
+HINT = "The writer put other bytes into a text column: rewrite the file, or make the column binary"
 
 
 def text_columns(schema: pa.Schema) -> list[int]:

@@ -114,6 +114,6 @@ def _from_sink(sink: Position, entry: LedgerEntry | None, places: Places) -> Sta
 def _check_table(known: str, found: str, place: str) -> None:
     if known != found:
         raise TableChangedError(
-            f"the table was deleted and created anew, or replaced: {place} has a position of {known}, and the table is {found}",
+            f"the table was deleted and created again, or replaced: {place} has a position of {known}, and the table is {found}",
             hint="Positions of the old table mean nothing in the new one; `cdfd progress reset` to start over",
         )

@@ -95,7 +95,7 @@ class SourceLedger:
         def propose(state: TxnState) -> list[Action]:
             if state.metadata.id != table_id:
                 raise TableChangedError(
-                    f"the table was deleted and created anew: its id was {table_id} and is {state.metadata.id} now",
+                    f"the table was deleted and created again: its id was {table_id} and is {state.metadata.id} now",
                     version=state.version,
                     hint="Positions of the old table mean nothing in the new one; reset the progress to start over",
                 )

@@ -42,7 +42,7 @@ class Cursor:
         if self._position is not None and self._position != position:
             hint = "Begin where last_position says, or give the table a sink of its own"
             if position.table_id != self._position.table_id:
-                hint = "The table was deleted and created anew, or is another one: give it a sink of its own"
+                hint = "The table was deleted and created again, or is another one: give it a sink of its own"
             raise SinkError(
                 f"a delivery cannot begin at {position}: the sink stands at {self._position}",
                 version=position.version,

@@ -153,7 +153,7 @@ def check_path(path: str) -> None:
 def check_prefix(prefix: str) -> None:
     """`PathError` where `prefix` leads out of a store's root or cannot be the beginning of a name in it."""
     if prefix.startswith("/"):
-        raise PathError("the path is absolute where one inside the storage root is expected", path=prefix)
+        raise PathError("the path is absolute; expected a path inside the storage root", path=prefix)
     if ".." in prefix and ".." in prefix.split("/"):
         raise PathError("the path leads out of the storage root", path=prefix)
     if "\0" in prefix:

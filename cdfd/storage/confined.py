@@ -113,7 +113,7 @@ class ConfinedRoot:
         raise PathError(
             f"a symbolic link leads out of the table, to {target}",
             path=requested or path,
-            hint="If that is meant, add the place to `allowed_roots`",
+            hint="If this is intended, add the target to `allowed_roots`",
         )
 
 

@@ -137,18 +137,18 @@ _HINTS = {
     errno.EOPNOTSUPP: "The file system has no hard links, which exclusive writes need: use another one",
     errno.ENOSPC: "Free some space on the file system, or some of its inodes",
     errno.EDQUOT: "Free some space, or raise the quota",
-    errno.ENOMEM: "The system has no memory left for it",
+    errno.ENOMEM: "The system has no memory left: free some",
     errno.EFBIG: "Raise the largest size of a file (ulimit -f), or use another file system",
     errno.ENOTCONN: "The network file system is not connected: remount it if this lasts",
     errno.EROFS: "The file system is mounted read-only",
     errno.EMFILE: "Raise the limit of open files (ulimit -n)",
     errno.ENFILE: "The system has too many open files",
-    errno.ENOTDIR: "Something on the way to it is a file, not a folder",
+    errno.ENOTDIR: "A part of the path is a file, not a folder",
     errno.EISDIR: "A folder has that name",
     errno.ENOTEMPTY: "A folder has that name",
-    errno.ELOOP: "A symbolic link is in its place that cdfd does not follow, or leads back to itself",
+    errno.ELOOP: "It is a symbolic link that cdfd does not follow, or one that leads back to itself",
     errno.EIO: "The device or the network file system reports a fault: see the system's log",
-    errno.ESTALE: "The network file system has forgotten the file: remount it if this lasts",
+    errno.ESTALE: "The network file system has lost the file: remount it if this lasts",
 }
 
 

@@ -223,7 +223,7 @@ def open_fsspec(uri: str, options: Mapping[str, object]) -> FsspecStorage:
     try:
         fsspec.get_filesystem_class(scheme)
     except (ImportError, ValueError):
-        raise UnsupportedError(f"what fsspec needs for {scheme}:// locations is not installed", path=uri) from None
+        raise UnsupportedError(f"fsspec's implementation of {scheme}:// locations is not installed", path=uri) from None
     try:
         system, root = fsspec.core.url_to_fs(uri, use_listings_cache=False, **options)
     except (ValueError, TypeError) as error:
@@ -240,7 +240,7 @@ def _translated(doing: str, path: str) -> Iterator[None]:
     except FileExistsError:
         raise ExistsError("there is an object with that name already", path=path) from None
     except PermissionError:
-        hint = "Check what the credentials may do"
+        hint = "Check the permissions of these credentials"
         raise StorageError(f"cannot {doing}: permission denied", path=path, hint=hint) from None
     except _failures() as error:
         raise StorageError(f"cannot {doing}: {type(error).__name__}: {error}", path=path, retriable=True) from None
@@ -262,7 +262,7 @@ def _failures() -> tuple[type[Exception], ...]:
 
 def _unconditional(path: str) -> UnsupportedError:
     return UnsupportedError(
-        "this store has no conditional put that cdfd could rely on",
+        "this store has no conditional put that cdfd can rely on",
         path=path,
         hint="Keep the ledger elsewhere: `progress.ledger` with a path, or on S3; see docs/s3.md",
     )

@@ -326,7 +326,7 @@ def _require_file(found: os.stat_result, path: str) -> None:
     if stat.S_ISDIR(found.st_mode):
         raise NotFoundError("there is no object with that name, only a folder", path=path)
     if not stat.S_ISREG(found.st_mode):
-        raise StorageError("that is no regular file", path=path, hint="Remove the device, socket or FIFO")
+        raise StorageError("it is not a regular file", path=path, hint="Remove the device, socket or FIFO")
 
 
 @contextmanager

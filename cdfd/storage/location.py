@@ -32,7 +32,7 @@ def open_storage(uri: str, options: Options | None = None) -> Storage:
         return LocalStorage(uri)
     scheme = (matched[1] or matched[2]).lower()
     if not scheme.startswith("s3") and credentials.in_address(uri):  # S3 has words of its own for it
-        hint = "Give credentials as the store's own libraries take them, by the environment or a file of theirs"
+        hint = "Provide credentials through the environment, or a configuration file of the store's own libraries"
         raise ConfigError(f"the {scheme}:// location of a table has credentials in it", hint=hint)
     opener = OPENERS.get(scheme)
     if opener is None:
@@ -122,7 +122,7 @@ OPENERS: dict[str, Opener] = {
 def describe_non_table(place: str) -> str | None:
     """What is at a local place where a table is expected and has no log yet, for people. None where there is nothing."""
     if os.path.isfile(place):
-        return "that is a file, and a Delta table is a folder"
+        return "it is a file, and a Delta table is a folder"
     try:
         names = os.listdir(place)
     except OSError:

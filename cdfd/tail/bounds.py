@@ -63,7 +63,7 @@ def _of_text(text: str) -> Bound:
     if (ago := _AGO.fullmatch(word)) and ago[2] in _LENGTHS:
         # Compared as numbers: a product of timedeltas may overflow.
         if int(ago[1]) > _LONGEST / _LENGTHS[ago[2]]:
-            raise ConfigError(f"{text!r:.200} is longer ago than 100 years", hint="Say `earliest`")
+            raise ConfigError(f"{text!r:.200} is longer ago than 100 years", hint="Use `earliest`")
         return int(ago[1]) * _LENGTHS[ago[2]]
     try:
         return _utc(datetime.fromisoformat(text.strip()), text)
@@ -75,7 +75,7 @@ def _of_number(number: int) -> Bound:
     if 10 ** (MILLISECOND_DIGITS - 1) <= number < 10**MILLISECOND_DIGITS:
         return _EPOCH + timedelta(milliseconds=number)
     if abs(number) > _MOST:
-        raise ConfigError("a number of more than 64 bits is no version")
+        raise ConfigError("a version has at most 64 bits")
     return number
 
 

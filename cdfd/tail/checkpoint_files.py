@@ -230,7 +230,7 @@ def _batches(file: ParquetReader, columns: list[str]) -> Iterator[pa.RecordBatch
 @contextlib.contextmanager
 def _errors_naming(path: str) -> Iterator[None]:
     """What goes wrong with a checkpoint's file, as an error that names it."""
-    hint = "Remove the damaged checkpoint, where older log entries are still there, or write a new one"
+    hint = "Remove the damaged checkpoint if the older log entries still exist, or write a new one"
     try:
         yield
     except NotFoundError:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-RESET_HINT = "Positions of the old table mean nothing in the new one; `cdfd progress reset` to start over"
+RESET_HINT = "Positions of the old table are not valid in the new one: run `cdfd progress reset` to start over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def entry_size(data: bytes | Iterable[bytes]) -> int:
         size += len(chunk)
         unbroken = unbroken + len(chunk) if b"\n" not in chunk else len(chunk) - chunk.rindex(b"\n") - 1
         if unbroken > LINE_BYTES:
-            raise LogError(f"a line is longer than {LINE_BYTES >> 20} MiB, and no action is", hint=TORN)
+            raise LogError(f"a line is longer than {LINE_BYTES >> 20} MiB, which no action is", hint=TORN)
     return size
 
 
@@ -229,7 +229,7 @@ class History:
                 "the entry grew after it was read",
                 table=self._table,
                 version=anchor.version,
-                hint="Its writer leaves entries unfinished for longer than cdfd waits: what it added later is not delivered",
+                hint="Its writer takes longer to complete an entry than cdfd waits. The part that it added later is not delivered",
             )
         raise replaced_error(anchor.version, self._table)
 
@@ -248,10 +248,10 @@ class History:
             self._restart(anchor)
         elif versions[0] < anchor.version or not await self._state_has_file(anchor.file):
             raise GapError(
-                f"version {anchor.version}, which was read, is not in the log any more, and nothing proves that what is there continues it",
+                f"version {anchor.version}, which cdfd has read, is no longer in the log, and cdfd cannot verify that the log continues it",
                 table=self._table,
                 version=anchor.version,
-                hint="Where log clean-up removed it, start again: cdfd goes on with the table of that id",
+                hint="If log clean-up removed it, restart cdfd: it continues with the table of that id",
             )
 
     async def _state_has_file(self, path: str | None) -> bool:
@@ -281,7 +281,7 @@ def check_id(known: str, found: str, version: int, table: str) -> None:
     """
     if known != found:
         raise TableChangedError(
-            f"the table was deleted and created anew, or replaced: its id was {known} and is {found} now",
+            f"the table was deleted and created again, or replaced: its id was {known} and is now {found}",
             table=table,
             version=version,
             hint=RESET_HINT,
@@ -291,10 +291,10 @@ def check_id(known: str, found: str, version: int, table: str) -> None:
 def replaced_error(version: int, table: str) -> TableChangedError:
     """The id is the same, an entry that was read is another one."""
     return TableChangedError(
-        f"the table was replaced by another one of the same id, a copy or an older state: version {version} is not the one that was read",
+        f"the table was replaced by a copy or an older backup with the same id: version {version} is not the one that was read",
         table=table,
         version=version,
-        hint="Positions of the one mean nothing in the other; put the table back, or `cdfd progress reset` to start over",
+        hint="Positions of the one are not valid in the other: restore the table, or run `cdfd progress reset` to start over",
     )
 
 
@@ -304,7 +304,7 @@ def truncated_error(newest: int, version: int, table: str) -> TableChangedError:
         f"the log ends at version {newest} now, although version {version} was there",
         table=table,
         version=version,
-        hint="The table was replaced by an older copy of it; put it back, or `cdfd progress reset` to start over",
+        hint="The table was replaced by an older copy: restore it, or run `cdfd progress reset` to start over",
     )
 
 
@@ -315,7 +315,7 @@ def gap_error(version: int, following: int, newest: int, table: str) -> GapError
         f"{gap} missing, although the log goes on to version {newest}",
         table=table,
         version=version,
-        hint="Log clean-up was faster than this reader, or entries were lost; `cdfd progress reset` to start again from a snapshot",
+        hint="Log clean-up was faster than this reader, or entries were lost: run `cdfd progress reset` to start again from a snapshot",
     )
 
 
@@ -324,5 +324,5 @@ def deleted_error(table_id: str | None, table: str) -> TableChangedError:
     return TableChangedError(
         f"the table {table_id} was deleted" if table_id is not None else "the table was deleted",
         table=table,
-        hint="Nothing more will come from it; remove it from the configuration, or restore it",
+        hint="Remove it from the configuration, or restore it",
     )

@@ -343,7 +343,7 @@ class DeltaLog:
                     return builder.finish()
             if builder.checkpoint is None:
                 logger.warning(
-                    "_last_checkpoint names a checkpoint that is not there or not complete; listing the whole log",
+                    "_last_checkpoint names a missing or incomplete checkpoint; listing the whole log",
                     extra={"table": self.storage.uri, "version": hint},
                 )
         builder = await self._fold(version)
@@ -528,8 +528,10 @@ def _listing_errors() -> Iterator[None]:
     try:
         yield
     except NotFoundError as error:
-        hint = "Some stores list what cannot be read yet, and log clean-up may have come in between"
-        raise StorageError("it is listed, but not there", path=error.path, hint=hint, retriable=True) from None
+        hint = "Some stores list objects before they can be read. Log clean-up may also have removed it"
+        raise StorageError(
+            "the file is listed, but does not exist", path=error.path, hint=hint, retriable=True
+        ) from None
 
 
 def _parsed_size(version: int, data: bytes | Iterable[bytes]) -> int:

@@ -116,9 +116,9 @@ async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None 
             first = await _first_since(log, milliseconds)
             if milliseconds > _now_ms(now_ms) and first > (newest := await log.latest_version()):
                 raise LogError(
-                    f"{_written(moment)} is yet to come; {await _described(log, newest, 'newest')}",
+                    f"{_written(moment)} is in the future; {await _described(log, newest, 'newest')}",
                     table=log.storage.uri,
-                    hint="Start at `latest` for what is committed from now on",
+                    hint="Start at `latest` for the commits made from now on",
                 )
             return first
         case _:
@@ -136,7 +136,7 @@ async def until_version(log: DeltaLog, until: Start | Bound | None, now_ms: int 
         case None:
             return None
         case "earliest":
-            raise ConfigError("the oldest version is where to start, not where to end", hint="Say `now`, or a version")
+            raise ConfigError("a range cannot end at `earliest`", hint="Use `now`, or a version")
         case int(version):
             return version
         case datetime() as moment:

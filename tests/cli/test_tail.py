@@ -143,7 +143,7 @@ class TestTail:
         (tmp_path / "files" / "a.parquet").touch()
         for place, said in (
             (tmp_path / "files", "the folder has no log entry in _delta_log;"),
-            (tmp_path / "files" / "a.parquet", "that is a file, and a Delta table is a folder;"),
+            (tmp_path / "files" / "a.parquet", "it is a file, and a Delta table is a folder;"),
             (tmp_path, "the folder has no log entry in _delta_log, but its folder 'orders' has one;"),
         ):
             with started("tail", place) as tail:
@@ -154,7 +154,7 @@ class TestTail:
 
     def test_a_start_after_the_version_that_comes_next(self, orders: str) -> None:
         assert "there is no version 9 yet; the newest is 5, of 20" in one_line(cdfd("tail", orders, "--from", "9"), 1)
-        assert "is yet to come" in one_line(cdfd("tail", orders, "--from", "2999-01-01"), 1)
+        assert "is in the future" in one_line(cdfd("tail", orders, "--from", "2999-01-01"), 1)
 
     @pytest.mark.parametrize(("code", "how"), [(0, signal.SIGTERM), (130, signal.SIGINT)])
     def test_ended_while_there_is_nothing(self, tmp_path: Path, code: int, how: int) -> None:
@@ -196,7 +196,7 @@ class TestTail:
             (["--until", "-7"], 1, "there is no version -7: the newest is 5, of 20"),
             (["--until", "2000-01-01", "--snapshot"], 1, "no version as old as 2000-01-01; the oldest is 0, of 20"),
             (["--until", "9", "--snapshot"], 1, "there is no version 9 yet; the newest is 5, of 20"),
-            (["--from", "2999-01-01"], 1, "2999-01-01T00:00:00.000Z is yet to come; the newest is 5, of 20"),
+            (["--from", "2999-01-01"], 1, "2999-01-01T00:00:00.000Z is in the future; the newest is 5, of 20"),
             (["--append"], 2, "--append and --overwrite say what to do with the file of -o"),
             (["--append", "--overwrite", "-o", "x"], 2, "--append and --overwrite"),
             (["--columns", "id,nope"], 2, "there is no column 'nope'"),

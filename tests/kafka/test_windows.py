@@ -246,7 +246,7 @@ class TestTable:
         do(anew.insert(some(0)))
         with proxied.daemon() as daemon:
             assert daemon.ended() == 1, daemon.log()
-        assert "deleted and created anew" in daemon.error
+        assert "deleted and created again" in daemon.error
         assert table.table_id in daemon.error
         assert anew.table_id in daemon.error
         assert len(proxied.read()) == 3

@@ -112,7 +112,7 @@ def test_a_store_that_fails_while_somebody_writes(make: Callable[..., Pipeline],
         for fault in faults:
             proxy.faults = [fault]
             until(lambda fault=fault: fault.times == 0)
-        assert "SlowDown" in daemon.wait_for("asked again for up to 30 s")["message"]
+        assert "SlowDown" in daemon.wait_for("retries for up to 30 s")["message"]
         daemon.stop()
     assert not daemon.has_said("retrying in"), daemon.log()
     assert pipeline.finish() > 0

@@ -136,7 +136,7 @@ class TestRefused:
         [
             (Fault("answer", 99, 503, "SlowDown"), "SlowDown: said the proxy; gave up after 1 seconds"),
             (Fault("reset", 99), "ends the connection; gave up after 1 seconds"),
-            (Fault("stall", 99), "the answer stopped coming; gave up after 1 seconds"),
+            (Fault("stall", 99), "the response stalled; gave up after 1 seconds"),
             (Fault("truncate", 99), "; gave up after 1 seconds"),
         ],
         ids=lambda value: value.kind if isinstance(value, Fault) else "",
@@ -202,7 +202,7 @@ class TestRefused:
         store = through(proxy, bucket)
         proxy.faults = [Fault("answer", 99, 200, "", {"ETag": '"x"'}, concerns=is_put)]
         error = failure(lambda: store.put_if_absent("x", b""))
-        assert "overwrites where it is told not to" in str(error)
+        assert "ignores If-None-Match" in str(error)
         assert not error.retriable
 
     def test_no_credentials(self, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:

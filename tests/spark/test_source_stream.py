@@ -219,7 +219,7 @@ def test_a_table_created_anew_is_another_one(spark: SparkSession, tmp_path: Path
     create(spark, tmp_path)
     for number in range(3):
         insert(spark, table, number, number + 1)
-    with pytest.raises(StreamingQueryException, match="deleted and created anew"):
+    with pytest.raises(StreamingQueryException, match="deleted and created again"):
         stream.run()
 
 

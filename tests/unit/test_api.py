@@ -120,7 +120,7 @@ class TestChanges:
             (0, 6, LogError, r"there is no version 6 yet; the newest is 5, of 20\d\d-.*Z"),
             (4, 2, ConfigError, "from version 4 to 2 goes backwards"),
             (8, None, LogError, r"there is no version 8 yet; the newest is 5, of 20\d\d-.*Z"),
-            ("2999-01-01", None, LogError, r"2999-.* is yet to come; the newest is 5, of 20\d\d-.*Z"),
+            ("2999-01-01", None, LogError, r"2999-.* is in the future; the newest is 5, of 20\d\d-.*Z"),
             (-7, None, LogError, "there is no version -7"),
             (0, -7, LogError, "there is no version -7"),
             ("soon", None, ConfigError, "neither a version, nor a timestamp"),

@@ -130,7 +130,7 @@ def test_a_fifo_does_not_hang_the_reader(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "0.json")
     store = LocalStorage(tmp_path)
     for call in (lambda: asyncio.run(store.read("0.json")), lambda: store.open_input_file("0.json")):
-        with pytest.raises(StorageError, match="no regular file"):
+        with pytest.raises(StorageError, match="not a regular file"):
             call()
     assert asyncio.run(paths(store, "")) == []
 

@@ -176,7 +176,7 @@ def test_a_table_that_was_created_anew(shop: Shop) -> None:
     (shop.folder / "orders").rename(shop.folder / "old-orders")
     run(table(LocalStorage(shop.folder / "orders", sync=False), 2, manual_clock(), table_id="U"))
     (_, orders, _), code = shop.show()
-    assert "deleted and created anew" in orders[5]
+    assert "deleted and created again" in orders[5]
     assert code == 1
     with pytest.raises(SinkError, match="cannot go back"):
         progress_command.set_position(shop.path, "orders", 1)

@@ -88,7 +88,7 @@ class TestTheSinkWins:
 
     @pytest.mark.parametrize("known", [None, entry(12), entry(12, OTHER)])
     def test_its_table_is_not_the_one_that_is_there(self, recover: bool, known: LedgerEntry | None) -> None:
-        with pytest.raises(TableChangedError, match="deleted and created anew") as caught:
+        with pytest.raises(TableChangedError, match="deleted and created again") as caught:
             decide(Position(OTHER, 13), known, TABLE, recover, PLACES)
         for word in (TABLE, OTHER, "_cdfd_progress"):
             assert word in str(caught.value)

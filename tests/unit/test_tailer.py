@@ -607,7 +607,7 @@ class TestLocalTables:
                     told = "the log ends at version 1 now"
                 else:
                     shutil.rmtree(folder if removed == "table" else folder / "_delta_log")
-                    told = "was deleted|are missing|is missing|not in the log any more|ends at version"
+                    told = "was deleted|are missing|is missing|no longer in the log|ends at version"
                 with pytest.raises((TableChangedError, GapError), match=told):
                     await coming
 

@@ -134,9 +134,9 @@ class S3Client:
             self.conditional_buckets.add(request.bucket)
             return
         raise StorageError(
-            "the store overwrites where it is told not to (If-None-Match)",
+            "the store ignores If-None-Match and overwrites objects",
             path=request.path,
-            hint="Progress is not safe in it: keep the ledger elsewhere, see docs/s3.md",
+            hint="A ledger in it can lose progress: keep the ledger elsewhere, see docs/s3.md",
         )
 
     async def delete(self, request: Request) -> None:
@@ -199,7 +199,7 @@ class S3Client:
         now = asyncio.get_running_loop().time()
         if now - self._warned_at >= WARN_SECONDS:
             self._warned_at = now
-            logger.warning("%s; asked again for up to %g s", error, self.options.deadline)
+            logger.warning("%s; cdfd retries for up to %g s", error, self.options.deadline)
 
     async def _classified(self, error: Exception, request: Request) -> StorageError:
         """The error of ours; what can be mended before the next attempt, is."""

@@ -32,7 +32,7 @@ def adjust_offset(error: ClientError) -> bool:
     if abs(offset - _offset) < timedelta(minutes=1):
         return False
     logger.warning(
-        "the clock of this machine is wrong by %d seconds: requests are signed with the store's",
+        "the clock of this machine is wrong by %d seconds: cdfd signs requests with the store's time",
         -offset.total_seconds(),
     )
     _offset = offset

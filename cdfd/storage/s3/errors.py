@@ -116,7 +116,7 @@ def _from_response(error: ClientError, request: Request) -> StorageError:
 
 def _advice(error: ClientError, code: str, status: int, request: Request) -> tuple[str | None, bool]:
     if code in _RETRIABLE or (status >= 500 and status != 501) or status == 429:
-        return "The store is busy or has a fault; it is asked again", True
+        return "The store is busy or faulty; cdfd retries", True
     if code == SKEWED:
         return _CLOCK, True
     if code in EXPIRED:
@@ -142,7 +142,7 @@ def _denied_hint(request: Request) -> str:
         return f"Allow s3:ListBucket on arn:aws:s3:::{request.bucket}"
     needed = f"Allow {_ACTIONS[request.doing]} on {request.place}"
     if request.doing in ("read", "stat"):
-        return f"{needed}, and s3:ListBucket on arn:aws:s3:::{request.bucket}: without it S3 says so of objects that are not there, too"
+        return f"{needed}, and s3:ListBucket on arn:aws:s3:::{request.bucket}: without it, S3 denies access to objects that do not exist"
     return needed
 
 
@@ -169,20 +169,24 @@ def _from_transport(error: Exception) -> tuple[str, str | None, bool]:
                 False,
             )
         case CredentialRetrievalError() | MetadataRetrievalError() | TokenRetrievalError():
-            return "no credentials were to be had from where they come from", _KEYS, True
+            return "the provider of the credentials returned none", _KEYS, True
         case SSLError():
-            return "the server's certificate was not accepted", "Set AWS_CA_BUNDLE to the file of its authority", False
+            return (
+                "the server's certificate was not accepted",
+                "Set AWS_CA_BUNDLE to the file of its certificate authority",
+                False,
+            )
         case ConnectTimeoutError() | EndpointConnectionError():
             return (
-                "the endpoint cannot be reached, or ends the connection",
+                "the endpoint cannot be reached, or closes the connection",
                 "Check the endpoint, its name and the network",
                 True,
             )
         case ReadTimeoutError() | TimeoutError():
-            return "the answer stopped coming", "Check the network; it is asked again", True
+            return "the response stalled", "Check the network; cdfd retries", True
         case IncompleteReadError():
-            return "the answer ended too early", "Check the network; it is asked again", True
+            return "the response ended too early", "Check the network; cdfd retries", True
         case HTTPClientError() | aiohttp.ClientError() | OSError():
-            return "the connection was lost", "Check the network; it is asked again", True
+            return "the connection was lost", "Check the network; cdfd retries", True
         case _:
             return f"{type(error).__name__}", "See the client's configuration", False

@@ -249,7 +249,7 @@ class _RangeBuffer:
         if got.etag != self._etag:
             raise StorageError("the object was replaced while it was read", path=self._request.path, retriable=True)
         if len(got.data) != piece.end - piece.start:
-            raise StorageError("the store answered with another range", path=self._request.path, retriable=True)
+            raise StorageError("the store returned another range", path=self._request.path, retriable=True)
         return got.data
 
     def _prefetch(self) -> None:

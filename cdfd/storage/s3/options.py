@@ -133,7 +133,7 @@ def _value(key: str, name: str, value: object) -> object:
     if name in ("connect_timeout", "read_timeout", "deadline"):
         matched = _DURATION.fullmatch(str(value).strip())
         if matched is None or float(matched[1]) <= 0:
-            raise ConfigError(f"the storage option {key} is no number of seconds", hint="Such as 30, 500ms or 2m")
+            raise ConfigError(f"the storage option {key} is not a duration", hint="For example 30, 500ms or 2m")
         return float(matched[1]) * _UNITS[matched[2]]
     if not isinstance(value, str) or not value:
         raise ConfigError(f"the storage option {key} is expected to be text")
@@ -168,12 +168,13 @@ def _checked(options: S3Options, allow_http: bool | None) -> S3Options:
     url = options.endpoint_url
     if url is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", url):
         raise ConfigError(
-            "the storage option endpoint_url is no address", hint="Such as https://minio.example:9000, without user"
+            "the storage option endpoint_url is not a URL",
+            hint="For example https://minio.example:9000, without a user name",
         )
     if url is not None and url.startswith("http://") and allow_http is False:
         raise ConfigError("the endpoint's address is http:// and allow_http is false", hint="Use https://, or allow it")
     if (options.access_key_id is None) != (options.secret_access_key is None):
-        raise ConfigError("the storage options access_key_id and secret_access_key go together")
+        raise ConfigError("set both storage options access_key_id and secret_access_key, or neither")
     if options.session_token is not None and options.access_key_id is None:
-        raise ConfigError("the storage option session_token has no use without access_key_id")
+        raise ConfigError("the storage option session_token needs access_key_id")
     return options

@@ -56,7 +56,7 @@ class QueueName:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.count("/") < 2:
             hint = "Write sqs://region/name, or the queue's URL"
-            raise ConfigError("an address of a queue is none", hint=hint)
+            raise ConfigError("the address of the queue is not valid", hint=hint)
         region = _REGION.match(parts.hostname)
         return cls(url, parts.path.rpartition("/")[2], None if region is None else region[1])
 
