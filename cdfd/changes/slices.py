@@ -1,171 +1,22 @@
-"""A version in slices that can be read anywhere: in threads, or by the executors of a cluster.
+"""Slices of a version (`cdfd.changes.cutting`), measured and read: in threads, or by the executors of a cluster.
 
-`cut` says what each slice reads, from the log alone. Each but the first begins with a row whose number in the version is not known yet: where
-that is asked for, slices are measured (footers, and the change types of change data files; no other column) and then `placed`.
-
-    slices = cut(plan, 128 << 20)
-    if not all(each.is_placed for each in slices):
-        slices = placed(plan, slices, [measure(each, execution) for each in slices])
     for each in slices:
         read_slice(each, execution)          # together: the rows of execution.batches([plan])
+
+To be measured, a slice is not read: only footers, and the change types of change data files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
-import numpy as np
-import numpy.typing as npt
-
+from cdfd.changes.cutting import Measured, Slice
 from cdfd.changes.execute import ChangeBatch, Execution, raise_missing
 from cdfd.changes.image_order import ImageCounts
-from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
+from cdfd.changes.plan import LiveScans
 from cdfd.changes.position import Position
 from cdfd.changes.read import count_images, count_rows
 from cdfd.errors import CdfdError, DataError, MissingFileError
-
-FILE_BYTES = 128 << 10
-"""What a file weighs beside its bytes: about what is decoded while one is opened."""
-
-MOST_BYTES = 1 << 40
-"""What a file weighs at most, whatever the log says."""
-
-MOST_PIECES = 1024
-"""Of one file; opening it in each costs more than reading it, from there on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Some scans of a version. A value; it pickles as what it holds, not as what it was cut from.
-
-    Attributes:
-        plan: the version's, with the scans of this slice alone.
-        part: scans of the version before this slice, those that are cut in pieces among them.
-        ordinal: `_change_ordinal` of its first row; None where it is not known.
-        following: `_change_ordinal` of the row after its last one; None where it is not known.
-        looks: change data files whose types are counted where this slice is measured. Each file is looked at once.
-        wanted: whether anybody asks for its rows; one that is not wanted is measured all the same, for those after it.
-    """
-
-    plan: ChangePlan
-    part: int
-    ordinal: int | None = None
-    following: int | None = None
-    looks: tuple[FileScan, ...] = ()
-    wanted: bool = True
-
-    @property
-    def weight(self) -> int:
-        """Bytes of its files, and `FILE_BYTES` for each."""
-        return self.plan.size + FILE_BYTES * len(self.plan.scans)
-
-    @property
-    def is_placed(self) -> bool:
-        """Whether it is known where its rows stand in the version."""
-        return self.ordinal is not None
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What a slice holds.
-
-    Attributes:
-        rows: of its scans of data files.
-        images: by path, of the change data files that it looks at.
-    """
-
-    rows: int = 0
-    images: Mapping[str, ImageCounts] = field(default_factory=dict)
-
-
-def cut(
-    plan: ChangePlan,
-    limit: int,
-    *,
-    start: Position | None = None,
-    end: int | None = None,
-    ordered: bool = True,
-    kept: npt.NDArray[np.bool_] | None = None,
-) -> list[Slice]:
-    """Slices of at most `limit` bytes or a single scan, in order; a larger data file in pieces. A plan gives the same ones at any time.
-
-    Args:
-        plan: of a version.
-        limit: bytes of files; each file weighs `FILE_BYTES` besides.
-        start: where to begin, with the ordinal of the first row; None for the beginning.
-        end: the number of the scan to end before; None for the end.
-        ordered: False where nobody asks for the order of rows, nor for their ordinals: no change data file is read twice then.
-        kept: for each scan of the plan, whether anybody asks for its rows; None for all. Those that nobody does are in slices of their own.
-    """
-    part, ordinal = (0, 0) if start is None else (start.part, start.ordinal)
-    stop = len(plan.scans) if end is None else min(end, len(plan.scans))
-    scans = plan.scans[part:stop]
-    kept = None if kept is None else kept[part:stop]
-    if not ordered and len(scans) == len(plan.scans):
-        # Early halves come first, and a file is wanted in both or in none.
-        scans = _as_written(scans)
-        kept = None if kept is None else kept[: len(scans)]
-    slices, seen = list[Slice](), set[str]()
-    for first, some in _cut(scans, limit, kept):
-        known = not slices
-        looks = _looks((*some, *plan.cross_partition) if known and len(scans) < len(plan.scans) else some, seen)
-        wanted = kept is None or bool(kept[first])
-        slices.append(Slice(replace(plan, scans=some), part + first, ordinal if known else None, None, looks, wanted))
-    return slices
-
-
-def _looks(scans: Sequence[FileScan], seen: set[str]) -> tuple[FileScan, ...]:
-    """The change data files among these that are not `seen` yet."""
-    if isinstance(scans, LiveScans) or scans[0].change_type is not None:
-        return ()
-    found = {scan.path: scan for scan in scans if scan.path not in seen}
-    seen.update(found)
-    return tuple(found.values())
-
-
-def _as_written(scans: Sequence[FileScan]) -> Sequence[FileScan]:
-    """Change data files whole, and not in halves. Other scans are as they are."""
-    if isinstance(scans, LiveScans) or not scans or scans[0].change_type is not None:
-        return scans
-    return tuple(replace(scan, image_phase="as_written") for scan in scans if scan.image_phase != "late")
-
-
-def _cut(
-    scans: Sequence[FileScan], limit: int, kept: npt.NDArray[np.bool_] | None
-) -> Iterator[tuple[int, Sequence[FileScan]]]:
-    """Runs of scans, each with the number of its first one; all of a run are `kept`, or none."""
-    breaks = None if kept is None else np.flatnonzero(np.diff(kept)) + 1
-    ends = np.cumsum(shares(scans) + FILE_BYTES)
-    start = 0
-    while start < len(scans):
-        before = ends[start - 1] if start else 0
-        end = max(start + 1, int(np.searchsorted(ends, before + limit, "right")))
-        if breaks is not None and (run := int(np.searchsorted(breaks, start, "right"))) < len(breaks):
-            end = min(end, int(breaks[run]))
-        pieces = _pieces(scans[start], limit) if end == start + 1 else 1
-        if pieces > 1:
-            for number in range(pieces):
-                yield start, (replace(scans[start], piece=(number, pieces)),)
-        else:
-            yield start, scans[start:end]
-        start = end
-
-
-def _pieces(scan: FileScan, limit: int) -> int:
-    """In how many to read a file. ImageOrder are not places in a file."""
-    if scan.image_phase in ("early", "late") or (scan.change_type is None and scan.image_phase is None):
-        return 1
-    return min(-(-scan.share // max(limit, 1)), MOST_PIECES)
-
-
-def shares(scans: Sequence[FileScan]) -> npt.NDArray[np.int64]:
-    """Bytes of the files of each scan, at most `MOST_BYTES`."""
-    if isinstance(scans, LiveScans):
-        # A million files are no million objects.
-        sizes = scans.files.table.column("size").fill_null(0).to_numpy()
-        return np.clip(np.asarray(sizes, dtype=np.int64), 0, MOST_BYTES)
-    return np.fromiter((max(0, min(scan.share, MOST_BYTES)) for scan in scans), np.int64, len(scans))
 
 
 def measure(part: Slice, execution: Execution) -> Measured:
@@ -190,38 +41,6 @@ def measure(part: Slice, execution: Execution) -> Measured:
         except CdfdError as error:
             raise error.within(table=uri, version=version, path=scan.path) from None
     return Measured(rows, images)
-
-
-def placed(plan: ChangePlan, slices: Sequence[Slice], measured: Sequence[Measured]) -> list[Slice]:
-    """The slices with the ordinals of their rows; executors need not look at other files than their own any more.
-
-    Args:
-        plan: what was cut, in order of its rows.
-        slices: all that `cut` gave, in order.
-        measured: what `measure` says of each of them.
-    """
-    images = {path: counts for each in measured for path, counts in each.images.items()}
-    pairs = not plan.cross_partition or all(counts.paired for counts in images.values())
-    ordinal = (slices[0].ordinal or 0) if slices else 0
-    found = []
-    for each, held in zip(slices, measured, strict=True):
-        following = ordinal + held.rows + sum(_rows(scan, images, pairs) for scan in each.plan.scans)
-        scans = each.plan.scans if pairs else tuple(replace(scan, pairs=False) for scan in each.plan.scans)
-        there = replace(each.plan, scans=scans, cross_partition=())
-        found.append(Slice(there, each.part, ordinal, following, wanted=each.wanted))
-        ordinal = following
-    return found
-
-
-def _rows(scan: FileScan, images: Mapping[str, ImageCounts], pairs: bool) -> int:
-    """Ordinals that a scan of a change data file takes up."""
-    if scan.change_type is not None:
-        return 0
-    counts = images[scan.path]
-    late = counts.late(pairs=pairs) + counts.gap(pairs=pairs)
-    if scan.image_phase == "late":
-        return late
-    return counts.rows - counts.late(pairs=pairs) + (0 if scan.image_phase == "early" else late)
 
 
 def read_slice(part: Slice, execution: Execution) -> Generator[ChangeBatch, None, None]:

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -23,21 +23,21 @@ from cdfd.changes.stream import Version
 from cdfd.commands.backfill_job import Job, Request
 from cdfd.commands.progress import named
 from cdfd.config import load, settings
-from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
 from cdfd.console.progress_line import ProgressLine, watched
 from cdfd.daemon import assembly
-from cdfd.daemon.engines import require_spark, spark_engine
+from cdfd.daemon.engines import EmbeddedEngine, require_spark, spark_engine
 from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.deliverer import Deliverer
-from cdfd.daemon.loop.large_versions import EmbeddedEngine, LargeVersions
 from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.daemon.supervision.signals import INTERRUPTED, Stopping
 from cdfd.errors import CdfdError, ConfigError, UnsupportedError
 from cdfd.jobs.assignment import Assignment, Engine
-from cdfd.sinks.kafka import configured
-from cdfd.sinks.kafka.progress.positions import progress_end, read_progress
+from cdfd.jobs.large_versions import LargeVersions
+from cdfd.sinks.kafka.connector import KafkaConnector
+from cdfd.sinks.kafka.progress.positions import read_progress
 from cdfd.sinks.kafka.progress.records import Progress
+from cdfd.sinks.kafka.settings import KafkaSettings
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from cdfd.tables import allocator
 from cdfd.tables.configured import execution, open_table
@@ -122,11 +122,10 @@ class Backfill:
     def __init__(self, config: Settings, table: settings.Table, request: Request, stop: asyncio.Event) -> None:
         assert isinstance(config.sink, KafkaSettings)
         self.ended = False
-        self._config, self._sink, self._table, self._request, self._stop = config, config.sink, table, request, stop
+        self._config, self._table, self._request, self._stop = config, table, request, stop
         self._opened = open_table(config, table)
-        # Rows only: the schema topic is about what is newest, and each version began and ended once.
-        place = configured.destination(config, config.sink, table)
-        self._place = replace(place, role=request.role, schema_topic=None, transactions_topic=None)
+        self._sinks = KafkaConnector(config, config.sink)
+        self._place = self._sinks.destination(table, request.role)
         self._clock = SystemClock()
         self._counts = _Counts()
         self._job: Job | None = None
@@ -237,7 +236,7 @@ class Backfill:
     @asynccontextmanager
     async def _standing(self, job: Job, table_id: str) -> AsyncIterator[tuple[KafkaSink, Position]]:
         """The sink, and where in the job it stands now that nobody else delivers it."""
-        async with configured.opened(self._sink, self._table, self._place) as sink:
+        async with self._sinks.opened_at(self._place, self._table) as sink:
             known, request = sink.progress, self._request
             if known is not None and (request.restart or Job.found(known) != job):
                 known = None
@@ -267,19 +266,17 @@ class Backfill:
 
     def _large(self, sink: KafkaSink, engine: Engine) -> LargeVersions | None:
         """What delivers versions of more than a part; or by this process what Spark had begun."""
-        if not self._place.exactly_once:
+        if not self._sinks.takes_parts:
             return None
         part = self._config.engine.spark.part_size
         return LargeVersions(
             self._opened.uri,
             sink,
             partial(Assignment.of, self._config, self._table.name, role=self._request.role),
-            partial(progress_end, self._place),
             engine,
             part if self._request.engine == "spark" else None,
             part,
             self._stop,
-            self._counts,
         )
 
     async def _deliver(self, job: Job, position: Position, tailer: Tailer, deliverer: Deliverer) -> None:

@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from cdfd.commands.dry_run import Outlook, outlook
-from cdfd.commands.sink_access import choose
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings
 from cdfd.console.escaping import as_json as json_of
 from cdfd.console.escaping import one_line
 from cdfd.daemon import assembly
+from cdfd.daemon.engines import engine_of
 from cdfd.daemon.ledgers import ledgers
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.delta.protocol import cdf_enabled
 from cdfd.errors import CdfdError, StorageError, UnsupportedError
 from cdfd.progress.ledger import Ledger
 from cdfd.progress.recovery import delivered
+from cdfd.sinks.base import connector
+from cdfd.storage.durable import nearest_existing
 
 COLUMNS = ("table", "version", "files", "changes", "topic", "state")
 
@@ -96,9 +98,10 @@ async def _check(config: Settings) -> tuple[list[Checked], CdfdError | None]:
 
 async def _check_table(config: Settings, table: settings.Table, ledger: Ledger) -> Checked:
     try:
-        assembly.check_engine(config)
-        note = await assembly.check_sink(config, table)
-        found = await outlook(config, table, choose(config), ledger)
+        engine_of(config).check()
+        sink = connector(config)
+        note = await sink.check(table)
+        found = await outlook(config, table, sink, ledger)
         if found.error is not None:
             raise found.error
         state = await assembly.open_table(config, table).log.snapshot()
@@ -131,7 +134,7 @@ def _unwritable(ledger: str) -> StorageError | None:
     """The error where a ledger on this machine cannot be written. Of other places only a write tells."""
     if "://" in ledger:
         return None
-    place = assembly.nearest_existing(os.path.join(ledger, "_delta_log"))
+    place = nearest_existing(os.path.join(ledger, "_delta_log"))
     if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK, effective_ids=True):
         return None
     return StorageError(

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cdfd.changes.position import Phase, Position
-from cdfd.commands.sink_access import SinkAccess
 from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
@@ -19,6 +18,7 @@ from cdfd.daemon.loop.feed import Policies
 from cdfd.daemon.loop.resuming import check_fit, explain_gap, read_ledger, resumed
 from cdfd.errors import CdfdError
 from cdfd.progress.ledger import Ledger, LedgerEntry, app_id
+from cdfd.sinks.base import Connector
 from cdfd.tables.table import Table
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.log import NotATableError
@@ -48,11 +48,11 @@ class Outlook:
     error: CdfdError | None = None
 
 
-async def outlook(config: Settings, table: settings.Table, sink: SinkAccess, ledger: Ledger) -> Outlook:
+async def outlook(config: Settings, table: settings.Table, sink: Connector, ledger: Ledger) -> Outlook:
     """What a daemon would do with a table. Errors are in what is returned."""
     found = Outlook()
     try:
-        with assembly.add_reset_hint(config):
+        with assembly.add_reset_hint(sink):
             await _look(found, config, table, sink, ledger)
     except NotATableError as error:
         error.hint = f"{error.hint}. `cdfd run` waits for it" if error.hint else "`cdfd run` waits for it"
@@ -62,10 +62,10 @@ async def outlook(config: Settings, table: settings.Table, sink: SinkAccess, led
     return found
 
 
-async def _look(found: Outlook, config: Settings, table: settings.Table, sink: SinkAccess, ledger: Ledger) -> None:
+async def _look(found: Outlook, config: Settings, table: settings.Table, sink: Connector, ledger: Ledger) -> None:
     opened = assembly.open_table(config, table)
     policies = assembly.policies(config, table)
-    found.position = await sink.position(config, table)
+    found.position = await sink.position(table)
     if config.progress.ledger.kind != "none":
         read = partial(ledger.position, app_id(config.pipeline, table.name))
         found.entry, error = await read_ledger(read, ledger.uri, needed=found.position is None)
@@ -82,7 +82,7 @@ async def _look(found: Outlook, config: Settings, table: settings.Table, sink: S
 
 
 async def _following(
-    found: Outlook, config: Settings, table: Table, policies: Policies, sink: SinkAccess, ledger: str
+    found: Outlook, config: Settings, table: Table, policies: Policies, sink: Connector, ledger: str
 ) -> Position:
     """Where a daemon goes on, or begins."""
     if found.position is None and found.entry is None:
@@ -95,8 +95,8 @@ async def _following(
         found.position,
         found.entry,
         table_id,
-        recover=not sink.keeps,
-        sink=sink.name,
+        recover=policies.ledger_counts,
+        sink=sink.place,
         ledger=None if config.progress.ledger.kind == "none" else ledger,
     )
     assert start.position is not None

@@ -1,7 +1,4 @@
-"""`cdfd progress`: what sink, ledger and table know of each other, and putting it right by hand.
-
-A sink is given as `SinkAccess`. Where nothing else is said, it is chosen by the configuration.
-"""
+"""`cdfd progress`: what sink, ledger and table know of each other, and putting it right by hand."""
 
 from __future__ import annotations
 
@@ -13,8 +10,6 @@ from typing import Any
 from cdfd.changes.position import Position
 from cdfd.commands.check import aligned
 from cdfd.commands.dry_run import Outlook, outlook, reach
-from cdfd.commands.sink_access import Choose, choose
-from cdfd.commands.sink_access import SinkAccess as SinkAccess
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings
 from cdfd.console.escaping import as_json as json_of
@@ -23,11 +18,12 @@ from cdfd.daemon.ledgers import ledgers
 from cdfd.errors import ConfigError
 from cdfd.progress.ledger import LedgerEntry, app_id
 from cdfd.progress.recovery import delivered
+from cdfd.sinks.base import Connector, connector
 
 COLUMNS = ("table", "sink", "ledger", "newest", "lag", "next")
 
 
-def show(path: Path, choose: Choose = choose, *, as_json: bool = False) -> tuple[str, int]:
+def show(path: Path, *, as_json: bool = False) -> tuple[str, int]:
     """Positions as a table or as JSON, and the exit code: 0 where every table could go on, else 1.
 
     Versions are the last ones delivered whole.
@@ -36,14 +32,14 @@ def show(path: Path, choose: Choose = choose, *, as_json: bool = False) -> tuple
         ConfigError: the file is wrong.
     """
     config = load(path)
-    found = asyncio.run(_show(config, choose(config)))
+    found = asyncio.run(_show(config, connector(config)))
     code = 0 if all(each.error is None for each in found.values()) else 1
     if as_json:
         return json_of({"tables": [_document(name, each) for name, each in found.items()]}, indent=2) + "\n", code
     return aligned([COLUMNS, *(_row(name, each) for name, each in found.items())]), code
 
 
-def set_position(path: Path, table: str, version: int, choose: Choose = choose) -> str:
+def set_position(path: Path, table: str, version: int) -> str:
     """Make sink and ledger say that `version` and all before it are delivered; what they say now.
 
     Raises:
@@ -51,10 +47,10 @@ def set_position(path: Path, table: str, version: int, choose: Choose = choose) 
         SinkError, FencedError: the sink cannot go there, or a daemon is at work.
     """
     config = load(path)
-    return asyncio.run(_set(config, named(config, table), version, choose(config)))
+    return asyncio.run(_set(config, named(config, table), version, connector(config)))
 
 
-def reset(path: Path, table: str, choose: Choose = choose) -> str:
+def reset(path: Path, table: str) -> str:
     """Make sink and ledger know nothing of a table, so that it begins as the configuration says; what they say now.
 
     Raises:
@@ -62,10 +58,10 @@ def reset(path: Path, table: str, choose: Choose = choose) -> str:
         SinkError, FencedError: the sink cannot forget, or a daemon is at work.
     """
     config = load(path)
-    return asyncio.run(_reset(config, named(config, table), choose(config)))
+    return asyncio.run(_reset(config, named(config, table), connector(config)))
 
 
-async def _show(config: Settings, sink: SinkAccess) -> dict[str, Outlook]:
+async def _show(config: Settings, sink: Connector) -> dict[str, Outlook]:
     async with ledgers(config) as ledger_of:
         return {table.name: await outlook(config, table, sink, ledger_of(table)) for table in config.tables}
 
@@ -92,7 +88,7 @@ def _document(name: str, found: Outlook) -> dict[str, Any]:
     }
 
 
-async def _set(config: Settings, table: settings.Table, version: int, sink: SinkAccess) -> str:
+async def _set(config: Settings, table: settings.Table, version: int, sink: Connector) -> str:
     opened = assembly.open_table(config, table)
     header = await opened.log.header()
     if not 0 <= version <= header.version:
@@ -104,19 +100,19 @@ async def _set(config: Settings, table: settings.Table, version: int, sink: Sink
     table_id = header.metadata.id
     following = Position(table_id, version + 1, digest=await opened.log.digest(version))
     # What a daemon could not go on from is not made durable.
-    with assembly.add_reset_hint(config):
+    with assembly.add_reset_hint(sink):
         await reach(opened, following)
     async with ledgers(config) as ledger_of:
         # The sink first: it is what counts, and a ledger that lags behind it is rolled forward at the next start.
-        await sink.move(config, table, following)
+        await sink.move(table, following)
         name = app_id(config.pipeline, table.name)
         await ledger_of(table).record(name, version, table_id, following.digest)
     return f"{table.name}: delivered up to version {version}, resuming at version {version + 1}\n"
 
 
-async def _reset(config: Settings, table: settings.Table, sink: SinkAccess) -> str:
+async def _reset(config: Settings, table: settings.Table, sink: Connector) -> str:
     async with ledgers(config) as ledger_of:
-        await sink.move(config, table, None)
+        await sink.move(table, None)
         await ledger_of(table).forget(app_id(config.pipeline, table.name))
     return f"{table.name}: nothing is delivered, beginning at {table.start}\n"
 

@@ -16,8 +16,9 @@ from pydantic_core import ErrorDetails
 
 from cdfd.config.environment import Resolved
 from cdfd.config.problems import Conflicts, Path, Problem, quoted
-from cdfd.config.settings import Section, Settings
+from cdfd.config.settings import Section, Settings, SinkSettings
 from cdfd.config.values import Secret
+from cdfd.ports.registry import SINKS
 
 MOUNTED_BESIDES_SECRETS = frozenset({"username"})
 
@@ -31,13 +32,17 @@ _EXPECTED = {
     "string_too_short": "expected text that is not empty",
     "finite_number": "expected a finite number",
 }
-_TAG_OF_SINK = 1
 
 
 def mounted_names() -> frozenset[str]:
     """Settings that may be given as a mounted file: every secret, and what is usually mounted beside it."""
+    roots = [Settings, *map(SINKS.load, SINKS.names())]
     secrets = {
-        name for section in _all_sections(Settings) for name in section.model_fields if _is_secret(section, name)
+        name
+        for root in roots
+        for section in _all_sections(root)
+        for name in section.model_fields
+        if _is_secret(section, name)
     }
     return MOUNTED_BESIDES_SECRETS | secrets
 
@@ -62,10 +67,6 @@ def _said(detail: ErrorDetails) -> Iterator[tuple[Path, str]]:
     match detail["type"]:
         case "missing":
             yield (), "required"
-        case "union_tag_not_found":
-            yield ("kind",), "required: kafka, files or delta"
-        case "union_tag_invalid":
-            yield ("kind",), "expected one of " + str(context["expected_tags"]).replace("'", "")
         case "literal_error":
             yield (), "expected " + str(context["expected"]).replace("'", "")
         case "greater_than_equal":
@@ -85,10 +86,9 @@ class _Place:
 
     def __init__(self, loc: tuple[int | str, ...], resolved: Resolved, root: type[Section]) -> None:
         self._resolved = resolved
-        # Pydantic's way to a field of a union goes through the tag, which is no key of the file: sink.kafka.topics.
-        tagged = root is Settings and loc[:1] == ("sink",) and len(loc) > _TAG_OF_SINK
-        self._path: Path = (loc[0], *loc[_TAG_OF_SINK + 1 :]) if tagged else loc
-        self._sections = _sections_at(root, loc)
+        self._path: Path = loc
+        sink = resolved.data.get("sink") if isinstance(resolved.data, dict) else None
+        self._sections = _sections_at(root, loc, sink.get("kind") if isinstance(sink, dict) else None)
 
     def problem(self, below: Path, what: str) -> Problem:
         """A problem here or below, with what the file has there where it may be shown."""
@@ -132,26 +132,19 @@ class _Place:
         return tuple(step if key is None else key for step, key in zip(path, keys, strict=True))
 
 
-def _sections_at(root: type[Section], loc: tuple[int | str, ...]) -> tuple[type[Section], ...]:
-    """The sections that hold the last step of a location, and the section that is there, if one is."""
+def _sections_at(root: type[Section], loc: Path, kind: Any) -> tuple[type[Section], ...]:
+    """The sections that hold the last step of a location, and the section that is there, if one is. `kind` is the sink's."""
     here: tuple[type[Section], ...] = (root,)
     parents = here
     for step in loc:
         if isinstance(step, int):
             continue
         parents = here
-        tagged = tuple(section for section in here if _kind(section) == step)
-        if len(here) > 1 and tagged:
-            here = tagged
-            continue
         annotations = [section.model_fields[step].annotation for section in here if step in section.model_fields]
         here = tuple(below for annotation in annotations for below in _sections_in(annotation))
+        if here == (SinkSettings,):
+            here = (SINKS.load(kind),) if kind in SINKS else ()
     return parents + here
-
-
-def _kind(section: type[Section]) -> object:
-    field = section.model_fields.get("kind")
-    return None if field is None else field.default
 
 
 def _sections_in(annotation: Any) -> tuple[type[Section], ...]:

@@ -5,7 +5,7 @@ Every field here is a row of the table in `docs/configuration.md`; a test compar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -17,6 +17,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     PlainValidator,
+    SerializeAsAny,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -25,6 +26,7 @@ from pydantic import (
 from cdfd.config import places, values
 from cdfd.config.problems import Conflicts, Path, quoted
 from cdfd.config.values import Ledger, Listen, Secret, Start
+from cdfd.ports.registry import ENGINES, SINKS, Registry
 
 AS_TEXT = PlainSerializer(str, return_type=str)
 
@@ -42,6 +44,7 @@ def _ledger_in_folder(ledger: Ledger, info: ValidationInfo) -> Ledger:
 
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
 LocalPath: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_in_folder)]
+Folder: TypeAlias = Annotated[str, PlainValidator(values.folder), AfterValidator(_in_folder)]
 Name: TypeAlias = Annotated[str, PlainValidator(values.topic_name)]
 Uri: TypeAlias = Annotated[str, PlainValidator(values.uri), AfterValidator(_in_folder)]
 WebAddress: TypeAlias = Annotated[str, PlainValidator(values.web_address)]
@@ -111,99 +114,53 @@ class Table(Section):
         return self
 
 
-class Topics(Section):
-    """Topics of a Kafka sink: their default names, and how those that are missing are created."""
+class SinkSettings(Section):
+    """Where changes go. Each kind of sink has a subclass with its own keys, in `registry.SINKS`."""
 
-    prefix: Annotated[str, PlainValidator(values.topic_prefix)] = ""
-    partitions: Count = 4
-    replication_factor: Annotated[int, BeforeValidator(values.whole), Field(ge=1, le=32767)] = 1
-    config: Mapping[str, str] = {}
-    schemas: Flag = True
-    transactions: Flag = False
+    ledger_by_default: ClassVar[bool] = False
+    """Whether there is a ledger where `progress.ledger` says nothing."""
 
+    kind: str
 
-class Security(Section):
-    """How to talk to the Kafka cluster."""
+    @property
+    def keeps_positions(self) -> bool:
+        """Whether the sink keeps the position with the rows. Where not, the ledger's is the one that counts."""
+        return True
 
-    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
-    username: Text | None = None
-    password: SecretText | None = None
-    ca_path: LocalPath | None = None
-    certificate_path: LocalPath | None = None
-    key_path: LocalPath | None = None
-    key_password: SecretText | None = None
+    def places(self, topic: str) -> Mapping[str, str]:
+        """Where the rows of a topic are written, by the key that says so: paths and URIs that must lie outside of tables."""
+        return {}
 
-    @model_validator(mode="after")
-    def _check_protocol(self) -> Security:
-        conflicts: list[tuple[Path, str]] = []
-        sasl, tls = self.protocol.startswith("SASL_"), self.protocol.endswith("SSL")
-        for name in ("mechanism", "username", "password"):
-            if sasl and getattr(self, name) is None:
-                conflicts.append(((name,), f"required with protocol {self.protocol}"))
-            if not sasl and getattr(self, name) is not None:
-                conflicts.append(
-                    ((name,), f"has no use with protocol {self.protocol}; expected SASL_SSL or SASL_PLAINTEXT")
-                )
-        for name in ("ca_path", "certificate_path", "key_path"):
-            if not tls and getattr(self, name) is not None:
-                conflicts.append(((name,), f"has no use with protocol {self.protocol}; expected SSL or SASL_SSL"))
-        if tls and (self.certificate_path is None) != (self.key_path is None):
-            conflicts.append(((), "certificate_path and key_path go together"))
-        if conflicts:
-            raise Conflicts(*conflicts)
-        return self
+    def connector(self, config: Settings) -> Any:
+        """The `cdfd.sinks.base.Connector`. What takes long to import is imported here."""
+        raise NotImplementedError
 
 
-class SchemaRegistry(Section):
-    """A Confluent-compatible schema registry."""
+def registered(registry: Registry) -> AfterValidator:
+    """Text that is one of a registry's names."""
 
-    url: WebAddress
-    username: Text | None = None
-    password: SecretText | None = None
+    def check(name: str) -> str:
+        if name not in registry:
+            raise ValueError(f"expected {_either(registry.names())}")
+        return name
 
-
-class KafkaSink(Section):
-    """Topics of a Kafka cluster."""
-
-    kind: Literal["kafka"] = "kafka"
-    bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(values.servers)]
-    delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
-    format: Literal["flat", "debezium", "avro", "arrow", "cloudevents"] = "flat"
-    compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
-    tombstones: Literal["auto", "always", "never"] = "auto"
-    oversized: Literal["fail", "skip", "dlq"] = "fail"
-    longs: Literal["number", "string"] = "number"
-    producer: Literal["kafka-python", "librdkafka"] = "kafka-python"
-    transaction_timeout: Annotated[float, BeforeValidator(values.seconds), Field(ge=10, le=900)] = 300.0
-    topics: Topics = Topics()
-    security: Security = Security()
-    schema_registry: SchemaRegistry | None = None
-
-    @model_validator(mode="after")
-    def _check_format(self) -> KafkaSink:
-        if self.format == "avro" and self.schema_registry is None:
-            raise Conflicts((("schema_registry",), "required with format avro"))
-        return self
+    return AfterValidator(check)
 
 
-class FilesSink(Section):
-    """Files in a folder per topic."""
-
-    kind: Literal["files"] = "files"
-    path: Annotated[str, PlainValidator(values.folder), AfterValidator(_in_folder)]
-    format: Annotated[
-        Literal["jsonl", "parquet"], BeforeValidator(lambda value: "jsonl" if value == "flat" else value)
-    ] = "jsonl"
-    fsync: Flag = True
-    mode: Literal["0600", "0640", "0644", "0660", "0664"] = "0600"
+def _either(names: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-class DeltaSink(Section):
-    """Delta tables of change rows, one per topic, under one place."""
-
-    kind: Literal["delta"] = "delta"
-    path: Uri
+def _sink(given: Any, info: ValidationInfo) -> Any:
+    """The section of a sink, by its kind."""
+    if not isinstance(given, dict):
+        return given
+    kind = given.get("kind")
+    if kind is None:
+        raise Conflicts((("kind",), f"required: {_either(SINKS.names())}"))
+    if kind not in SINKS:
+        raise Conflicts((("kind",), f"expected one of {', '.join(SINKS.names())}"))
+    return SINKS.load(kind).model_validate(given, context=info.context)
 
 
 class Progress(Section):
@@ -266,7 +223,7 @@ class SparkEngine(Section):
 class Engine(Section):
     """What executes plans."""
 
-    kind: Literal["embedded", "spark", "auto"] = "embedded"
+    kind: Annotated[str, registered(ENGINES)] = "embedded"
     spark: SparkEngine = SparkEngine()
 
     @model_validator(mode="after")
@@ -333,7 +290,7 @@ class Settings(Section):
 
     pipeline: Annotated[str, PlainValidator(values.pipeline_name)]
     tables: tuple[Table, ...]
-    sink: Annotated[KafkaSink | FilesSink | DeltaSink, Field(discriminator="kind")]
+    sink: Annotated[SerializeAsAny[SinkSettings], BeforeValidator(_sink)]
     progress: Progress = Progress()
     poll: Poll = Poll()
     catch_up: CatchUp = CatchUp()
@@ -344,7 +301,7 @@ class Settings(Section):
     @model_validator(mode="before")
     @classmethod
     def _take_defaults_from_sink(cls, data: Any) -> Any:
-        """Topics get the sink's prefix; only a Kafka sink, whose topics can be lost, has a ledger by default."""
+        """Topics get the sink's prefix; only a sink whose positions can be lost has a ledger by default."""
         sink = data.get("sink") if isinstance(data, dict) else None
         if not isinstance(sink, dict):
             return data
@@ -354,7 +311,9 @@ class Settings(Section):
         if isinstance(prefix, str) and isinstance(tables, list):
             filled["tables"] = [_with_topic(table, prefix) for table in tables]
         progress = {} if data.get("progress") is None else data["progress"]
-        if sink.get("kind") in ("files", "delta") and isinstance(progress, dict) and progress.get("ledger") is None:
+        kind = sink.get("kind")
+        has_ledger = kind not in SINKS or SINKS.load(str(kind)).ledger_by_default
+        if isinstance(progress, dict) and progress.get("ledger") is None and not has_ledger:
             filled["progress"] = progress | {"ledger": "none"}
         return filled
 
@@ -383,7 +342,7 @@ class Settings(Section):
     @classmethod
     def _check_progress(cls, progress: Progress, info: ValidationInfo) -> Progress:
         sink = info.data.get("sink")
-        if isinstance(sink, KafkaSink) and sink.delivery == "at_least_once" and progress.ledger.kind == "none":
+        if sink is not None and not sink.keeps_positions and progress.ledger.kind == "none":
             raise Conflicts((("ledger",), "required with delivery at_least_once, which keeps positions nowhere else"))
         if progress.ledger.kind == "table":
             _check_apart(("ledger",), progress.ledger.uri, info.data.get("tables", ()))
@@ -391,13 +350,11 @@ class Settings(Section):
 
     @field_validator("sink")
     @classmethod
-    def _check_sink(
-        cls, sink: KafkaSink | FilesSink | DeltaSink, info: ValidationInfo
-    ) -> KafkaSink | FilesSink | DeltaSink:
+    def _check_sink(cls, sink: SinkSettings, info: ValidationInfo) -> SinkSettings:
         tables: tuple[Table, ...] = info.data.get("tables", ())
-        if not isinstance(sink, KafkaSink):
-            for table in tables:
-                _check_apart(("path",), f"{sink.path.rstrip('/')}/{table.topic}", tables)
+        for table in tables:
+            for key, place in sink.places(table.topic).items():
+                _check_apart((key,), place, tables)
         return sink
 
     def table(self, name: str) -> Table | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -11,28 +10,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cdfd.config import settings
-from cdfd.config.settings import FilesSink as FilesSettings
-from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
 from cdfd.console.progress_line import watched
-from cdfd.daemon import kafka
-from cdfd.daemon.engines import check_engine as check_engine
-from cdfd.daemon.engines import engine, large_versions
+from cdfd.daemon.engines import engine_of, large_versions
 from cdfd.daemon.ledgers import ledgers
 from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.deliverer import PART_BYTES, Limits
 from cdfd.daemon.loop.feed import Feed, Policies
-from cdfd.daemon.loop.monitor import Monitor, NullMonitor
+from cdfd.daemon.loop.monitor import Monitor
 from cdfd.daemon.loop.recorder import Recorder
-from cdfd.encoding.json import LineEncoder
-from cdfd.errors import CdfdError, SinkError, UnsupportedError
+from cdfd.errors import CdfdError
 from cdfd.jobs.assignment import Engine
 from cdfd.progress.ledger import Ledger, app_id
-from cdfd.sinks.base import Sink
-from cdfd.sinks.files.folder import refuse_link
-from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
-from cdfd.sinks.files.sink import FilesSink
-from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX
+from cdfd.sinks.base import Connector, connector
 from cdfd.tables.configured import execution as execution
 from cdfd.tables.configured import open_table as open_table
 from cdfd.tail.bounds import Start
@@ -84,7 +74,7 @@ async def shared(config: Settings, clock: Clock, recover_from_ledger: bool = Fal
     none = config.progress.ledger.kind == "none"
     admission = Admission(LARGE_AT_A_TIME)
     async with (
-        engine(config, admission) as found,
+        engine_of(config).jobs(admission) as found,
         ledgers(config, clock) as ledger_of,
         notified(config, clock) as notifications,
     ):
@@ -138,6 +128,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
         CdfdError: the sink cannot be opened.
     """
     config, clock = shared.config, shared.clock
+    sinks = connector(config)
     opened = open_table(config, table)
     ledger = shared.ledger_of(table)
     recorder = None
@@ -145,10 +136,10 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
         recorder = Recorder(ledger, app_id(config.pipeline, table.name), config.progress.interval, clock, monitor)
     poll = config.poll
     with (
-        add_reset_hint(config),
+        add_reset_hint(sinks),
         opened.tailer(clock, poll.interval, poll.max_interval, shared.file_events, shared.notifications) as tailer,
     ):
-        async with open_sink(config, table, monitor) as sink:
+        async with sinks.opened(table, monitor.stage) as sink:
             yield Feed(
                 opened,
                 sink,
@@ -160,135 +151,49 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                 recorder,
                 monitor,
                 shared.admission,
-                sink_name(config),
+                sinks.place,
                 terminal=watched() and len(config.tables) == 1,
-                large=large_versions(config, table, sink, shared.engine, stop, monitor),
+                large=large_versions(config, table, sink, shared.engine, stop),
                 warned=shared.warned.setdefault(table.name, set()),
             )
 
 
 @contextmanager
-def add_reset_hint(config: Settings) -> Iterator[None]:
-    """Complete hints to reset the progress: a folder must be empty before a reset."""
+def add_reset_hint(sink: Connector) -> Iterator[None]:
+    """Complete hints to reset the progress with what the sink needs before it."""
     try:
         yield
     except CdfdError as error:
-        if error.hint is not None and isinstance(config.sink, FilesSettings) and _EMPTY not in error.hint:
-            error.hint = error.hint.replace(_RESET, f"{_EMPTY}, then {_RESET}")
+        first = sink.before_reset
+        if error.hint is not None and first is not None and first not in error.hint:
+            error.hint = error.hint.replace(_RESET, f"{first}, then {_RESET}")
         raise
 
 
-_RESET, _EMPTY = "`cdfd progress reset`", "move all files out of the sink's folder"
-
-
-def folder_of(config: Settings, table: settings.Table) -> str:
-    """The folder of a table in the files sink."""
-    assert isinstance(config.sink, FilesSettings)
-    return os.path.join(config.sink.path, table.topic)
-
-
-def sink_name(config: Settings) -> str:
-    """The name of the sink in messages about positions."""
-    if isinstance(config.sink, KafkaSettings):
-        return f"the topic {PROGRESS_PREFIX}{config.pipeline}"
-    return "the folder" if isinstance(config.sink, FilesSettings) else "the table"
+_RESET = "`cdfd progress reset`"
 
 
 def limits(config: Settings) -> Limits:
     """The limits of a delivery into the sink."""
-    if isinstance(config.sink, FilesSettings):
-        return Limits(max_bytes=0)  # one file for each version, because people read them
+    if connector(config).one_version:
+        return Limits(max_bytes=0)
     return Limits(PART_BYTES, config.catch_up.max_rows, config.catch_up.max_bytes, config.catch_up.max_seconds)
 
 
 def policies(config: Settings, table: settings.Table, *, recover_from_ledger: bool = False) -> Policies:
     """The configured behaviour of a table."""
-    sink = config.sink
     return Policies(
         start_of(table),
         table.changes,
         table.on_missing_file,
         table.on_schema_change,
         recover_from_ledger=recover_from_ledger,
-        ledger_counts=isinstance(sink, KafkaSettings) and sink.delivery == "at_least_once",
+        ledger_counts=not config.sink.keeps_positions,
         columns=table.columns,
         key=table.key,
     )
 
 
-@asynccontextmanager
-async def open_sink(config: Settings, table: settings.Table, monitor: Monitor | None = None) -> AsyncIterator[Sink]:
-    """Open the sink of a table, and close it at the end of the block. Opening takes the table over from another process, or fails.
-
-    Raises:
-        SinkError, FencedError: the sink cannot be used.
-        UnsupportedError: this version does not have such a sink.
-    """
-    match config.sink:
-        case FilesSettings():
-            folder = folder_of(config, table)
-            rows, mode = _rows_format(config.sink), int(config.sink.mode, 8)
-            sink = await FilesSink.open(folder, rows, fsync=config.sink.fsync, mode=mode)
-            try:
-                yield sink
-            finally:
-                await sink.close()
-        case KafkaSettings():
-            async with kafka.opened(config, config.sink, table, monitor or NullMonitor()) as opened:
-                yield opened
-        case _:
-            raise no_such_sink(config)
-
-
-async def check_sink(config: Settings, table: settings.Table) -> str:
-    """Check a table's sink without writing to it; the text for the report.
-
-    Raises:
-        SinkError, UnsupportedError: the sink cannot be used.
-    """
-    match config.sink:
-        case FilesSettings():
-            return _check_folder(folder_of(config, table))
-        case KafkaSettings():
-            return await kafka.check(config, config.sink, table)
-    raise no_such_sink(config)
-
-
-def _check_folder(folder: str) -> str:
-    refuse_link(folder)
-    place = nearest_existing(folder)
-    if not os.path.isdir(place):
-        raise SinkError("the path is not a folder", path=place, hint="Choose another path")
-    # The sink also opens files in the folder, which may belong to another user.
-    inside = (os.path.join(folder, name) for name in (".lock", "_position.json"))
-    for path in (place, *filter(os.path.exists, inside)):
-        if not os.access(path, os.W_OK | (os.X_OK if path == place else os.R_OK), effective_ids=True):
-            raise SinkError("the folder cannot be written to", path=path, hint="Check its owner and permissions")
-    return "ok" if place == folder else "ok, the folder will be created"
-
-
-def nearest_existing(path: str) -> str:
-    """The path itself, or its nearest ancestor that exists."""
-    place = os.path.abspath(path)
-    while not os.path.lexists(place):
-        place = os.path.dirname(place)
-    return place
-
-
 def start_of(table: settings.Table) -> Start:
     """The configured start of a table, as `tail.start` takes it."""
     return str(table.start)
-
-
-def no_such_sink(config: Settings) -> UnsupportedError:
-    """The error for a sink that this version does not have."""
-    return UnsupportedError(
-        f"this version has no sink of kind {config.sink.kind}",
-        hint="Use `sink.kind: kafka`, or `files`",
-    )
-
-
-def _rows_format(sink: FilesSettings) -> RowsFormat:
-    if sink.format == "parquet":
-        return Parquet()
-    return JsonLines(LineEncoder())

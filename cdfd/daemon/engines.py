@@ -1,48 +1,108 @@
-"""Settings to what executes plans: which engine there is, and what it is given to do."""
+"""The engines by `engine.kind`: what runs the loops of tables, and what takes the jobs of large versions.
+
+The daemon's own loops hand large versions to an `Engine`; with `engine.kind: spark`, the loops are queries of Spark's.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 
+from cdfd.changes.cutting import Measured, Part, Slice
 from cdfd.config import settings
-from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
 from cdfd.daemon.loop import spark_feed
 from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.deliverer import PART_BYTES
-from cdfd.daemon.loop.large_versions import EmbeddedEngine, LargeVersions
 from cdfd.daemon.loop.monitor import Monitor
+from cdfd.daemon.supervision.supervisor import Loop
 from cdfd.errors import ConfigError, UnsupportedError
-from cdfd.jobs.assignment import Assignment, Engine
-from cdfd.sinks.base import Sink
-from cdfd.sinks.kafka.configured import destination
-from cdfd.sinks.kafka.progress.positions import progress_end
-from cdfd.sinks.kafka.transactions.sink import KafkaSink
+from cdfd.jobs.assignment import Assignment, Engine, measured_here
+from cdfd.jobs.large_versions import LargeVersions
+from cdfd.ports.registry import ENGINES
+from cdfd.sinks.base import Counts, JobSink, Sink, connector
 from cdfd.tables.configured import open_table
+from cdfd.tail.clock import Clock
+
+OpenLoop = Callable[[settings.Table, asyncio.Event, Monitor], AbstractAsyncContextManager[Loop]]
+"""Opens the loop of a table, which ends where the event is set."""
 
 
-def check_engine(config: Settings) -> None:
-    """Whether the engine that is configured can work with the rest.
+class Embedded:
+    """`engine.kind: embedded`: this process does it all.
 
-    Raises:
-        UnsupportedError: not with that sink.
-        ConfigError: PySpark is missing.
+    Attributes:
+        threshold: bytes of files from which a version is a job; None for none.
+        part_bytes: bytes of files of a part of a job.
     """
-    kind, sink = config.engine.kind, config.sink
-    if kind == "embedded":
-        return
-    if kind == "spark":
-        spark_feed.check(config)
-    elif not isinstance(sink, KafkaSettings) or sink.delivery != "exactly_once":
-        raise UnsupportedError(
-            "`engine.kind: auto` needs a Kafka sink with `delivery: exactly_once`: others cannot tell which parts of a version are delivered",
-            hint="Use `engine.kind: embedded`",
-        )
-    require_spark()
+
+    def __init__(self, config: Settings) -> None:
+        self.config = config
+        self.threshold: int | None = None
+        self.part_bytes = PART_BYTES
+
+    def check(self) -> None:
+        """Whether the engine can work with the rest of the configuration.
+
+        Raises:
+            UnsupportedError: not with that sink.
+            ConfigError: a package is missing, or not with what is said of a table.
+        """
+
+    def jobs(self, admission: Admission) -> AbstractAsyncContextManager[Engine]:
+        """The engine of large versions, released at the end. Raises what `check` does."""
+        return _embedded(admission)
+
+    def loops(self, path: Path, clock: Clock) -> AbstractAsyncContextManager[OpenLoop] | None:
+        """What opens the loops of tables, released at the end; None for the daemon's own. `path` is that of the configuration file."""
+        return None
+
+
+class Auto(Embedded):
+    """`engine.kind: auto`: Spark has the large versions, which are jobs; this process has the others."""
+
+    def __init__(self, config: Settings) -> None:
+        super().__init__(config)
+        self.threshold, self.part_bytes = config.engine.spark.threshold, config.engine.spark.part_size
+
+    def check(self) -> None:
+        """With a sink that takes parts, and PySpark; see `Embedded`."""
+        if not connector(self.config).takes_parts:
+            raise UnsupportedError(
+                "`engine.kind: auto` needs a Kafka sink with `delivery: exactly_once`: "
+                "others cannot tell which parts of a version are delivered",
+                hint="Use `engine.kind: embedded`",
+            )
+        require_spark()
+
+    def jobs(self, admission: Admission) -> AbstractAsyncContextManager[Engine]:
+        """Spark, looked for with the first job; see `Embedded`."""
+        self.check()
+        return spark_engine(self.config)
+
+
+class OnSpark(Auto):
+    """`engine.kind: spark`: queries of Spark's are the loops."""
+
+    def check(self) -> None:
+        """With a sink that takes parts, PySpark, and tables that Spark can read; see `Embedded`."""
+        spark_feed.check(self.config)
+        require_spark()
+
+    def loops(self, path: Path, clock: Clock) -> AbstractAsyncContextManager[OpenLoop]:
+        """Queries; see `Embedded`."""
+        return spark_feed.feeds(self.config, path, clock)
+
+
+def engine_of(config: Settings) -> Embedded:
+    """The engine that is configured."""
+    found: Embedded = ENGINES.load(config.engine.kind)(config)
+    return found
 
 
 def require_spark() -> None:
@@ -52,18 +112,8 @@ def require_spark() -> None:
 
 
 @asynccontextmanager
-async def engine(config: Settings, admission: Admission) -> AsyncIterator[Engine]:
-    """The engine of large versions, let go at the end. It looks for Spark with its first job.
-
-    Raises:
-        ConfigError, UnsupportedError: as `check_engine`.
-    """
-    check_engine(config)
-    if config.engine.kind == "embedded":
-        yield EmbeddedEngine(admission)
-        return
-    async with spark_engine(config) as made:
-        yield made
+async def _embedded(admission: Admission) -> AsyncIterator[Engine]:
+    yield EmbeddedEngine(admission)
 
 
 @asynccontextmanager
@@ -86,22 +136,34 @@ async def spark_engine(config: Settings) -> AsyncIterator[Engine]:
 
 
 def large_versions(
-    config: Settings, table: settings.Table, sink: Sink, engine: Engine, stop: asyncio.Event, monitor: Monitor
+    config: Settings, table: settings.Table, sink: Sink, engine: Engine, stop: asyncio.Event
 ) -> LargeVersions | None:
-    """What delivers large versions of a table; None where its sink knows of no parts."""
-    found = config.sink
-    if not isinstance(found, KafkaSettings) or not isinstance(sink, KafkaSink) or found.delivery != "exactly_once":
+    """What delivers large versions of a table; None where its sink takes no parts."""
+    if not connector(config).takes_parts:
         return None
-    on_spark = config.engine.kind != "embedded"
-    spark = config.engine.spark
-    return LargeVersions(
-        open_table(config, table).uri,
-        sink,
-        partial(Assignment.of, config, table.name),
-        partial(progress_end, destination(config, found, table)),
-        engine,
-        spark.threshold if on_spark else None,
-        spark.part_size if on_spark else PART_BYTES,
-        stop,
-        monitor,
-    )
+    assert isinstance(sink, JobSink)
+    kind, assign = engine_of(config), partial(Assignment.of, config, table.name)
+    return LargeVersions(open_table(config, table).uri, sink, assign, engine, kind.threshold, kind.part_bytes, stop)
+
+
+class EmbeddedEngine:
+    """The `Engine` port in this process, one part after the other: for what was begun on a cluster that is no longer configured.
+
+    Args:
+        admission: of large deliveries.
+    """
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    async def measure(self, assignment: Assignment, slices: Sequence[Slice]) -> list[Measured]:
+        """See the port."""
+        return await measured_here(assignment, slices)
+
+    async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> Counts:
+        """See the port."""
+        total = Counter[str]()
+        for number, part in some:
+            async with self._admission.admit(part.plan.size):
+                total.update(await assignment.deliver(number, part))
+        return total

@@ -1,40 +1,30 @@
-"""A version as a job of many parts: how it is cut, in which order parts may be delivered, and what delivering one takes.
+"""A version as a job of many parts: what delivering one takes, and the engines that have it done.
 
-Whoever delivers a part, a thread of the daemon or an executor of a cluster, runs `Assignment.deliver`.
+A thread of the daemon or an executor of a cluster delivers a part by `Assignment.deliver`.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from typing import Protocol
 
+from cdfd.changes.cutting import Measured, Part, Slice
 from cdfd.changes.execute import ChangeBatch, Execution, iterate_in_thread
 from cdfd.changes.ordered_pool import map_in_order
 from cdfd.changes.position import Position
-from cdfd.changes.slices import Measured, Slice, measure, read_slice
+from cdfd.changes.slices import measure, read_slice
 from cdfd.changes.stream import Version
 from cdfd.config import settings
-from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
 from cdfd.encoding.side import RowCounts
-from cdfd.errors import CdfdError, ConfigError
-from cdfd.sinks.kafka import configured
-from cdfd.sinks.kafka.destination import Destination
-from cdfd.sinks.kafka.transactions import parts
-from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
-from cdfd.sinks.kafka.transactions.parts import Counts
-from cdfd.sinks.kafka.transactions.sink import KafkaSink
+from cdfd.errors import CdfdError
+from cdfd.sinks.base import Counts, Delivery, Job, connector
 from cdfd.tables.configured import execution, open_table
 
 _AT_A_TIME = 8
-
-Part = tuple[int, Slice]
-"""A slice, and the number under which it is delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +36,7 @@ class Assignment:
         table: the table's name there.
         version: the version, its plan without scans.
         position: where the version begins.
-        job: id of the job.
-        since: offset of the progress topic at which it began.
+        job: the job; None to measure only.
         role: what the job is a part of, where that is not the table's own delivery.
     """
 
@@ -55,8 +44,7 @@ class Assignment:
     table: str
     version: Version
     position: Position
-    job: str = ""
-    since: int = 0
+    job: Job | None = None
     role: str | None = None
 
     @classmethod
@@ -72,7 +60,7 @@ class Assignment:
         return measure(part, self.execution(workers))
 
     async def deliver(self, number: int, part: Slice, workers: int | None = None) -> Counts:
-        """Deliver a part, if nobody has; see `parts.deliver`.
+        """Deliver a part, if nobody has; see `Connector.deliver_part`.
 
         Args:
             number: of the part.
@@ -82,24 +70,19 @@ class Assignment:
         Raises:
             CdfdError: it cannot be read or delivered; it names the table.
         """
-        found = self.config.sink
-        if not isinstance(found, KafkaSettings):
-            raise ConfigError("only a Kafka sink takes versions in parts", hint="Use `engine.kind: embedded`")
-        sink, table = found, self._table
+        assert self.job is not None
+        table = self._table
+
+        async def write(delivery: Delivery) -> Counts:
+            return await self._write(delivery, part, self.execution(workers))
+
         try:
-            place = self._place(sink, table, number)
-
-            def opened() -> AbstractAsyncContextManager[KafkaSink]:
-                return configured.opened(sink, table, place)
-
-            async def write(delivery: KafkaDelivery) -> Counts:
-                return await self._write(delivery, part, self.execution(workers))
-
-            return await parts.deliver(place, opened, self.job, self.position, write)
+            sinks = connector(self.config)
+            return await sinks.deliver_part(table, number, self.job, self.position, write, self.role)
         except CdfdError as error:
             raise error.within(table=table.uri, version=self.version.plan.version) from None
 
-    async def _write(self, delivery: KafkaDelivery, part: Slice, execution: Execution) -> Counts:
+    async def _write(self, delivery: Delivery, part: Slice, execution: Execution) -> Counts:
         counts = RowCounts()
         await delivery.start_version(self.version)
         batches: AsyncGenerator[ChangeBatch, None] = iterate_in_thread(read_slice(part, execution))
@@ -108,11 +91,6 @@ class Assignment:
                 await delivery.write(found.rows)
                 counts.add(found.rows)
         return {kind: rows for kind, rows in counts.by_type().items() if rows}
-
-    def _place(self, sink: KafkaSettings, table: settings.Table, number: int) -> Destination:
-        place = configured.destination(self.config, sink, table, parts.role(number, self.role))
-        # The table's own delivery tells of the version and its schema.
-        return replace(place, schema_topic=None, transactions_topic=None, since=self.since)
 
     def execution(self, workers: int | None = None) -> Execution:
         """How the table's files are read."""
@@ -158,28 +136,3 @@ async def measured_here(assignment: Assignment, slices: Sequence[Slice]) -> list
         async for one in each:
             found.append(one)
     return found
-
-
-def stages(slices: Sequence[Slice]) -> Iterator[list[Part]]:
-    """Parts that may be delivered side by side, and after all those of the stage before.
-
-    Within a version a key may be deleted and inserted again. All deletes come before all inserts, so that whoever keeps the last change of
-    each key has the right one: also where one part of a version arrives before another.
-    """
-    for _, some in groupby(enumerate(slices), lambda item: _kinds(item[1])):
-        yield list(some)
-
-
-def _kinds(part: Slice) -> frozenset[str | None]:
-    return frozenset(scan.image_phase if scan.change_type is None else scan.change_type for scan in part.plan.scans)
-
-
-def digest(slices: Sequence[Slice]) -> str:
-    """What tells one cut of a version from another: the ordinals and the files at both ends of each slice."""
-    summed = hashlib.sha256()
-    for part in slices:
-        plan = part.plan
-        ends = [(scan.path, scan.change_type, scan.image_phase, scan.piece) for scan in (plan.scans[0], plan.scans[-1])]
-        told = (plan.version, plan.timestamp_ms, part.part, len(plan.scans), part.ordinal, part.following, ends)
-        summed.update(repr(told).encode())
-    return summed.hexdigest()[:16]

@@ -11,10 +11,10 @@ from threading import Event
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from cdfd.changes.slices import Measured, Slice
+from cdfd.changes.cutting import Measured, Part, Slice
 from cdfd.errors import CdfdError
-from cdfd.jobs.assignment import Assignment, Part, measured_here
-from cdfd.sinks.kafka.transactions.parts import Counts
+from cdfd.jobs.assignment import Assignment, measured_here
+from cdfd.sinks.base import Counts
 from cdfd.spark import kafka, tasks
 from cdfd.spark.sessions import Sessions, interrupt, tagged
 from cdfd.spark.tasks import Work

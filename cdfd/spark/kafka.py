@@ -7,9 +7,9 @@ import json
 import pickle
 import zlib
 
-from cdfd.changes.slices import Measured
-from cdfd.jobs.assignment import Assignment, Part
-from cdfd.sinks.kafka.transactions.parts import Counts
+from cdfd.changes.cutting import Measured, Part
+from cdfd.jobs.assignment import Assignment
+from cdfd.sinks.base import Counts
 
 _WORKERS = 1
 """Cores that reading keeps busy: Spark gives each task one."""

@@ -38,11 +38,11 @@ from cdfd.delta.schema import TableSchema
 from cdfd.encoding.keys import KeyColumns
 from cdfd.encoding.side import RowCounts
 from cdfd.errors import ConfigError, SinkError
-from cdfd.sinks.kafka import configured
+from cdfd.sinks.base import Counts, Delivery
+from cdfd.sinks.kafka.connector import KafkaConnector
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.transactions import parts
-from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from cdfd.spark.change_rows import ChangeRows
 from cdfd.spark.checkpoints import snapshot_version
@@ -174,7 +174,7 @@ class _Part:
             raise self._other_rows(f"{sum(delivered.values())} rows", f"{sum(counts.values())}")
         return sum(counts.values())
 
-    async def _write(self, delivery: KafkaDelivery) -> parts.Counts:
+    async def _write(self, delivery: Delivery) -> Counts:
         if self._begun:
             raise SinkError(
                 "another attempt took over and did not deliver the rows, which cannot be read twice",
@@ -197,7 +197,7 @@ class _Part:
     @asynccontextmanager
     async def _opened(self, place: Destination, version: int) -> AsyncIterator[KafkaSink]:
         options = self._out.options
-        async with configured.opened(options.sink, options.table, place) as sink:
+        async with KafkaConnector(options.config, options.sink).opened_at(place, options.table) as sink:
             self._check(sink.progress, version)
             yield sink
 
@@ -237,8 +237,7 @@ def _rows_out(given: object, schema: StructType) -> RowsOut:
 
 
 def _place(options: SinkOptions, number: int) -> Destination:
-    place = configured.destination(options.config, options.sink, options.table)
-    return replace(place, role=parts.role(number), schema_topic=None, transactions_topic=None)
+    return KafkaConnector(options.config, options.sink).destination(options.table, parts.role(number))
 
 
 def _context() -> TaskContext:

@@ -9,12 +9,13 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from cdfd.changes.cutting import FILE_BYTES, Measured, Slice, cut, placed
 from cdfd.changes.execute import Execution
 from cdfd.changes.ordered_pool import map_in_order
 from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
 from cdfd.changes.position import Position
 from cdfd.changes.reconciliation import SchemaReconciler
-from cdfd.changes.slices import FILE_BYTES, Measured, Slice, cut, measure, placed
+from cdfd.changes.slices import measure
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError
 

@@ -10,9 +10,10 @@ from functools import lru_cache
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from cdfd.changes.cutting import Slice
 from cdfd.changes.execute import Execution, raise_missing
 from cdfd.changes.reconciliation import SchemaReconciler
-from cdfd.changes.slices import Slice, read_slices
+from cdfd.changes.slices import read_slices
 from cdfd.errors import MissingFileError
 from cdfd.spark.options import SourceOptions
 from cdfd.spark.target import Target

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cdfd.config import KafkaSink, Settings, Table, load, parse
+from cdfd.config import Settings, Table, load, parse
 from cdfd.errors import ConfigError, UnsupportedError
+from cdfd.sinks.kafka.settings import KafkaSettings
 
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path"})
 """Options that Spark's own `writeStream` and `save` put among a sink's."""
@@ -35,7 +36,7 @@ class SinkOptions:
 
     config: Settings
     table: Table
-    sink: KafkaSink
+    sink: KafkaSettings
     job: str | None = None
     snapshot: int | None = None
 
@@ -56,7 +57,7 @@ class SinkOptions:
         job, snapshot = given.pop("job", None), _version(given.pop("snapshotversion", None))
         config = _from_file(given, environ) if "config" in given else _from_options(given, environ)
         sink = config.sink
-        if not isinstance(sink, KafkaSink):
+        if not isinstance(sink, KafkaSettings):
             raise UnsupportedError(f"the configuration's sink is of kind {sink.kind}", hint="Use `sink.kind: kafka`")
         name = given.get("table", config.tables[0].name)
         table = config.table(name)

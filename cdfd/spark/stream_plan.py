@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from cdfd.changes.cutting import Slice, cut, placed, shares
 from cdfd.changes.execute import named_columns
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Phase, Position
-from cdfd.changes.slices import Slice, cut, placed, shares
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.delta.schema_change import SchemaChange, compare
 from cdfd.errors import ConfigError, SchemaChangedError

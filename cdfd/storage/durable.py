@@ -102,6 +102,14 @@ def make_folder(path: str, *, mode: int = 0o777, sync: bool) -> None:
             os.close(descriptor)
 
 
+def nearest_existing(path: str) -> str:
+    """The path itself, or its nearest ancestor that exists."""
+    place = os.path.abspath(path)
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    return place
+
+
 def sync_folder(folder: int) -> None:
     """Make the names in a folder durable: syncing a file says nothing about its name. `folder` may be of O_PATH, which itself cannot."""
     descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)

@@ -19,7 +19,6 @@ import pytest
 
 from cdfd.changes.columns import VersionColumns, constant_type
 from cdfd.changes.position import Position
-from cdfd.config.settings import Topics
 from cdfd.errors import SinkError
 from cdfd.sinks.base import Sink
 from cdfd.sinks.files.formats import JsonLines, Parquet
@@ -27,6 +26,7 @@ from cdfd.sinks.files.sink import FilesSink
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
+from cdfd.sinks.kafka.settings import Topics
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from cdfd.sinks.memory import Delivered, MemorySink
 from tests.kafka.reading import read_topic

@@ -14,9 +14,10 @@ from fuzz.reading import Enough, base, compare, lines_of
 from fuzz.tables import LOG
 from manual_time import ManualClock
 
+from cdfd.changes.cutting import cut, placed
 from cdfd.changes.execute import Execution
 from cdfd.changes.plan import ChangePlan
-from cdfd.changes.slices import cut, measure, placed, read_slices
+from cdfd.changes.slices import measure, read_slices
 from cdfd.progress import cleanup as upkeep
 from cdfd.progress import txn_state
 from cdfd.progress.txn_log import TxnLog

@@ -11,10 +11,11 @@ from typing import Any
 
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
-from cdfd.config.settings import KafkaSink, Settings
-from cdfd.daemon import assembly, kafka
+from cdfd.config.settings import Settings
+from cdfd.daemon import assembly
 from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.jobs.assignment import Engine
+from cdfd.sinks.base import connector
 from cdfd.tail.clock import SystemClock
 from tests.kafka.reading import Record, read_topic
 
@@ -85,8 +86,7 @@ class Delivering:
     async def forget(self) -> None:
         """As if nothing had been delivered; what is in the topic stays there."""
         config = self.settings()
-        assert isinstance(config.sink, KafkaSink)
-        await kafka.move(config, config.sink, config.tables[0], None)
+        await connector(config).move(config.tables[0], None)
 
     def records(self) -> list[Record]:
         return read_topic(self.servers, self.topic)

@@ -13,7 +13,6 @@ from change_rows import TIME, Row, change_rows
 from cdfd.changes.plan import ChangePlan, Origin
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
-from cdfd.config.settings import Topics
 from cdfd.delta.schema import TableSchema
 from cdfd.delta.schema_change import SchemaChange
 from cdfd.delta.schema_string import parse
@@ -22,6 +21,7 @@ from cdfd.encoding.formats import Format
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
+from cdfd.sinks.kafka.settings import Topics
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from tests.kafka.reading import Record
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cdfd.daemon.engines import EmbeddedEngine
 from cdfd.daemon.loop.admission import Admission
-from cdfd.daemon.loop.large_versions import EmbeddedEngine
 from tests.kafka.delivering import Delivering, contents, in_order
 from tests.kafka.shared import SharedBroker
 from tests.oracle.workload import Workload

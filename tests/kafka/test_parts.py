@@ -10,10 +10,10 @@ import pytest
 
 from cdfd.encoding.side import RowCounts
 from cdfd.errors import SinkError
+from cdfd.sinks.base import Counts, Job
 from cdfd.sinks.kafka.progress.positions import progress_end
 from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
-from cdfd.sinks.kafka.transactions.parts import Counts
 from tests.kafka.shared import SharedBroker
 from tests.kafka.sinking import Place, Read, at, deliver, documents, ids, rows, version
 
@@ -147,19 +147,17 @@ def test_a_table_remembers_a_job_until_it_moves_on(broker: SharedBroker, name: s
         place = Place(broker.bootstrap_servers, name, **topics)
         async with place.sink() as sink:
             await deliver(sink, following=at(1))
-            job = parts.Job("a", 1, "stream", 2, 1000, "0f", await progress_end(place.destination))
-            delivery = await sink.begin(at(1))
-            await delivery.start_version(version(1))
-            await delivery.commit(at(1), job=job.fields())
+            since = await progress_end(place.destination)
+            job = await sink.begin_job(version(1), at(1), 2, 1000, "0f")
+            assert job == Job(job.id, 1, "stream", 2, 1000, "0f", since)
+            await sink.claim_job(at(1), job)
         async with place.sink() as sink:
             assert await sink.last_position() == at(1)
-            assert parts.Job.of(sink.progress) == job
-            delivery = await sink.begin(at(1))
-            delivery.resume_version(version(1), {"insert": 7, "delete": 1})
-            await delivery.commit(at(2))
+            assert sink.job == job
+            await sink.finish_job(version(1), at(1), {"insert": 7, "delete": 1})
         async with place.sink() as sink:
             assert await sink.last_position() == at(2)
-            assert parts.Job.of(sink.progress) is None
+            assert sink.job is None
 
     asyncio.run(scenario())
     begin, end = documents(read(f"{name}.transactions"))

@@ -22,10 +22,10 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from cdfd.config.settings import KafkaSink
 from cdfd.errors import ConfigError, SinkError
 from cdfd.sinks.kafka.client.connection import arguments, network
 from cdfd.sinks.kafka.progress.topics import Topic, TopicAdmin
+from cdfd.sinks.kafka.settings import KafkaSettings
 from tests.kafka.broker import Broker
 from tests.kafka.certificates import Certificates
 from tests.kafka.node import free_ports
@@ -77,11 +77,11 @@ def master(secured: Broker) -> Iterator[KafkaAdminClient]:
         yield admin
 
 
-def sink(address: str, **security: Any) -> KafkaSink:
-    return KafkaSink.model_validate({"kind": "kafka", "bootstrap_servers": address, "security": security})
+def sink(address: str, **security: Any) -> KafkaSettings:
+    return KafkaSettings.model_validate({"kind": "kafka", "bootstrap_servers": address, "security": security})
 
 
-def scram(broker: Broker, certificates: Certificates, **changed: Any) -> KafkaSink:
+def scram(broker: Broker, certificates: Certificates, **changed: Any) -> KafkaSettings:
     security = {
         "protocol": "SASL_SSL",
         "mechanism": "SCRAM-SHA-512",
@@ -92,11 +92,11 @@ def scram(broker: Broker, certificates: Certificates, **changed: Any) -> KafkaSi
     return sink(broker.address("SASL_SSL"), **(security | changed))
 
 
-def connect(settings: KafkaSink, timeout: float = 20.0) -> None:
+def connect(settings: KafkaSettings, timeout: float = 20.0) -> None:
     TopicAdmin(arguments(settings), timeout=timeout).close()
 
 
-def refusal(settings: KafkaSink, timeout: float = 20.0) -> SinkError:
+def refusal(settings: KafkaSettings, timeout: float = 20.0) -> SinkError:
     with pytest.raises(SinkError) as caught:
         connect(settings, timeout)
     assert PASSWORD not in str(caught.value)

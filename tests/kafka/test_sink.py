@@ -18,12 +18,12 @@ from kafka.partitioner.default import murmur2
 from schema_registry import serving
 
 from cdfd.changes.columns import VersionColumns, constant_type
-from cdfd.config.settings import Topics
 from cdfd.delta.schema_change import SchemaChange, compare
 from cdfd.encoding.registry import SchemaRegistry
 from cdfd.errors import MissingColumnError, SchemaChangedError, SinkError
 from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress.positions import check, move_position, read_position
+from cdfd.sinks.kafka.settings import Topics
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
 from tests.kafka.shared import SharedBroker
 from tests.kafka.sinking import PRODUCERS, Place, Read, at, deliver, documents, ids, rows, version

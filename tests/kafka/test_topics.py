@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 
-from cdfd.config.settings import KafkaSink, Topics
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.progress.topics import (
@@ -22,13 +21,14 @@ from cdfd.sinks.kafka.progress.topics import (
     side_topic,
     tombstones,
 )
+from cdfd.sinks.kafka.settings import KafkaSettings, Topics
 from tests.kafka.broker import Broker
 from tests.kafka.reading import Record
 from tests.kafka.shared import SharedBroker
 
 
 def open_admin(address: str, timeout: float = 20.0) -> TopicAdmin:
-    return TopicAdmin(arguments(KafkaSink.model_validate({"bootstrap_servers": address})), timeout=timeout)
+    return TopicAdmin(arguments(KafkaSettings.model_validate({"bootstrap_servers": address})), timeout=timeout)
 
 
 @pytest.fixture(scope="module")

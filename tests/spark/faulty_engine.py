@@ -14,10 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cdfd.changes.cutting import Part
 from cdfd.config.settings import SparkEngine as Settings
-from cdfd.jobs.assignment import Assignment, Part
+from cdfd.jobs.assignment import Assignment
+from cdfd.sinks.base import Counts
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
-from cdfd.sinks.kafka.transactions.parts import Counts
 from cdfd.spark import kafka
 from cdfd.spark.engine import SparkEngine
 from cdfd.spark.sessions import Sessions

@@ -14,11 +14,12 @@ import pytest
 from lake import SCHEMA, rows
 from pyspark.sql import SparkSession
 
+from cdfd.changes.cutting import cut
 from cdfd.changes.position import Position
-from cdfd.changes.slices import cut
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import MissingFileError
 from cdfd.jobs.assignment import Assignment
+from cdfd.sinks.base import Job
 from cdfd.spark.engine import SparkEngine
 from cdfd.storage.local import LocalStorage
 from cdfd.tables.table import Table
@@ -165,7 +166,9 @@ def test_two_attempts_at_once(engine: SparkEngine, broker: SharedBroker, name: s
         opened = Table.open(f"{tmp_path}/rows")
         version = await opened.stream().snapshot(1)
         position = Position(version.table_id, 1, phase="snapshot")
-        assignment = replace(Assignment.of(config, "rows", version, position), job="j")
+        assignment = replace(
+            Assignment.of(config, "rows", version, position), job=Job("j", 1, "snapshot", 1, 1 << 30, "", 0)
+        )
         part = (0, cut(version.plan, 1 << 30)[0])
         found = await asyncio.gather(*(engine.deliver(assignment, [part]) for _ in range(2)))
         assert [each["insert"] for each in found] == [100_000, 100_000]

@@ -26,6 +26,7 @@ from cdfd.daemon.supervision.preflight import preflight
 from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, GapError
+from cdfd.sinks.base import connector
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
 
@@ -78,7 +79,7 @@ class Shop:
 
         async def move() -> None:
             config = load(self.path)
-            async with assembly.open_sink(config, config.tables[0]) as sink:
+            async with connector(config).opened(config.tables[0]) as sink:
                 following = position or Position("T", to + 1)
                 delivery = await sink.begin(following)
                 await delivery.commit(following)

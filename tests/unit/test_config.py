@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 from cdfd.config import (
     ConfigProblems,
-    FilesSink,
-    KafkaSink,
     Ledger,
     Listen,
     Secret,
@@ -28,8 +26,11 @@ from cdfd.config import (
     storage,
 )
 from cdfd.config.findings import mounted_names
-from cdfd.config.settings import Section
+from cdfd.config.settings import Section, SinkSettings
 from cdfd.errors import ConfigError
+from cdfd.ports.registry import SINKS
+from cdfd.sinks.files.settings import FilesSettings
+from cdfd.sinks.kafka.settings import KafkaSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -96,7 +97,7 @@ def test_the_documented_example_with_every_key() -> None:
         ("order_id",),
     )
     assert (table.start, table.columns, table.allowed_roots) == (Start("snapshot"), ("order_id", "amount"), ())
-    assert isinstance(sink, KafkaSink)
+    assert isinstance(sink, KafkaSettings)
     assert sink.bootstrap_servers == ("localhost:9092",)
     assert (sink.topics.partitions, sink.topics.config) == (4, {})
     assert sink.security.password is not None
@@ -124,7 +125,7 @@ def test_every_example_loads(example: Path) -> None:
 
 def test_files_sink_defaults_and_alias() -> None:
     settings = parse(MINIMAL, {})
-    assert settings.sink == FilesSink(path="/out", format="jsonl", fsync=True)
+    assert settings.sink == FilesSettings(path="/out", format="jsonl", fsync=True)
     assert settings.progress.ledger == Ledger("none")
     assert parse(MINIMAL.replace("path: /out", "path: /out, format: flat"), {}) == settings
 
@@ -179,7 +180,7 @@ def test_scalars_are_text_where_text_is_expected() -> None:
     )
     settings = parse(text, {})
     assert settings.tables[0].key == ("1", "no")
-    assert isinstance(settings.sink, KafkaSink)
+    assert isinstance(settings.sink, KafkaSettings)
     assert settings.sink.topics.config == {"retention.ms": "0100", "x": "1.10"}
 
 
@@ -328,7 +329,7 @@ def test_mounted_secrets(tmp_path: Path) -> None:
         "username: u, password: ${KAFKA_PASSWORD}", 'username_file: "${D}/user", password_file: "${D}/password"'
     )
     sink = parse(text, {"D": str(tmp_path)}).sink
-    assert isinstance(sink, KafkaSink)
+    assert isinstance(sink, KafkaSettings)
     assert (sink.security.username, sink.security.password) == ("u", Secret(" hunter2: ["))
 
 
@@ -683,7 +684,7 @@ def test_relative_paths_begin_at_the_folder_of_the_file(tmp_path: Path, monkeypa
         assert (orders.uri, orders.name) == (f"{folder}/lake/orders", "orders")
         assert orders.allowed_roots == (f"{tmp_path}/archive", "/abs", "s3://b/c")
         assert (others.uri, third.uri) == ("s3://lake/others", "file:///data/third")
-        assert isinstance(settings.sink, KafkaSink)
+        assert isinstance(settings.sink, KafkaSettings)
         security = settings.sink.security
         assert (security.username, security.password) == ("alice", Secret("hunter2"))
         assert (security.ca_path, security.certificate_path, security.key_path) == (
@@ -710,7 +711,7 @@ def test_relative_paths_of_a_pipe_begin_at_the_working_directory(
         sink = load(f"/dev/fd/{reading}", {}).sink
     finally:
         os.close(reading)
-    assert isinstance(sink, FilesSink)
+    assert isinstance(sink, FilesSettings)
     assert sink.path == f"{tmp_path}/out"
 
 
@@ -718,7 +719,7 @@ def test_places_named_by_every_example_are_absolute(tmp_path: Path) -> None:
     for example in (ROOT / "config").glob("*.yaml"):
         settings = load(example, {"KAFKA_PASSWORD": "hunter2"})
         places = [table.uri for table in settings.tables]
-        if isinstance(settings.sink, FilesSink):
+        if isinstance(settings.sink, FilesSettings):
             places.append(settings.sink.path)
         if settings.progress.ledger.kind == "table":
             places.append(settings.progress.ledger.uri)
@@ -746,6 +747,8 @@ def _keys(section: type[Section], prefix: str = "") -> dict[str, Any]:
 
 
 def _sections(annotation: Any) -> list[type[Section]]:
+    if annotation is SinkSettings:
+        return [SINKS.load(kind) for kind in SINKS.names()]
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
     return [inner for argument in get_args(annotation) for inner in _sections(argument)]

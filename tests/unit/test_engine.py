@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
+from cdfd.changes.cutting import Slice, cut, digest, stages
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
-from cdfd.changes.slices import Slice, cut
 from cdfd.changes.stream import Version
 from cdfd.config.settings import Settings
 from cdfd.delta.schema import TableSchema
 from cdfd.delta.schema_string import parse
 from cdfd.errors import MissingFileError, SinkError, StorageError
-from cdfd.jobs.assignment import Assignment, digest, stages
+from cdfd.jobs.assignment import Assignment
+from cdfd.sinks.base import Job
 from cdfd.sinks.kafka.progress.records import Progress, progress_of, value_of
-from cdfd.sinks.kafka.transactions.parts import Job
+from cdfd.sinks.kafka.transactions.jobs import job_of
 
 SCHEMA = TableSchema(parse(json.dumps({"type": "struct", "fields": []})), ())
 JOB = Job("a" * 32, 7, "stream", 12, 1 << 27, "0123456789abcdef", 99)
@@ -73,8 +74,8 @@ class TestDigest:
 
 class TestJob:
     def test_a_progress_record_keeps_it(self) -> None:
-        written = value_of(Progress(Position("T", 7), job=JOB.fields()))
-        assert Job.of(progress_of(written)) == JOB
+        written = value_of(Progress(Position("T", 7), job=asdict(JOB)))
+        assert job_of(progress_of(written)) == JOB
 
     @pytest.mark.parametrize("table_id", [r'"\ud800"', '"T","whole":{"from":"\\udfff"}', '"T","counts":{"\\udfff":1}'])
     def test_text_that_could_not_be_written_again_is_refused(self, table_id: str) -> None:
@@ -82,19 +83,19 @@ class TestJob:
             progress_of(f'{{"table_id":{table_id},"version":1,"part":0,"phase":"stream","ordinal":0}}'.encode())
 
     def test_none(self) -> None:
-        assert Job.of(None) is None
-        assert Job.of(Progress(Position("T", 7))) is None
+        assert job_of(None) is None
+        assert job_of(Progress(Position("T", 7))) is None
 
     @pytest.mark.parametrize("wrong", [{"id": 1}, {"since": "x"}, {"version": 8}, {"phase": "snapshot"}])
     def test_one_that_is_not_understood_is_not_begun_anew(self, wrong: dict[str, str | int]) -> None:
         with pytest.raises(SinkError, match="does not know"):
-            Job.of(Progress(Position("T", 7), job=JOB.fields() | wrong))
+            job_of(Progress(Position("T", 7), job=asdict(JOB) | wrong))
 
 
 class TestAssignment:
     def test_it_travels_and_shows_no_secret(self) -> None:
         version = Version(plan(scan("a", "insert")), "T")
-        made = replace(Assignment.of(settings(), "orders", version, Position("T", 7)), job="j", since=3)
+        made = replace(Assignment.of(settings(), "orders", version, Position("T", 7)), job=JOB)
         assert pickle.loads(pickle.dumps(made)) == made
         assert made.version.plan.scans == ()
         assert "hunter" not in repr(made)

@@ -19,8 +19,8 @@ import sink_crashes
 
 from cdfd.changes.position import Position
 from cdfd.config import parse
-from cdfd.daemon.assembly import check_sink
 from cdfd.errors import DataError, FencedError, SinkError
+from cdfd.sinks.base import connector
 from cdfd.sinks.files.folder import peek
 from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
 from cdfd.sinks.files.sink import FilesSink
@@ -187,7 +187,7 @@ class TestFolder:
         for use in (
             lambda: asyncio.run(position(tmp_path / "link")),
             lambda: peek(str(tmp_path / "link")),
-            lambda: asyncio.run(check_sink(config, config.tables[0])),
+            lambda: asyncio.run(connector(config).check(config.tables[0])),
         ):
             with pytest.raises(SinkError, match="is a symbolic link") as caught:
                 use()

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.changes.parts import parts
+from cdfd.changes.cutting import ranges
 from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
 from cdfd.delta.actions import Add
 from cdfd.delta.files import PackedFiles, pack
@@ -22,7 +22,7 @@ def plan(*sizes: int) -> ChangePlan:
 
 
 def cut(sizes: list[int], limit: int, first: int = 0) -> list[tuple[int, int]]:
-    return list(parts(plan(*sizes), first, limit))
+    return list(ranges(plan(*sizes), first, limit))
 
 
 def test_examples() -> None:
@@ -44,7 +44,7 @@ def test_a_version_of_which_all_is_delivered() -> None:
 def test_of_a_first_snapshot() -> None:
     adds = pack([Add(name, {}, 6, 1, True) for name in "abc"])
     scans = LiveScans(PackedFiles(Add, pa.Table.from_batches([adds])))
-    assert list(parts(ChangePlan(1, 1, SCHEMA, scans, "snapshot"), 1, 10)) == [(1, 2), (2, 3)]
+    assert list(ranges(ChangePlan(1, 1, SCHEMA, scans, "snapshot"), 1, 10)) == [(1, 2), (2, 3)]
 
 
 @given(st.lists(st.integers(0, 20), max_size=30), st.integers(0, 40))

@@ -1,21 +1,24 @@
 """`cdfd progress`: what it shows, and that what it sets is where a daemon goes on."""
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import ClassVar, Literal
 
 import pytest
 from lake import manual_clock, run, table
 
 from cdfd.changes.position import Position
 from cdfd.commands import progress as progress_command
-from cdfd.commands.progress import SinkAccess
 from cdfd.config import load, settings
-from cdfd.config.settings import Settings
+from cdfd.config.settings import Settings, SinkSettings
 from cdfd.daemon import assembly
 from cdfd.daemon.ledgers import ledgers
 from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.errors import ConfigError, FencedError, SinkError
+from cdfd.ports.registry import SINKS
 from cdfd.progress.ledger import LedgerEntry, app_id
+from cdfd.sinks.base import Connector, Sink, StageTimer, connector, unmeasured
 from cdfd.sinks.files.folder import peek
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
@@ -108,7 +111,7 @@ def test_after_some_deliveries(shop: Shop) -> None:
 
 def test_while_a_daemon_delivers(shop: Shop) -> None:
     async def scenario() -> None:
-        async with assembly.open_sink(shop.config, shop.orders) as sink:
+        async with connector(shop.config).opened(shop.orders) as sink:
             delivery = await sink.begin(Position("T", 1, phase="snapshot"))
             await delivery.commit(Position("T", 1, 2, "snapshot", 20))
             text, _ = await asyncio.to_thread(progress_command.show, shop.path)
@@ -151,7 +154,7 @@ def test_a_folder_cannot_go_back(shop: Shop) -> None:
     ):
         with pytest.raises(SinkError, match=r"cannot (go|be taken) back") as caught:
             call()
-        assert "Move all of its files away" in (caught.value.hint or "")
+        assert "move all files out of the sink's folder" in (caught.value.hint or "")
     found = shop.ledger()
     assert found is not None
     assert found.version == 2
@@ -212,32 +215,49 @@ def test_a_damaged_folder_is_shown(shop: Shop) -> None:
     assert code == 1
 
 
-def test_sinks_of_other_kinds(shop: Shop) -> None:
+class Elsewhere(SinkSettings):
+    kind: Literal["elsewhere"] = "elsewhere"
+    keeps: bool = True
+
+    @property
+    def keeps_positions(self) -> bool:
+        return self.keeps
+
+    def connector(self, config: Settings) -> Connector:
+        return ElsewhereConnector()
+
+
+class ElsewhereConnector(Connector):
+    place = "elsewhere"
+    moved: ClassVar[list[Position | None]] = [None]
+
+    def opened(self, table: settings.Table, stage: StageTimer = unmeasured) -> AbstractAsyncContextManager[Sink]:
+        raise NotImplementedError
+
+    async def position(self, table: settings.Table) -> Position | None:
+        return self.moved[-1] if table.name == "orders" else None
+
+    async def move(self, table: settings.Table, to: Position | None) -> None:
+        self.moved.append(to)
+
+
+def test_sinks_of_other_kinds(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another sink is two calls; one that keeps no position goes on where the ledger says."""
+    monkeypatch.setitem(SINKS._loaded, "elsewhere", Elsewhere)
     text = shop.path.read_text()
-    kafka = text.replace(
-        f"kind: files, path: {shop.folder}/out, fsync: false", "kind: kafka, bootstrap_servers: k:9092"
-    )
-    shop.path.write_text(kafka)
-    moved: list[Position | None] = [None]
-
-    async def position(config: Settings, table: settings.Table) -> Position | None:
-        return moved[-1] if table.name == "orders" else None
-
-    async def move(config: Settings, table: settings.Table, to: Position | None) -> None:
-        moved.append(to)
-
-    access = SinkAccess("the topic _cdfd_progress", position, move)
-    progress_command.set_position(shop.path, "orders", 3, lambda config: access)
+    sink = f"kind: files, path: {shop.folder}/out, fsync: false"
+    shop.path.write_text(text.replace(sink, "kind: elsewhere"))
+    moved = ElsewhereConnector.moved
+    progress_command.set_position(shop.path, "orders", 3)
     assert moved == [None, Position("T", 4)]
-    line = progress_command.show(shop.path, lambda config: access)[0].splitlines()[1]
+    line = progress_command.show(shop.path)[0].splitlines()[1]
     assert line.split(maxsplit=5)[:5] == ["orders", "3", "3", "4", "1"]
-    assert "where the topic _cdfd_progress stands" in line
+    assert "where elsewhere stands" in line
     moved.append(None)
-    for keeps, expected in ((True, "the topic _cdfd_progress has no position"), (False, "resuming at version 4")):
-        access = SinkAccess("the topic _cdfd_progress", position, move, keeps)
-        assert expected in progress_command.show(shop.path, lambda config, access=access: access)[0]
-    progress_command.reset(shop.path, "orders", lambda config: access)
+    assert "elsewhere has no position" in progress_command.show(shop.path)[0]
+    shop.path.write_text(text.replace(sink, "kind: elsewhere, keeps: false"))
+    assert "resuming at version 4" in progress_command.show(shop.path)[0]
+    progress_command.reset(shop.path, "orders")
     assert shop.ledger() is None
 
 

@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_storage import MemoryStorage
 
+from cdfd.changes.cutting import FILE_BYTES, Slice, cut, placed
 from cdfd.changes.execute import ChangeBatch, Execution
 from cdfd.changes.plan import ChangePlan, ChangeType, FileScan, LiveScans
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
-from cdfd.changes.slices import FILE_BYTES, Slice, cut, measure, placed, read_slice, read_slices
+from cdfd.changes.slices import measure, read_slice, read_slices
 from cdfd.delta.actions import Add, DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet, inline
 from cdfd.delta.files import PackedFiles, pack

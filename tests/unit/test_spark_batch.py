@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import datasource as spark
 
 import cdfd
-from cdfd.changes.slices import FILE_BYTES
+from cdfd.changes.cutting import FILE_BYTES
 from cdfd.errors import CdfdError, ConfigError, GapError, LogError, SchemaChangedError
 from cdfd.spark.source import BatchReader, CdfdSource
 from cdfd.storage.local import LocalStorage

@@ -7,11 +7,12 @@ import pytest
 from manual_time import ManualClock
 from statuses import NOW_MS, PASSWORD, at, configuration, measured, snapshot_at, version
 
-from cdfd.config import KafkaSink, Secret
+from cdfd.config import Secret
 from cdfd.console.escaping import LONGEST_LINE
 from cdfd.daemon.http.status import Status, TableMonitor
 from cdfd.daemon.loop.monitor import Monitor
 from cdfd.errors import SinkError, StorageError
+from cdfd.sinks.kafka.settings import KafkaSettings
 
 RETRIABLE = SinkError("the broker is away", hint="Look after it", retriable=True)
 
@@ -303,5 +304,5 @@ def test_the_document(status: Status, orders: TableMonitor, clock: ManualClock) 
 def test_no_secret_is_in_the_document(status: Status) -> None:
     assert PASSWORD not in json.dumps(status.document())
     sink = configuration().sink
-    assert isinstance(sink, KafkaSink)
+    assert isinstance(sink, KafkaSettings)
     assert sink.security.password == Secret(PASSWORD)

@@ -8,17 +8,17 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from cdfd.changes.cutting import ranges
 from cdfd.changes.execute import ChangeBatch, Execution, iterate_in_thread
-from cdfd.changes.parts import parts
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.console.progress_line import ProgressLine
 from cdfd.daemon.loop.admission import Admission
-from cdfd.daemon.loop.large_versions import LargeVersions
 from cdfd.daemon.loop.monitor import Monitor
 from cdfd.encoding.side import RowCounts
 from cdfd.errors import CdfdError, SinkError
+from cdfd.jobs.large_versions import LargeVersions
 from cdfd.sinks.base import Delivery, Sink
 from cdfd.tail.clock import Clock
 
@@ -94,7 +94,7 @@ class Deliverer:
         self.monitor.oldest_pending(first)
         if self.large is not None and self.large.takes(first, position):
             return await self._deliver_large(self.large, first, position)
-        for start, end in parts(plan, part, self.limits.part_bytes):
+        for start, end in ranges(plan, part, self.limits.part_bytes):
             if start == part and end == len(plan.scans):
                 return await self._deliver_group(self._group(versions), position)
             if start > part and self.stop.is_set():

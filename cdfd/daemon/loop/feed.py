@@ -21,12 +21,12 @@ from cdfd.changes.stream import PlanStream, Version
 from cdfd.console.progress_line import ProgressLine
 from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.deliverer import Deliverer, Limits
-from cdfd.daemon.loop.large_versions import LargeVersions
 from cdfd.daemon.loop.monitor import Monitor, NullMonitor
 from cdfd.daemon.loop.recorder import Recorder
 from cdfd.daemon.loop.resuming import check_fit, explain_gap, read_ledger, resumed
 from cdfd.delta.header import Header
 from cdfd.errors import CdfdError, LogError, MissingFileError, SchemaChangedError
+from cdfd.jobs.large_versions import LargeVersions
 from cdfd.progress.ledger import LedgerEntry
 from cdfd.progress.recovery import delivered, digest_of
 from cdfd.progress.txn_state import is_ours

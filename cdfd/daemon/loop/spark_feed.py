@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdfd.config import folder_of, settings
-from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
 from cdfd.daemon.loop.monitor import Monitor
 from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, UnsupportedError
+from cdfd.sinks.base import connector
 from cdfd.tail.clock import Clock
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def check(config: Settings) -> None:
         UnsupportedError: not with this sink.
         ConfigError: not with the settings of a table.
     """
-    if not isinstance(config.sink, KafkaSettings) or config.sink.delivery != "exactly_once":
+    if not connector(config).takes_parts:
         raise UnsupportedError(
             "`engine.kind: spark` needs a Kafka sink with `delivery: exactly_once`", hint="Use `engine.kind: embedded`"
         )

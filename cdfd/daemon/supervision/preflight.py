@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cdfd.config.settings import KafkaSink as KafkaSettings
 from cdfd.config.settings import Settings
-from cdfd.daemon.engines import check_engine
+from cdfd.daemon.engines import engine_of
 from cdfd.errors import UnsupportedError
-from cdfd.sinks.kafka.client.connection import check_files
-from cdfd.sinks.kafka.configured import client
+from cdfd.sinks.base import connector
 from cdfd.storage.location import open_storage
 from cdfd.tables.configured import open_table
 
@@ -29,11 +27,9 @@ def preflight(config: Settings) -> None:
             open_table(config, table)
     if config.progress.ledger.kind == "table":
         open_storage(config.progress.ledger.uri, config.storage.options(config.progress.ledger.uri))
-    if isinstance(config.sink, KafkaSettings):
-        client(config.sink)
-        check_files(config.sink.security)
+    connector(config).preflight()
     if config.poll.notifications is not None:
         from cdfd.storage.s3.sqs import QueueName  # imports the S3 client, which is slow
 
         QueueName.parse(config.poll.notifications)
-    check_engine(config)
+    engine_of(config).check()

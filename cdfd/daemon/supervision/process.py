@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
 from cdfd import __version__
-from cdfd.config import load, settings
+from cdfd.config import load
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
+from cdfd.daemon.engines import OpenLoop, engine_of
 from cdfd.daemon.http import server as http
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.summary import summarised
-from cdfd.daemon.loop import spark_feed
-from cdfd.daemon.loop.monitor import Monitor
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.daemon.supervision.signals import Stopping
-from cdfd.daemon.supervision.supervisor import Loop, Supervisor
+from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.errors import ConfigError
 from cdfd.tables import allocator
 from cdfd.tail.clock import SystemClock
@@ -64,9 +62,9 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
         await _serve_http(stack, config, status)
         await stack.enter_async_context(summarised(status, clock))
         monitors = {table.name: status.table(table.name) for table in config.tables}
-        opened: Callable[[settings.Table, asyncio.Event, Monitor], AbstractAsyncContextManager[Loop]]
-        if config.engine.kind == "spark":
-            opened = await stack.enter_async_context(spark_feed.feeds(config, path, clock))
+        opened: OpenLoop
+        if (of_engine := engine_of(config).loops(path, clock)) is not None:
+            opened = await stack.enter_async_context(of_engine)
         else:
             shared = await stack.enter_async_context(assembly.shared(config, clock, recover_from_ledger))
             opened = partial(assembly.feed, shared)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
-from cdfd.config.settings import Topics
 from cdfd.encoding.arrow import RECORD_BYTES
 from cdfd.encoding.avro import Register
 from cdfd.encoding.formats import Format, record_encoder
@@ -17,6 +16,7 @@ from cdfd.sinks.kafka.progress.topics import Topic, data_topic, progress_topic, 
 from cdfd.sinks.kafka.records.batches import Batching
 from cdfd.sinks.kafka.records.compression import Compression
 from cdfd.sinks.kafka.records.murmur2 import partitions
+from cdfd.sinks.kafka.settings import Topics
 
 
 @dataclass(frozen=True, slots=True)

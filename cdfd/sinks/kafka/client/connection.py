@@ -35,8 +35,8 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
-from cdfd.config.settings import KafkaSink, Security
 from cdfd.errors import ConfigError, SinkError
+from cdfd.sinks.kafka.settings import KafkaSettings, Security
 
 _RECONNECT_BACKOFF_MAX_MS = 1000
 _SETUP_MS = 10_000
@@ -69,7 +69,7 @@ class _Masked(str):
         return "'***'"
 
 
-def arguments(sink: KafkaSink) -> dict[str, Any]:
+def arguments(sink: KafkaSettings) -> dict[str, Any]:
     """The connection arguments of every client of kafka-python. Their `repr` shows no password.
 
     Raises:

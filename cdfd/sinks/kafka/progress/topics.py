@@ -23,9 +23,9 @@ from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError, RetriableError, TransactionalIdNotFoundError, for_code
 
-from cdfd.config import settings
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.connection import network, reason_of
+from cdfd.sinks.kafka.settings import Topics
 
 log = logging.getLogger("cdfd.kafka")
 
@@ -107,17 +107,17 @@ class Found:
         return None if size is None else int(size)
 
 
-def progress_topic(pipeline: str, topics: settings.Topics) -> Topic:
+def progress_topic(pipeline: str, topics: Topics) -> Topic:
     """Where the positions of a pipeline's tables are, all in `PROGRESS_PARTITION`."""
     return Topic(PROGRESS_PREFIX + pipeline, 1, topics.replication_factor, _PROGRESS_CONFIG, lasting=True)
 
 
-def data_topic(name: str, topics: settings.Topics, *, keyed: bool) -> Topic:
+def data_topic(name: str, topics: Topics, *, keyed: bool) -> Topic:
     """Where a table's change rows go, with or without keys."""
     return Topic(name, topics.partitions, topics.replication_factor, dict(topics.config), keyed)
 
 
-def side_topic(name: str, topics: settings.Topics) -> Topic:
+def side_topic(name: str, topics: Topics) -> Topic:
     """Where what goes with the rows goes: schema changes, transactions, what cannot be delivered. One partition: all of it in order."""
     config = {key: value for key, value in topics.config.items() if key != "cleanup.policy"}
     return Topic(name, 1, topics.replication_factor, config, keyed=False)

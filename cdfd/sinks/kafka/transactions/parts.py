@@ -13,76 +13,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import asdict, dataclass
-from typing import Self
 
-from cdfd.changes.position import Phase, Position
+from cdfd.changes.position import Position
 from cdfd.errors import FencedError, SinkError
+from cdfd.sinks.base import Counts, Write
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress import positions
 from cdfd.sinks.kafka.progress.records import Progress
-from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
 from cdfd.sinks.kafka.transactions.sink import MARGIN, KafkaSink
 
 log = logging.getLogger("cdfd.kafka")
 
-Counts = Mapping[str, int]
-"""Change rows by type."""
-
-Write = Callable[[KafkaDelivery], Awaitable[Counts]]
-"""Writes the rows of a part into a delivery, from the first one on at every call; how many there were."""
-
 _TAKE_OVERS = 3
 _LOOK_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A version that is delivered in parts, as the table's own progress record says from before the first of them until all are delivered.
-
-    Attributes:
-        id: no other job has it.
-        version, phase: what is delivered.
-        parts: how many they are.
-        bytes: what the version was cut by; see `slices.cut`.
-        digest: of what the parts are.
-        since: offset of the progress topic at which it began.
-    """
-
-    id: str
-    version: int
-    phase: Phase
-    parts: int
-    bytes: int
-    digest: str
-    since: int
-
-    def fields(self) -> dict[str, str | int]:
-        """As a progress record has it."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, progress: Progress | None) -> Self | None:
-        """The job of a table's own progress record; None where there is none.
-
-        Raises:
-            SinkError: what is there says something else.
-        """
-        if progress is None or not progress.job:
-            return None
-        found, position = dict(progress.job), progress.position
-        kinds = {"id": str, "version": int, "phase": str, "parts": int, "bytes": int, "digest": str, "since": int}
-        known = all(type(found.get(name)) is kind for name, kind in kinds.items())
-        if known and (found["version"], found["phase"]) == (position.version, position.phase):
-            parts, size, since = (int(found[name]) for name in ("parts", "bytes", "since"))
-            return cls(str(found["id"]), position.version, position.phase, parts, size, str(found["digest"]), since)
-        raise SinkError(
-            "the table's position is part of a job that this version of cdfd does not know",
-            version=position.version,
-            hint="Did a newer version of cdfd write it? Go on with that one",
-        )
 
 
 def role(number: int, within: str | None = None) -> str:
@@ -151,13 +96,9 @@ async def _once(sink: KafkaSink, job: str, position: Position, write: Write) -> 
     if found is not None:
         return found
     sink.move_to(position)
-    delivery = await sink.begin(position)
-    try:
+    async with sink.delivery(position) as delivery:
         counts = await write(delivery)
         await delivery.commit(position.after_version(), {"id": job}, counts)
-    except BaseException:
-        await delivery.abort()
-        raise
     return counts
 
 

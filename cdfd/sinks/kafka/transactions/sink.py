@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Self
+from uuid import uuid4
 
 from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
+from cdfd.sinks.base import Counts, Job, StageTimer, unmeasured
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.kafka.client.producer import Producer
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts
 from cdfd.sinks.kafka.progress import records as progress_records
+from cdfd.sinks.kafka.progress.positions import progress_end
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, Found, TopicAdmin, tombstones
 from cdfd.sinks.kafka.records.batches import Batching
 from cdfd.sinks.kafka.transactions.accumulator import CHUNK_BYTES
 from cdfd.sinks.kafka.transactions.delivery import DeliveryContext, KafkaDelivery
-from cdfd.sinks.kafka.transactions.stages import EncodeStage, SendStage, StageTimer
+from cdfd.sinks.kafka.transactions.jobs import job_of
+from cdfd.sinks.kafka.transactions.stages import EncodeStage, SendStage
 
 log = logging.getLogger("cdfd.kafka")
 
@@ -42,7 +48,7 @@ class _Opened:
 
 
 class KafkaSink:
-    """The `Sink` port over topics of a Kafka cluster; open it with `KafkaSink.open`.
+    """The `JobSink` port over topics of a Kafka cluster; open it with `KafkaSink.open`.
 
     With `at_least_once` an opened sink has no position, and rows of an aborted delivery may be in the topic.
     """
@@ -58,7 +64,7 @@ class KafkaSink:
         destination: Destination,
         make_producer: MakeProducer,
         make_encoder: MakeEncoder,
-        stage: StageTimer = lambda name, seconds: None,
+        stage: StageTimer = unmeasured,
     ) -> Self:
         """Take over a table's delivery: fence other producers, wait for the end of their transactions, and read the position.
 
@@ -127,6 +133,41 @@ class KafkaSink:
         self._context.cursor.begin(position)
         self._delivery = KafkaDelivery(self._context, position)
         return self._delivery
+
+    @asynccontextmanager
+    async def delivery(self, position: Position) -> AsyncGenerator[KafkaDelivery, None]:
+        """A delivery that is aborted where what happens inside fails or is cancelled."""
+        delivery = await self.begin(position)
+        try:
+            yield delivery
+        except BaseException:
+            await delivery.abort()
+            raise
+
+    @property
+    def job(self) -> Job | None:
+        """The job under way; see the port."""
+        return job_of(self.progress)
+
+    async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> Job:
+        """Make a new job durable; see the port."""
+        since = await progress_end(self._context.destination)
+        job = Job(uuid4().hex, position.version, position.phase, parts, size, digest, since)
+        async with self.delivery(position) as delivery:
+            await delivery.start_version(version)
+            await delivery.commit(position, job=asdict(job))
+        return job
+
+    async def claim_job(self, position: Position, job: Job) -> None:
+        """Make the job durable again; see the port."""
+        async with self.delivery(position) as delivery:
+            await delivery.commit(position, job=asdict(job))
+
+    async def finish_job(self, version: Version, position: Position, counts: Counts) -> None:
+        """Move to the position after the version; see the port."""
+        async with self.delivery(position) as delivery:
+            delivery.resume_version(version, counts)
+            await delivery.commit(position.after_version(version.digest))
 
     async def close(self) -> None:
         """Abort the current delivery, if any, and disconnect. If Kafka does not answer, the threads disconnect later."""

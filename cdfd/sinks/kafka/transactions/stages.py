@@ -6,7 +6,7 @@ Only one thread at a time may use a stage, because the encoder buffers rows and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from cdfd.encoding.records import RecordEncoder, Records
 from cdfd.errors import SinkError
+from cdfd.sinks.base import StageTimer
 from cdfd.sinks.kafka.client.producer import Producer, send_record
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, TopicFacts
 from cdfd.sinks.kafka.progress.records import Progress, key_of, value_of
@@ -23,9 +24,6 @@ from cdfd.sinks.kafka.records.batches import Partitions
 from cdfd.sinks.kafka.records.murmur2 import partitions
 from cdfd.sinks.kafka.records.oversized import OversizedRecords
 from cdfd.sinks.kafka.transactions.accumulator import Chunk, SideRecord
-
-StageTimer = Callable[[str, float], None]
-"""Receives the name of a stage and its duration in seconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

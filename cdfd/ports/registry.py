@@ -1,0 +1,82 @@
+"""The kinds of each port by name: one line registers one of them, as `docs/extending.md` shows.
+
+Other packages register theirs as entry points of the port's group. No kind is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from cdfd.errors import ConfigError
+
+
+class Registry:
+    """The kinds of one port.
+
+    Args:
+        group: of entry points of other packages.
+        own: names, and where each kind is: `module:attribute`.
+    """
+
+    def __init__(self, group: str, own: Mapping[str, str]) -> None:
+        self._group = group
+        self._own = own
+        self._loaded: dict[str, Any] = {}
+
+    @cached_property
+    def _entries(self) -> dict[str, EntryPoint]:
+        own = {name: EntryPoint(name, place, self._group) for name, place in self._own.items()}
+        return {each.name: each for each in entry_points(group=self._group)} | own
+
+    def names(self) -> list[str]:
+        """All names, those of other packages last."""
+        return list(dict.fromkeys([*self._own, *sorted(self._entries), *self._loaded]))
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (name in self._own or name in self._loaded or name in self._entries)
+
+    def load(self, name: str) -> Any:
+        """What is registered under a name, imported now.
+
+        Raises:
+            KeyError: nothing is.
+            ConfigError: another package's cannot be imported.
+        """
+        if name not in self._loaded:
+            entry = self._entries[name]
+            try:
+                self._loaded[name] = entry.load()
+            except (ImportError, AttributeError) as error:
+                if name in self._own:
+                    raise
+                what = f"{name} of {self._group}, which is {entry.value}, cannot be imported: {error}"
+                raise ConfigError(what, hint="Repair or remove the package that registers it") from error
+        return self._loaded[name]
+
+    def add(self, name: str, found: Any) -> None:
+        """Register something in this process alone."""
+        self._loaded[name] = found
+
+
+SINKS = Registry(
+    "cdfd.sinks",
+    {
+        "kafka": "cdfd.sinks.kafka.settings:KafkaSettings",
+        "files": "cdfd.sinks.files.settings:FilesSettings",
+        "delta": "cdfd.sinks.delta:DeltaSettings",
+    },
+)
+"""The `SinkSettings` of each `sink.kind`."""
+
+ENGINES = Registry(
+    "cdfd.engines",
+    {
+        "embedded": "cdfd.daemon.engines:Embedded",
+        "spark": "cdfd.daemon.engines:OnSpark",
+        "auto": "cdfd.daemon.engines:Auto",
+    },
+)
+"""The `cdfd.daemon.engines.Embedded`, or a subclass, of each `engine.kind`."""

@@ -1,0 +1,25 @@
+"""The section `sink` of `kind: delta`, which this version cannot deliver to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from cdfd.config.settings import Settings, SinkSettings, Uri
+from cdfd.errors import UnsupportedError
+from cdfd.sinks.base import Connector
+
+
+class DeltaSettings(SinkSettings):
+    """Delta tables of change rows, one per topic, under one place."""
+
+    kind: Literal["delta"] = "delta"
+    path: Uri
+
+    def places(self, topic: str) -> Mapping[str, str]:
+        """A table for each topic."""
+        return {"path": f"{self.path.rstrip('/')}/{topic}"}
+
+    def connector(self, config: Settings) -> Connector:
+        """None yet."""
+        raise UnsupportedError("this version has no sink of kind delta", hint="Use `sink.kind: kafka`, or `files`")

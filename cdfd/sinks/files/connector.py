@@ -1,0 +1,74 @@
+"""A files sink as the configuration asks for it: a folder for each topic."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from cdfd.changes.position import Position
+from cdfd.config.settings import Table
+from cdfd.encoding.json import LineEncoder
+from cdfd.errors import SinkError
+from cdfd.sinks.base import Connector, StageTimer, unmeasured
+from cdfd.sinks.files.folder import peek, refuse_link
+from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
+from cdfd.sinks.files.settings import FilesSettings
+from cdfd.sinks.files.sink import FilesSink
+from cdfd.storage.durable import explain, nearest_existing
+
+
+class FilesConnector(Connector):
+    """The `Connector` of folders. People look at what is in them: each version has a file of its own."""
+
+    place = "the folder"
+    one_version = True
+    before_reset = "move all files out of the sink's folder"
+
+    def __init__(self, sink: FilesSettings) -> None:
+        self._sink = sink
+
+    @asynccontextmanager
+    async def opened(self, table: Table, stage: StageTimer = unmeasured) -> AsyncIterator[FilesSink]:
+        """The sink of a table; see the port."""
+        rows: RowsFormat = Parquet() if self._sink.format == "parquet" else JsonLines(LineEncoder())
+        folder, mode = self._folder(table), int(self._sink.mode, 8)
+        sink = await FilesSink.open(folder, rows, fsync=self._sink.fsync, mode=mode)
+        try:
+            yield sink
+        finally:
+            await sink.close()
+
+    async def check(self, table: Table) -> str:
+        """Whether the folder can be written, or created; see the port."""
+        folder = self._folder(table)
+        refuse_link(folder)
+        place = nearest_existing(folder)
+        if not os.path.isdir(place):
+            raise SinkError("the path is not a folder", path=place, hint="Choose another path")
+        # The sink also opens files in the folder, which may belong to another user.
+        inside = (os.path.join(folder, name) for name in (".lock", "_position.json"))
+        for path in (place, *filter(os.path.exists, inside)):
+            if not os.access(path, os.W_OK | (os.X_OK if path == place else os.R_OK), effective_ids=True):
+                raise SinkError("the folder cannot be written to", path=path, hint="Check its owner and permissions")
+        return "ok" if place == folder else "ok, the folder will be created"
+
+    async def position(self, table: Table) -> Position | None:
+        """What the folder says; see the port."""
+        folder = self._folder(table)
+        try:
+            return await asyncio.to_thread(peek, folder)
+        except OSError as error:
+            told = explain(error)
+            raise SinkError(f"cannot read the folder: {told.reason}", path=folder, hint=told.hint) from error
+
+    async def move(self, table: Table, to: Position | None) -> None:
+        """Only forward; see the port. An error names the folder."""
+        try:
+            await super().move(table, to)
+        except SinkError as error:
+            raise error.within(path=self._folder(table)) from None
+
+    def _folder(self, table: Table) -> str:
+        return os.path.join(self._sink.path, table.topic)
