@@ -289,7 +289,7 @@ class TestRights:
         master.create_topics({name: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
         self.allow(master, ResourceType.TOPIC, name, ACLOperation.WRITE)
         with pytest.raises(SinkError, match=f"no right to Read topic {name}"):
-            alice.check([Topic(name, 1, 1, lasting=True)])
+            alice.check([Topic(name, 1, 1, retained=True)])
 
     def test_enough_to_write(self, alice: TopicAdmin, master: KafkaAdminClient, name: str) -> None:
         operations = (ACLOperation.CREATE, ACLOperation.WRITE)
@@ -301,7 +301,7 @@ class TestRights:
         # That takes DescribeConfigs.
         assert found.config == {}
         assert found.compacted is None
-        assert found.lasting is None
+        assert found.retained is None
         assert found.max_message_bytes is None
 
     def test_transactions(self, alice: TopicAdmin, master: KafkaAdminClient, secured: Broker, name: str) -> None:

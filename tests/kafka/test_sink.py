@@ -189,7 +189,7 @@ class TestOversized:
         with pytest.raises(SinkError) as raised:
             asyncio.run(self.deliver(place, producer))
         told = str(raised.value)
-        for part in ('key {"id":2}', "version 7", "table orders", place.topic, "takes 20000", "sink.oversized"):
+        for part in ('key {"id":2}', "version 7", "table orders", place.topic, "limit is 20000", "sink.oversized"):
             assert part in told
         assert not raised.value.retriable
         assert read(place.topic) == []

@@ -312,7 +312,7 @@ class TestProgress:
             sent = another.send(topic, value, key_of(name, "orders"), partition=0)
             another.commit_transaction()
             offset = sent.get().offset
-            with pytest.raises(SinkError, match="is no position") as raised:
+            with pytest.raises(SinkError, match="has no valid position") as raised:
                 await place.open()
             assert f"topic {topic}, partition 0, offset {offset}" in str(raised.value)
             await move_position(place.destination, PRODUCERS["kafka-python"], at(3))
@@ -332,7 +332,7 @@ class TestProgress:
 
         monkeypatch.setattr(progress_records, "_last", noted)
         monkeypatch.setattr(progress_records, "_TAIL", 100)
-        monkeypatch.setattr(progress_records, "_FARTHER", 4)
+        monkeypatch.setattr(progress_records, "_GROWTH", 4)
 
         async def scenario() -> None:
             place = Place(servers, name)

@@ -13,7 +13,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.progress.topics import (
-    Found,
+    ExistingTopic,
     Topic,
     TopicAdmin,
     data_topic,
@@ -57,7 +57,7 @@ class TestMissing:
         assert found.name == name
         assert found.partitions == 3
         assert found.compacted
-        assert found.lasting
+        assert found.retained
         assert found.max_message_bytes == 2_000_000
         assert found.operations >= {"READ", "WRITE", "DESCRIBE"}
         assert topics.find([name, f"{name}-other"]) == {name: found}
@@ -67,13 +67,13 @@ class TestMissing:
         topics.ensure(wanted[:1])
         found = topics.ensure(wanted)
         assert {topic.partitions for topic in found.values()} == {1, 2, 3}
-        assert not any(topic.compacted or topic.lasting for topic in found.values())
+        assert not any(topic.compacted or topic.retained for topic in found.values())
 
     def test_none(self, topics: TopicAdmin) -> None:
         assert topics.find([]) == topics.ensure([]) == topics.check([]) == {}
 
     def test_by_several_at_the_same_time(self, broker: SharedBroker, name: str) -> None:
-        def create(_: int) -> Found:
+        def create(_: int) -> ExistingTopic:
             with open_admin(broker.bootstrap_servers) as admin:
                 return admin.ensure([progress_topic(name, Topics())])[f"_cdfd_progress.{name}"]
 
@@ -149,7 +149,7 @@ class TestFound:
         create(wanted[0].name, cleanup_policy=policy, **retention)
         for attempt in (topics.check, topics.ensure):
             if fits:
-                assert attempt(wanted)[wanted[0].name].lasting
+                assert attempt(wanted)[wanted[0].name].retained
             else:
                 error = error_of(lambda attempt=attempt: attempt(wanted))
                 assert f"would lose positions: its cleanup.policy is {policy}" in error.what
@@ -158,14 +158,14 @@ class TestFound:
         create(topic, cleanup_policy="compact")
         assert topics.ensure([data_topic(topic, Topics(), keyed=True)])
         error = error_of(lambda: topics.ensure([data_topic(topic, Topics(), keyed=False)]))
-        assert "takes only records with keys" in error.what
+        assert "accepts only records with keys" in error.what
 
     def test_tombstones(self, topics: TopicAdmin, name: str) -> None:
         wanted = [Topic(f"{name}-{policy}", 1, 1, {"cleanup.policy": policy}) for policy in ("compact", "delete")]
         compacted, deleted = topics.ensure(wanted).values()
         assert tombstones("auto", compacted)
         assert not tombstones("auto", deleted)
-        hidden = Found(name, 1, {}, frozenset())
+        hidden = ExistingTopic(name, 1, {}, frozenset())
         for found in (compacted, deleted, hidden):
             assert tombstones("always", found)
             assert not tombstones("never", found)
@@ -178,7 +178,7 @@ class TestKinds:
         assert wanted.name == f"_cdfd_progress.{name}"
         found = topics.ensure([wanted])[wanted.name]
         assert found.partitions == 1
-        assert found.lasting
+        assert found.retained
         assert found.config["retention.ms"] == "-1"
 
     def test_beside_the_rows(self, topics: TopicAdmin, name: str) -> None:

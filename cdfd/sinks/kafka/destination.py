@@ -1,4 +1,4 @@
-"""Where one table's change rows go: names, topics and how they are delivered."""
+"""The destination of one table's change rows: names, topics and delivery settings."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from cdfd.sinks.kafka.settings import Topics
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where the change rows of one table of a pipeline go.
+    """The destination of the change rows of one table.
 
     Attributes:
         connection: of `connection.arguments`.
         pipeline: its name.
         table: the table's name in the configuration.
-        topic: of its rows.
+        topic: the topic of its rows.
         keyed: whether its records have keys.
-        topics: how topics that are missing are created.
+        topics: settings of created topics.
         delivery: `exactly_once` in transactions that carry the position; `at_least_once` without either.
         compression: of records.
-        tombstones: whether a delete is followed by a record without value; see `topics.tombstones`.
-        oversized: what to do with a record that is larger than the topic takes: end, leave it out, or tell of it on `<topic>.dlq`.
-        schema_topic: gets the table's schema, and again whenever it changes; None for none.
-        transactions_topic: gets a record where each version begins, and one where it ends; None for none.
-        timeout: seconds that a call to the broker may take.
-        closing_timeout: seconds for each of the steps that end a connection.
-        transaction_timeout: seconds that a transaction may take; see `ProducerSettings`.
-        role: what of the table is delivered besides what follows its log: `backfill`, or a part of a job of Spark; none for the daemon's
-            own delivery. It has a position and a producer of its own, and says the same of where its rows come from.
-        since: offset of the progress topic before which there is nothing of this role.
+        tombstones: whether a record without value follows a delete; see `topics.tombstones`.
+        oversized: the handling of records that exceed the topic's limit: fail, skip, or write about them to `<topic>.dlq`.
+        schema_topic: receives the table's schema at first and after every change; None: no such topic.
+        transactions_topic: receives a record for the start and the end of each version; None: no such topic.
+        timeout: longest call to the broker, in seconds.
+        closing_timeout: longest step of closing a connection, in seconds.
+        transaction_timeout: longest transaction in seconds; see `ProducerSettings`.
+        role: `backfill`, or a part of a job; None for the daemon's own delivery. Each role has its own position and producer. The records of
+            all roles name the same origin.
+        since: offset of the progress topic before which this role has no records.
     """
 
     connection: Mapping[str, Any] = field(repr=False)
@@ -69,43 +69,43 @@ class Destination:
 
     @property
     def delivery_name(self) -> str:
-        """Under which its position is kept: the table's name, and its role if it has one."""
+        """The name of its position: the table's name, with the role if there is one."""
         return self.table if self.role is None else f"{self.table}.{self.role}"
 
     @property
     def transactional_id(self) -> str:
-        """The name under which only one process may deliver this table."""
+        """The transactional id, which only one process at a time can use."""
         return f"cdfd.{self.pipeline}.{self.delivery_name}"
 
     @property
     def progress(self) -> Topic:
-        """Where its position is."""
+        """The topic of its position."""
         return progress_topic(self.pipeline, self.topics)
 
     @property
     def dlq_topic(self) -> str:
-        """Where it is told of records that are too large."""
+        """The topic of records about oversized records."""
         return f"{self.topic}.dlq"
 
     def needed(self) -> list[Topic]:
-        """All topics that are written to."""
+        """All topics that the sink writes to."""
         needed = [data_topic(self.topic, self.topics, keyed=self.keyed)]
         if self.exactly_once:
             needed.append(self.progress)
         for name in (self.schema_topic, self.transactions_topic):
             if name is not None:
-                # They may be compacted: the newest schema of each table is all that some want.
+                # They may be compacted, because some consumers need only the newest schema of each table.
                 needed.append(replace(side_topic(name, self.topics), keyed=True))
         if self.oversized == "dlq":
             needed.append(side_topic(self.dlq_topic, self.topics))
         return needed
 
     def origin(self, table_id: str) -> Origin:
-        """What records say of where they come from."""
+        """The origin that its records name."""
         return Origin(self.pipeline, self.table, table_id, self.topic)
 
     def producer_settings(self, batching: Batching) -> ProducerSettings:
-        """What a producer for it is told."""
+        """The settings of its producer."""
         return ProducerSettings(
             self.connection,
             self.transactional_id if self.exactly_once else None,
@@ -118,12 +118,12 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """What matters of a table's topic, as it was found.
+    """The properties of a table's existing topic.
 
     Attributes:
-        partitions: how many it has.
-        tombstones: whether deletes are followed by tombstones there.
-        limit: bytes of the largest record batch that it takes.
+        partitions: number of partitions.
+        tombstones: whether tombstones follow deletes.
+        limit: size limit of a record batch in bytes.
     """
 
     partitions: int
@@ -138,7 +138,7 @@ MakeEncoder = Callable[[Origin, TopicFacts], RecordEncoder]
 def encoders(
     kind: Format, key: Sequence[str] = (), register: Register | None = None, *, longs_as_strings: bool = False
 ) -> MakeEncoder:
-    """What makes encoders of a format; see `record_encoder`."""
+    """A function that creates encoders of a format; see `record_encoder`."""
 
     def make(origin: Origin, facts: TopicFacts) -> RecordEncoder:
         return record_encoder(

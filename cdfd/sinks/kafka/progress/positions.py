@@ -1,4 +1,4 @@
-"""A table's position in Kafka without its sink: looked at while a daemon delivers, moved by hand, and whether it all could work."""
+"""A table's position in Kafka without a sink: reads it while a daemon delivers, sets it, and checks the cluster."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination, MakeProducer
 from cdfd.sinks.kafka.progress import records as progress_records
 from cdfd.sinks.kafka.progress.records import Progress, key_of, value_of
-from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, Found, TopicAdmin
+from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, TopicAdmin
 from cdfd.sinks.kafka.records.batches import Batching
 
 T = TypeVar("T")
 
 
 async def read_position(destination: Destination) -> Position | None:
-    """What is to be delivered next, as `read_progress` says."""
+    """The next position to deliver; see `read_progress`."""
     found = await read_progress(destination)
     return None if found is None else found.position
 
 
 async def read_progress(destination: Destination) -> Progress | None:
-    """What the last commit that can be seen left behind; None where there is none.
+    """The progress record of the last visible commit; None if there is none.
 
-    Disturbs nobody. A transaction that is open, of any table of the pipeline, may hide what is newer.
+    It does not fence a daemon. An open transaction of any table of the pipeline may hide newer records.
 
     Raises:
-        SinkError: the cluster cannot be reached, or the record is not ours.
+        SinkError: the cluster cannot be reached, or the record is invalid.
     """
     return await _in_thread(partial(_read, destination))
 
 
 async def progress_end(destination: Destination) -> int:
-    """The offset that the next record of any position of the pipeline gets, at least. The topic must be there.
+    """The end offset of the pipeline's progress topic, which must exist.
 
     Raises:
         SinkError: the cluster cannot be reached.
@@ -46,17 +46,17 @@ async def progress_end(destination: Destination) -> int:
 
 
 async def move_position(destination: Destination, make_producer: MakeProducer, position: Position | None) -> None:
-    """Make a table stand at a position, at None as if nothing had ever been delivered. A daemon that delivers it is fenced.
+    """Set a table's position; None: as if nothing was delivered. Fences a daemon that delivers the table.
 
     Raises:
-        SinkError: the cluster cannot be reached, or does not take it.
-        FencedError: a daemon has taken over meanwhile.
+        SinkError: the cluster cannot be reached, or refuses the record.
+        FencedError: a daemon took over at the same time.
     """
     await _in_thread(partial(_move, destination, make_producer, position))
 
 
 async def check(destination: Destination) -> str:
-    """What is there and what would be created, in a few words. Nothing is written.
+    """A short text about the existing topics and those to create. Writes nothing.
 
     Raises:
         SinkError: a sink could not be opened.
@@ -111,12 +111,12 @@ def _check(destination: Destination) -> str:
         if destination.exactly_once:
             admin.check_transactions(destination.transactional_id)
     missing = [topic.name for topic in destination.needed() if topic.name not in found]
-    told = [_told(found[destination.topic])] if destination.topic in found else []
+    notes = [_described(found[destination.topic])] if destination.topic in found else []
     if missing:
-        told.append(f"will be created: {', '.join(missing)}")
-    return f"ok, {'; '.join(told)}"
+        notes.append(f"will be created: {', '.join(missing)}")
+    return f"ok, {'; '.join(notes)}"
 
 
-def _told(found: Found) -> str:
+def _described(found: ExistingTopic) -> str:
     count = f"{found.partitions} partition{'' if found.partitions == 1 else 's'}"
     return f"topic {found.name} has {count}{' and is compacted' if found.compacted else ''}"

@@ -1,10 +1,10 @@
-"""Positions as Kafka records: what is in them, and the newest one of a table.
+"""Progress records in Kafka: their format, and the newest one of a table.
 
     {"pipeline":"shop","table":"orders"} -> {"table_id":"5f...","version":12,"part":0,"phase":"stream","ordinal":0,"digest":"9c...",
      "writer":{...}}
 
-A record is written in the transaction that carries the rows before its position, so it is there exactly if they are. One without a value
-takes back all before it. Readers ignore fields that they do not know.
+A record is written in the transaction with the rows before its position, so that both or neither are committed. A record without a value
+deletes the position. Readers ignore unknown fields.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION
 log = logging.getLogger("cdfd.kafka")
 
 _TAIL = 4096
-_FARTHER = 64
+_GROWTH = 64
 _POLL_MS = 100
 _POLL_RECORDS = 10_000
-_LOOK_AFTER = 0.2
-_SAY_AFTER = 1.0
+_CHECK_HIDDEN_AFTER = 0.2
+_LOG_AFTER = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a table is delivered.
+    """The progress of a table.
 
     Attributes:
-        position: what is to be delivered next.
-        counts: change rows by type of the parts of its version that are delivered; none where it is at a version's beginning. In a record of
-            such a part, those of the part.
+        position: the next position to deliver.
+        counts: change rows by type, of the delivered parts of the position's version; empty at the start of a version. In the record of a
+            part of a job, the rows of that part.
         announced: whether the table's schema was sent to the schema topic.
-        job: the job that delivers the version at the position in parts; or, of such a part, the one that it is of.
+        job: the job that delivers the position's version in parts. In the record of a part, its job.
         backfill: the range of a backfill; empty for the daemon's own delivery. It stays until another backfill starts.
     """
 
@@ -61,8 +61,8 @@ class Progress:
     backfill: Mapping[str, str | int] = field(default_factory=dict)
 
 
-class _NotOurs(ValueError):
-    """Content that is no position."""
+class _InvalidRecord(ValueError):
+    """A record without a valid position."""
 
 
 def key_of(pipeline: str, table: str) -> bytes:
@@ -86,17 +86,17 @@ def value_of(progress: Progress) -> bytes:
 
 
 def progress_of(value: bytes) -> Progress:
-    """What a value says. `ValueError` where it is none of ours."""
-    # It is stricter than `json`: text that no UTF-8 can hold could not be written again.
+    """The progress in a record's value. `ValueError` if it is invalid."""
+    # orjson refuses text that cannot be encoded as UTF-8, which `json` accepts and which could not be written again.
     document = orjson.loads(value)
     if not isinstance(document, dict):
-        raise _NotOurs("it is not a JSON object")
+        raise _InvalidRecord("it is not a JSON object")
     phase, counts, announced = document.get("phase"), document.get("counts", {}), document.get("announced", False)
     job, backfill = (_fields(document, name) for name in ("job", "whole"))
     if phase not in ("snapshot", "stream"):
-        raise _NotOurs(f"phase is {phase!r}")
+        raise _InvalidRecord(f"phase is {phase!r}")
     if not isinstance(counts, dict) or not isinstance(announced, bool):
-        raise _NotOurs("counts or announced are not what they should be")
+        raise _InvalidRecord("counts or announced have the wrong type")
     position = Position(
         _text(document, "table_id"),
         _number(document, "version"),
@@ -109,38 +109,43 @@ def progress_of(value: bytes) -> Progress:
 
 
 def newest(
-    connection: Mapping[str, Any], topic: str, key: bytes, bounds: tuple[int, int], patience: float, timeout: float
+    connection: Mapping[str, Any],
+    topic: str,
+    key: bytes,
+    bounds: tuple[int, int],
+    hidden_timeout: float,
+    timeout: float,
 ) -> Progress | None:
-    """The progress of a table according to the newest committed record with its key; None where there is none.
+    """The progress of a table from the newest committed record with its key; None if there is none.
 
-    The end of the topic is read first, and only as much before it as is needed. Nobody else may be writing records with the key: what
-    transactions of others hide is waited for only where there is one among it.
+    It reads the topic backwards in growing steps. No other producer may write records with the key at this time. It waits for an open
+    transaction only if that hides a record with the key.
 
     Args:
         connection: of `connection.arguments`.
-        topic: of the pipeline's progress.
+        topic: the progress topic of the pipeline.
         key: of the table.
-        bounds: the first offset that is there, and the one to read up to.
-        patience: seconds to wait while transactions that are open hide what is before that.
-        timeout: seconds for anything else.
+        bounds: the first offset of the topic, and its end.
+        hidden_timeout: seconds to wait for open transactions that hide a record.
+        timeout: seconds for any other operation.
 
     Raises:
-        SinkError: the record is not ours, or cannot be read.
+        SinkError: the record is invalid, or cannot be read.
     """
     start, end = bounds
     if end <= start:
         return None
-    place = TopicPartition(topic, PROGRESS_PARTITION)
+    partition = TopicPartition(topic, PROGRESS_PARTITION)
     with _translated(topic), network(connection) as options, closing(_consumer(options, timeout)) as consumer:
-        consumer.assign([place])
+        consumer.assign([partition])
         upper, size = end, _TAIL
         while upper > start:
             lower = max(upper - size, start)
-            hidden = partial(_hidden, options, place, key, timeout)
-            record = _last(consumer, place, key, (lower, upper), patience, hidden)
+            has_hidden = partial(_has_hidden, options, partition, key, timeout)
+            record = _last(consumer, partition, key, (lower, upper), hidden_timeout, has_hidden)
             if record is not None:
                 return _read(record)
-            upper, size = lower, size * _FARTHER
+            upper, size = lower, size * _GROWTH
     return None
 
 
@@ -159,58 +164,58 @@ def _consumer(options: Mapping[str, Any], timeout: float, *, committed: bool = T
     )
 
 
-def _hidden(
-    options: Mapping[str, Any], place: TopicPartition, key: bytes, timeout: float, lower: int, upper: int
+def _has_hidden(
+    options: Mapping[str, Any], partition: TopicPartition, key: bytes, timeout: float, lower: int, upper: int
 ) -> bool:
-    """Whether there is a record with that key between two offsets, committed or not."""
+    """Whether there is a record with the key between two offsets, committed or not."""
     with closing(_consumer(options, timeout, committed=False)) as consumer:
-        consumer.assign([place])
-        consumer.seek(place, lower)
+        consumer.assign([partition])
+        consumer.seek(partition, lower)
         deadline = time.monotonic() + timeout
-        while consumer.position(place) < upper:
-            if any(record.key == key for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ())):
+        while consumer.position(partition) < upper:
+            if any(record.key == key for record in consumer.poll(timeout_ms=_POLL_MS).get(partition, ())):
                 return True
             if time.monotonic() > deadline:
-                return True  # whoever waits for it says what it waited for
+                return True  # the caller then waits, and reports a timeout
     return False
 
 
 def _last(
     consumer: KafkaConsumer,
-    place: TopicPartition,
+    partition: TopicPartition,
     key: bytes,
     bounds: tuple[int, int],
-    patience: float,
-    hidden: Callable[[int, int], bool],
+    hidden_timeout: float,
+    has_hidden: Callable[[int, int], bool],
 ) -> Any | None:
-    """The last record with that key between two offsets; `hidden` tells whether it may be worth waiting for between two others."""
+    """The last record with the key between two offsets. `has_hidden` tells whether an uncommitted one lies between two offsets."""
     lower, upper = bounds
-    consumer.seek(place, lower)
-    found, told, looked = None, False, False
-    begun = moved = time.monotonic()
+    consumer.seek(partition, lower)
+    found, logged, checked = None, False, False
+    started = advanced = time.monotonic()
     position = lower
     while position < upper:
-        for record in consumer.poll(timeout_ms=_POLL_MS).get(place, ()):
+        for record in consumer.poll(timeout_ms=_POLL_MS).get(partition, ()):
             if record.key == key and record.offset < upper:
                 found = record
-        now, before, position = time.monotonic(), position, consumer.position(place)
+        now, before, position = time.monotonic(), position, consumer.position(partition)
         if position > before:
-            moved, looked = now, False
-        elif now - moved > _LOOK_AFTER and not looked:
-            looked = True
-            if not hidden(position, upper):
+            advanced, checked = now, False
+        elif now - advanced > _CHECK_HIDDEN_AFTER and not checked:
+            checked = True
+            if not has_hidden(position, upper):
                 return found
-        elif now - moved > patience:
+        elif now - advanced > hidden_timeout:
             raise SinkError(
-                f"the end of topic {place.topic} cannot be read: for {now - moved:.0f} seconds nothing has come after offset {position}",
-                hint="Another table's transaction may be open: see `kafka-transactions.sh find-hanging`",
+                f"the end of topic {partition.topic} cannot be read: no record after offset {position} for {now - advanced:.0f} seconds",
+                hint="Another table's transaction may be open: run `kafka-transactions.sh find-hanging`",
                 retriable=True,
             )
-        elif now - begun > _SAY_AFTER and not told:
+        elif now - started > _LOG_AFTER and not logged:
             log.info(
-                "waiting for transactions of other tables to end: they hide the newest positions in %s", place.topic
+                "waiting for transactions of other tables to end: they hide the newest positions in %s", partition.topic
             )
-            told = True
+            logged = True
     return found
 
 
@@ -222,29 +227,29 @@ def _read(record: Any) -> Progress | None:
     except (ValueError, RecursionError) as error:
         where = f"partition {record.partition}, offset {record.offset}"
         raise SinkError(
-            f"the record at topic {record.topic}, {where}, is no position: {error}",
-            hint="Who else writes there? `cdfd progress set` writes a new one",
+            f"the record in topic {record.topic}, {where}, has no valid position: {error}",
+            hint="Check for other programs that write to this topic. `cdfd progress set` writes a new position",
         ) from error
 
 
 def _fields(document: Mapping[str, Any], name: str) -> Mapping[str, str | int]:
     found = document.get(name, {})
     if not isinstance(found, dict) or not all(type(value) in (str, int) for value in found.values()):
-        raise _NotOurs(f"{name} is not what it should be")
+        raise _InvalidRecord(f"{name} has the wrong type")
     return found
 
 
 def _text(document: Mapping[str, Any], name: str) -> str:
     value = document.get(name)
     if not isinstance(value, str):
-        raise _NotOurs(f"{name} is {value!r}")
+        raise _InvalidRecord(f"{name} is {value!r}")
     return value
 
 
 def _number(document: Mapping[str, Any], name: str) -> int:
     value = document.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise _NotOurs(f"{name} is {value!r}")
+        raise _InvalidRecord(f"{name} is {value!r}")
     return value
 
 

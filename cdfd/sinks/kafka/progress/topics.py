@@ -1,12 +1,12 @@
-"""Topics: those that we need are created where they are missing, and looked at where they are there. They are never altered.
+"""Topics of a pipeline: creates the missing ones and checks the existing ones. It never alters a topic.
 
 All methods block, each for a limited time.
 
-Positions are in a topic per pipeline, `_cdfd_progress.<pipeline>`, of one partition. A reader of committed records sees a partition up to
-the first transaction that is open; on a partition shared with other pipelines, any of them that hangs would hide our newest position for as
-long as its transaction may take. A share of a common topic's partitions, by a hash, is no way out: two of ten pipelines on fifty
-partitions meet more often than not, and a change of the number of partitions would lose all positions. A topic of its own can also be
-given its own access rights, and goes away with its pipeline.
+Each pipeline has a topic for positions, `_cdfd_progress.<pipeline>`, with one partition. A reader of committed records cannot see beyond the
+first open transaction of a partition. If pipelines shared a partition, one that hangs would hide the positions of the others until its
+transaction times out. Hashing pipelines to the partitions of a common topic does not help: of ten pipelines on fifty partitions, two probably
+share one, and adding partitions would lose all positions. A topic per pipeline can also have its own access rights, and can be deleted with
+its pipeline.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ _PROGRESS_CONFIG = {
     "cleanup.policy": "compact",
     "retention.ms": "-1",
     "retention.bytes": "-1",
-    # A start reads all that is not compacted yet, and the newest segment never is. By default it has a gigabyte, or a week. These are the
-    # smallest that managed clusters allow.
+    # A start reads everything that is not compacted, which includes the newest segment. Its default is a gigabyte or a week. These are the
+    # smallest values that managed clusters allow.
     "segment.bytes": str(50 << 20),
     "segment.ms": str(4 * 3_600_000),
-    # How long the marks of transactions stay, which are more than half of the topic. They are of use to those who read at that time.
+    # How long markers of transactions stay, which are more than half of the topic. Only current readers need them.
     "delete.retention.ms": str(600_000),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic that we need.
+    """A topic that the sink needs.
 
     Attributes:
         name: of the topic.
-        partitions: how many it is created with.
-        replication_factor: what it is created with.
-        config: what it is created with.
-        keyed: whether all records that we write have keys.
-        lasting: whether the newest record of each key must stay for ever; then it is also read.
+        partitions: number of partitions, if it is created.
+        replication_factor: replication factor, if it is created.
+        config: settings, if it is created.
+        keyed: whether all of our records have keys.
+        retained: whether the topic must keep the newest record of each key forever. Such a topic is also read.
     """
 
     name: str
@@ -66,18 +66,18 @@ class Topic:
     replication_factor: int
     config: Mapping[str, str] = field(default_factory=dict)
     keyed: bool = True
-    lasting: bool = False
+    retained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A topic that is there.
+class ExistingTopic:
+    """An existing topic.
 
     Attributes:
         name: of the topic.
-        partitions: how many it has.
-        config: all its settings; none where we may not see them.
-        operations: what we may do, by Kafka's names (`WRITE`, `READ`, ...); none where the broker does not tell.
+        partitions: number of partitions.
+        config: all settings; empty if the user may not read them.
+        operations: the allowed operations, by Kafka's names (`WRITE`, `READ`, ...); empty if the broker does not report them.
     """
 
     name: str
@@ -87,13 +87,13 @@ class Found:
 
     @property
     def compacted(self) -> bool | None:
-        """Whether records with keys that have a newer record go away; None where we may not see it."""
+        """Whether the topic is compacted; None if the user may not read its settings."""
         policy = self.config.get("cleanup.policy")
         return None if policy is None else "compact" in policy.split(",")
 
     @property
-    def lasting(self) -> bool | None:
-        """Whether the newest record of each key stays for ever; None where we may not see it."""
+    def retained(self) -> bool | None:
+        """Whether the topic keeps the newest record of each key forever; None if the user may not read its settings."""
         if self.compacted is None:
             return None
         deletes = "delete" in self.config["cleanup.policy"].split(",")
@@ -102,52 +102,52 @@ class Found:
 
     @property
     def max_message_bytes(self) -> int | None:
-        """What one record batch may have, compressed; None where we may not see it."""
+        """Size limit of a compressed record batch in bytes; None if the user may not read the settings."""
         size = self.config.get("max.message.bytes")
         return None if size is None else int(size)
 
 
 def progress_topic(pipeline: str, topics: Topics) -> Topic:
-    """Where the positions of a pipeline's tables are, all in `PROGRESS_PARTITION`."""
-    return Topic(PROGRESS_PREFIX + pipeline, 1, topics.replication_factor, _PROGRESS_CONFIG, lasting=True)
+    """The topic with the positions of a pipeline's tables, all in `PROGRESS_PARTITION`."""
+    return Topic(PROGRESS_PREFIX + pipeline, 1, topics.replication_factor, _PROGRESS_CONFIG, retained=True)
 
 
 def data_topic(name: str, topics: Topics, *, keyed: bool) -> Topic:
-    """Where a table's change rows go, with or without keys."""
+    """The topic of a table's change rows, with or without keys."""
     return Topic(name, topics.partitions, topics.replication_factor, dict(topics.config), keyed)
 
 
 def side_topic(name: str, topics: Topics) -> Topic:
-    """Where what goes with the rows goes: schema changes, transactions, what cannot be delivered. One partition: all of it in order."""
+    """A topic for schema changes, versions or oversized records. It has one partition, to keep their order."""
     config = {key: value for key, value in topics.config.items() if key != "cleanup.policy"}
     return Topic(name, 1, topics.replication_factor, config, keyed=False)
 
 
-def tombstones(setting: Literal["auto", "always", "never"], found: Found) -> bool:
-    """Whether a delete is followed by a record without value; `auto`: on compacted topics.
+def tombstones(setting: Literal["auto", "always", "never"], found: ExistingTopic) -> bool:
+    """Whether a record without value follows a delete; `auto`: on compacted topics.
 
     Raises:
-        SinkError: it depends on the topic, whose settings we may not see.
+        SinkError: it depends on the topic's settings, which the user may not read.
     """
     if setting != "auto":
         return setting == "always"
     if found.compacted is None:
         raise SinkError(
-            f"whether topic {found.name} is compacted cannot be seen",
+            f"cannot read whether topic {found.name} is compacted",
             hint="Give the user DescribeConfigs on it, or set sink.tombstones to always or never",
         )
     return found.compacted
 
 
 class TopicAdmin:
-    """Looks at topics and creates them.
+    """Describes topics and creates them.
 
     Args:
         arguments: of `connection.arguments`.
-        timeout: seconds to connect in, and seconds for each request.
+        timeout: seconds for the connection, and for each request.
 
     Raises:
-        SinkError: there is no broker, or it does not let us in.
+        SinkError: the cluster cannot be reached, or refuses access.
     """
 
     def __init__(self, arguments: Mapping[str, Any], *, timeout: float = 20.0) -> None:
@@ -158,7 +158,7 @@ class TopicAdmin:
             )
 
     def close(self) -> None:
-        """Let go of connections and threads."""
+        """Release connections and threads."""
         self._client.close()
 
     def __enter__(self) -> Self:
@@ -169,39 +169,39 @@ class TopicAdmin:
     ) -> None:
         self.close()
 
-    def find(self, names: Iterable[str]) -> dict[str, Found]:
-        """Those of the topics that are there.
+    def find(self, names: Iterable[str]) -> dict[str, ExistingTopic]:
+        """The existing topics among `names`.
 
         Raises:
-            SinkError: the broker does not tell; a partition has no leader.
+            SinkError: the broker refuses the request, or a partition has no leader.
         """
         names = sorted(set(names))
-        with _translated("look at topics"):
+        with _translated("describe topics"):
             described = {topic["name"]: topic for topic in self._client.describe_topics(names)}
-        present = [name for name in names if _is_there(name, described[name])]
+        present = [name for name in names if _exists(name, described[name])]
         configs = self._configs(present)
         return {name: _found(name, described[name], configs.get(name, {})) for name in present}
 
-    def ensure(self, topics: Sequence[Topic]) -> dict[str, Found]:
-        """All the topics, those created that were missing.
+    def ensure(self, topics: Sequence[Topic]) -> dict[str, ExistingTopic]:
+        """All the topics, after creating the missing ones.
 
         Raises:
-            SinkError: one is not as we need it, or cannot be created.
+            SinkError: a topic is unsuitable, or cannot be created.
         """
         found = self.find(topic.name for topic in topics)
         absent = [topic for topic in topics if topic.name not in found]
         if absent:
             self._create(absent, only_validate=False)
-            found |= self._await([topic.name for topic in absent])
+            found |= self._wait_for([topic.name for topic in absent])
         for topic in topics:
             _verify(topic, found[topic.name])
         return found
 
-    def check(self, topics: Sequence[Topic]) -> dict[str, Found]:
-        """Like `ensure`, without creating any: those that are there. For the others the broker is asked whether it would create them.
+    def check(self, topics: Sequence[Topic]) -> dict[str, ExistingTopic]:
+        """The existing topics, without creating any. Asks the broker whether it would create the others.
 
         Raises:
-            SinkError: one is not as we need it, or could not be created.
+            SinkError: a topic is unsuitable, or could not be created.
         """
         found = self.find(topic.name for topic in topics)
         for topic in topics:
@@ -215,42 +215,42 @@ class TopicAdmin:
 
         Args:
             topic: an existing one.
-            partition: of it.
-            committed: only up to the first transaction that is open.
+            partition: one of its partitions.
+            committed: whether to end at the first open transaction.
         """
-        place = TopicPartition(topic, partition)
+        partition_of = TopicPartition(topic, partition)
         level = "read_committed" if committed else "read_uncommitted"
-        with _translated(f"look at the ends of topic {topic}"):
+        with _translated(f"read the offsets of topic {topic}"):
             first, last = (
-                self._client.list_partition_offsets({place: spec}, level)[place].offset
+                self._client.list_partition_offsets({partition_of: spec}, level)[partition_of].offset
                 for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
             )
         return first, last
 
     def check_transactions(self, transactional_id: str) -> None:
-        """Whether we may use transactions of that id, as far as this can be seen without using them.
+        """Check the right to use a transactional id, as far as possible without a transaction.
 
         Raises:
-            SinkError: we may not.
+            SinkError: the user has no right.
         """
         with _translated(f"use transactional id {transactional_id}"):
             internal = self._client.describe_topics([_TRANSACTIONS])[0]
             if internal["error_code"] == _UNKNOWN_TOPIC:
-                return  # Nobody ever used transactions here, and asking would create the topic.
+                return  # The cluster has never had a transaction, and the request would create this topic.
             try:
                 self._client.describe_transactions([transactional_id])
             except TransactionalIdNotFoundError:
                 return
 
     def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """All settings by topic. Topics whose settings we may not see have none: kafka-python leaves the error out."""
+        """All settings by topic. kafka-python omits topics whose settings the user may not read."""
         if not names:
             return {}
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
-        with _translated("look at settings of topics"):
+        with _translated("read settings of topics"):
             answer = self._client.describe_configs(resources, config_filter="all")
         return {
-            name: {key: told["value"] for key, told in config.items() if told["value"] is not None}
+            name: {key: described["value"] for key, described in config.items() if described["value"] is not None}
             for name, config in answer.get("topic", {}).items()
         }
 
@@ -269,16 +269,18 @@ class TopicAdmin:
             answer = self._client.create_topics(
                 wanted, timeout_ms=self._timeout_ms, validate_only=only_validate, raise_errors=False
             )
-        for told in answer["topics"]:
-            # Another daemon, or another table of this one, may have been faster.
-            if told["error_code"] not in (0, _ALREADY_EXISTS):
-                raise _refused(f"create topic {told['name']}", told["error_code"], told.get("error_message"))
-            if told["error_code"] == 0 and not only_validate:
-                partitions = wanted[told["name"]]["num_partitions"]
-                log.info("topic %s was missing and is created", told["name"], extra={"partitions": partitions})
+        for described in answer["topics"]:
+            # Another daemon or table may have created it at the same time.
+            if described["error_code"] not in (0, _ALREADY_EXISTS):
+                raise _refused(
+                    f"create topic {described['name']}", described["error_code"], described.get("error_message")
+                )
+            if described["error_code"] == 0 and not only_validate:
+                partitions = wanted[described["name"]]["num_partitions"]
+                log.info("topic %s was missing and is created", described["name"], extra={"partitions": partitions})
 
-    def _await(self, names: Sequence[str]) -> dict[str, Found]:
-        """Topics just created, as soon as they can be used."""
+    def _wait_for(self, names: Sequence[str]) -> dict[str, ExistingTopic]:
+        """Wait until new topics can be used."""
         deadline = time.monotonic() + self._timeout_ms / 1000
         pause = 0.01
         while True:
@@ -291,52 +293,52 @@ class TopicAdmin:
                 if len(found) == len(set(names)):
                     return found
                 if time.monotonic() > deadline:
-                    raise SinkError("topics that were created cannot be seen", retriable=True)
+                    raise SinkError("the new topics are not visible yet", retriable=True)
             time.sleep(pause)
             pause = min(2 * pause, 0.2)
 
 
-def _is_there(name: str, told: Mapping[str, Any]) -> bool:
-    """What metadata says of a topic. `SinkError` where it cannot be told, or used."""
-    code = told["error_code"]
+def _exists(name: str, described: Mapping[str, Any]) -> bool:
+    """Whether a topic exists, from its metadata. `SinkError` if it cannot be described or used."""
+    code = described["error_code"]
     if code == _UNKNOWN_TOPIC:
         return False
     if code != 0:
-        raise _refused(f"look at topic {name}", code, None)
-    for partition in told["partitions"]:
+        raise _refused(f"describe topic {name}", code, None)
+    for partition in described["partitions"]:
         if partition["error_code"] == _LEADER_NOT_AVAILABLE or partition["leader_id"] < 0:
             what = f"partition {partition['partition_index']} of topic {name} has no leader"
-            raise SinkError(what, hint="Do all brokers run?", retriable=True)
+            raise SinkError(what, hint="Check that all brokers run", retriable=True)
     return True
 
 
-def _found(name: str, told: Mapping[str, Any], config: Mapping[str, str]) -> Found:
-    operations = told.get("authorized_operations")
-    return Found(name, len(told["partitions"]), config, frozenset(operations or ()))
+def _found(name: str, described: Mapping[str, Any], config: Mapping[str, str]) -> ExistingTopic:
+    operations = described.get("authorized_operations")
+    return ExistingTopic(name, len(described["partitions"]), config, frozenset(operations or ()))
 
 
-def _verify(topic: Topic, found: Found) -> None:
-    """`SinkError` where a topic that is there is not as we need it. What cannot be seen is taken for right."""
-    needed = {"WRITE", "READ"} if topic.lasting else {"WRITE"}
+def _verify(topic: Topic, found: ExistingTopic) -> None:
+    """`SinkError` if an existing topic is unsuitable. Settings that the user may not read count as suitable."""
+    needed = {"WRITE", "READ"} if topic.retained else {"WRITE"}
     lacking = sorted(needed - found.operations) if found.operations else []
     if lacking:
         allowed = " and ".join(name.title() for name in lacking)
         raise SinkError(f"no right to {allowed} topic {found.name}", hint="Give the user of sink.security that right")
-    if topic.lasting and found.lasting is False:
+    if topic.retained and found.retained is False:
         raise SinkError(
             f"topic {found.name} would lose positions: its cleanup.policy is {found.config['cleanup.policy']}",
             hint="Set its cleanup.policy to compact",
         )
     if found.compacted and not topic.keyed:
         raise SinkError(
-            f"topic {found.name} is compacted, and takes only records with keys",
+            f"topic {found.name} is compacted, and accepts only records with keys",
             hint="Give the table a key, or the topic another cleanup.policy",
         )
 
 
 _HINTS = {
-    17: "Kafka takes letters, digits, '.', '_' and '-' in names of topics, and no two that differ only in '.' and '_'",
-    29: "Give the user of sink.security Describe and Write on the topic, and Create where it is missing; or create it beforehand",
+    17: "Topic names have letters, digits, '.', '_' and '-'; two names may not differ only in '.' and '_'",
+    29: "Give the user of sink.security Describe and Write on the topic, and Create if it is missing; or create it beforehand",
     31: "Give the user of sink.security Create on the cluster or on the topic, or create the topic beforehand",
     37: "Check sink.topics.partitions",
     38: "There may be fewer brokers than sink.topics.replication_factor",
@@ -366,5 +368,5 @@ def _translated(doing: str) -> Iterator[None]:
         reason, hint = reason_of(error)
         raise SinkError(f"cannot {doing}: {reason}", hint=hint, retriable=isinstance(error, RetriableError)) from error
     except RuntimeError as error:
-        # No controller was found, twice. It has no error of its own for that.
+        # kafka-python found no controller in two attempts, for which it has no error class.
         raise SinkError(f"cannot {doing}: {error}", retriable=True) from error

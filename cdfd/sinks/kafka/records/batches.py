@@ -1,14 +1,14 @@
 """Kafka's record batches (format 2), built by kernels from Arrow arrays of keys and values.
 
-A batch is a header and its records, one after the other, compressed together. A record is put together from pieces:
+A batch is a header and its records, which are compressed together. A record consists of these pieces:
 
     length | attributes, timestamp delta | offset delta | key length | key | value length | value | headers
     varint   00 00                         varint         varint             varint
 
-All lengths are computed at once. Their texts, keys, values and headers form one pool, and one `take` copies them in order: the data
-buffer of what it returns is the records, ready to be compressed. No record is ever an object.
+All lengths are computed at once. Their texts, keys, values and headers form one pool, and one `take` copies them in order. The data buffer
+of its result contains the records, ready for compression. No record becomes a Python object.
 
-Who sends a batch is written into its header when it is sent (`RecordBatch.stamp`), where the checksum is computed too.
+`RecordBatch.stamp` writes the producer into the header and computes the checksum, when the batch is sent.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _PRODUCER_AT = struct.calcsize(">qiibIhiqq")
 _TRANSACTIONAL = 0x10
 _MAGIC = 2
 _NONE = -1
-_NOBODY = (_NONE, _NONE, _NONE)
+_NO_PRODUCER = (_NONE, _NONE, _NONE)
 
-# The most that a record has besides key, value and headers: its length, attributes, timestamp and offset delta, lengths of key and value.
+# Maximum size of a record's other pieces: length, attributes, timestamp and offset delta, lengths of key and value.
 _RECORD_EXTRA = 5 + 2 + 5 + 5 + 5
-# So few records that kernels do not pay.
+# Up to this number of records, Python objects are faster than kernels.
 _FEW = 100
-# Lengths in the format are of 31 bits.
+# Lengths in the format have 31 bits.
 _LENGTH_LIMIT = (1 << 31) - 1 - 1024
 _EMPTY = pool(b"")
 
 
 Partitions = int | npt.NDArray[np.int32]
-"""Of all records, or of each."""
+"""One partition for all records, or one for each."""
 
 Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]
 """Key, value and headers of a record."""
@@ -61,9 +61,9 @@ class Batching:
     """How records become batches.
 
     Attributes:
-        compression: of the records of a batch.
-        limit: bytes of the largest batch that the topic takes (`max.message.bytes`), header included.
-        target: bytes of records, before compression, after which the next batch begins.
+        compression: codec of the records of a batch.
+        limit: size limit of a batch of the topic in bytes (`max.message.bytes`), including the header.
+        target: bytes of records before compression after which a new batch starts.
     """
 
     compression: Compression = "lz4"
@@ -73,11 +73,11 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """A record that is larger than the topic's limit even alone and compressed. It is in no batch.
+    """A record that exceeds the topic's limit even alone and compressed. It is in no batch.
 
     Attributes:
-        index: which of the records that were given.
-        size: bytes of its batch.
+        index: index of the record.
+        size: bytes of a batch with this record alone.
     """
 
     index: int
@@ -86,10 +86,10 @@ class Oversized:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordBatch:
-    """A batch as it goes over the wire.
+    """A batch in its wire format.
 
     Attributes:
-        data: all bytes; not to be sent before `stamp`.
+        data: all bytes; call `stamp` before you send them.
         count: number of records.
     """
 
@@ -97,7 +97,7 @@ class RecordBatch:
     count: int
 
     def stamp(self, producer_id: int, epoch: int, sequence: int, *, transactional: bool) -> None:
-        """Write down who sends it, and compute the checksum. May be repeated."""
+        """Write the producer into the header and compute the checksum. May be repeated."""
         (attributes,) = struct.unpack_from(">h", self.data, _ATTRIBUTES_AT)
         attributes = attributes & ~_TRANSACTIONAL | (_TRANSACTIONAL if transactional else 0)
         struct.pack_into(">h", self.data, _ATTRIBUTES_AT, attributes)
@@ -107,12 +107,12 @@ class RecordBatch:
 
 
 def each(partitions: Partitions) -> Iterable[int]:
-    """The partition of each record; without end where it is the same for all."""
+    """The partition of each record; infinite if all have the same one."""
     return repeat(partitions) if isinstance(partitions, int) else partitions.tolist()
 
 
 def rows(records: Records) -> Iterator[Row]:
-    """Key, value and headers of each record as objects, for clients that take nothing else."""
+    """Key, value and headers of each record as objects, for clients that need objects."""
     keys = repeat(None) if records.keys is None else records.keys.to_pylist()
     columns = [(name, column.to_pylist()) for name, column in records.header_columns]
     for number, (key, value) in enumerate(zip(keys, records.values.to_pylist(), strict=False)):
@@ -123,87 +123,87 @@ def rows(records: Records) -> Iterator[Row]:
 def record_batches(
     records: Records, partitions: Partitions, timestamp: int, batching: Batching
 ) -> Iterator[tuple[int, RecordBatch | Oversized]]:
-    """The records as batches within the limit, each with its partition; what fits into none is told in its place.
+    """Batches within the limit, each with its partition. An `Oversized` takes the place of a batch that exceeds the limit.
 
-    Records of a partition keep their order. They are not put together for it: all partitions' are made in one go, in the order of the
-    partitions, which is faster than to do it for each of them.
+    Records of a partition keep their order. One pass builds the batches of all partitions, in the order of the partitions, which is faster
+    than one pass for each partition.
 
-    Compression never makes a batch larger: where it would, the batch is sent without. So records that are within the limit before it are
-    within the limit after it. A record that is not is tried alone.
+    Compression never makes a batch larger, because a batch that would grow is sent uncompressed. So records within the limit before
+    compression are within it afterwards. A record beyond the limit is tried alone.
 
     Args:
         records: of any partitions.
-        partitions: of all records, or of each.
-        timestamp: of all of them, milliseconds since 1970.
+        partitions: one partition for all records, or one for each.
+        timestamp: of all records, in milliseconds since 1970.
         batching: compression and limits.
     """
     if len(records) <= _FEW:
-        yield from _few(records, partitions, timestamp, batching)
+        yield from _batches_of_few(records, partitions, timestamp, batching)
         return
-    order, ends = _ordered(partitions, len(records))
-    cuts = _cuts(_most(records)[order], ends, min(batching.target, batching.limit - _HEADER.size))
-    counts = np.diff(cuts)
-    deltas = np.arange(len(order)) - np.repeat(cuts[:-1], counts)
+    order, ends = _by_partition(partitions, len(records))
+    boundaries = _boundaries(_max_sizes(records)[order], ends, min(batching.target, batching.limit - _HEADER.size))
+    counts = np.diff(boundaries)
+    deltas = np.arange(len(order)) - np.repeat(boundaries[:-1], counts)
     texts, index = _pieces(records, order, deltas)
-    for start, count in zip(cuts[:-1], counts.tolist(), strict=True):
+    for start, count in zip(boundaries[:-1], counts.tolist(), strict=True):
         first = int(order[start])
         partition = partitions if isinstance(partitions, int) else int(partitions[first])
-        # A batch at a time stays in the processor's cache until it is compressed.
+        # One batch at a time stays in the processor's cache until it is compressed.
         section = texts.take(pa.array(index[start : start + count].reshape(-1))).buffers()[2]
         yield partition, _batch(memoryview(section), first, count, timestamp, batching)
 
 
-def _ordered(partitions: Partitions, rows: int) -> tuple[Integers, Integers]:
-    """Records in the order of their partitions, and where the records of each end in it."""
+def _by_partition(partitions: Partitions, rows: int) -> tuple[Integers, Integers]:
+    """The order of records by partition, and the end of each partition's records in it."""
     if isinstance(partitions, int):
         return np.arange(rows), np.array([rows])
     counts = np.bincount(partitions)
-    # Of 16 bits the sort is by digits, and several times faster.
+    # NumPy sorts 16-bit integers by radix, which is several times faster.
     narrow = partitions.astype(np.uint16) if len(counts) <= 1 << 16 else partitions
     return np.argsort(narrow, kind="stable"), np.cumsum(counts[counts > 0])
 
 
-def _most(records: Records) -> Integers:
-    """How many bytes each record takes at most."""
-    most = np.full(len(records), _RECORD_EXTRA + len(_headers(records.headers)) + 5, np.int64)
+def _max_sizes(records: Records) -> Integers:
+    """The maximum size of each record in bytes."""
+    max_sizes = np.full(len(records), _RECORD_EXTRA + len(_headers(records.headers)) + 5, np.int64)
     for array in (records.keys, records.values):
         if array is not None:
-            most += np.diff(parts(pool_of(array))[0])
+            max_sizes += np.diff(parts(pool_of(array))[0])
     for name, column in records.header_columns:
-        most += np.diff(parts(pool_of(column))[0]) + len(_header_name(name)) + 5
-    return most
+        max_sizes += np.diff(parts(pool_of(column))[0]) + len(_header_name(name)) + 5
+    return max_sizes
 
 
-def _cuts(most: Integers, ends: Integers, room: int) -> list[int]:
-    """Where batches begin, and where the last one ends: as many records each as there is room for, at least one, of one partition.
+def _boundaries(max_sizes: Integers, ends: Integers, limit_bytes: int) -> list[int]:
+    """The start of each batch, and the end of the last one. A batch has records of one partition, at least one, within the limit.
 
     Args:
-        most: how many bytes each record takes at most.
-        ends: of partitions.
-        room: bytes.
+        max_sizes: the maximum size of each record in bytes.
+        ends: the end of each partition's records.
+        limit_bytes: the limit of a batch.
     """
-    bounds = np.concatenate(([0], np.cumsum(most)))
-    cuts = [0]
+    bounds = np.concatenate(([0], np.cumsum(max_sizes)))
+    boundaries = [0]
     for end in ends.tolist():
-        while cuts[-1] < end:
-            fitting = int(np.searchsorted(bounds, bounds[cuts[-1]] + room, "right")) - 1
-            cuts.append(min(max(fitting, cuts[-1] + 1), end))
-    return cuts
+        while boundaries[-1] < end:
+            fitting = int(np.searchsorted(bounds, bounds[boundaries[-1]] + limit_bytes, "right")) - 1
+            boundaries.append(min(max(fitting, boundaries[-1] + 1), end))
+    return boundaries
 
 
-def _few(
+def _batches_of_few(
     records: Records, partitions: Partitions, timestamp: int, batching: Batching
 ) -> Iterator[tuple[int, RecordBatch | Oversized]]:
-    """The same for a handful of records, which are put together sooner than all the kernels are called."""
-    homes: dict[int, list[tuple[int, Row]]] = {}
+    """`record_batches` for few records, for which Python objects are faster than kernels."""
+    by_partition: dict[int, list[tuple[int, Row]]] = {}
     for number, (partition, row) in enumerate(zip(each(partitions), rows(records), strict=False)):
-        homes.setdefault(partition, []).append((number, row))
-    room = min(batching.target, batching.limit - _HEADER.size)
-    for partition in sorted(homes):
+        by_partition.setdefault(partition, []).append((number, row))
+    limit_bytes = min(batching.target, batching.limit - _HEADER.size)
+    for partition in sorted(by_partition):
         section, count, first = bytearray(), 0, 0
-        for number, row in homes[partition]:
+        for number, row in by_partition[partition]:
             record = _record(*row, count)
-            if section and len(section) + len(record) > room:
+            if section and len(section) + len(record) > limit_bytes:
                 yield partition, _batch(memoryview(section), first, count, timestamp, batching)
                 section, count, record = bytearray(), 0, _record(*row, 0)
             if not count:
@@ -223,7 +223,7 @@ def _field(text: bytes | None) -> bytes:
 
 
 def _batch(section: memoryview, first: int, count: int, timestamp: int, batching: Batching) -> RecordBatch | Oversized:
-    """A batch of these records, of which the first is number `first`; or that it, all alone, is too large."""
+    """A batch of records, of which the first one has index `first`; `Oversized` if it exceeds the limit."""
     if len(section) > _LENGTH_LIMIT:
         return Oversized(first, len(section))
     compression, packed = batching.compression, memoryview(compress(batching.compression, section))
@@ -233,15 +233,25 @@ def _batch(section: memoryview, first: int, count: int, timestamp: int, batching
     if size > batching.limit:
         return Oversized(first, size)
     header = _HEADER.pack(
-        0, size - _LENGTH_FROM, _NONE, _MAGIC, 0, CODES[compression], count - 1, timestamp, timestamp, *_NOBODY, count
+        0,
+        size - _LENGTH_FROM,
+        _NONE,
+        _MAGIC,
+        0,
+        CODES[compression],
+        count - 1,
+        timestamp,
+        timestamp,
+        *_NO_PRODUCER,
+        count,
     )
     return RecordBatch(bytearray().join((header, packed)), count)
 
 
 def _pieces(records: Records, rows: Integers, deltas: Integers) -> tuple[pa.Array, npt.NDArray[np.int32]]:
-    """The records, in the order of `rows`, as texts and which of these each is put together from."""
+    """The pieces of the records in the order of `rows`: a pool of texts, and for each record the indices of its pieces."""
     pieces = _Pieces(rows)
-    pieces.add(pool(b""), 0)  # stands for the length, which is known when all the rest is
+    pieces.add(pool(b""), 0)  # placeholder of the length, which is computed from the other pieces
     pieces.number(deltas, before=b"\x00\x00")
     pieces.field(records.keys)
     pieces.field(records.values)
@@ -253,9 +263,9 @@ def _pieces(records: Records, rows: Integers, deltas: Integers) -> tuple[pa.Arra
 
 
 def _add_headers(pieces: _Pieces, records: Records, rows: Integers) -> None:
-    """Headers where some records have more than others."""
+    """Add headers, if records differ in their headers."""
     counts = np.full(len(rows), len(records.headers), np.int64)
-    absent = [_nulls(column, rows) for _, column in records.header_columns]
+    absent = [_nulls_at(column, rows) for _, column in records.header_columns]
     for missing in absent:
         counts += 1 if missing is None else ~missing
     pieces.number(counts)
@@ -266,7 +276,7 @@ def _add_headers(pieces: _Pieces, records: Records, rows: Integers) -> None:
 
 
 def _headers(headers: Sequence[tuple[str, bytes]], *, counted: bool = True) -> bytes:
-    """Headers that all records have."""
+    """The encoded headers that all records share."""
     count = varints.varint(len(headers)) if counted else b""
     return count + b"".join(_header_name(name) + varints.varint(len(value)) + value for name, value in headers)
 
@@ -276,18 +286,18 @@ def _header_name(name: str) -> bytes:
     return varints.varint(len(encoded)) + encoded
 
 
-def _nulls(array: pa.Array, rows: Integers) -> Booleans | None:
+def _nulls_at(array: pa.Array, rows: Integers) -> Booleans | None:
     nulls = nulls_of(array)
     return None if nulls is None else nulls[rows]
 
 
 class _Pieces:
-    """What records are put together from, in order; each with its size in every record.
+    """Collects the pieces of records in order, with the size of each piece in every record.
 
     Piece 0 is the length of the others.
 
     Args:
-        rows: which records, and in which order.
+        rows: the indices of the records, in order.
     """
 
     def __init__(self, rows: Integers) -> None:
@@ -298,7 +308,7 @@ class _Pieces:
         self._base = 1
 
     def add(self, texts: pa.Array, index: Index, absent: Booleans | None = None) -> None:
-        """The text at `index` in each record, or nothing where `absent` says so."""
+        """Add the text at `index` to each record, except for records that are `absent`."""
         lengths = np.diff(parts(texts)[0])
         size = lengths[index]
         placed = index + self._base
@@ -310,23 +320,23 @@ class _Pieces:
         self._base += len(texts)
 
     def number(self, values: Integers, before: bytes = b"", absent: Booleans | None = None) -> None:
-        """A varint in each record. Where only few different ones are possible, each is made once."""
+        """Add a varint to each record. If only few values are possible, each one is encoded once."""
         found = dense(values)
         different, index = found if found is not None else (values, np.arange(len(values)))
         self.add(varints.texts(different, before), index, absent)
 
     def field(self, array: pa.Array | None, absent: Booleans | None = None) -> None:
-        """Length and bytes in each record: -1 and none for null, nothing at all where `absent` says so."""
+        """Add length and bytes to each record: the length -1 for null, and nothing for records that are `absent`."""
         if array is None:
             self.add(pool(varints.varint(_NONE)), 0)
             return
-        texts, nulls = pool_of(array), _nulls(array, self._rows)
+        texts, nulls = pool_of(array), _nulls_at(array, self._rows)
         lengths = np.diff(parts(texts)[0])[self._rows]
         self.number(lengths if nulls is None else np.where(nulls, _NONE, lengths), absent=absent)
         self.add(texts, self._rows, nulls)
 
     def after_length(self) -> tuple[pa.Array, npt.NDArray[np.int32]]:
-        """All texts, and a line per record: the length of all pieces but the first in place of the first, then the others."""
+        """All texts, and a row of indices per record: the total length in place of piece 0, then the other pieces."""
         rows = len(self._rows)
         size = self._size if isinstance(self._size, np.ndarray) else np.full(rows, self._size)
         lengths = _Pieces(self._rows)

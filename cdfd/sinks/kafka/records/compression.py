@@ -1,4 +1,4 @@
-"""Compression of record batches, in the forms that Kafka's brokers and readers take."""
+"""Compression of record batches, in the formats of Kafka's brokers and consumers."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ CODES: dict[Compression, int] = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "z
 
 # The levels of Kafka's own clients.
 _LEVELS: dict[Compression, int] = {"gzip": 6, "zstd": 3}
-# Snappy has no frames of its own; Kafka's readers know those of the Java library: a header, then blocks with their length before them.
+# Snappy has no framing. Kafka's consumers expect that of the Java library: a header, then blocks that start with their length.
 _SNAPPY_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK = 32 * 1024
 
 
 def compress(compression: Compression, data: memoryview) -> bytes | memoryview:
-    """The bytes compressed. Lets other threads run meanwhile."""
+    """The compressed bytes. Releases the GIL."""
     match compression:
         case "none":
             return data
         case "lz4":
-            # Blocks must not refer to each other: Kafka cannot read such frames, and a broker answers UNKNOWN_SERVER_ERROR.
+            # Kafka cannot read frames with linked blocks: a broker returns UNKNOWN_SERVER_ERROR.
             frame: bytes = lz4.frame.compress(data, block_linked=False)
             return frame
         case "snappy":
             return _snappy(data)
         case "gzip" | "zstd":
-            # A codec for each call: it holds state.
+            # A new codec for each call, because it has state.
             packed: bytes = pa.Codec(compression, compression_level=_LEVELS[compression]).compress(data, asbytes=True)
             return packed
 

@@ -1,11 +1,11 @@
 """Kafka's default partitioner for keyed records: murmur2 as the Java client computes it, over a whole array of keys.
 
-Topics that are partitioned like those of Java producers can be joined with them partition by partition.
+Such topics can be joined with those of Java producers partition by partition.
 
     partition = (murmur2(key) & 0x7fffffff) % partitions
 
-The hash takes four bytes of a key at a time. Here a step takes the i-th four bytes of all keys that have them, so there are as many steps
-as the longest key has words, whatever the number of keys.
+The hash processes a key in words of four bytes. Here each step processes the i-th word of all keys. So the number of steps is that of the
+longest key's words, for any number of keys.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def partitions(keys: pa.Array, count: int, *, unkeyed: int = 0) -> npt.NDArray[n
     """The partition of each record.
 
     Args:
-        keys: binary or text of any width. Null: the record has no key.
+        keys: binary or text of any width; null for a record without a key.
         count: number of partitions of the topic, at least 1.
-        unkeyed: where records without a key go. They may go anywhere, so the caller takes another one for each batch: few large
-            batches rather than many small ones, and all partitions filled in the end.
+        unkeyed: partition of records without a key. The caller should pass another one for each batch, which makes few large batches and
+            fills all partitions.
     """
     found = ((hashes(keys) & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
     nulls = nulls_of(keys)
@@ -40,7 +40,7 @@ def partitions(keys: pa.Array, count: int, *, unkeyed: int = 0) -> npt.NDArray[n
 
 
 def hashes(keys: pa.Array) -> _Hashes:
-    """The 32 bits of `Utils.murmur2` of each key; of a null those of whatever lies beneath it."""
+    """The 32 bits of Java's `Utils.murmur2` of each key. The hash of a null is undefined."""
     offsets, data = parts(pool_of(keys))
     starts, lengths = offsets[:-1], np.diff(offsets)
     hashed = np.uint32(_SEED) ^ lengths.astype(np.uint32)
@@ -55,7 +55,7 @@ def hashes(keys: pa.Array) -> _Hashes:
 def _mix_words(hashed: _Hashes, starts: Integers, words: Integers, data: Bytes) -> None:
     if not len(words):
         return
-    # Word i of this view is the four bytes from byte i on: it overlaps its neighbours.
+    # Element i of this view is the word that starts at byte i, so elements overlap.
     overlapping = np.ndarray((max(len(data) - _WORD + 1, 0),), "<u4", data, strides=(1,))
     common = int(words.min())
     for step in range(common):
@@ -75,7 +75,7 @@ def _scrambled(words: _Hashes) -> _Hashes:
 
 
 def _mix_rest(hashed: _Hashes, starts: Integers, lengths: Integers, data: Bytes) -> None:
-    """The one to three bytes after the last whole word."""
+    """Mix the one to three bytes after the last complete word."""
     rest = lengths % _WORD
     ends = starts + lengths
     for place in (2, 1, 0):

@@ -1,4 +1,4 @@
-"""Records that are larger than their topic takes."""
+"""Records that exceed the size limit of their topic."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cdfd.sinks.kafka.records.batches import Oversized
 log = logging.getLogger("cdfd.kafka")
 
 _SHOWN = 200
-# The part of what the topic takes that a key may have: twice it is in the letter, once with all its characters escaped.
+# A key may have this fraction of the limit: the dead-letter record contains it twice, once with its characters escaped.
 _KEY_SHARE = 8
 
 
 class OversizedRecords:
-    """Does what the configuration says with them.
+    """Handles oversized records as configured.
 
     Args:
         destination: of the table.
@@ -35,43 +35,48 @@ class OversizedRecords:
         self.count = 0
 
     def handle(self, producer: Producer, records: Records, oversized: Sequence[Oversized], version: int) -> None:
-        """Leave them out, or tell of them on the topic for it.
+        """Skip the records, or write a record about each of them to the dead-letter topic.
 
         Args:
-            producer: which did not take them.
-            records: what it was given.
-            oversized: those of them that are too large.
-            version: of their rows, or of the newest of them.
+            producer: the producer that refused them.
+            records: the records passed to the producer.
+            oversized: the oversized ones.
+            version: of their rows, or the newest one.
 
         Raises:
-            SinkError: they are not to be left out.
+            SinkError: the configuration says to fail.
         """
-        told = self._destination
+        destination = self._destination
         for item in oversized:
             key = None if records.keys is None else records.keys[item.index].as_py()
-            what = f"a record of {item.size} bytes, with {_shown(key)}, is too large for topic {told.topic}, which takes {self._limit}"
-            if told.oversized == "fail":
+            what = (
+                f"a record of {item.size} bytes, with {_printable(key)}, is too large for topic {destination.topic}, "
+                f"whose limit is {self._limit}"
+            )
+            if destination.oversized == "fail":
                 raise SinkError(
                     what,
-                    table=told.table,
+                    table=destination.table,
                     version=version,
                     hint="Raise max.message.bytes of the topic, or set sink.oversized to dlq or skip",
                 )
-            if told.oversized == "dlq":
-                value = self._letter(key, item, version)
-                send_record(producer, told.dlq_topic, 0, key if len(key or b"") <= self._key_limit else None, value)
-            if not self.count or told.oversized == "skip":
-                where = "left out" if told.oversized == "skip" else f"it is told of on topic {told.dlq_topic}"
-                log.warning("%s: %s", what, where, extra={"table": told.table, "version": version})
+            if destination.oversized == "dlq":
+                value = self._dlq_value(key, item, version)
+                send_record(
+                    producer, destination.dlq_topic, 0, key if len(key or b"") <= self._key_limit else None, value
+                )
+            if not self.count or destination.oversized == "skip":
+                where = "skipped" if destination.oversized == "skip" else f"see topic {destination.dlq_topic}"
+                log.warning("%s: %s", what, where, extra={"table": destination.table, "version": version})
             self.count += 1
 
-    def _letter(self, key: bytes | None, item: Oversized, version: int) -> bytes:
-        told = self._destination
+    def _dlq_value(self, key: bytes | None, item: Oversized, version: int) -> bytes:
+        destination = self._destination
         document: dict[str, Any] = {
             "reason": "the record is larger than the topic takes",
-            "pipeline": told.pipeline,
-            "table": told.table,
-            "topic": told.topic,
+            "pipeline": destination.pipeline,
+            "table": destination.table,
+            "topic": destination.topic,
             "version": version,
             "key": None if key is None else key[: self._key_limit].decode(errors="backslashreplace"),
             "size": item.size,
@@ -80,8 +85,8 @@ class OversizedRecords:
         return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _shown(key: bytes | None) -> str:
-    """A key for people."""
+def _printable(key: bytes | None) -> str:
+    """A key as text of bounded length."""
     if key is None:
         return "no key"
     text = key[: _SHOWN + 1].decode(errors="backslashreplace")

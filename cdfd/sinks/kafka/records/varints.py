@@ -1,4 +1,4 @@
-"""Variable-length integers as Kafka's records have them (Protocol Buffers' zigzag), for whole columns at once.
+"""Variable-length integers of Kafka's records (zigzag, as in Protocol Buffers), for whole columns at once.
 
 0 -> 00    -1 -> 01    1 -> 02    63 -> 7e    64 -> 80 01    8192 -> 80 80 01
 """
@@ -11,19 +11,19 @@ import pyarrow as pa
 
 from cdfd.encoding.pieces import Integers, pool_from_parts
 
-# What 1, 2, 3 and 4 bytes hold.
+# Limits of 1, 2, 3 and 4 bytes.
 _LIMITS = (1 << 7, 1 << 14, 1 << 21, 1 << 28)
 
 _BYTES = [bytes([value]) for value in range(1 << 7)]
 
 
 def sizes(values: Integers) -> Integers:
-    """How many bytes each of the values takes; they are within 32 bits."""
+    """The encoded size of each value in bytes. The values have at most 32 bits."""
     return 1 + np.searchsorted(_LIMITS, _zigzag(values), side="right")
 
 
 def varint(value: int) -> bytes:
-    """One of them."""
+    """One encoded value."""
     unsigned = value << 1 ^ value >> 63
     if unsigned < 0x80:
         return _BYTES[unsigned]
@@ -36,7 +36,7 @@ def varint(value: int) -> bytes:
 
 
 def texts(values: Integers, before: bytes = b"") -> pa.Array:
-    """The values as a pool of texts, each with the same bytes before it."""
+    """The encoded values as a pool of texts, each with the prefix `before`."""
     unsigned = _zigzag(values).astype(np.uint32)
     lengths = sizes(values)
     width, start = int(lengths.max(initial=1)), len(before)

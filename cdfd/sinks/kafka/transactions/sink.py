@@ -21,7 +21,7 @@ from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer,
 from cdfd.sinks.kafka.progress import records as progress_records
 from cdfd.sinks.kafka.progress.positions import progress_end
 from cdfd.sinks.kafka.progress.records import Progress
-from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, Found, TopicAdmin, tombstones
+from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, TopicAdmin, tombstones
 from cdfd.sinks.kafka.records.batches import Batching
 from cdfd.sinks.kafka.transactions.accumulator import CHUNK_BYTES
 from cdfd.sinks.kafka.transactions.delivery import DeliveryContext, KafkaDelivery
@@ -217,7 +217,7 @@ def _warn_of_lost_topic(destination: Destination, position: Position) -> None:
     )
 
 
-def _facts(destination: Destination, found: Found) -> TopicFacts:
+def _facts(destination: Destination, found: ExistingTopic) -> TopicFacts:
     limit = found.max_message_bytes or Batching().limit
     return TopicFacts(found.partitions, destination.keyed and tombstones(destination.tombstones, found), limit)
 
