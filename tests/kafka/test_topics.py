@@ -119,7 +119,7 @@ class TestMissing:
         assert topics.find([missing.name]) == {}
 
 
-class TestFound:
+class TestExistingTopic:
     def test_other_numbers_are_no_fault(self, topics: TopicAdmin, topic: str, create: Callable[..., str]) -> None:
         create(topic, partitions=2)
         wanted = [data_topic(topic, Topics(partitions=7, config={"retention.ms": "1000000"}), keyed=True)]
@@ -220,7 +220,7 @@ class TestTrouble:
             own.kill()
             for _ in range(2):
                 error = error_of(lambda: admin.ensure([Topic(name, 1, 1)]))
-                assert error.what.startswith("cannot look at topics: ")
+                assert error.what.startswith("cannot describe topics: ")
                 assert error.hint
                 assert error.retriable
 
