@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak simulate oracle lint docs bench kafka spark clean
+.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak simulate oracle lint lock docs bench kafka spark clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
@@ -48,6 +48,10 @@ simulate: $(MARK)  ## SEEDS random lives (10000) of a daemon in virtual time, wi
 
 oracle: $(MARK)  ## CDFD_ORACLE random tables (300), from CDFD_ORACLE_FIRST (0) on, written by delta-spark: its change feed beside ours (needs Java and Maven)
 	CDFD_ORACLE=$${CDFD_ORACLE:-300} $(BIN)/python -m pytest -v tests/spark/test_oracle.py
+
+lock: $(MARK)  ## Pin what the image installs (docker/requirements) after dependencies changed; UPGRADE=1 for the newest of everything
+	$(BIN)/python -m pip install --quiet 'uv==0.13.9'
+	$(BIN)/python docker/lock.py $(if $(UPGRADE),--upgrade)
 
 docs: $(MARK)  ## Rewrite the outputs that pages show from what the commands print (needs Java and Maven)
 	CDFD_DOCS=update $(BIN)/python -m pytest -q tests/docs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from copy import copy
 from enum import StrEnum
@@ -169,10 +170,7 @@ def _main(
 @app.command()
 def demo(
     where: Annotated[
-        str | None,
-        typer.Argument(
-            help="Where to leave the table: a folder, or s3://bucket/prefix; a temporary folder if not given."
-        ),
+        str | None, typer.Argument(help="Where to leave the table: a folder, s3://bucket/prefix. Default: temporary.")
     ] = None,
     kafka: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Deliver to this Kafka cluster; a folder if not given.")
@@ -381,6 +379,9 @@ def _unexpected(kind: type[BaseException], error: BaseException, traceback: Trac
 def main() -> None:
     """Entry point: runs a command, and turns what goes wrong into a line on stderr and an exit code."""
     sys.excepthook = _unexpected
+    if os.getpid() == 1:
+        # The kernel drops signals that process 1 does not handle. A container must stop, also before a command handles SIGTERM itself.
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal's encoding does not have
     try:

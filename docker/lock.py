@@ -1,0 +1,52 @@
+"""Writes `docker/requirements/*.txt`: what the image installs, pinned, with the hashes of all files. `make lock` runs it.
+
+There is one file without extras, `base.txt`, and one for each extra of `pyproject.toml` except `dev`. Each is complete. `base.txt` constrains
+the others, so that several of them can be installed together. An `EXTRA.in` beside them names packages that the image needs besides.
+`build.txt` has what builds wheels. Pins stay as they are while they satisfy `pyproject.toml`; with `--upgrade`, they move to the newest.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDER = Path("docker/requirements")
+DEVELOPMENT = {"dev"}
+
+
+def extras() -> list[str]:
+    """The extras that an image may have."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return sorted(set(project["optional-dependencies"]) - DEVELOPMENT)
+
+
+def main() -> None:
+    """Resolve every file."""
+    upgrade = [option for option in sys.argv[1:] if option == "--upgrade"]
+    _resolve("build", [str(FOLDER / "build.in")], upgrade)
+    _resolve("base", ["pyproject.toml"], upgrade)
+    for extra in extras():
+        more = FOLDER / f"{extra}.in"
+        sources = ["pyproject.toml", *([str(more)] if (ROOT / more).exists() else [])]
+        _resolve(extra, [*sources, "--extra", extra, "--constraints", str(FOLDER / "base.txt")], upgrade)
+
+
+def _resolve(name: str, sources: list[str], options: list[str]) -> None:
+    output = str(FOLDER / f"{name}.txt")
+    command = [sys.executable, "-m", "uv", "pip", "compile", *sources, *options, "--output-file", output]
+    subprocess.run(
+        [*command, "--quiet", "--universal", "--python-version", "3.11", "--generate-hashes"],
+        cwd=ROOT,
+        # Only what the index has: nobody else has this machine's files.
+        env={key: value for key, value in os.environ.items() if key not in ("PIP_FIND_LINKS", "UV_FIND_LINKS")}
+        | {"UV_CUSTOM_COMPILE_COMMAND": "make lock"},
+        check=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
