@@ -1,4 +1,4 @@
-"""The four columns that a change row has beside the table's own."""
+"""The four change columns that follow the table's columns in a change row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHANGE_ORDINAL: Final = "_change_ordinal"
 _TIMESTAMP = pa.timestamp("ms", "UTC")
 
 CHANGE_TYPES = pa.array(["insert", "update_preimage", "update_postimage", "delete"])
-"""All that a row can be (specification, "Change Data Files"). Every batch has this dictionary, so batches concatenate without recoding."""
+"""All change types (specification, "Change Data Files"). Every batch has this dictionary, so batches concatenate without recoding."""
 
 CHANGE_COLUMNS = (
     pa.field(CHANGE_TYPE, pa.dictionary(pa.int8(), pa.string()), nullable=False),
@@ -44,21 +44,21 @@ _CONSTANTS: Final = tuple(_types(code, _FEW) for code in _CODES.values())
 
 
 def constant_type(change_type: str, count: int) -> pa.DictionaryArray:
-    """The change type of `count` rows that all have the same."""
+    """A column of `count` rows with the same change type."""
     code = _CODES[change_type]
     return _CONSTANTS[code].slice(0, count) if count <= _FEW else _types(code, count)
 
 
 _SPELLINGS = pa.concat_arrays([CHANGE_TYPES, pa.array(["update_pre", "update_post"])])
 _MEANINGS = pa.array([0, 1, 2, 3, 1, 2], pa.int8())
-"""What early writers called the images of an update, and which of `CHANGE_TYPES` each spelling stands for."""
+"""All spellings of change types, including those of early writers, and the position in `CHANGE_TYPES` of each."""
 
 
 def types_as_written(column: pa.Array) -> pa.DictionaryArray:
-    """The `_change_type` column of a change data file, early spellings and all: readers of the table see them too.
+    """The `_change_type` column of a change data file. Early spellings stay, because other readers of the table see them too.
 
     Raises:
-        DataError: a value that is no change type.
+        DataError: a value is not a change type.
     """
     codes = _codes(column)
     early = pc.any(pc.greater_equal(codes, len(CHANGE_TYPES))).as_py()
@@ -66,10 +66,10 @@ def types_as_written(column: pa.Array) -> pa.DictionaryArray:
 
 
 def types_from_file(column: pa.Array) -> pa.DictionaryArray:
-    """A column of change types as ones of `CHANGE_TYPES`.
+    """A column of change types, with early spellings replaced by those of `CHANGE_TYPES`.
 
     Raises:
-        DataError: a value that is no change type.
+        DataError: a value is not a change type.
     """
     return pa.DictionaryArray.from_arrays(pc.take(_MEANINGS, _codes(column)), CHANGE_TYPES)
 
@@ -92,9 +92,9 @@ _NO_TIMESTAMPS = pa.array([], _TIMESTAMP)
 
 
 class VersionColumns:
-    """Completes the batches of one version.
+    """Appends the change columns to the batches of one version.
 
-    What is the same in all its rows is made once, as long as the longest batch so far, and sliced: no copy per batch.
+    Constant columns are created once, with the length of the longest batch so far, and sliced. So there is no copy per batch.
 
     Args:
         version: of the table.
@@ -109,13 +109,13 @@ class VersionColumns:
         self._schema: tuple[pa.Schema, pa.Schema] | None = None
 
     def following(self, version: int, timestamp_ms: int) -> Self:
-        """The same for another version: what is known of the batches' schema stays so."""
+        """The same for another version. It keeps the cached schema of the batches."""
         following = type(self)(version, timestamp_ms)
         following._schema = self._schema
         return following
 
     def complete(self, batch: pa.RecordBatch, first_ordinal: int) -> pa.RecordBatch:
-        """A batch of table columns and `_change_type`, with the other three appended; its first row has that ordinal."""
+        """A batch of table columns and `_change_type`, with the other three appended. The first row has ordinal `first_ordinal`."""
         count = batch.num_rows
         if len(self._versions) < count:
             self._versions = pa.repeat(pa.scalar(self._version, pa.int64()), count)

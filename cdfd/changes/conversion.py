@@ -1,8 +1,8 @@
-"""Arrow arrays of the types that data files have, as arrays of the types that the table says: one rule per table type.
+"""Converts Arrow arrays from the types of data files to the types of the table: one rule per table type.
 
-What is the same type costs nothing. What holds every value of the file is cast (the protocol's type widening, and what
-deployed writers do: INT96 and other units of timestamps, dictionaries, views, unsigned and unannotated numbers), and a
-cast checks every value. For anything else there is no conversion: better no rows than wrong ones.
+Equal types are not converted. A cast is used where the table's type can hold every value of the file's type, and checks every value. This
+covers the protocol's type widening and the types of deployed writers: INT96 and other units of timestamps, dictionaries, views, unsigned and
+unannotated numbers. All other pairs of types are errors, because wrong rows are worse than none.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Convert: TypeAlias = "Callable[[pa.Array[Any]], pa.Array[Any]]"
 _MAX_DECIMAL_BYTES = 16
 
 
-def same(array: pa.Array[Any]) -> pa.Array[Any]:
+def identity(array: pa.Array[Any]) -> pa.Array[Any]:
     """The array itself."""
     return array
 
 
 def conversion(source: Any, kind: Primitive | Decimal) -> Convert | None:
-    """How values of an Arrow type become values of a primitive table type; None if they cannot without guessing.
+    """The function that converts values of an Arrow type to a primitive table type; None if there is no safe conversion.
 
-    The function that is returned raises `pa.ArrowInvalid` for a value that the table's type does not hold.
+    The function raises `pa.ArrowInvalid` for a value that the table's type cannot hold.
     """
     target = arrow_type(kind)
     if source == target:
-        return same
+        return identity
     if pa.types.is_null(source):
         return lambda array: pa.nulls(len(array), target)
     if isinstance(kind, Decimal):
@@ -48,7 +48,7 @@ def _cast_to(target: pa.DataType) -> Convert:
 
 
 def _to_text(source: pa.DataType, target: pa.DataType) -> Convert | None:
-    # Writers of old leave out the annotation that says "text"; the cast verifies that it is UTF-8.
+    # Old writers leave out the annotation for text. The cast verifies that the bytes are UTF-8.
     return _cast_to(target) if _is_text(source) or _is_bytes(source) else None
 
 
@@ -58,7 +58,7 @@ def _to_bytes(source: pa.DataType, target: pa.DataType) -> Convert | None:
 
 
 def _to_whole(source: Any, target: Any) -> Convert | None:
-    """From narrower ones, and from Parquet's INT32 for what Parquet has no physical type of its own for."""
+    """From narrower integers, and from Parquet's INT32, the physical type of all narrower integers."""
     if not pa.types.is_integer(source):
         return None
     readable = source.bit_width <= max(target.bit_width, 32)
@@ -104,13 +104,13 @@ def _floored(array: pa.Array[Any]) -> pa.Array[Any]:
 
 
 _INTEGER_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
-"""Decimal digits of the widest integer of so many bits; Arrow's cast asks for as many."""
+"""Decimal digits of the widest integer of so many bits. Arrow's cast requires as many."""
 
 
 def _to_decimal(source: Any, kind: Decimal) -> Convert | None:
     target = arrow_type(kind)
     if pa.types.is_decimal(source):
-        # The same scale with more digits than the table says is a writer's generosity: the cast checks each value.
+        # Some writers declare more digits than the table has, at the same scale. The cast checks each value.
         room = kind.precision - kind.scale >= source.precision - source.scale
         readable = source.scale == kind.scale or (source.scale < kind.scale and room)
         return _cast_to(target) if readable else None
@@ -122,7 +122,7 @@ def _to_decimal(source: Any, kind: Decimal) -> Convert | None:
 
 
 def _unscaled(array: pa.Array[Any], width: int, scale: int) -> pa.Array[Any]:
-    """Parquet's bytes of a decimal (two's complement, big-endian) that lost their annotation."""
+    """Decimals from Parquet's bytes (two's complement, big-endian) without an annotation."""
     count = len(array)
     data = array.buffers()[1]
     given = np.frombuffer(data if count else b"", np.uint8, count * width, array.offset * width if count else 0)

@@ -1,6 +1,6 @@
-"""What files of one schema have in common: how their columns become the table's, resolved once and not for every file.
+"""Caches how the columns of a file map to those of the table: files with the same schema share one layout.
 
-A table of many small files has thousands that are alike, and resolving takes longer than reading one of them.
+A table of many small files has thousands with the same schema, and resolving it takes longer than reading one of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cdfd.changes.projection import Projection
 from cdfd.delta.schema import TableSchema
 
 KNOWN = 8
-"""Layouts to remember; a table's files of now, its change data files, and those of before the last few changes of its schema."""
+"""Layouts to cache: for current files, change data files, and files from before the last few schema changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class Layout:
     """How the rows of a file are read.
 
     Attributes:
-        projection: which column is which.
-        schema: of what is read: the table's columns, then `_change_type`.
-        views: whether the file's columns are, in part, views, which cannot be filtered (pyarrow 26).
+        projection: maps the file's columns to the table's.
+        schema: of the rows: the table's columns, then `_change_type`.
+        views: whether any column of the file is a view, which cannot be filtered (pyarrow 26).
     """
 
     projection: Projection
@@ -33,7 +33,7 @@ class Layout:
 
     @classmethod
     def plan(cls, schema: TableSchema, physical: pa.Schema) -> Layout:
-        """Of a file whose schema is `physical`, for a table's. Raises what `Projection.plan` does."""
+        """The layout of a file with the schema `physical`, for the table's `schema`. Raises what `Projection.plan` does."""
         return cls(
             Projection.plan(schema, physical),
             pa.schema([*schema.arrow, CHANGE_COLUMNS[0]]),
@@ -41,22 +41,22 @@ class Layout:
         )
 
     def names(self, change_type: str | None) -> list[str]:
-        """Columns of the file to read; the change type is one of them where it is not known."""
+        """Columns of the file to read. They include the change type if it is not known."""
         return [*self.projection.columns, *([CHANGE_TYPE] if change_type is None else [])]
 
 
 class Layouts:
-    """Remembers the layouts that were used last. Used from any thread."""
+    """Caches the most recently created layouts. Thread-safe."""
 
     def __init__(self) -> None:
-        # Replaced as a whole: at worst, two threads plan the same one.
+        # The tuple is replaced as a whole. At worst, two threads plan the same layout.
         self._known: tuple[tuple[TableSchema, pa.Schema, Layout], ...] = ()
 
     def of(self, schema: TableSchema, physical: pa.Schema) -> Layout:
-        """The layout of a file. Files are alike where their schemas are the same with all metadata, in which the ids of columns are.
+        """The layout of a file. Files share one if their schemas are equal, including the metadata, which has the column ids.
 
         Raises:
-            CdfdError: as `Projection.plan` says.
+            CdfdError: see `Projection.plan`.
         """
         for table, known, layout in self._known:
             if physical.equals(known, check_metadata=True) and (table is schema or table == schema):

@@ -1,14 +1,14 @@
-"""One commit -> what to read for its row-level changes. Pure: decides *what*, never *how*.
+"""One commit -> the file scans that give its row-level changes. Pure: a plan says which rows to read, and not how.
 
-Source: specification, "Change Data Files" and "Add CDC File", and what deployed writers do. In order:
+Source: specification, "Change Data Files" and "Add CDC File", and the behaviour of deployed writers. In order:
 
 1. Any `cdc` action: the change data files and nothing else.
 2. Else adds are inserts and removes are deletes, each without the rows that its own deletion vector hides.
-3. The same path in both: only the difference of the vectors, for the data file itself is the same.
+3. The same path in both: only the difference of the vectors, because the data file itself is the same.
 
        removed with {0, 1}, added with {1, 2}:  row 2 is a delete, row 0 (a RESTORE) an insert
-4. `dataChange=false`: nothing; rows were only moved.
-5. A MERGE that says of itself that it changed no row: nothing; what it rewrote is as it was.
+4. `dataChange=false`: nothing, because rows were only moved.
+5. A MERGE whose metrics count no changed row: nothing, because it rewrote rows without changing them.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class FileScan:
 
     Attributes:
         path: as in the log, URI-decoded.
-        change_type: what the rows are; None where the file's `_change_type` column says.
+        change_type: of all rows; None if the file's `_change_type` column has it.
         partition_values: of the file, by physical column name.
-        size: bytes, 0 where the log does not say.
+        size: in bytes; 0 if the log does not say.
         only: the rows to read; None for all.
         without: of those, the rows to leave out; None for none.
-        schema: the schema to read the file in where it is not the plan's: rows that a version deletes while it replaces the schema.
-        images: of a change data file, the half to read (see `cdfd.changes.image_order`); None for both, one after the other; `as_written` for
-            its rows in the order of the file, where nobody asks for theirs.
-        pairs: False where it is known that images of a change data file that look like pairs are none.
+        schema: the schema to read the file in, if it is not the plan's: rows that a version deletes while it replaces the schema.
+        image_phase: of a change data file, the phase to read (see `cdfd.changes.image_order`). None for both phases, one after the other;
+            `as_written` for rows in the order of the file, for consumers that need no order.
+        pairs: False if adjacent images of a change data file are known not to be pairs.
         piece: (number, of how many) of a data file that is read in pieces, by its row groups; None for all of it.
     """
 
@@ -73,7 +73,7 @@ class FileScan:
 
     @property
     def share(self) -> int:
-        """Bytes of the file that count as this scan's; a file that is read in halves or in pieces counts once."""
+        """Bytes of the file that count for this scan. A file that is read in two phases or in pieces counts once in total."""
         if self.piece is not None:
             number, pieces = self.piece
             return self.size * (number + 1) // pieces - self.size * number // pieces
@@ -84,17 +84,17 @@ class FileScan:
 
 @dataclass(frozen=True, slots=True)
 class ChangePlan:
-    """All that a version changes. A value: it pickles, and the same log gives the same plan, so a scan's index is a stable name for it.
+    """All changes of a version. A value: it pickles, and the same log gives the same plan, so the index of a scan identifies it.
 
     Attributes:
         version: of the table.
         timestamp_ms: when it was committed, in ms since the Unix epoch.
         schema: the schema in force at this version.
-        scans: in the order in which their rows are delivered: deletes before inserts, each by path. Change data files by path; where there
-            are several, the early half of each comes before the late half of any.
-        origin: where the rows come from.
-        across: change data files of several partitions, between which an update may have moved rows: all of them tell whether images that
-            look like pairs are some, also where only a part of the version is read.
+        scans: in the order of delivery: deletes before inserts, each by path. Change data files are sorted by path. If there are several, the
+            early phases of all come before the late phases.
+        origin: the source of the rows.
+        cross_partition: change data files of several partitions, between which an update may have moved rows. Together they decide whether
+            adjacent images are pairs, also if only a part of the version is read.
     """
 
     version: int
@@ -113,10 +113,10 @@ class ChangePlan:
 
 
 def needs_snapshot(commit: Commit, previous: Header, changes: Changes = "auto") -> bool:
-    """Whether planning `commit` needs the table's files as of the version before, whose header `previous` is.
+    """Whether planning `commit` needs the table's files as of the version before, whose header is `previous`.
 
-    It does where a file is removed whose partition values the commit does not say. A file that is added again (another deletion vector)
-    says them there, and where removes are no deletes nobody asks for them.
+    It does if the commit removes a file without its partition values. They are not needed if the commit adds the file again (with another
+    deletion vector), because the add has them, nor if the remove changes no data.
     """
     if not previous.metadata.partition_columns or _from_cdc(commit, changes) or _changed_nothing(commit):
         return False
@@ -133,19 +133,19 @@ def plan(
     previous: Header | None = None,
     before: Snapshot | None = None,
 ) -> ChangePlan:
-    """What `commit` changes.
+    """The plan of the changes of `commit`.
 
     Args:
         commit: the version's actions.
         header: protocol and metadata in force *after* the commit.
         timestamp_ms: the version's timestamp; see `commit_timestamp`.
-        changes: `auto` takes change data files where there are any; `cdf` refuses tables that do not record them; `files` ignores them.
-        previous: the header before the commit; rows that a version deletes while it replaces the schema are read in the old one.
-        before: state of the version before; wanted where `needs_snapshot`.
+        changes: `auto` uses change data files where a commit has some; `cdf` refuses tables that do not record them; `files` ignores them.
+        previous: the header before the commit. Rows that a version deletes while it replaces the schema are read in the old schema.
+        before: state of the version before; required if `needs_snapshot`.
 
     Raises:
         UnsupportedError: `cdf` and the table does not record changes, or a schema that cannot be read.
-        LogError: partition values that cannot be known.
+        LogError: partition values of a removed file are unknown.
     """
     if changes == "cdf" and not cdf_enabled(header.metadata):
         raise UnsupportedError(
@@ -160,7 +160,7 @@ def plan(
         origin = "cdc"
     elif not _changed_nothing(commit):
         scans = _many_inserts(commit) or _ordered(_from_files(commit, header, previous or header, before))
-    cross_partition = _across(scans) if origin == "cdc" else ()
+    cross_partition = _cross_partition(scans) if origin == "cdc" else ()
     return ChangePlan(commit.version, timestamp_ms, header.schema, scans, origin if scans else "none", cross_partition)
 
 
@@ -172,18 +172,18 @@ def _from_change_data(commit: Commit) -> Sequence[FileScan]:
     scans = _ordered(FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs)
     if len(scans) < 2:
         return scans
-    # What an update makes of a row, or what replaces it, may be in a file before that of the row as it was.
-    halves: tuple[ImagePhase, ...] = ("early", "late")
-    return tuple(replace(scan, image_phase=half) for half in halves for scan in scans)
+    # The post-image of an update, or the row that replaces a deleted one, may be in an earlier file than the row before the change.
+    phases: tuple[ImagePhase, ...] = ("early", "late")
+    return tuple(replace(scan, image_phase=phase) for phase in phases for scan in scans)
 
 
-def _across(scans: Sequence[FileScan]) -> Sequence[FileScan]:
+def _cross_partition(scans: Sequence[FileScan]) -> Sequence[FileScan]:
     several = any(scan.partition_values != scans[0].partition_values for scan in scans)
     return tuple(scan for scan in scans if scan.image_phase == "early") if several else ()
 
 
 def _many_inserts(commit: Commit) -> LiveScans | None:
-    """The scans of a commit of many files that only adds, None of any other."""
+    """The scans of a commit that only adds, and adds many files; None for other commits."""
     if not isinstance(commit.adds, PackedFiles) or any(remove.data_change for remove in commit.removes):
         return None
     added = commit.adds.changing()
@@ -191,7 +191,7 @@ def _many_inserts(commit: Commit) -> LiveScans | None:
 
 
 def plan_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:
-    """The live rows of a version as inserts, whatever the `dataChange` flags of its files say."""
+    """The live rows of a version as inserts. The `dataChange` flags of its files do not matter."""
     files = snapshot.live()
     return ChangePlan(
         snapshot.version,
@@ -203,7 +203,7 @@ def plan_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:
 
 
 class LiveScans(Sequence[FileScan]):
-    """Files whose rows are all inserts, as of a first snapshot. A scan is made when it is asked for: a million are no million objects."""
+    """Files whose rows are all inserts, as in a first snapshot. Scans are created on access, so a million files are not a million objects."""
 
     __slots__ = ("files",)
 
@@ -226,7 +226,7 @@ class LiveScans(Sequence[FileScan]):
         return map(_insert, self.files)
 
     def rows(self) -> int | None:
-        """Rows of all files together, by the log; None where it does not say that of each of them."""
+        """Rows of all files together, from their statistics; None if any of them has no row count."""
         found = 0
         for batch in self.files.table.to_batches():
             counts = record_counts(batch.column("stats"))
@@ -251,12 +251,12 @@ def _insert(add: Add) -> FileScan:
 def commit_timestamp(commit: Commit, header: Header, modified_ms: int, previous_ms: int | None) -> int:
     """When a version was committed, in ms since the Unix epoch.
 
-    The in-commit timestamp where that feature is enabled, else the log file's modification time, made monotonic: a time not after its
-    predecessor's becomes that plus 1 ms. A time before 1970 or after 9999 becomes the first or the last moment of these years.
-    Never `commitInfo.timestamp`, which is the writer's clock before the commit.
+    This is the in-commit timestamp if that feature is enabled, else the log file's modification time, made monotonic: a time not after its
+    predecessor's becomes that plus 1 ms. A time before 1970 or after 9999 becomes the first or the last moment of these years. It is never
+    `commitInfo.timestamp`, which comes from the writer's clock before the commit.
 
     Raises:
-        LogError: in-commit timestamps are enabled and the commit has none, or one that is no time of this calendar.
+        LogError: in-commit timestamps are enabled and the commit has none, or one outside the calendar.
     """
     if in_commit_timestamps_enabled(header.metadata):
         stated = None if commit.info is None else commit.info.in_commit_timestamp
@@ -269,7 +269,7 @@ def commit_timestamp(commit: Commit, header: Header, modified_ms: int, previous_
 
 
 def file_time(modified_ms: int, earliest_ms: int = 0) -> int:
-    """A file's modification time in ms since the Unix epoch, which anybody can set: none before `earliest_ms` or after the year 9999."""
+    """A file's modification time in ms since the Unix epoch, limited to `earliest_ms` to the year 9999, because any user can set it."""
     return min(max(modified_ms, earliest_ms), LATEST_MS)
 
 
@@ -300,7 +300,7 @@ def _by_path(actions: Iterable[F]) -> dict[str, F]:
 
 
 def _difference(add: Add, remove: Remove) -> Iterator[FileScan]:
-    """The same data file with another deletion vector: rows that it hides now were deleted, rows that it no longer hides are back."""
+    """The same data file with another deletion vector: newly hidden rows were deleted, rows that are no longer hidden were restored."""
     new, old = add.deletion_vector, remove.deletion_vector
     if new is not None:
         yield FileScan(add.path, "delete", add.partition_values, add.size, only=new, without=old)
@@ -332,7 +332,7 @@ def _partition_values(remove: Remove, header: Header, before: Snapshot | None) -
 
 
 def _changed_nothing(commit: Commit) -> bool:
-    """Whether this is a MERGE that counts no row inserted, updated or deleted. A count that is not there is not zero."""
+    """Whether this is a MERGE whose metrics count no row inserted, updated or deleted. A missing count is not zero."""
     if commit.info is None or commit.info.operation != "MERGE":
         return False
     counts = [_count(commit.info.operation_metrics, names) for names in _MERGE_COUNTS]
@@ -348,7 +348,7 @@ _MERGE_COUNTS = (
 
 def _count(metrics: Mapping[str, str], names: Iterable[str]) -> int | None:
     text = next((metrics[name] for name in names if name in metrics), "")
-    # Free text by specification; no count has more digits than a long.
+    # The specification allows any text. No count has more digits than a long.
     return int(text) if re.fullmatch("[0-9]{1,19}", text) else None
 
 
@@ -358,7 +358,7 @@ _ORDER = {None: 0, "delete": 1, "insert": 2}
 def _ordered(scans: Iterable[FileScan]) -> tuple[FileScan, ...]:
     """Deletes, then inserts, each by path; rows of a file stay in the order of the file.
 
-    By path alone, a row that a writer moved to another file while it changed it could be inserted before it is deleted, and whoever keeps
-    the last change of each key would lose it.
+    With an order by path alone, an updated row that moved to another file could be inserted before it is deleted. Consumers that keep the
+    last change of each key would lose it.
     """
     return tuple(sorted(scans, key=lambda scan: (_ORDER[scan.change_type], scan.path)))

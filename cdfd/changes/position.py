@@ -15,11 +15,11 @@ class Position:
     Attributes:
         table_id: `metaData.id`; a table that was deleted and created again has another.
         version: version of the table.
-        part: file scans of that version's plan that are already delivered. Plans are deterministic, so it holds across restarts.
+        part: file scans of that version's plan that are already delivered. Plans are deterministic, so this is valid across restarts.
         phase: `snapshot` while the live rows at `version` are delivered as inserts, `stream` afterwards.
-        ordinal: `_change_ordinal` of the next row of that version, so that it goes on where it was.
-        digest: hash of the log entry of version `basis` (see `cdfd.tail.history`); None where it is not known. It says nothing of where this
-            is, so positions compare without it: it tells the table from a copy of it that went another way.
+        ordinal: `_change_ordinal` of the next row of that version.
+        digest: hash of the log entry of version `basis` (see `cdfd.tail.history`); None if not known. It identifies the table's history, not
+            the place in it, so comparisons ignore it.
     """
 
     table_id: str
@@ -31,17 +31,17 @@ class Position:
 
     @property
     def basis(self) -> int:
-        """The last version that what is delivered depends on; -1 where nothing does."""
+        """The last version that the delivered rows depend on; -1 for none."""
         return self.version if self.part or self.phase == "snapshot" else self.version - 1
 
     def fields(self) -> dict[str, str | int]:
-        """As JSON has it; a digest that is not known is left out."""
+        """The fields for JSON, without an unknown digest."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def after_version(self, digest: str | None = None) -> Position:
-        """Where delivery goes on once all of `version` is delivered; `digest` is that of its log entry."""
+        """The position after all of `version` is delivered; `digest` is the hash of its log entry."""
         return Position(self.table_id, self.version + 1, digest=digest)
 
     def at_part(self, part: int, ordinal: int, digest: str | None = None) -> Position:
-        """The same version from its scan number `part` on, whose first row is number `ordinal`; `digest` is that of its log entry."""
+        """A position within the version: next is scan number `part`, whose first row has `ordinal`. `digest` is the hash of the log entry."""
         return replace(self, part=part, ordinal=ordinal, digest=digest)

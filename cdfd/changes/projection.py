@@ -1,8 +1,7 @@
-"""A data file's batches as batches of the table: which column is which, in which order, of which type.
+"""Projects batches of a data file to batches of the table: finds the columns, orders them and converts their types.
 
-Everything is resolved once per file, from the schemas alone; a batch then costs what its conversions cost, and nothing
-where the file has the table's types. Rules: specification, "Column Mapping", and "Requirements for Writers" on columns
-that files lack.
+Everything is resolved once per file, from the schemas alone. A batch then only costs its conversions, and nothing if the file has the table's
+types. Rules: specification, "Column Mapping", and "Requirements for Writers" on columns that files lack.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.changes import variant
-from cdfd.changes.conversion import Convert, conversion, same
+from cdfd.changes.conversion import Convert, conversion, identity
 from cdfd.delta.arrow_types import arrow_type, is_any_list
 from cdfd.delta.datatypes import ArrayType, DataType, MapType, Primitive, StructField, StructType
 from cdfd.delta.schema import ColumnMappingMode, TableSchema, column_id, physical_name
@@ -25,15 +24,15 @@ Array: TypeAlias = "pa.Array[Any]"
 PartitionScalars: TypeAlias = "Mapping[str, pa.Scalar[Any]]"
 
 FIELD_ID = b"PARQUET:field_id"
-"""Where Arrow keeps the `field_id` of a Parquet column."""
+"""Key of the metadata in which Arrow keeps the `field_id` of a Parquet column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """How batches of one file become batches of the table.
+    """Projects batches of one file to batches of the table.
 
     Attributes:
-        schema: what `apply` gives the columns of.
+        schema: of the columns from `apply`.
         columns: names of the file's top-level columns that are needed, in the file's order; `apply` ignores others.
     """
 
@@ -51,26 +50,26 @@ class Projection:
     ) -> Projection:
         """Find the table's columns in a file.
 
-        A column that the file does not have is null, at any depth. Columns that only the file has are ignored, and so
-        is a partition column in the file: the log's value counts.
+        A column that the file does not have is null, at any depth. Columns that only the file has are ignored. Partition columns in the file
+        are ignored too, because the log has their values.
 
         Args:
             schema: of the table, at the version that the file is read for.
             file_schema: of the file, with Parquet's field ids in the fields' metadata (`pq.ParquetFile.schema_arrow`).
             columns: which of the table's columns, in that order; None for all.
-            variant_to_json: the text of variants, from how they are stored.
+            variant_to_json: converts stored variants to text.
 
         Raises:
-            ConfigError: `columns` names one that is not there.
-            DataError: a column whose values cannot be read as what the table says, a name or an id that fits two
-                columns of the file, or, with mapping by id, a file without any id.
-            LogError: the schema lacks an id, with mapping by id.
+            ConfigError: `columns` names a column that the table does not have.
+            DataError: the values of a column cannot be converted to the table's type, a name or an id fits two columns of the file, or a file
+                has no ids although the table maps columns by id.
+            LogError: a column has no id, and the table maps columns by id.
         """
         wanted = schema if columns is None else schema.select(columns)
         if wanted.mapping is ColumnMappingMode.ID and wanted.data_fields and not _has_ids(file_schema):
             raise DataError(
                 "the file has no field ids, and the table finds its columns by id",
-                hint="it was not written by a Delta writer that knows column mapping; rewrite the file",
+                hint="Its writer does not support column mapping: rewrite the file",
             )
         resolver = _Resolver(wanted.mapping, variant_to_json)
         fields = list(file_schema)
@@ -80,7 +79,7 @@ class Projection:
         for child in wanted.struct:
             position = None if child.name in partitions else index.find(child, (child.name,))
             field = None if position is None else fields[position]
-            convert = same if field is None else resolver.convert(child.type, field.type, (child.name,))
+            convert = identity if field is None else resolver.convert(child.type, field.type, (child.name,))
             sources.append(_Source(child.name, arrow_type(child.type), field, convert))
         needed = {source.field.name for source in sources if source.field is not None}
         return cls(wanted.arrow, tuple(name for name in file_schema.names if name in needed), tuple(sources))
@@ -88,14 +87,14 @@ class Projection:
     def apply(self, batch: pa.RecordBatch, partition_values: PartitionScalars) -> list[Array]:
         """The columns of `schema` for the rows of a batch.
 
-        A column that may not be null but is, in the file, stays so: what was written is passed on.
+        Nulls in a column that must not be null are passed on as they are in the file.
 
         Args:
-            batch: rows of the file that was planned for, with at least `columns`.
-            partition_values: by name of the column; one that is missing is null.
+            batch: rows of the file, with at least `columns`.
+            partition_values: by name of the column; a missing value is null.
 
         Raises:
-            DataError: a value that the table's type does not hold, or a batch that is not of that file.
+            DataError: a value that the table's type cannot hold, or a batch of another file.
         """
         schema = batch.schema
         return [source.column(batch, schema, partition_values.get(source.name)) for source in self._sources]
@@ -103,7 +102,7 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where one column comes from: a field of the file, or (`field` is None) a constant."""
+    """The source of one column: a field of the file, or (`field` is None) a constant."""
 
     name: str
     type: pa.DataType
@@ -117,12 +116,12 @@ class _Source:
             return pa.repeat(constant, batch.num_rows)
         position = schema.get_field_index(self.field.name)
         if position < 0 or schema.field(position).type != self.field.type:
-            raise DataError(f"column {self.field.name!r:.200} of a batch is not what the file's schema says")
+            raise DataError(f"column {self.field.name!r:.200} of a batch does not match the file's schema")
         try:
             return self.convert(batch.column(position))
         except pa.ArrowException as error:
             raise DataError(
-                f"column {self.name!r:.200} holds a value that the table's type does not: {error}",
+                f"column {self.name!r:.200} has a value that the table's type cannot hold: {error}",
                 hint="the file does not match the table's schema",
             ) from error
 
@@ -132,7 +131,7 @@ Path: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class _FieldIndex:
-    """The fields of one struct of the file, by what the table calls them."""
+    """The fields of one struct of the file, by id or by name."""
 
     mode: ColumnMappingMode
     exact: Mapping[str | int, list[int]]
@@ -152,9 +151,9 @@ class _FieldIndex:
         return cls(mode, exact, folded)
 
     def find(self, child: StructField, path: Path) -> int | None:
-        """Position in the file of a field of the table; None where the file does not have it.
+        """Position in the file of a field of the table; None if the file does not have it.
 
-        Names fit exactly, or else but for case, as in Spark.
+        An exact name wins; else case is ignored, as in Spark.
         """
         if self.mode is ColumnMappingMode.ID:
             key: str | int | None = column_id(child)
@@ -212,11 +211,13 @@ class _Resolver:
         steps: list[tuple[int | None, Convert]] = []
         for child in kind:
             position = index.find(child, (*path, child.name))
-            step = same if position is None else self.convert(child.type, fields[position].type, (*path, child.name))
+            step = (
+                identity if position is None else self.convert(child.type, fields[position].type, (*path, child.name))
+            )
             steps.append((position, step))
         target: Any = arrow_type(kind)
-        if source == target and steps == [(position, same) for position in range(len(steps))]:
-            return same
+        if source == target and steps == [(position, identity) for position in range(len(steps))]:
+            return identity
         wanted = [target.field(position) for position in range(target.num_fields)]
 
         def rebuild(array: Any) -> Array:
@@ -224,7 +225,7 @@ class _Resolver:
                 pa.nulls(len(array), field.type) if position is None else step(array.field(position))
                 for field, (position, step) in zip(wanted, steps, strict=True)
             ]
-            # Without children only the mask says how many rows there are.
+            # Without children, the mask is the only source for the number of rows.
             mask = array.is_null() if array.null_count or not children else None
             return pa.StructArray.from_arrays(children, fields=wanted, mask=mask)
 
@@ -233,8 +234,8 @@ class _Resolver:
     def _array(self, kind: ArrayType, source: Any, path: Path) -> Convert:
         inner = self.convert(kind.element, source.value_type, (*path, "element"))
         target: Any = arrow_type(kind)
-        if source == target and inner is same:
-            return same
+        if source == target and inner is identity:
+            return identity
         plain = pa.list_(source.value_field)
 
         def rebuild(array: Any) -> Array:
@@ -251,8 +252,8 @@ class _Resolver:
         of_keys = self.convert(kind.key, source.key_type, (*path, "key"))
         of_values = self.convert(kind.value, source.item_type, (*path, "value"))
         target: Any = arrow_type(kind)
-        if source == target and of_keys is same and of_values is same:
-            return same
+        if source == target and of_keys is identity and of_values is identity:
+            return identity
 
         def rebuild(array: Any) -> Array:
             if not len(array):
@@ -265,9 +266,9 @@ class _Resolver:
 
 
 def _window(array: Any) -> tuple[Array, int, int]:
-    """Offsets from 0 on, and which elements they are in (start and count).
+    """Offsets that begin at 0, and the range of elements that they refer to (start and count).
 
-    A batch is often a slice of a larger one: only its own elements are to be converted.
+    A batch is often a slice of a larger one, and only its own elements are converted.
     """
     offsets = array.offsets
     start, end = offsets[0].as_py(), offsets[-1].as_py()
@@ -281,7 +282,7 @@ def _null_mask(array: Array) -> Any:
 
 
 def _after(first: Convert, then: Convert) -> Convert:
-    return first if then is same else lambda array: then(first(array))
+    return first if then is identity else lambda array: then(first(array))
 
 
 def _field_id(field: pa.Field[Any]) -> int | None:

@@ -1,7 +1,7 @@
-"""A table's plans, version by version: log entries in, `ChangePlan`s out, with the state that planning needs carried along.
+"""Plans a table's versions in order: log entries in, `ChangePlan`s out. The stream keeps the state that planning needs.
 
-The state is a header (protocol and metadata). The table's files are loaded only once a commit cannot be planned without them, and are kept
-up to date from then on, at the cost of each commit.
+The state is a header (protocol and metadata). The table's files are loaded once a commit cannot be planned without them. From then on, each
+commit updates them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from cdfd.tail.log import DeltaLog, LogEntry, log_path
 from cdfd.tail.tailer import Tailer
 
 LOOK_BACK = 64
-"""Versions before the first one whose times are looked at, at most."""
+"""Versions before the first one whose modification times are read, at most."""
 SKEW_MS = 10_000
-"""By how much writers' clocks may differ, in ms, for times to be the same wherever reading begins."""
+"""Clock skew between writers, in ms, up to which a version has the same timestamp wherever reading starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Version:
     """One version, planned.
 
     Attributes:
-        plan: what it changes.
+        plan: its changes.
         table_id: `metaData.id` in force.
-        schema_change: how the schema differs from the version before; None where it does not, or there is none.
-        only_txns: the appIds of a version that holds nothing but transaction identifiers; none of any other.
-        digest: hash of its log entry (see `cdfd.tail.history`); None where the entry is gone.
+        schema_change: the difference to the schema of the version before; None if there is none, or no version before.
+        only_txns: the appIds of a version that consists of transaction identifiers alone; empty for other versions.
+        digest: hash of its log entry (see `cdfd.tail.history`); None if the entry is gone.
     """
 
     plan: ChangePlan
@@ -50,7 +50,7 @@ class PlanStream:
 
     Attributes:
         log: of the table.
-        changes: where change rows may come from; see `plan`.
+        changes: which sources of change rows to use; see `plan`.
     """
 
     log: DeltaLog
@@ -67,12 +67,12 @@ class PlanStream:
     async def snapshot(
         self, version: int | None = None, tailer: Tailer | None = None, *, with_counts: bool = False
     ) -> Version:
-        """The live rows of a version (None: the newest) as a plan of inserts. `versions` may go on after it.
+        """The live rows of a version (None: the newest) as a plan of inserts. `versions` may continue after it.
 
-        `with_counts`, the plan knows how many rows each file has, where the log says it.
+        With `with_counts`, the plan has the row counts of files, where the log has them.
 
         Raises:
-            CdfdError: as `DeltaLog.snapshot` says, and for a table that is not the one that `tailer` knows.
+            CdfdError: see `DeltaLog.snapshot`; also for a table with another id than `tailer` knows.
         """
         while True:
             async with _same_table(tailer):
@@ -96,28 +96,26 @@ class PlanStream:
         try:
             entry = await self.log.entry(state.version)
         except NotFoundError:
-            # A checkpoint may outlive its log entry; then it is the oldest thing known about that version's time.
+            # A checkpoint may outlive its log entry. Then its time is the only one known for the version.
             segment = await self.log.segment(state.version)
             if segment.checkpoint is None or segment.checkpoint.version != state.version:
                 await self.log.history.confirm()
-                raise LogError(
-                    "the newest entry was there and is gone", version=state.version, retriable=True
-                ) from None
+                raise LogError("the newest log entry has vanished", version=state.version, retriable=True) from None
             return file_time(segment.checkpoint.files[0].modified_ms), None
         before = await self._time_before(state.version)
         return commit_timestamp(entry.commit, state.header, entry.modified_ms, before), entry.digest
 
     async def versions(self, tailer: Tailer, start: int, until: int | None = None) -> AsyncGenerator[Version, None]:
-        """Plans of the versions from `start` on, as they come.
+        """Plans of the versions from `start` on, as they are committed.
 
         Raises:
-            CdfdError: as `Tailer.entries` and `plan` say; it names table and version.
+            CdfdError: see `Tailer.entries` and `plan`; it names table and version.
         """
         loaded = await self._begin(tailer, start)
         async with aclosing(tailer.entries(start, until)) as entries:
             async for entry in entries:
                 if entry.commit.version == start and loaded not in (None, self.log.history.restarts):
-                    # What was loaded is of the log before it was written again.
+                    # The loaded state belongs to the log before it was written again.
                     await self._begin_again(tailer, start)
                 try:
                     yield await self._plan(entry)
@@ -127,12 +125,10 @@ class PlanStream:
                     raise error.within(table=self.log.storage.uri, version=version, path=path) from None
 
     async def begin(self, tailer: Tailer, start: int) -> Header | None:
-        """Protocol and metadata where `versions` begins: those of version `start`, or of the one before where that is not there yet.
-
-        None where neither is there.
+        """Protocol and metadata of version `start`, or of the version before if `start` does not exist yet. None if neither exists.
 
         Raises:
-            CdfdError: as `versions` says, of what comes before the first entry.
+            CdfdError: see `versions`; only for the log before the first entry.
         """
         await self._begin(tailer, start)
         try:
@@ -141,10 +137,10 @@ class PlanStream:
                 return PartialHeader(commit.version, commit.protocol, commit.metadata).finish()
             return self._header.apply(commit)
         except (LogError, NotFoundError):
-            return self._header  # what is wrong with an entry, or whether it is being written, the tailer finds out
+            return self._header  # the tailer reports a damaged entry, or waits for one that is being written
 
     async def _begin(self, tailer: Tailer, start: int) -> int | None:
-        """Load what is before `start`, where it is not known; `History.restarts` as of before, None where nothing was loaded."""
+        """Load the state before `start` if it is not known. Returns `History.restarts` as of before; None if nothing was loaded."""
         loaded = None
         if start > 0 and (self._header is None or self._header.version != start - 1):
             loaded = self.log.history.restarts
@@ -166,14 +162,14 @@ class PlanStream:
         try:
             return await self.log.header(start - 1)
         except GapError:
-            # The oldest entry of a cleaned log has nothing before it but may have a checkpoint at its own version.
+            # The oldest entry after log clean-up has no predecessor, but may have a checkpoint at its own version.
             return replace(await self.log.header(start), version=start - 1)
 
     async def _time_before(self, version: int) -> int | None:
-        """The time of the version before, which is not after that of `version`; None where its entry is gone.
+        """The time of the version before; None if its entry is gone.
 
-        Times that do not increase (a store may count in seconds, writers' clocks may differ) are made to, from one version to the next. So
-        that a version has the same time wherever reading begins, this looks at those shortly before it, too.
+        Times are adjusted to increase from one version to the next, because a store may count in seconds and writers' clocks may differ. This
+        reads the times of some earlier versions too, so that a version has the same time wherever reading starts.
         """
         times: list[int] = []
         async with aclosing(self.log.stats_before(version, LOOK_BACK)) as entries:
@@ -204,7 +200,7 @@ class PlanStream:
         return Version(made, header.metadata.id, change, commit.only_txns, entry.digest)
 
     async def _state_at(self, version: int) -> Snapshot:
-        """The state at a version, of the log that its successor is of."""
+        """The state at a version, verified to belong to the same log."""
         while True:
             state = await self.log.snapshot(version)
             if await self.log.history.confirm():
@@ -213,7 +209,7 @@ class PlanStream:
 
 @asynccontextmanager
 async def _same_table(tailer: Tailer | None) -> AsyncIterator[None]:
-    """A log that does not reach as far as it did may be another table's: then that is the error."""
+    """Check the table's id after an error: a log that became shorter may belong to another table, which is then the error."""
     try:
         yield
     except LogError:

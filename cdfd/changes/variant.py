@@ -1,8 +1,8 @@
 """Variant columns -> JSON text.
 
-Parquet stores a variant as a struct of binaries, `metadata` and `value`, and a shredded one with a `typed_value`
-besides (VariantEncoding.md and VariantShredding.md of the Parquet format). No Arrow kernel decodes them, so this is the
-one place where values are decoded one by one; of those that are not shredded, each different one of a batch once.
+Parquet stores a variant as a struct of binaries, `metadata` and `value`. A shredded one also has a `typed_value` (VariantEncoding.md and
+VariantShredding.md of the Parquet format). No Arrow kernel decodes them, so values are decoded one by one here and nowhere else. Equal
+variants of a batch that are not shredded are decoded once.
 """
 
 from __future__ import annotations
@@ -30,13 +30,17 @@ _NAMES_KEPT = 1024
 def to_json(array: pa.Array) -> pa.Array:
     """JSON text of each variant of a column, as it was read from Parquet.
 
-    Objects and arrays as they are, numbers and decimals as numbers, dates and times as ISO 8601 text, binary as base64;
-    NaN and the infinities, which JSON does not have, as text. A variant that is null is the text `null`.
+    Objects and arrays stay as they are, numbers and decimals become numbers, dates and times ISO 8601 text, and binary base64. NaN and the
+    infinities, which JSON does not have, become text. A null variant is the text `null`.
 
     Args:
         array: struct of `metadata`, `value` and `typed_value`, by name; one of the last two may be missing.
 
-    Returns: a string array, null where the struct is. Raises `DataError` for anything that is no variant.
+    Returns:
+        A string array, null where the struct is null.
+
+    Raises:
+        DataError: a value is not a variant.
     """
     array = _plain(array)
     if not pa.types.is_struct(array.type):
@@ -58,7 +62,7 @@ def to_json(array: pa.Array) -> pa.Array:
 
 
 def _whole(metadata: pa.Array, value: pa.Array | None) -> pa.Array:
-    """Texts of variants that are not shredded, each pair of metadata and value decoded once."""
+    """Texts of variants that are not shredded. Each distinct pair of metadata and value is decoded once."""
     if value is None:
         raise malformed("no value")
     names = _binary(metadata).dictionary_encode()
@@ -77,7 +81,7 @@ def _whole(metadata: pa.Array, value: pa.Array | None) -> pa.Array:
 
 
 def _shredded(array: pa.Array, metadata: pa.Array) -> pa.Array:
-    """Texts of variants whose parts are columns ("Reconstructing a Shredded Variant")."""
+    """Texts of shredded variants ("Reconstructing a Shredded Variant")."""
     group = _group(array, 0)
     names = functools.lru_cache(_NAMES_KEPT)(Names)
     decoded = _Texts()
@@ -90,19 +94,19 @@ def _shredded(array: pa.Array, metadata: pa.Array) -> pa.Array:
 
 
 class _Texts:
-    """Texts of a batch; `DataError` where they would not fit into one array of strings."""
+    """The texts of a batch. `DataError` if they do not fit into one array of strings."""
 
     def __init__(self) -> None:
         self._texts: list[bytes] = []
         self._length = 0
 
     def add(self, writer: VariantWriter) -> None:
-        """One more."""
+        """Add the text of one variant."""
         self._texts.append(writer.text())
         self._bound(self._length + len(self._texts[-1]))
 
     def spread(self, which: npt.NDArray[np.int64]) -> pa.Array:
-        """The text of each row, given the number of each row's text."""
+        """The text of each row; `which` has the number of each row's text."""
         lengths = np.fromiter(map(len, self._texts), np.int64, len(self._texts))
         self._bound(int(lengths[which].sum()))
         return pa.array(self._texts, pa.large_binary()).take(pa.array(which))
@@ -117,21 +121,21 @@ class _Typed(Protocol):
     """A `typed_value`."""
 
     def has(self, row: int) -> bool:
-        """Whether it is not null in that row."""
+        """Whether it has a value in that row."""
 
     def write(self, writer: VariantWriter, row: int, value: bytes | None, depth: int) -> None:
-        """Write that row, where it is not null; `value` is what is beside it."""
+        """Write the value of that row; `value` is the `value` field of the same row."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A `value` and a `typed_value` that together are one variant per row, or none."""
+    """A `value` and a `typed_value` that together form at most one variant per row."""
 
     values: list[bytes | None] | None
     typed: _Typed | None
 
     def write(self, writer: VariantWriter, row: int, depth: int) -> bool:
-        """Write that row's variant; false, and nothing written, where there is none."""
+        """Write that row's variant; False if it has none."""
         value = None if self.values is None else self.values[row]
         if self.typed is not None and self.typed.has(row):
             self.typed.write(writer, row, value, depth)
@@ -182,7 +186,7 @@ class _Items:
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """A `typed_value` that is a struct ("Objects"): fields of an object; `value`, an object too, may have others.
+    """A `typed_value` that is a struct ("Objects"): the shredded fields of an object. `value`, also an object, may have more fields.
 
     Fields are in the order of their names, as in objects that are not shredded.
     """
@@ -202,7 +206,7 @@ class _Fields:
             others = {name.raw: (name, span) for name, span in writer.fields(value, (0, len(value)))}
             order = sorted(self.fields.keys() | others.keys())
         opening = len(writer.pieces)
-        # A field that is in both places must not be: columns win.
+        # A field must not be in both places. If it is, the column wins.
         for raw in order:
             before = len(writer.pieces)
             writer.pieces.append(b"{" if before == opening else b",")
@@ -219,7 +223,7 @@ class _Fields:
 
 
 def _group(array: pa.Array, depth: int) -> _Group:
-    """A struct of `value` and `typed_value`; neither is there where the struct is null."""
+    """The group of a struct of `value` and `typed_value`. Rows in which the struct is null have neither."""
     if depth > MAX_DEPTH:
         raise malformed(f"shredded deeper than {MAX_DEPTH} levels")
     if not pa.types.is_struct(array.type):
@@ -249,7 +253,7 @@ def _typed(array: pa.Array, depth: int) -> _Typed:
 
 
 def _primitives(array: pa.Array) -> tuple[pa.Array, Callable[[Any], bytes]]:
-    """Values of a primitive column, and what prints one ("Shredded Value Types")."""
+    """Values of a primitive column, and the function that formats one ("Shredded Value Types")."""
     kind: Any = array.type
     plain: list[tuple[Callable[[Any], bool], Callable[[Any], bytes]]] = [
         (pa.types.is_boolean, lambda flag: b"true" if flag else b"false"),
@@ -279,7 +283,7 @@ def _primitives(array: pa.Array) -> tuple[pa.Array, Callable[[Any], bytes]]:
 
 
 def _columns(array: pa.Array) -> dict[str, pa.Array]:
-    """Columns of a struct by name, null where the struct is."""
+    """Columns of a struct by name; null where the struct is null."""
     kind: Any = array.type
     names = [kind.field(number).name for number in range(kind.num_fields)]
     if len(set(names)) < len(names):
@@ -288,7 +292,7 @@ def _columns(array: pa.Array) -> dict[str, pa.Array]:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    """The array in plain Arrow types: what an extension stores, what a dictionary stands for."""
+    """The array in plain Arrow types: the storage of extension types, the values of dictionaries."""
     while isinstance(array, pa.ExtensionArray | pa.DictionaryArray):
         array = array.storage if isinstance(array, pa.ExtensionArray) else array.dictionary_decode()
     return array

@@ -1,6 +1,6 @@
 """One variant in its binary encoding -> JSON text (Parquet's VariantEncoding.md; section names below are its own).
 
-Everything in a variant is a claim of its writer. Each size is checked against the bytes that are there before it is
+Variants are untrusted input. Each size is checked against the available bytes before it is
 used, and each value is decoded from bytes of its own, so that a few bytes cannot stand for many values.
 """
 

@@ -1,8 +1,8 @@
-"""The storage port: what cdfd asks of a file system or an object store. Ten methods; nothing of Delta.
+"""The storage port: the operations that cdfd needs of a file system or an object store. It knows nothing of Delta.
 
-Paths are relative to the store's root, with `/` between segments and no leading slash; what they may contain is
-whatever the store can name (spaces, `%`, `=`), never URI-encoded. A path that would leave the root (`..`), that is
-absolute, or that no store can name is refused with `PathError` by every method that takes one.
+Paths are relative to the store's root, with `/` between segments and no leading slash. They may contain any character that the store supports
+(spaces, `%`, `=`), and are never URI-encoded. Every method raises `PathError` for a path that leaves the root (`..`), is absolute, or cannot
+be a name in any store.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Stat:
         path: of the object.
         size: in bytes.
         modified_ms: time of last modification, in ms since the Unix epoch.
-        identity: which writing of the object it is. An object that is written again, or removed and created, has another one, also where
-            its bytes are the same. Empty where nothing is known.
-        settled: whether a later writing is sure to have another identity. Not so where the store counts time in steps and the object was
-            written in the step under way: then only the bytes tell.
+        identity: identifies one write of the object. An object that is written again, or removed and created, gets another identity, even
+            with the same bytes. Empty if unknown.
+        settled: whether a later write certainly gets another identity. It does not if the store's clock is coarse and the object was
+            written in the current step. Then only the bytes show a change.
     """
 
     path: str
@@ -40,84 +40,84 @@ class Stat:
 class Storage(Protocol):
     """A flat name space of immutable-once-written objects.
 
-    Every method but `delete` raises `NotFoundError` where a named object does not exist, and `StorageError` (with `retriable` set
-    where it is) for anything else the store says. Folders are no objects: naming one is naming nothing. Methods may be
-    called concurrently. A call that is cancelled may still take effect: a write's outcome is then unknown.
+    Every method but `delete` raises `NotFoundError` if a named object does not exist, and `StorageError` (with `retriable` set for transient
+    errors) for other errors of the store. Folders are not objects: a folder's name does not exist. Methods may be called concurrently. A
+    cancelled call may still take effect, so the outcome of a write is then unknown.
     """
 
     @property
     def uri(self) -> str:
-        """The root, as a user would write it; used in messages."""
+        """The root, as a user writes it; used in messages."""
 
     @property
     def remote(self) -> bool:
-        """Whether a request takes so long that it pays to ask for what may come next before it is needed."""
+        """Whether requests take so long that prefetching pays off."""
 
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes `[start, start + length)` of an object, to its end where `length` is None.
 
-        Fewer bytes come back only where the object ends; none where it ends before `start`. What is allocated is
-        bounded by the object's size, whatever `length` says. Reads after a completed `put` see its bytes, whole.
+        Fewer bytes are returned only at the object's end, and none if it ends before `start`. The object's size bounds the memory, whatever
+        the `length`. Reads after a completed `put` see all of its bytes.
         """
 
     async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
-        """The first `length` bytes of an object, or all where there are fewer, and what it was when they were read: one request."""
+        """The first `length` bytes of an object, or all if there are fewer, and its stat when they were read, in one request."""
 
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
-        """What `fetch` gives for the first of `paths`, each object whole and no more than `length` bytes in all.
+        """The results of `fetch` for the first of `paths`: whole objects, at most `length` bytes in total.
 
-        All of them were there, as they are given, when the last of them was read. It ends before the first that is not there, cannot be
-        read, does not fit any more, or changed meanwhile: what it is with that one, `fetch` tells. Raises nothing but `PathError`.
+        All of them existed unchanged when the last of them was read. The result ends before the first object that does not exist, cannot be
+        read, does not fit, or changed meanwhile. Call `fetch` for that one to get the error. Raises only `PathError`.
         """
 
     def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
         """Objects directly in the folder part of `prefix` whose path begins with `prefix` and is above `start_after`.
 
-        In ascending order of path (UTF-8 bytes), stats fetched page by page. Not recursive. A folder that does not
-        exist is empty. Objects created or removed meanwhile may or may not appear. Whoever stops before the end closes it (`aclosing`).
+        In ascending order of path (UTF-8 bytes); stats are fetched page by page. Not recursive. A folder that does not exist is empty.
+        Objects that are created or removed meanwhile may or may not appear. Close the generator if you stop before its end (`aclosing`).
         """
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create an object, atomically and durably: readers see nothing or all of it.
 
-        `ExistsError` where there is one already, which stays as it is; of several callers exactly one succeeds.
+        `ExistsError` if it exists; the existing object is unchanged. Of several callers, exactly one succeeds.
         """
 
     async def put(self, path: str, data: bytes) -> None:
-        """Create or replace an object, atomically and durably: readers see the old bytes or the new, no mixture."""
+        """Create or replace an object, atomically and durably: readers see the old bytes or the new ones, and never a mixture."""
 
     async def stat(self, path: str) -> Stat:
         """Size and modification time."""
 
     async def delete(self, path: str) -> None:
-        """Remove an object. What is not there, or is a folder, is left as it is without a word.
+        """Remove an object. Missing objects and folders are ignored.
 
-        Readers see all of it or nothing. When it returns, this process no longer sees the object; a power failure may bring it back.
+        Readers see all of it or nothing. Once it returns, this process no longer sees the object. A power failure may restore it.
         """
 
     def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
-        """An object that will be read from its beginning, or opened, soon, and that may not be there: a remote store may begin to read it.
+        """Announce an object that will soon be read from its beginning, or opened. A remote store may start to fetch it. It may not exist.
 
-        With `whole`, all of what is opened will be read. Nothing but time depends on it. Returns at once, and raises nothing but `PathError`.
+        With `whole`, all of an opened object will be read. This is only an optimisation. It returns at once, and raises only `PathError`.
         """
 
     def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
-        """Random access for a columnar reader, usable from any one thread at a time; the caller closes it.
+        """Random access to an object, for one thread at a time; the caller closes it.
 
-        `size`, where the log tells it, saves a request. Blocking: call it and read from it in a worker thread.
+        `size`, if the log has it, saves a request. Blocking: call it and read from it in a worker thread.
         """
 
 
 @runtime_checkable
 class ColumnPrefetch(Protocol):
-    """A file of `open_input_file` that fetches its parts before they are read, where it is told which."""
+    """A file from `open_input_file` that prefetches the columns that its reader announces."""
 
     def prefetch_columns(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:
-        """These columns, with all that is below them, are read next: of these row groups, or of all."""
+        """Announce that these columns, with their children, are read next: of these row groups, or of all."""
 
 
 async def fetch_each(storage: Storage, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
-    """`fetch_many`, by `fetch`."""
+    """`fetch_many` with one `fetch` per object."""
     found = []
     for path in paths:
         try:
@@ -139,19 +139,19 @@ async def fetch_each(storage: Storage, paths: Sequence[str], length: int) -> Seq
 
 
 def is_same(before: Stat, now: Stat) -> bool:
-    """Whether two looks at an object saw one writing, as far as the store can tell."""
+    """Whether two stats are of the same write of an object, as far as the store can tell."""
     return (before, before.identity) == (now, now.identity)
 
 
 def check_path(path: str) -> None:
-    """`PathError` where `path` leads out of a store's root or cannot be the name of an object in it."""
+    """`PathError` if `path` leads out of a store's root or cannot be the name of an object in it."""
     if not path or path.endswith("/"):
         raise PathError("the path names no object", path=path)
     check_prefix(path)
 
 
 def check_prefix(prefix: str) -> None:
-    """`PathError` where `prefix` leads out of a store's root or cannot be the beginning of a name in it."""
+    """`PathError` if `prefix` leads out of a store's root or cannot be the beginning of a name in it."""
     if prefix.startswith("/"):
         raise PathError("the path is absolute; expected a path inside the storage root", path=prefix)
     if ".." in prefix and ".." in prefix.split("/"):
@@ -167,6 +167,6 @@ def check_prefix(prefix: str) -> None:
 
 
 def check_range(path: str, start: int, length: int | None) -> None:
-    """`StorageError` for a range that no object can have; ranges come from the log, so they are input."""
+    """`StorageError` for a range that no object can have. Ranges come from the log, so they are untrusted."""
     if start < 0 or (length is not None and length < 0):
         raise StorageError(f"there is no range of {length} bytes at {start}", path=path)

@@ -1,14 +1,14 @@
-"""Files and folders below a root, reached without following a symbolic link out of it.
+"""Files and folders confined to a root: a symbolic link that leads out of it is not followed.
 
-Whoever may write into a table may put links there, at any time. So a path is walked segment by segment: each one is opened in the folder
-before it, and never through a link. What was checked is what is open. A link that is met is resolved; the walk starts again at the place
-it leads to, if that lies below the root or below a place that is allowed.
+Every user with write access to a table can create links in it, at any time. So a path is walked segment by segment: each segment is opened
+relative to the folder before it, without following links. This way, the object that was checked is the one that is open. A link on the way is
+resolved. The walk starts again at its target, if that lies below the root or an allowed folder.
 
     orders/part-0.parquet -> blobs/0      read: below the root
     orders/part-0.parquet -> /etc/shadow  PathError
-    orders -> /mnt/lake/orders            the root itself is the user's word: followed
+    orders -> /mnt/lake/orders            the root itself comes from the user: followed
 
-A hard link cannot be told from a file. Everything here blocks, and raises plain `OSError` besides `PathError`.
+Hard links look like files, and are not detected. Everything here blocks, and raises plain `OSError` in addition to `PathError`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from contextlib import contextmanager
 from cdfd.errors import PathError
 from cdfd.storage.durable import make_folder, sync_folder
 
-# O_PATH: a folder on the way need not be readable. Systems without it want the permission to read.
+# O_PATH opens folders without read permission. Systems without it require read permission.
 _FOLDER: int = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-# What opening a link with O_NOFOLLOW says: for a file, for a folder, on BSD.
+# The errors of opening a link with O_NOFOLLOW: for a file, for a folder, on BSD.
 _LINKED = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EMLINK})
 
 
 class ConfinedRoot:
-    """What is below a root.
+    """A root folder and everything below it.
 
     Args:
         root: an absolute path; need not exist yet.
-        allowed: local folders where links may lead besides.
+        allowed: local folders outside the root to which links may lead.
     """
 
     def __init__(self, root: str, allowed: Sequence[str] = ()) -> None:
@@ -42,7 +42,7 @@ class ConfinedRoot:
 
     @contextmanager
     def folder(self, path: str, requested: str = "") -> Iterator[int]:
-        """A descriptor of the folder at `path`, good as `dir_fd`; the root is the empty path. Errors name the path `requested`."""
+        """A descriptor of the folder at `path`, usable as `dir_fd`; the root is the empty path. Errors name the path `requested`."""
         descriptor = self._folder(path, requested)
         try:
             yield descriptor
@@ -66,7 +66,7 @@ class ConfinedRoot:
             os.close(folder)
 
     def open_in(self, folder: int, path: str, flags: int) -> int:
-        """The same, where the folder of the file is open."""
+        """A descriptor of the file at `path`, whose folder is open as `folder`."""
         try:
             return os.open(path.rpartition("/")[2], flags | os.O_NOFOLLOW, dir_fd=folder)
         except OSError as error:
@@ -80,7 +80,7 @@ class ConfinedRoot:
             os.close(below)
 
     def stat_in(self, folder: int, path: str) -> os.stat_result:
-        """What is at `path`, behind a link where there is one; the folder of `path` is open."""
+        """The stat of `path`, of a link's target if it is a link; its folder is open as `folder`."""
         found = os.stat(os.path.basename(path), dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISLNK(found.st_mode):
             return found
@@ -95,7 +95,7 @@ class ConfinedRoot:
         return found
 
     def make(self, path: str, *, mode: int, sync: bool) -> None:
-        """Create the folder at `path`, with those above it that are missing. `NotADirectoryError` where a file is in the way."""
+        """Create the folder at `path` and missing folders above it. `NotADirectoryError` if a file has one of these names."""
         make_folder(self.root, mode=mode, sync=sync)
         try:
             _make(self.root, path, mode=mode, sync=sync)
@@ -105,7 +105,7 @@ class ConfinedRoot:
             _make(*self._resolve_link(path), mode=mode, sync=sync)
 
     def _resolve_link(self, path: str, requested: str = "") -> tuple[str, str]:
-        """Where `path` really is: a root without links, and the path in it. Whether it is there, the next walk will tell."""
+        """The real location of `path`: a root without links, and the path in it, which need not exist."""
         target = os.path.realpath(os.path.join(self.root, path))
         for place in map(os.path.realpath, (self.root, *self.allowed)):
             if target == place or target.startswith(place.rstrip("/") + "/"):
@@ -122,7 +122,7 @@ def _segments(path: str) -> list[str]:
 
 
 def _descend(root: str, path: str) -> int:
-    # Links are followed on the way to the first segment, that is in the root, and in no other.
+    # Links are followed in the root, which is the way to the first segment, and nowhere else.
     first, *others = _segments(path) or ("",)
     descriptor = os.open(f"{root}/{first}", _FOLDER | os.O_NOFOLLOW if first else _FOLDER)
     for segment in others:
@@ -152,7 +152,7 @@ def _make_one(folder: int, name: str, *, mode: int, sync: bool) -> int:
     try:
         os.mkdir(name, mode, dir_fd=folder)
     except FileExistsError:
-        pass  # another process was first, or something is in the way: opening it tells which
+        pass  # another process created it, or the name is taken: opening it shows which
     else:
         if sync:
             sync_folder(folder)

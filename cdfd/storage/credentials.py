@@ -1,10 +1,10 @@
-"""Credentials in addresses, where they would show wherever the address does: in logs, errors, `/status` and labels of metrics."""
+"""Detects credentials in addresses: they would appear with the address in logs, errors, `/status` and labels of metrics."""
 
 from __future__ import annotations
 
 import re
 
-# Azure's own form, `abfss://container@account.dfs.core.windows.net/folder`: what is before the @ is no user.
+# Azure's own form, `abfss://container@account.dfs.core.windows.net/folder`: the part before the @ is not a user.
 _CONTAINER = re.compile(r"abfss?://(?:\$[a-z]+|[a-z0-9][a-z0-9-]{1,62})@[A-Za-z0-9.-]+(?:/|$)", re.IGNORECASE)
 _USER = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*@")
 _SIGNATURE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*[?&](?:sig|X-Amz-Signature)=", re.IGNORECASE)

@@ -1,8 +1,7 @@
-"""Whole files on a local disk, written so that readers never see half of one and a crash never loses one.
+"""Atomic and durable writes of local files: readers never see half a file, and a crash never loses one.
 
-The bytes go to a temporary file in the same folder, are synced, and get their name in one step. Temporary names begin
-with a dot, so that readers of a transaction log skip them. Everything here blocks and raises plain `OSError`: the
-adapters that use it say in their own words what was being done, with `explain`.
+The bytes go to a temporary file in the same folder, are synced, and get their name in one step. Temporary names begin with a dot, so that
+readers of a transaction log skip them. Everything here blocks and raises plain `OSError`. Callers build their error with `explain`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _PREFIX, _SUFFIX = ".cdfd-", ".tmp"
 
 
 def temporary_name() -> str:
-    """A name that no file has: `.cdfd-<16 hex digits>.tmp`."""
+    """A unique name: `.cdfd-<16 hex digits>.tmp`."""
     return f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}"
 
 
@@ -26,7 +25,7 @@ def is_temporary(name: str) -> bool:
 
 
 def create(folder: int, name: str, data: bytes, *, mode: int, sync: bool) -> None:
-    """Create a file with `data`, or raise `FileExistsError` and leave what is there as it is.
+    """Create a file with `data`. If the name exists, raise `FileExistsError` and change nothing.
 
     `link` refuses an existing target atomically, which `rename` does not. Neither follows a symbolic link of that name.
 
@@ -84,7 +83,7 @@ def _write_temporary(folder: int, data: bytes, *, mode: int, sync: bool) -> str:
 
 
 def make_folder(path: str, *, mode: int = 0o777, sync: bool) -> None:
-    """Create a folder and those above it that are missing. `NotADirectoryError` where a file is in the way."""
+    """Create a folder and missing folders above it. `NotADirectoryError` if a file has one of these names."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
@@ -111,7 +110,7 @@ def nearest_existing(path: str) -> str:
 
 
 def sync_folder(folder: int) -> None:
-    """Make the names in a folder durable: syncing a file says nothing about its name. `folder` may be of O_PATH, which itself cannot."""
+    """Make the names in a folder durable: syncing a file does not sync its name. `folder` may be an O_PATH descriptor."""
     descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fsync(descriptor)
@@ -121,14 +120,14 @@ def sync_folder(folder: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What an `OSError` means to a user: the system's words, what can be done, and whether waiting may be enough."""
+    """An `OSError` for users: the system's message, a hint, and whether the error is transient."""
 
     reason: str
     hint: str | None
     retriable: bool
 
 
-# What passes without a change to the configuration, to rights or to the files themselves: something is full, busy, or cannot be reached.
+# Transient errors: something is full, busy, or cannot be reached. They need no change of configuration, permissions or files.
 _TRANSIENT = frozenset(
     {
         *(errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOLCK, errno.ENOBUFS),
@@ -161,7 +160,7 @@ _HINTS = {
 
 
 def explain(error: OSError) -> Explanation:
-    """What to tell a user about an `OSError`."""
+    """The explanation of an `OSError`."""
     code = error.errno
     reason = error.strerror or str(error)
     if code is None:
@@ -170,5 +169,5 @@ def explain(error: OSError) -> Explanation:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether an error is one of the system that may pass while nobody changes anything here; what is wrong with a file's content is none."""
+    """Whether an error is a transient one of the system. Errors in a file's content are not."""
     return isinstance(error, OSError) and error.errno in _TRANSIENT

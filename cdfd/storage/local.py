@@ -18,34 +18,34 @@ from cdfd.storage.base import Stat, check_path, check_prefix, check_range, is_sa
 from cdfd.storage.confined import ConfinedRoot
 from cdfd.storage.durable import create, explain, is_temporary, replace
 
-# O_NONBLOCK: opening a FIFO that somebody put into the table must not hang.
+# O_NONBLOCK: opening a FIFO in the table must not hang.
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-# Where the descriptors of this process are files: what is open is opened again, whatever has its name by now.
+# The folder in which the open descriptors of this process are files. It reopens a file independently of its name.
 _DESCRIPTORS = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 _LISTING_PAGE = 1000
-# Bytes of a file that take no longer to read than its footer.
+# Bytes of a file that is read as fast as its footer alone.
 _SMALL = 64 << 10
-# Kernels count times of files in steps of up to 10 ms; some file systems that are mounted, in seconds.
+# Kernels count file times in steps of up to 10 ms, and some mounted file systems in seconds.
 _SETTLED_NS = 50_000_000
 
 
 class LocalStorage:
     """The `Storage` port over a folder, which need not exist yet.
 
-    All work is done in worker threads: a small read costs 0.1 ms that way instead of 0.005 ms inline, but a disk or a
-    network mount that hangs does not stop the event loop. Long scans belong into threads of their own: those of
-    `asyncio.to_thread` are few, and a scan in each of them would make the next log entry wait.
+    All work is done in worker threads. A small read takes 0.1 ms that way instead of 0.005 ms inline, but a hanging disk or network mount
+    does not block the event loop. Run long scans in threads of their own: `asyncio.to_thread` has few, and the next log entry would wait
+    for one.
 
-    The root may be a symbolic link. Links inside it are followed where they lead to something inside it, or to an allowed place; every method
-    refuses others with `PathError` (`beneath`). A listing has such a link, with the link's own size: reading it raises the error.
-    Files whose names are not UTF-8 cannot be named and are not listed.
+    The root may be a symbolic link. Links inside it are followed if their target is inside it, or in an allowed folder. Every method
+    refuses other links with `PathError` (see `confined`). A listing contains such a link, with the link's own size: reading it raises the
+    error. Files whose names are not UTF-8 cannot be named and are not listed.
 
     Args:
-        root: the folder; a relative one is taken from the working directory of now.
-        sync: whether writes are synced to the device before they count.
-        page: objects that a listing looks at in one go.
-        allowed: local folders where links may lead besides.
-        mode: of new files, before the process's umask. New folders may also be searched by whoever may read those.
+        root: the folder; a relative path is resolved against the current working directory.
+        sync: whether to sync writes to the device.
+        page: objects that a listing stats at a time.
+        allowed: local folders outside the root to which links may lead.
+        mode: of new files, before the process's umask. Users that may read new files may also search new folders.
     """
 
     remote = False
@@ -174,7 +174,7 @@ class LocalStorage:
                     found.append((data, stat))
             for number, (_, stat) in enumerate(found):
                 with suppress(StorageError):
-                    # After all of them were read: one that is written to meanwhile has had time to grow.
+                    # Checked after all of them were read, so that a file that is being written had time to grow.
                     if is_same(stat, self._stat_in(descriptor, stat.path)):
                         continue
                 return found[:number]
@@ -208,7 +208,7 @@ class LocalStorage:
                     try:
                         found = self._confined.stat_in(below, path)
                     except PathError:
-                        # Raised for what is read: a link that nobody asks for is no reason to stop.
+                        # Reading such a link raises the error. Listing it does not, because it may never be read.
                         page.append(_as_stat(path, os.stat(name, dir_fd=below, follow_symlinks=False)))
                         continue
                     if stat.S_ISREG(found.st_mode):
@@ -245,7 +245,7 @@ class LocalStorage:
                 with self._confined.folder(above, path) as folder:
                     write(folder, name, data, mode=self._mode, sync=self._sync)
             except FileNotFoundError:
-                # Who may read a folder's files may search the folder: 0o640 -> 0o750.
+                # Users that may read the files may search the folder: 0o640 -> 0o750.
                 searched = self._mode | 0o100 | (self._mode & 0o444) >> 2
                 self._confined.make(above, mode=searched, sync=self._sync)
                 with self._confined.folder(above, path) as folder:
@@ -267,7 +267,7 @@ def _regular(descriptor: int, path: str) -> int:
 
 
 def _content(descriptor: int, path: str, start: int, length: int | None) -> tuple[bytes, Stat]:
-    """Bytes of an open file, and its stat as it is after that: a file that grew meanwhile is told from one that did not. Closes it."""
+    """Bytes of an open file, and its stat after the read, so that the caller can detect growth. Closes the file."""
     try:
         available = max(0, os.fstat(descriptor).st_size - start)
         data = _pread(descriptor, start, available if length is None else min(length, available))
@@ -277,11 +277,11 @@ def _content(descriptor: int, path: str, start: int, length: int | None) -> tupl
 
 
 def _columns(descriptor: int) -> pa.NativeFile:
-    """An open file for a columnar reader. Arrow opens files by name only, and a name may mean another file by now."""
+    """An open file for a columnar reader. Arrow opens files by name only, and the name may belong to another file by now."""
     try:
         return pa.OSFile(f"{_DESCRIPTORS}/{descriptor}", "r")
     except OSError:
-        # A system, or a sandbox, without such names. The file is open all the same; slower, because Python reads.
+        # The system, or a sandbox, has no such names. This is slower, because Python reads the file.
         return pa.PythonFile(os.fdopen(os.dup(descriptor), "rb", buffering=0), "r")
     finally:
         os.close(descriptor)
@@ -297,7 +297,7 @@ def _entries(folder: int) -> Iterator[os.DirEntry[str]]:
 
 
 def _as_stat(path: str, found: os.stat_result) -> Stat:
-    # The number of a file that was removed may be that of the next one, and its modification time can be set: the change time cannot.
+    # A new file may reuse the inode number of a removed one, and users can set the modification time. They cannot set the change time.
     identity = f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
     newest = max(found.st_mtime_ns, found.st_ctime_ns)
     settle = _SETTLED_NS if found.st_ctime_ns % 1_000_000_000 else 2_000_000_000
@@ -305,7 +305,7 @@ def _as_stat(path: str, found: os.stat_result) -> Stat:
 
 
 def _is_utf8(name: str) -> bool:
-    # What is not UTF-8 comes out of the file system as surrogate escapes.
+    # Python decodes bytes that are not UTF-8 as surrogate escapes.
     return name.isascii() or not any("\udc80" <= character <= "\udcff" for character in name)
 
 

@@ -1,4 +1,4 @@
-"""Which store a table's URI means."""
+"""Opens the store of a table's URI."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _URI = re.compile(r"(?:(file):(?=/)|([A-Za-z][A-Za-z0-9+.-]*)://)")
 
 
 def open_storage(uri: str, options: Options | None = None) -> Storage:
-    """The store whose root is `uri`: a plain path, or a URI with a known scheme. Touches nothing yet.
+    """The store whose root is `uri`: a plain path, or a URI with a known scheme. It accesses nothing yet.
 
-    `options` are the scheme's own (`storage.<scheme>` of the configuration). `UnsupportedError` for a scheme that cdfd
-    does not know, `ConfigError` for a URI that is malformed.
+    `options` are those of the scheme (`storage.<scheme>` of the configuration). `UnsupportedError` for an unknown scheme, `ConfigError` for a
+    malformed URI.
     """
     if not uri:
         raise ConfigError("the location of a table is empty", hint="Give a path or a URI such as file:///data/orders")
@@ -31,7 +31,7 @@ def open_storage(uri: str, options: Options | None = None) -> Storage:
     if matched is None:
         return LocalStorage(uri)
     scheme = (matched[1] or matched[2]).lower()
-    if not scheme.startswith("s3") and credentials.in_address(uri):  # S3 has words of its own for it
+    if not scheme.startswith("s3") and credentials.in_address(uri):  # S3 has a more specific error
         hint = "Provide credentials through the environment, or a configuration file of the store's own libraries"
         raise ConfigError(f"the {scheme}:// location of a table has credentials in it", hint=hint)
     opener = OPENERS.get(scheme)
@@ -44,9 +44,9 @@ def open_storage(uri: str, options: Options | None = None) -> Storage:
 
 
 def open_table(uri: str, options: Options | None = None, allowed_roots: Sequence[str] = ()) -> Storage:
-    """The store of a table: under its absolute name, so that absolute paths in the log can be recognised as the table's own.
+    """The store of a table, under its absolute path, so that absolute paths in the log can be recognised as the table's own.
 
-    Links in it may lead to the local ones of `allowed_roots`. Raises what `open_storage` does.
+    Links in it may lead to the local folders of `allowed_roots`. Raises what `open_storage` does.
     """
     storage = open_storage(uri, options)
     if not isinstance(storage, LocalStorage):
@@ -58,7 +58,7 @@ def open_table(uri: str, options: Options | None = None, allowed_roots: Sequence
 
 
 def open_private(uri: str, options: Options | None = None) -> Storage:
-    """The store of what only cdfd reads: nobody but its user may read the files it writes. Raises what `open_storage` does."""
+    """A store whose new files only cdfd's own user may read. Raises what `open_storage` does."""
     storage = open_storage(uri, options)
     return LocalStorage(storage.uri, mode=0o600) if isinstance(storage, LocalStorage) else storage
 
@@ -86,7 +86,7 @@ def _open_file(uri: str, options: Options) -> Storage:
 
 
 def _open_s3(uri: str, options: Options) -> Storage:
-    # Imported where it is needed: the client's modules take a third of a second, and local tables do without.
+    # Imported here because the client's modules take a third of a second, and local tables do not need them.
     from cdfd.storage.s3.storage import open_s3
 
     return open_s3(uri, options)
@@ -109,7 +109,7 @@ def _open_fsspec(uri: str, options: Options) -> Storage:
 
 
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
-"""What fsspec itself needs for a scheme."""
+"""The package with fsspec's implementation of a scheme."""
 
 OPENERS: dict[str, Opener] = {
     "file": _open_file,
@@ -120,13 +120,13 @@ OPENERS: dict[str, Opener] = {
 
 
 def describe_non_table(place: str) -> str | None:
-    """What is at a local place where a table is expected and has no log yet, for people. None where there is nothing."""
+    """Describes for users a local path that should be a table and has no log. None if nothing exists there."""
     if os.path.isfile(place):
         return "it is a file, and a Delta table is a folder"
     try:
         names = os.listdir(place)
     except OSError:
-        return None  # not there, or not to be looked into: whoever reads the log will say so
+        return None  # missing or not accessible: reading the log reports that
     if not names:
         return None
     tables = sorted(name for name in names if os.path.isdir(os.path.join(place, name, "_delta_log")))

@@ -1,4 +1,4 @@
-"""Where a range of versions begins or ends, as users write it. Pure: what is relative stays relative until a log is there to resolve it."""
+"""Parses the start and the end of a range of versions, as users write them. Pure: relative bounds stay relative until a log resolves them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import SupportsIndex, TypeAlias
 from cdfd.errors import ConfigError
 
 Start: TypeAlias = SupportsIndex | str | date
-"""What users give: a whole number, text, a date or a datetime."""
+"""A bound as users give it: a whole number, text, a date or a datetime."""
 
 Bound: TypeAlias = int | str | datetime | timedelta
-"""What it means: a version (negative ones count from the newest, which is -1), `earliest` or `latest`, a moment in UTC, or how long ago."""
+"""A parsed bound: a version (negative ones count from the newest, -1), `earliest` or `latest`, a time in UTC, or a duration before now."""
 
 MILLISECOND_DIGITS = 13
-"""A number of so many digits is milliseconds since the Unix epoch (2001 to 2286). No table has that many versions."""
+"""A number with so many digits is milliseconds since the Unix epoch (2001 to 2286). No table has that many versions."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST = 2**63 - 1
@@ -34,24 +34,24 @@ _LONGEST = timedelta(days=36_525)
 
 
 def parse_bound(given: Start | timedelta) -> Bound:
-    """What a bound means; one that is parsed stays as it is.
+    """Parse a bound. A duration is parsed already.
 
     `now` is `latest`. Times without a zone are UTC, and a date is its midnight.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not a bound.
     """
     if isinstance(given, timedelta):
         return given
     if isinstance(given, str):
         return _of_text(given)
-    if isinstance(given, datetime) and given == given:  # pandas' NaT is none
+    if isinstance(given, datetime) and given == given:  # excludes pandas' NaT
         return _utc(given, given)
     if isinstance(given, date) and not isinstance(given, datetime):
         return datetime.combine(given, time.min, UTC)
     if isinstance(given, SupportsIndex) and not isinstance(given, bool):
         return _of_number(operator.index(given))
-    raise _none(given)
+    raise _invalid(given)
 
 
 def _of_text(text: str) -> Bound:
@@ -68,7 +68,7 @@ def _of_text(text: str) -> Bound:
     try:
         return _utc(datetime.fromisoformat(text.strip()), text)
     except ValueError:
-        raise _none(text) from None
+        raise _invalid(text) from None
 
 
 def _of_number(number: int) -> Bound:
@@ -83,10 +83,10 @@ def _utc(moment: datetime, given: object) -> datetime:
     try:
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except OverflowError:
-        raise _none(given) from None
+        raise _invalid(given) from None
 
 
-def _none(given: object) -> ConfigError:
+def _invalid(given: object) -> ConfigError:
     return ConfigError(
         f"{given!r:.200} is neither a version, nor a timestamp, nor a known word",
         hint="Known: earliest, latest, now; versions such as 12, or -1 for the newest; times such as 2026-01-31T12:00:00Z, "

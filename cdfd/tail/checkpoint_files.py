@@ -1,7 +1,6 @@
 """Reading a checkpoint's files: one Parquet file, its parts, or a V2 manifest with sidecars.
 
-Columns are chosen before rows are read: protocol and metadata first, which also say whether there are partition values and deletion vectors
-to read at all.
+Only the needed columns are read. Protocol and metadata come first, because they say whether there are partition values and deletion vectors.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ from cdfd.tail.segment import Checkpoint
 SIDECARS = f"{paths.LOG}/_sidecars"
 BATCH_ROWS = 65_536
 STATE_ROWS = 16_384
-"""Rows to look through at once for the few that are not files; often they are the first."""
+"""Rows of a batch in the search for actions that are not files. There are few, and often they come first."""
 MEMORY_BYTES = 256 << 20
-"""Bytes that the rows of a checkpoint of any size may take in memory."""
+"""Bytes that the rows of any checkpoint may take in memory."""
 MEMORY_RATIO = 64
-"""Bytes that they may take besides, for each byte of its files. Paths and statistics compress to a tenth."""
+"""Additional bytes that they may take, for each byte of its files. Paths and statistics compress to a tenth."""
 ROW_BYTES = 1024
-"""What a row takes that becomes objects, beside its text."""
+"""Bytes of the Python objects of a row, without its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RowColumns:
-    """Which parts of the file rows to read."""
+    """The columns of file rows to read."""
 
     partitioned: bool
     vectors: bool
@@ -60,11 +59,11 @@ class _MemoryBudget:
     left: int = MEMORY_BYTES
 
     def allow(self, file: ParquetReader) -> None:
-        """One more file is read."""
+        """Add the budget of one more file."""
         self.left += MEMORY_RATIO * file.size
 
     def reserve(self, size: int) -> None:
-        """So many bytes more. LogError where they are too many."""
+        """Reserve so many bytes. LogError if the budget is exceeded."""
         self.left -= size
         if self.left < 0:
             raise LogError(
@@ -79,7 +78,7 @@ class _FileRows:
     budget: _MemoryBudget = field(default_factory=_MemoryBudget)
 
     def add(self, rows: list[pa.RecordBatch], batch: pa.RecordBatch) -> None:
-        """To one of the two."""
+        """Append a batch to `adds` or `removes`."""
         self.budget.reserve(batch.nbytes)
         rows.append(batch)
 
@@ -94,7 +93,7 @@ async def read_header(storage: Storage, checkpoint: Checkpoint) -> State:
 
 
 async def read_state(storage: Storage, checkpoint: Checkpoint) -> State:
-    """All that is not a file: protocol, metadata, transactions, domains.
+    """Everything but files: protocol, metadata, transactions, domains.
 
     Raises:
         LogError: a file is missing, truncated, corrupt, or no checkpoint.
@@ -105,11 +104,11 @@ async def read_state(storage: Storage, checkpoint: Checkpoint) -> State:
 async def read_snapshot(
     storage: Storage, checkpoint: Checkpoint, *, with_stats: bool, with_tombstones: bool, with_counts: bool = False
 ) -> Snapshot:
-    """The state that the checkpoint holds; `with_counts`, of the statistics, how many rows files have.
+    """The state in the checkpoint. `with_counts` reads the row counts of files, from their statistics.
 
     Raises:
         LogError: a file is missing, truncated, corrupt, or no checkpoint.
-        UnsupportedError: its protocol asks for what cdfd does not implement.
+        UnsupportedError: its protocol requires a feature that cdfd does not implement.
     """
     state = await read_state(storage, checkpoint)
     header = PartialHeader(checkpoint.version).before(state.protocol, state.metadata, checkpoint.path).finish()
@@ -145,7 +144,7 @@ def _read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str]) 
 
 
 def _read_action(file: ParquetReader, name: str, state: State, budget: _MemoryBudget) -> None:
-    """All rows of an action that is no file; the only one, where there is one."""
+    """All rows of an action that is not a file. It stops at the first row of an action that occurs once."""
     if not state.has(name):
         for group in _groups_with(file, name):
             for batch in file.batches([name], [group], rows=STATE_ROWS):
@@ -171,7 +170,7 @@ def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar]
     for sidecar in sidecars:
         path = f"{SIDECARS}/{sidecar.path}"
         if sidecar.path in names:
-            # A name takes a few bytes, and reading its file again may take gigabytes.
+            # A repeated name takes a few bytes, but reading its file again may take gigabytes.
             raise LogError("the checkpoint names a sidecar twice", path=path)
         names.add(sidecar.path)
         with _errors_naming(path):
@@ -209,10 +208,10 @@ def _open(storage: Storage, path: str, size: int) -> Iterator[ParquetReader]:
 
 
 def _groups_with(file: ParquetReader, name: str) -> Iterator[int]:
-    """Row groups that have a row of an action: a checkpoint has few rows that are not files.
+    """Row groups with a row of an action: a checkpoint has few rows that are not files.
 
-    Found by reading a column that every such row has. Statistics would say it too, but pyarrow's way to them ends the process where they
-    are damaged (seen in 26.0).
+    They are found by reading a column that every such row has. Statistics would be faster, but pyarrow crashes if they are damaged (seen in
+    26.0).
     """
     key = checkpoints.key(file.schema_arrow, name)
     if key is not None:
@@ -229,18 +228,18 @@ def _batches(file: ParquetReader, columns: list[str]) -> Iterator[pa.RecordBatch
 
 @contextlib.contextmanager
 def _errors_naming(path: str) -> Iterator[None]:
-    """What goes wrong with a checkpoint's file, as an error that names it."""
+    """Turn errors of reading a checkpoint's file into errors of cdfd that name the file."""
     hint = "Remove the damaged checkpoint if the older log entries still exist, or write a new one"
     try:
         yield
     except NotFoundError:
         raise LogError("a file of the checkpoint is missing", path=path, hint=hint) from None
     except DataError as error:
-        # Whoever reads Parquet does not know what it is part of.
+        # The Parquet reader does not know that the file belongs to the log.
         raise LogError(error.what, path=path, hint=hint) from None
     except CdfdError as error:
         raise error.within(path=path) from None
-    # ValueError: UnicodeDecodeError, where names of columns are not text, among others.
+    # ValueError includes UnicodeDecodeError, for column names that are not text.
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         if is_transient(error):
             raise StorageError(f"the checkpoint cannot be read: {error}", path=path, retriable=True) from error

@@ -1,4 +1,4 @@
-"""Time as a port, so that tests own it."""
+"""Time as a port, so that tests can control it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall time for people and positions, monotonic time for durations, and the two ways to let time pass."""
+    """Wall-clock time for people and positions, monotonic time for durations, and two ways to wait."""
 
     def now_ms(self) -> int:
         """Milliseconds since the Unix epoch. May jump."""
@@ -17,7 +17,7 @@ class Clock(Protocol):
         """Seconds since some moment. Never goes back."""
 
     async def sleep(self, seconds: float) -> None:
-        """Return `seconds` later; at once (but after others had their turn) where that is not positive."""
+        """Return after `seconds`. If that is not positive, return after other tasks have run."""
 
     async def wait(self, event: asyncio.Event, timeout: float) -> bool:
         """Return True as soon as `event` is set, False `timeout` seconds later. The event is left as it is."""

@@ -1,10 +1,10 @@
-"""Whether a log is still the one that was read: a table may be replaced under its reader, by another one or by a copy of itself.
+"""Verifies that a log is still the one that was read: a table may be replaced under its reader, by another table or by a copy of itself.
 
-One entry that was read, the anchor, stands for all that was read after it. It is looked at again after that: where it is the same writing, or
-the same bytes, the log was not replaced meanwhile. A log is replaced as a whole or from its first entry on, so the anchor of a replaced log
-is gone or another one before a later entry can be read.
+One entry that was read, the anchor, represents everything that was read after it. The reader checks it again after reading more entries. If
+the file is the same, or has the same bytes, the log was not replaced meanwhile. A log is replaced as a whole, or from its first entry on. So
+the anchor of a replaced log is gone or different before a later entry can be read.
 
-    read 6 (the anchor) ... read 7, 8, 9 ... is 6 as it was? Then 7, 8 and 9 continue it, and 9 is the anchor of what comes.
+    read 6 (the anchor) ... read 7, 8, 9 ... is 6 unchanged? Then 7, 8 and 9 continue it, and 9 is the next anchor.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class EntryFingerprint:
 
     Attributes:
         version: of the table.
-        stat: what the file was.
+        stat: of its file.
         digest: of its bytes; see `parse_and_digest`.
-        file: path of a file that it adds or removes. None where it does neither, or nobody looked.
-        applied: whether its actions were taken. The entry must not grow any more then.
+        file: path of a file that it adds or removes. None if there is none, or if the entry was not parsed.
+        applied: whether its actions were applied. The entry must not grow after that.
     """
 
     version: int
@@ -49,13 +49,13 @@ class EntryFingerprint:
 
     @classmethod
     def of(cls, entry: LogEntry) -> EntryFingerprint:
-        """An entry whose actions are taken."""
+        """The fingerprint of an entry whose actions are applied."""
         named = entry.commit.adds or entry.commit.removes
         return cls(entry.commit.version, entry.stat, entry.digest, named[0].path if named else None, applied=True)
 
 
 def parse_and_digest(parse: Callable[[bytes | Iterable[bytes]], T], data: bytes | Iterable[bytes]) -> tuple[T, str]:
-    """What `parse` makes of the bytes of an entry, whole or in chunks, and their BLAKE2b hash: 16 bytes, as hexadecimal digits."""
+    """The result of `parse` for the bytes of an entry, whole or in chunks, and their BLAKE2b hash: 16 bytes, as hexadecimal digits."""
     if isinstance(data, bytes):
         return parse(data), hashlib.blake2b(data, digest_size=16).hexdigest()
     hashed = hashlib.blake2b(digest_size=16)
@@ -64,10 +64,10 @@ def parse_and_digest(parse: Callable[[bytes | Iterable[bytes]], T], data: bytes 
 
 
 def entry_size(data: bytes | Iterable[bytes]) -> int:
-    """How many bytes there are: a `parse` for `parse_and_digest`. It ends where `commit.parse` would: a sparse file may be of any size.
+    """The number of bytes: a `parse` for `parse_and_digest`. It fails where `commit.parse` would, because a sparse file may have any size.
 
     Raises:
-        LogError: a line that is too long for an action.
+        LogError: a line is too long for an action.
     """
     size = unbroken = 0
     for chunk in (data,) if isinstance(data, bytes) else data:
@@ -85,7 +85,7 @@ def _hashing(chunks: Iterable[bytes], hashed: Any) -> Iterator[bytes]:
 
 
 class History:
-    """What was read of a log, and whether that is of one history."""
+    """The entries that were read of a log, and whether they belong to one history."""
 
     def __init__(self, log: DeltaLog) -> None:
         self._log = log
@@ -93,38 +93,37 @@ class History:
         self._latest: LogEntry | None = None
         self._rewritten = False
         self.restarts = 0
-        """How often what was read so far did not count any more."""
+        """How often the entries that were read so far became invalid."""
 
     @property
     def anchored(self) -> bool:
-        """Whether there is an entry that stands for what is read."""
+        """Whether there is an anchor."""
         return bool(self._anchors)
 
     def anchor(self, entry: EntryFingerprint) -> None:
-        """An entry was read that stands for what is read after it: the last one of a state, before the rest of the state is."""
+        """Set an anchor for everything that is read from now on: the last entry of a state, before the rest of the state is read."""
         self._anchors.setdefault(entry.version, entry)
 
     def record_read(self, entry: LogEntry) -> None:
-        """An entry was read, after those before it."""
+        """Record an entry that was read after the entries before it."""
         if not self._anchors:
             self.anchor(EntryFingerprint.of(entry))
         elif self._latest is None or entry.commit.version >= self._latest.commit.version:
             self._latest = entry
 
     async def confirm(self, table_id: str | None = None, ahead: Sequence[EntryFingerprint] = ()) -> bool:
-        """Make sure that all that was read so far is of one log: one request, where nothing is amiss.
+        """Verify that everything that was read so far belongs to one log. Usually this is one request.
 
         Args:
             table_id: `metaData.id` of the table as of the anchors, where known.
-            ahead: entries that may have been read in another order than theirs: each of them has to be there still.
+            ahead: entries that may have been read out of order, because of read-ahead. Each must still exist.
 
         Returns:
-            True where it is. False where it is the log that was read, but was written again: what was read since the last time has to be
-            read again.
+            True if it does. False if the same log was written again: entries since the last call have to be read again.
 
         Raises:
             TableChangedError: the log is another one, or the table is gone.
-            GapError: an anchor is gone, and nothing proves that the log is the same.
+            GapError: an anchor is gone, and the log cannot be verified.
             LogError: the log cannot be read.
         """
         latest = self._latest
@@ -141,7 +140,7 @@ class History:
                     self._rewritten = True
                     self._restart(found)
                     return False
-                # In some mounted stores a file has another number at every look: the bytes are what there is to compare.
+                # In some mounted stores a file has a new inode number at every stat, so only the bytes can be compared.
             else:
                 self._rewritten = False
             self._anchors[anchor.version] = found
@@ -157,7 +156,7 @@ class History:
         return True
 
     async def _are_unchanged(self, entries: Sequence[EntryFingerprint]) -> bool:
-        """Whether entries are as they were, all at one time."""
+        """Whether all these entries are unchanged in one listing."""
         wanted = {entry.version: entry.stat for entry in entries}
         async with contextlib.aclosing(self._log.list_names(f"{min(wanted):020d}")) as names:
             async for name, stat in names:
@@ -170,10 +169,10 @@ class History:
         return not wanted
 
     async def compare(self, version: int, digest: str, table_id: str) -> None:
-        """Make sure that the entry of a version is one that was read long ago. One that is not in the log any more cannot be compared.
+        """Verify that the entry of a version has the digest from a saved position. An entry that log clean-up removed is not compared.
 
         Raises:
-            TableChangedError: it is another one, or the log ends before it.
+            TableChangedError: the entry has another digest, or the log ends before it.
         """
         try:
             found = await self._log.fingerprint(version)
@@ -192,13 +191,13 @@ class History:
         return self._log.storage.uri
 
     def _restart(self, anchor: EntryFingerprint | None) -> None:
-        """What was read so far counts no more."""
+        """Drop everything that was read so far, except for the new anchor."""
         self._anchors, self._latest = {} if anchor is None else {anchor.version: anchor}, None
         self.restarts += 1
         self._log.forget()
 
     async def _recheck(self, anchor: EntryFingerprint) -> EntryFingerprint | None:
-        """The anchor as it is now; None where it is gone."""
+        """The anchor as it is now; None if it is gone."""
         try:
             if anchor.stat.settled and anchor.stat.identity:
                 stat = await self._log.stat(anchor.version)
@@ -210,7 +209,7 @@ class History:
         return replace(anchor, stat=found.stat, digest=found.digest)
 
     async def _recheck_empty(self, anchor: EntryFingerprint) -> EntryFingerprint | None:
-        """An anchor without bytes, where it has none now; None of any other. Such an entry is a version without actions."""
+        """An anchor without bytes that is still empty, which is a version without actions; else None."""
         with contextlib.suppress(NotFoundError):
             stat = await self._log.stat(anchor.version)
             if stat.size == anchor.stat.size == 0:
@@ -218,7 +217,7 @@ class History:
         return None
 
     async def _check_changed_anchor(self, anchor: EntryFingerprint, table_id: str | None) -> None:
-        """The anchor's bytes are others: an error, but where they only became more before anybody took them for all."""
+        """The anchor's bytes changed: an error, unless the entry only grew before its actions were applied."""
         begun, rest = await self._log.digest_prefix(anchor.version, anchor.stat.size)
         grown = begun == anchor.digest
         if grown and (not anchor.applied or not rest.strip()):
@@ -234,7 +233,7 @@ class History:
         raise replaced_error(anchor.version, self._table)
 
     async def _check_missing_anchor(self, anchor: EntryFingerprint, table_id: str | None) -> None:
-        """The anchor is gone: an error, but where log clean-up removed it, and the log as it is now has its actions."""
+        """The anchor is gone: an error, unless log clean-up removed it and the log still contains its actions."""
         versions = await self._versions()
         if not versions:
             raise deleted_error(table_id, self._table)
@@ -255,7 +254,7 @@ class History:
             )
 
     async def _state_has_file(self, path: str | None) -> bool:
-        """Whether a file is in the table's state, removed or not. Names of files are unique: one version has added it, or removed it."""
+        """Whether a file is in the table's state, live or as a tombstone. File names are unique, so this identifies the version."""
         if path is None:
             return False
         state = await self._log.snapshot(with_tombstones=True)
@@ -266,7 +265,7 @@ class History:
         return [name.version async for name, _ in self._log.list_names() if name.kind == "commit"]
 
     async def _check_id(self, known: str | None, version: int | None) -> None:
-        """Refuse a log of another table id at a version (None: the newest). One that cannot be read is refused by whoever reads it next."""
+        """Raise an error if the log has another table id at a version (None: the newest). Read errors are left to the next read."""
         if known is not None:
             with contextlib.suppress(LogError):
                 header = await self._log.header(version)
@@ -274,10 +273,10 @@ class History:
 
 
 def check_id(known: str, found: str, version: int, table: str) -> None:
-    """Refuse another table id than the one that is known.
+    """Raise an error for a table id that differs from the known one.
 
     Raises:
-        TableChangedError: naming both.
+        TableChangedError: it names both ids.
     """
     if known != found:
         raise TableChangedError(
@@ -289,7 +288,7 @@ def check_id(known: str, found: str, version: int, table: str) -> None:
 
 
 def replaced_error(version: int, table: str) -> TableChangedError:
-    """The id is the same, an entry that was read is another one."""
+    """The error for a table with the same id in which an entry that was read is different."""
     return TableChangedError(
         f"the table was replaced by a copy or an older backup with the same id: version {version} is not the one that was read",
         table=table,
@@ -299,7 +298,7 @@ def replaced_error(version: int, table: str) -> TableChangedError:
 
 
 def truncated_error(newest: int, version: int, table: str) -> TableChangedError:
-    """The log does not reach as far as it did."""
+    """The error for a log that ends before a version that was read."""
     return TableChangedError(
         f"the log ends at version {newest} now, although version {version} was there",
         table=table,
@@ -309,7 +308,7 @@ def truncated_error(newest: int, version: int, table: str) -> TableChangedError:
 
 
 def gap_error(version: int, following: int, newest: int, table: str) -> GapError:
-    """The versions from `version` on, up to the one before `following`, are not there, although later ones are."""
+    """The error for missing versions: from `version` on, up to the one before `following`."""
     gap = f"version {version} is" if following <= version + 1 else f"versions {version} to {following - 1} are"
     return GapError(
         f"{gap} missing, although the log goes on to version {newest}",
@@ -320,7 +319,7 @@ def gap_error(version: int, following: int, newest: int, table: str) -> GapError
 
 
 def deleted_error(table_id: str | None, table: str) -> TableChangedError:
-    """There is no log any more."""
+    """The error for a table without a log, which had one before."""
     return TableChangedError(
         f"the table {table_id} was deleted" if table_id is not None else "the table was deleted",
         table=table,

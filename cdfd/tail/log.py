@@ -1,7 +1,7 @@
-"""A table's log in a store: which files it has, and reading them.
+"""A table's log in a store: listing and reading its files.
 
-This is the shell around `cdfd.delta`: it fetches bytes and hands them over. What a steady reader needs costs one request per version
-(`commit`); listings happen at the start and when something is amiss.
+This is the I/O around `cdfd.delta`, which decodes the bytes. A tailing reader needs one request per version (`entry`). Listings happen at
+startup, and to find the cause of a problem.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ T = TypeVar("T")
 SizeOf = Callable[[bytes | Iterable[bytes]], int]
 
 CHUNK_BYTES = 16 << 20
-"""Bytes of a log entry to hold at once; larger entries are streamed."""
+"""Bytes of a log entry to keep in memory at once; larger entries are streamed."""
 READ_AHEAD_ENTRIES, READ_AHEAD_BYTES = 16, 16 << 20
-"""Log entries to read ahead, and their bytes, at most."""
+"""Log entries to read ahead in a remote store, and their bytes, at most."""
 CACHE_BYTES = 4 << 20
-"""Bytes of remote log entries to keep that were read for a header."""
+"""Bytes of remote log entries, read for a header, that are cached for the reader that follows."""
 INLINE_BYTES = 64 << 10
-"""Bytes of a log entry up to which parsing it takes less time than handing it to a thread."""
+"""Bytes of a log entry up to which parsing it is faster than a switch to a thread."""
 
 
 class NotATableError(LogError):
-    """There is no Delta log at that place."""
+    """The location has no Delta log."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A commit, its log file, and the hash of the file's bytes (`history.parse_and_digest`)."""
+    """A commit, the stat of its log file, and the hash of the file's bytes (`history.parse_and_digest`)."""
 
     commit: Commit
     stat: Stat
@@ -65,31 +65,31 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class _ReadAhead:
-    """Entries that were read one after the other: those that a listing showed are asked for ahead.
+    """The read-ahead of consecutive entries: entries that a listing showed are prefetched.
 
-    After them nobody knows whether there are more. At the tip of a table there is one at a time, and a look at the next is one request; only
-    where several were there at once there may be more where they came from.
+    Later entries may or may not exist. At the tip of a table one entry comes at a time, and prefetching would double the requests. So later
+    entries are prefetched only after several existed when they were requested.
     """
 
     last: int = -1
     length: int = 0
     next: range = range(0)
-    """Versions to ask for now."""
+    """Versions to prefetch now."""
 
     def after(self, commit: Commit, newest: int) -> _ReadAhead:
-        """With one more."""
+        """The state after one more entry; `newest` is the newest version that a listing showed."""
         version = commit.version
         follows = version == self.last + 1
         length = self.length + 1 if follows and version > newest else 1
         guessed = 0 if length < 3 else 1 << min(length - 2, 8)
         ahead = min(max(guessed, newest - version), READ_AHEAD_ENTRIES, READ_AHEAD_BYTES // max(commit.size, 1))
-        # Those up to the end of `next` were asked for already.
+        # Versions up to the end of `next` are prefetched already.
         first = max(version + 1, self.next.stop if follows else 0)
         return _ReadAhead(version, length, range(first, max(first, version + 1 + ahead)))
 
 
 class DeltaLog:
-    """The log of the table that `storage` is the root of."""
+    """The log of the table whose root is `storage`."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -97,7 +97,7 @@ class DeltaLog:
         self.history = History(self)
         self._read_ahead = _ReadAhead()
         self._prefetched_to = self._stale_to = 0
-        """Versions before these were asked for ahead; and were when the log may have been another one."""
+        """Versions below the first were prefetched; those below the second before the log was possibly replaced."""
         self._cache: dict[int, tuple[bytes, Stat]] = {}
         self._cache_bytes = 0
         self._newest = -1
@@ -105,7 +105,7 @@ class DeltaLog:
 
     @contextlib.contextmanager
     def _errors_naming(self, version: int | None = None, path: str | None = None) -> Iterator[None]:
-        """Errors from within name the table, and the version and file where they do not know better."""
+        """Add the table, version and file to errors that do not name them yet."""
         try:
             yield
         except CdfdError as error:
@@ -115,7 +115,7 @@ class DeltaLog:
         """The log entry of a version.
 
         Raises:
-            NotFoundError: it is not there, which is how "not yet" looks.
+            NotFoundError: it does not exist (yet).
             LogError: it is damaged, or being written.
         """
         path = log_path(paths.commit_name(version))
@@ -129,10 +129,10 @@ class DeltaLog:
         return found
 
     async def ready_entry(self, version: int) -> LogEntry | None:
-        """The entry after one that was read, where it need not be waited for: it was read together with that one, or is in a remote store.
+        """The entry that follows one that was read. None for a local entry that was not read in one batch with it.
 
         Raises:
-            NotFoundError, LogError: as `entry`.
+            NotFoundError, LogError: see `entry`.
         """
         if self.storage.remote:
             return await self.entry(version)
@@ -143,11 +143,11 @@ class DeltaLog:
         return found
 
     def may_be_prefetched(self, version: int) -> bool:
-        """Whether an entry may be, or may have been, read before it is asked for, and not together with the one before it."""
+        """Whether an entry may be prefetched, and so may have been read earlier than the entries before it."""
         return self.storage.remote and (version in self._cache or self._stale_to <= version < self._prefetched_to)
 
     def _entry_read(self, found: LogEntry) -> None:
-        """An entry was read; those that may follow it are asked for."""
+        """An entry was read: record it, and prefetch the entries that may follow it."""
         version = found.commit.version
         self.history.record_read(found)
         if not self.storage.remote:
@@ -175,14 +175,14 @@ class DeltaLog:
                 commit, digest = await self._parse_data(path, data, parse)
             now = stat
             if not self.storage.remote or len(data) > CHUNK_BYTES:
-                # A file may still be written to: the later its size is looked at, the sooner that shows. Large ones are opened twice.
+                # A file may still be written. Its size is checked after parsing, to detect as much as possible. Large files are opened twice.
                 now = await self.storage.stat(path)
             if commit.size != now.size or (len(data) > CHUNK_BYTES and now.identity != stat.identity):
                 raise LogError("the entry changed while it was read", retriable=True)
             return LogEntry(commit, stat, digest)
 
     async def _fetched(self, version: int, path: str) -> tuple[bytes, Stat]:
-        """A remote entry's bytes, or of a large one the first, and its stat."""
+        """The first `CHUNK_BYTES + 1` bytes of a remote entry, and its stat."""
         if version in self._cache:
             return self._cache.pop(version)
         if version < self._stale_to:
@@ -193,21 +193,21 @@ class DeltaLog:
     async def _from_batch(
         self, version: int, path: str, parse: Callable[[bytes | Iterable[bytes]], tuple[Commit, str]]
     ) -> LogEntry | None:
-        """An entry that was read together with others; None of one that was not, or that was not whole then."""
+        """An entry from a batch; None if it is not in one, or was incomplete when the batch was read."""
         held = await self._batches.pop(version)
         if held is None:
             return None
         data, stat = held
         with contextlib.suppress(LogError):
             commit, digest = await self._parse_data(path, data, parse)
-            # An empty one may have had nothing written to it yet.
+            # Its writer may not have written an empty file yet.
             if commit.size == stat.size != 0:
                 return LogEntry(commit, stat, digest)
         self._batches.clear()
         return None
 
     async def _read_and_parse(self, path: str, parse: Callable[[bytes | Iterable[bytes]], T]) -> T:
-        """What `parse` makes of a file's bytes: here where they are few, in a thread where they are not, in chunks where they are many."""
+        """The result of `parse` for a file: small files are parsed here, larger ones in a thread, the largest in chunks."""
         return await self._parse_data(path, await self.storage.read(path, 0, CHUNK_BYTES + 1), parse)
 
     async def _parse_data(self, path: str, data: bytes, parse: Callable[[bytes | Iterable[bytes]], T]) -> T:
@@ -225,10 +225,10 @@ class DeltaLog:
             raise StorageError(f"reading failed: {error}", path=path, retriable=True) from error
 
     async def fingerprint(self, version: int, size: SizeOf = entry_size) -> EntryFingerprint:
-        """An entry as it is now, its actions aside. It stands for what is read after it, where nothing else does yet.
+        """The fingerprint of an entry as it is now. It becomes the anchor of the history, if there is none yet.
 
         Raises:
-            NotFoundError: it is not there, or has no bytes yet.
+            NotFoundError: it does not exist, or has no bytes yet.
         """
         found, data = await self._fingerprint(version, size)
         self.history.anchor(found)
@@ -237,17 +237,17 @@ class DeltaLog:
         return found
 
     async def digest(self, version: int) -> str | None:
-        """The hash of an entry's bytes, which are whole; None where it is not there.
+        """The hash of a complete entry; None if the entry does not exist.
 
         Raises:
-            LogError: it is damaged, or being written. A position with the hash of half an entry would never fit the table again.
+            LogError: it is damaged, or being written. A position with the hash of an incomplete entry would never match the table again.
         """
         with contextlib.suppress(NotFoundError):
             return (await self.fingerprint(version, partial(_parsed_size, version))).digest
         return None
 
     async def fingerprint_now(self, version: int) -> EntryFingerprint:
-        """The same, and nothing is kept."""
+        """The fingerprint of an entry as it is now, without caching and without a new anchor."""
         return (await self._fingerprint(version))[0]
 
     async def _fingerprint(self, version: int, entry_size: SizeOf = entry_size) -> tuple[EntryFingerprint, bytes]:
@@ -260,14 +260,14 @@ class DeltaLog:
             return EntryFingerprint(version, replace(stat, size=size), digest), data
 
     async def digest_prefix(self, version: int, size: int) -> tuple[str, bytes]:
-        """The hash of an entry's first `size` bytes, and some of those after them."""
+        """The hash of an entry's first `size` bytes, and some of the bytes that follow."""
         path = log_path(paths.commit_name(version))
         with self._errors_naming(version, path):
             begun, rest = await self.storage.read(path, 0, size), await self.storage.read(path, size, INLINE_BYTES)
             return parse_and_digest(entry_size, begun)[1], rest
 
     async def _anchor(self, version: int) -> None:
-        """Before the state at a version is read: an entry that stands for it."""
+        """Before the state at a version is read, set an entry at or next to it as the anchor of the history."""
         for each in (version, version + 1, version - 1):
             if each >= 0:
                 with contextlib.suppress(NotFoundError):
@@ -275,7 +275,7 @@ class DeltaLog:
                     return
 
     def forget(self) -> None:
-        """Drop what was read and not asked for yet: it may be another log's."""
+        """Drop everything that was prefetched or cached: it may belong to another log."""
         self._stale_to = self._prefetched_to
         self._read_ahead = _ReadAhead()
         self._batches.clear()
@@ -283,13 +283,13 @@ class DeltaLog:
         self._cache_bytes = 0
 
     async def stat(self, version: int) -> Stat:
-        """The log file of a version. NotFoundError where there is none."""
+        """The stat of a version's log file. NotFoundError if there is none."""
         path = log_path(paths.commit_name(version))
         with self._errors_naming(version, path):
             return await self.storage.stat(path)
 
     async def has_successor(self, version: int) -> bool:
-        """Whether the version after is there. Whoever wrote that one had read this one, which was whole then."""
+        """Whether the next version exists. Its writer read this entry first, so this entry is complete."""
         try:
             await self.stat(version + 1)
         except NotFoundError:
@@ -297,7 +297,7 @@ class DeltaLog:
         return True
 
     async def stats_before(self, version: int, most: int) -> AsyncGenerator[Stat, None]:
-        """Log entries before a version, the newest first, as far as they follow one another; `most` at most. A remote log is listed once."""
+        """Stats of at most `most` consecutive entries before a version, the newest first. A remote log is listed once."""
         first = max(version - most, 0)
         found: dict[int, Stat] = {}
         if self.storage.remote:
@@ -314,9 +314,9 @@ class DeltaLog:
                 return
 
     async def list_names(self, start_after: str = "") -> AsyncGenerator[tuple[paths.LogName, Stat], None]:
-        """The log's files whose name is greater than `start_after`, ascending; those that are none of the log's are left out.
+        """The log's files whose name is greater than `start_after`, ascending. Files that do not belong to a log are left out.
 
-        Whoever stops before the end closes it (`aclosing`).
+        Close the generator if you stop before its end (`aclosing`).
         """
         after = log_path(start_after) if start_after else ""
         with self._errors_naming():
@@ -327,9 +327,9 @@ class DeltaLog:
                         yield name, stat
 
     async def segment(self, version: int | None = None, *, state_only: bool = False) -> Segment:
-        """Which files give the state at `version` (None: the newest).
+        """The files that give the state at `version` (None: the newest).
 
-        With `state_only`, the newest may be a checkpoint's whose commit is lost: its state is there, its changes are not.
+        With `state_only`, the newest version may be that of a checkpoint whose commit is lost: its state is available, its changes are not.
 
         Raises:
             NotATableError: there is no log.
@@ -362,14 +362,14 @@ class DeltaLog:
         assert builder.checkpoint is not None
         newest = builder.checkpoint.version
         try:
-            await self.stat(newest)  # a listing may miss what comes while it is made
+            await self.stat(newest)  # a listing may miss files that are created meanwhile
         except NotFoundError:
             found = "it has no commit" if builder.latest is None else f"its newest commit is version {builder.latest}"
             raise GapError(
                 f"the log has a checkpoint of version {newest}, but {found}: the changes up to version {newest} cannot be read",
                 table=self.storage.uri,
                 version=newest,
-                hint="Restore the log entries that are missing; `cdfd.snapshot` can still read the rows of the checkpoint",
+                hint="Restore the missing log entries. `cdfd.snapshot` can still read the rows of the checkpoint",
             ) from None
 
     async def _fold(self, version: int | None, start_after: str = "") -> SegmentBuilder:
@@ -386,10 +386,10 @@ class DeltaLog:
         return builder
 
     async def hint(self) -> int | None:
-        """Version that `_last_checkpoint` names. It only saves a listing, so one that cannot be used is ignored with a warning.
+        """The version in `_last_checkpoint`. The file only saves a listing, so an unusable one is ignored with a warning.
 
         Raises:
-            StorageError: it cannot be read now, or the store in the network refuses.
+            StorageError: a transient error, or a remote store refuses access.
         """
         path = log_path(paths.LAST_CHECKPOINT)
         try:
@@ -398,20 +398,20 @@ class DeltaLog:
         except NotFoundError:
             return None
         except (LogError, StorageError) as error:
-            # A folder may hold a device or a link of that name; of a store in the network, the error is the store's.
+            # In a local folder, a device or a link may have that name. In a remote store, the error is about the store and not the file.
             if error.retriable or (self.storage.remote and isinstance(error, StorageError)):
                 raise
             logger.warning(
                 "_last_checkpoint cannot be used, listing the log instead: %s",
-                one_line(error.what),  # where nobody has set up logs, Python writes them as they are
+                one_line(error.what),  # without cdfd's log handlers, Python writes messages unescaped
                 extra={"table": self.storage.uri},
             )
             return None
 
     async def newest_checkpoint(self, version: int) -> int:
-        """Version of the newest checkpoint: what `_last_checkpoint` says where that is not after `version`, else what is there.
+        """Version of the newest checkpoint: that of `_last_checkpoint` unless it is after `version`, else from a listing.
 
-        A listing shows those from `version` on; -1 where there is none among them.
+        The listing begins at `version`. -1 if it has no checkpoint.
         """
         hint = await self.hint()
         if hint is not None and hint <= version:
@@ -424,7 +424,7 @@ class DeltaLog:
         return (await self.segment()).version
 
     async def earliest_version(self) -> int:
-        """The oldest version whose log entry is still there. NotATableError where there is none."""
+        """The oldest version whose log entry still exists. NotATableError if there is none."""
         async with contextlib.aclosing(self.list_names()) as names:
             async for name, _ in names:
                 if name.kind == "commit":
@@ -435,7 +435,7 @@ class DeltaLog:
         """Protocol and metadata in force after `version` (None: the newest), without reading any file rows.
 
         Raises:
-            UnsupportedError: the table asks for what cdfd does not implement.
+            UnsupportedError: the table requires a feature that cdfd does not implement.
             LogError: the log is broken or does not reach back that far.
         """
         found = await self.partial_header(version)
@@ -443,7 +443,7 @@ class DeltaLog:
             return found.finish()
 
     async def partial_header(self, version: int | None = None, *, state_only: bool = False) -> PartialHeader:
-        """The same, whatever the table asks for and however little the log holds; `state_only` as for `segment`."""
+        """Protocol and metadata as far as the log has them, without a check of features; `state_only` as for `segment`."""
         segment = await self.segment(version, state_only=state_only)
         await self._anchor(segment.version)
         self._prefetched_to = max(self._prefetched_to, segment.version + 1)
@@ -469,9 +469,9 @@ class DeltaLog:
         return found
 
     async def _scan_header(self, version: int, stat: Stat, data: bytes | None) -> PartialHeader:
-        """Protocol and metadata of a log entry, whose bytes may be known.
+        """Protocol and metadata of a log entry; `data` is its bytes, where known.
 
-        A remote one is kept: whoever asks for the header of a table reads on from there.
+        A remote entry is cached, because readers usually read on from the version of the header.
         """
         scan = partial(headers.scan, version)
         if data is None and version in self._cache:
@@ -494,10 +494,10 @@ class DeltaLog:
         with_tombstones: bool = False,
         with_counts: bool = False,
     ) -> Snapshot:
-        """The state of the table at `version` (None: the newest); `with_counts`, of the statistics, how many rows files have.
+        """The state of the table at `version` (None: the newest). `with_counts` reads the row counts of files, from their statistics.
 
         Raises:
-            UnsupportedError: the table asks for what cdfd does not implement.
+            UnsupportedError: the table requires a feature that cdfd does not implement.
             LogError: the log is broken or does not reach back that far.
         """
         segment = await self.segment(version, state_only=True)
@@ -524,7 +524,7 @@ class DeltaLog:
 
 @contextlib.contextmanager
 def _listing_errors() -> Iterator[None]:
-    """What a listing showed and is not there is yet to come, or gone since: the next listing tells."""
+    """A listed file that cannot be found is not visible yet, or was removed since. Both are transient: the next listing decides."""
     try:
         yield
     except NotFoundError as error:
@@ -535,7 +535,7 @@ def _listing_errors() -> Iterator[None]:
 
 
 def _parsed_size(version: int, data: bytes | Iterable[bytes]) -> int:
-    """How many bytes an entry has that can be read to its end: a `parse` for `parse_and_digest`."""
+    """The size of an entry that parses to its end: a `parse` for `parse_and_digest`."""
     return commits.parse(version, data).size
 
 

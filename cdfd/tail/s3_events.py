@@ -1,4 +1,4 @@
-"""What messages of a queue say of objects in S3: from S3 itself, or by way of SNS or EventBridge."""
+"""Parses S3 event notifications: messages from S3 itself, or through SNS or EventBridge."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import unquote_plus
 import orjson
 
 _WRAPS = 2
-"""Envelopes around an event: of SNS, in one of somebody's own making."""
+"""Envelopes around an event, at most: that of SNS, and a custom one."""
 
 
 class Created(NamedTuple):
@@ -20,9 +20,9 @@ class Created(NamedTuple):
 
 
 def parse(body: str) -> list[Created] | None:
-    """Objects that a message says were created; None where it is no event of S3.
+    """The objects that a message announces as created; None for a message that is not an S3 event.
 
-    An event of another kind (a deletion, the test event of a new configuration) has none.
+    Events of other kinds (a deletion, the test event of a new configuration) announce none.
     """
     for _ in range(_WRAPS + 1):
         try:
@@ -51,7 +51,7 @@ def _from_s3(records: list[Any]) -> list[Created] | None:
             return None
         if str(record.get("eventName")).removeprefix("s3:").startswith("ObjectCreated:"):
             bucket, key = _names(record.get("s3"))
-            # Keys are encoded here as in a form.
+            # Keys in these events are URL-encoded, with + for a space.
             created.append(Created(bucket, unquote_plus(key)))
     return created
 
@@ -62,7 +62,7 @@ def _from_event_bridge(event: dict[str, Any]) -> Iterator[Created]:
 
 
 def _names(place: Any) -> tuple[str, str]:
-    """Bucket and key; empty where they are not there."""
+    """Bucket and key; empty if they are missing."""
     found = place if isinstance(place, dict) else {}
     bucket, object_ = found.get("bucket"), found.get("object")
     return _text(bucket, "name"), _text(object_, "key")

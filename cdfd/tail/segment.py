@@ -1,7 +1,7 @@
-"""Which log files give the state at a version: the newest complete checkpoint not after it, and the commits that follow.
+"""Log segments: the files that give the state at a version, which are the newest complete checkpoint not after it and the later commits.
 
-Source: specification, "Checkpoints", "Last Checkpoint File". A pure fold over a listing in ascending order, so that a log of a hundred
-thousand entries costs a few numbers each, whatever the store pages.
+Source: specification, "Checkpoints", "Last Checkpoint File". A pure fold over a listing in ascending order. An entry takes a few bytes of
+memory, so a log of a hundred thousand entries fits.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class Checkpoint:
 
     @property
     def path(self) -> str:
-        """Of its file; empty where it has several."""
+        """Path of its file; empty if it has several."""
         return self.files[0].path if len(self.files) == 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What to read for the state at `version`.
+    """The files to read for the state at `version`.
 
     Attributes:
-        checkpoint: None where the log is read from version 0.
-        commits: consecutive log entries after the checkpoint (from 0 where there is none) up to `version`.
+        checkpoint: None if the log is read from version 0.
+        commits: consecutive log entries up to `version`, from the one after the checkpoint, or from 0.
     """
 
     version: int
@@ -80,14 +80,14 @@ class SegmentBuilder:
                     self._complete(Checkpoint(name.version, tuple(parts[part] for part in sorted(parts))))
 
     def leave_unfinished(self) -> None:
-        """Leave out the newest entries as long as they are empty: the writer of such a file may have only just created it."""
+        """Leave out empty entries at the end: their writers may have just created them."""
         while self._commits and not self._commits[-1][1].size:
             self._commits.pop()
             self.latest = self._commits[-1][0] if self._commits else None
 
     @property
     def has_newest_commit(self) -> bool:
-        """Whether no checkpoint that was listed is newer than all commits. The newest commit is never cleaned up, so it was lost else."""
+        """Whether no listed checkpoint is newer than all commits. Clean-up never removes the newest commit, so otherwise it was lost."""
         return self.checkpoint is None or (self.latest is not None and self.latest >= self.checkpoint.version)
 
     def _within(self, version: int) -> bool:
@@ -96,7 +96,7 @@ class SegmentBuilder:
     def _complete(self, checkpoint: Checkpoint) -> None:
         if self.checkpoint is None or checkpoint.version >= self.checkpoint.version:
             self.checkpoint = checkpoint
-            # A listing is ascending, so nothing at or before a complete checkpoint is needed any more; parts of later ones still are.
+            # The listing is ascending: nothing at or before a complete checkpoint is needed any more, but parts of later ones are.
             self._commits = [entry for entry in self._commits if entry[0] > checkpoint.version]
 
     def finish(self) -> Segment:
@@ -104,7 +104,7 @@ class SegmentBuilder:
 
         Raises:
             GapError: versions are missing in the middle, or the log begins after version 0 without a checkpoint.
-            LogError: the wanted version is not there.
+            LogError: the wanted version does not exist.
         """
         commits = [entry for entry in self._commits if self.checkpoint is None or entry[0] > self.checkpoint.version]
         after = -1 if self.checkpoint is None else self.checkpoint.version
@@ -137,10 +137,10 @@ class SegmentBuilder:
 
 
 def check_contiguous(after: int, versions: Iterable[int]) -> None:
-    """Refuse a hole.
+    """Raise an error for a gap.
 
     Raises:
-        GapError: naming the versions that are missing.
+        GapError: it names the missing versions.
     """
     for version in versions:
         if version != after + 1:

@@ -1,4 +1,4 @@
-"""Where to start and where to stop, as users write it, to versions of a log."""
+"""Resolves the start and the end of a range, as users write them, to versions of a log."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class StartPosition:
-    """Where a reader begins that has no position.
+    """Where a reader without a saved position starts.
 
     Attributes:
         table_id: `metaData.id`.
         version: the first version to deliver.
-        snapshot: whether its live rows are delivered, instead of its changes.
-        digest: hash of the log entry of the version that the first row follows, or is of; None where there is none.
+        snapshot: whether to deliver its live rows instead of its changes.
+        digest: hash of the last log entry that the start depends on; None if there is none.
     """
 
     table_id: str
@@ -39,10 +39,10 @@ class StartPosition:
 
 
 async def wait_for_start(tailer: Tailer, start: Start) -> int:
-    """The first version to deliver of a table that may not be there yet: `latest` of one that has yet to appear is all of it.
+    """The first version to deliver of a table that may not exist yet. If it does not, `latest` means everything.
 
     Raises:
-        ConfigError, LogError: as `start_version` says; also for a version after the one that comes next.
+        ConfigError, LogError: see `start_version`; also for a version after the next one.
     """
     wanted = await _awaited(tailer, parse_bound(start))
     first = await start_version(tailer.log, wanted, tailer.clock.now_ms())
@@ -52,22 +52,22 @@ async def wait_for_start(tailer: Tailer, start: Start) -> int:
 
 
 async def wait_for_start_position(tailer: Tailer, start: Start) -> StartPosition:
-    """The same as `beginning`, of a table that may not be there yet."""
+    """The same as `start_position`, for a table that may not exist yet."""
     wanted: Bound = "snapshot" if start == "snapshot" else parse_bound(start)
     return await start_position(tailer.log, await _awaited(tailer, wanted), tailer.clock.now_ms())
 
 
 async def start_position(log: DeltaLog, start: Start | Bound, now_ms: int) -> StartPosition:
-    """Where a reader begins that has no position. `start` may be `snapshot`: the live rows of the newest version, then what follows.
+    """Where a reader without a saved position starts. `snapshot` means the live rows of the newest version, then later changes.
 
     Args:
-        log: of the table, which is there.
-        start: as the configuration says it.
-        now_ms: the time.
+        log: of an existing table.
+        start: from the configuration.
+        now_ms: the current time, in ms since the Unix epoch.
 
     Raises:
-        ConfigError, LogError: as `start_version` and `DeltaLog.header` say; also for a version after the one that comes next.
-        TableChangedError: the table is replaced while it is looked at.
+        ConfigError, LogError: see `start_version` and `DeltaLog.header`; also for a version after the next one.
+        TableChangedError: the table is replaced meanwhile.
     """
     snapshot, wanted = start == "snapshot", None if start == "snapshot" else parse_bound(start)
     while True:
@@ -82,7 +82,7 @@ async def start_position(log: DeltaLog, start: Start | Bound, now_ms: int) -> St
 
 
 async def _awaited(tailer: Tailer, start: Bound) -> Bound:
-    """The start, once the table is there."""
+    """The start, once the table exists."""
     appeared = await tailer.wait_for_table()
     return "earliest" if appeared and start == "latest" else start
 
@@ -90,13 +90,13 @@ async def _awaited(tailer: Tailer, start: Bound) -> Bound:
 async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None = None) -> int:
     """The first version to deliver.
 
-    `earliest` is the oldest one whose changes can be read: its log entry is there, and what the table was like is known. `latest` is the
-    version after the newest, a timestamp the first version not before it, which may be that one too.
+    `earliest` is the oldest version whose changes can be read: its log entry exists, and the table's state is known. `latest` is the version
+    after the newest. A timestamp is the first version not before it, which may also be the version after the newest.
 
     Raises:
         ConfigError: not a start.
         GapError: that version is no longer in the log.
-        LogError: a moment that is yet to come, or more versions back than there are.
+        LogError: a time in the future, or more versions back than exist.
     """
     match await _resolved(log, parse_bound(start), now_ms):
         case "earliest":
@@ -126,11 +126,11 @@ async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None 
 
 
 async def until_version(log: DeltaLog, until: Start | Bound | None, now_ms: int | None = None) -> int | None:
-    """The last version to deliver, None for no end. `now` is the newest; a timestamp means the last version not after it.
+    """The last version to deliver; None for no end. `now` is the newest version, a timestamp the last version not after it.
 
     Raises:
         ConfigError: not an end.
-        LogError: more versions back than there are.
+        LogError: more versions back than exist.
     """
     match None if until is None else await _resolved(log, parse_bound(until), now_ms):
         case None:
@@ -146,11 +146,11 @@ async def until_version(log: DeltaLog, until: Start | Bound | None, now_ms: int 
 
 
 async def state_version(log: DeltaLog, version: Start | Bound | None) -> int | None:
-    """The version whose state is asked for, None for the newest: a timestamp means the last version not after it.
+    """The version whose state to read; None for the newest. A timestamp is the last version not after it.
 
     Raises:
         ConfigError: not a version.
-        LogError: a moment at which there was none that can still be read.
+        LogError: no version as old as that time can be read any more.
     """
     wanted = None if version is None else parse_bound(version)
     found = await until_version(log, wanted)
@@ -164,11 +164,11 @@ async def state_version(log: DeltaLog, version: Start | Bound | None) -> int | N
 
 
 async def check_range(log: DeltaLog, first: int, last: int) -> None:
-    """Refuse a range that begins after the version that comes next, or goes backwards; one that is empty is none.
+    """Raise an error for a range that begins after the next version, or goes backwards. An empty range does neither.
 
     Raises:
-        ConfigError: it goes backwards; naming both ends.
-        LogError: as `check_version_exists` says.
+        ConfigError: the range goes backwards; the error names both ends.
+        LogError: see `check_version_exists`.
     """
     if first <= last + 1:
         return
@@ -182,10 +182,10 @@ async def check_range(log: DeltaLog, first: int, last: int) -> None:
 
 
 async def check_version_exists(log: DeltaLog, version: int, last: int) -> None:
-    """Refuse a version after `last`, which is the newest, or the one that comes next.
+    """Raise an error for a version after `last`, which is the newest version or the next one.
 
     Raises:
-        LogError: naming the newest version and its time. It is about this table, and passes once the table has come so far.
+        LogError: it names the newest version and its time.
     """
     if version > last:
         newest = await log.latest_version()
@@ -197,7 +197,7 @@ async def check_version_exists(log: DeltaLog, version: int, last: int) -> None:
 
 
 async def _resolved(log: DeltaLog, bound: Bound, now_ms: int | None) -> int | str | datetime:
-    """A bound without what depends on the newest version or on the time."""
+    """A bound that no longer depends on the newest version or on the current time."""
     if isinstance(bound, timedelta):
         return _EPOCH + timedelta(milliseconds=_now_ms(now_ms)) - bound
     if not isinstance(bound, int) or bound >= 0:
@@ -217,7 +217,7 @@ def _now_ms(given: int | None) -> int:
 
 
 async def _described(log: DeltaLog, version: int, which: str) -> str:
-    """`the newest is 5, of 2026-01-01T00:00:00.000Z`, without the time where only a checkpoint has the version."""
+    """`the newest is 5, of 2026-01-01T00:00:00.000Z`, without the time if the version only has a checkpoint."""
     try:
         entry = await log.entry(version)
         enabled = in_commit_timestamps_enabled((await log.header(version)).metadata)
@@ -238,7 +238,7 @@ def _written(moment: datetime) -> str:
 
 
 async def _earliest(log: DeltaLog) -> int:
-    """Log clean-up may leave entries before the oldest checkpoint: nothing says what the table was like then."""
+    """The oldest readable version. Entries before the oldest checkpoint do not count, because the state before them is unknown."""
     oldest = await log.earliest_version()
     if oldest == 0:
         return 0
@@ -252,7 +252,7 @@ async def _earliest(log: DeltaLog) -> int:
 
 
 async def _first_since(log: DeltaLog, wanted_ms: int) -> int:
-    """The first version not before a moment in ms since the Unix epoch; the one after the newest where all are before it."""
+    """The first version not before a time in ms since the Unix epoch; the one after the newest if all are before it."""
     times = [each async for each in _modification_times(log)]
     if not times:
         await log.earliest_version()
@@ -264,7 +264,7 @@ async def _first_since(log: DeltaLog, wanted_ms: int) -> int:
 
 
 async def _modification_times(log: DeltaLog) -> AsyncIterator[tuple[int, int]]:
-    """(version, modification time in ms) of every log entry that is there, monotonic as in `changes.plan.commit_timestamp`."""
+    """(version, modification time in ms) of every log entry, monotonic as in `changes.plan.commit_timestamp`."""
     last: int | None = None
     async for name, stat in log.list_names():
         if name.kind == "commit":
@@ -273,12 +273,12 @@ async def _modification_times(log: DeltaLog) -> AsyncIterator[tuple[int, int]]:
 
 
 async def _first_in_commit(log: DeltaLog, oldest: int, newest: int) -> int | None:
-    """The first version in the log with an in-commit timestamp, None where the feature is not enabled."""
+    """The first version in the log with an in-commit timestamp; None if the feature is not enabled."""
     header = await log.header(newest)
     if not in_commit_timestamps_enabled(header.metadata):
         return None
     enabled = header.metadata.configuration.get("delta.inCommitTimestampEnablementVersion", "0")
-    # No version has more digits; Python refuses to count beyond some thousand.
+    # No version has more digits. Python raises an error for integers of several thousand digits.
     if not (re.fullmatch("[0-9]{1,19}", enabled) and int(enabled) <= newest):
         raise LogError(
             f"delta.inCommitTimestampEnablementVersion is {enabled!r:.80}, which is no version of the table",
@@ -290,7 +290,7 @@ async def _first_in_commit(log: DeltaLog, oldest: int, newest: int) -> int | Non
 
 
 async def _bisect(log: DeltaLog, wanted_ms: int, low: int, high: int) -> int:
-    """The first version in `[low, high)` not before a moment, else `high`. In-commit timestamps only ever increase."""
+    """The first version in `[low, high)` not before a time, else `high`. In-commit timestamps always increase."""
     while low < high:
         middle = (low + high) // 2
         if await _in_commit(log, middle) < wanted_ms:

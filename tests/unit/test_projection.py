@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.changes.conversion import conversion, same
+from cdfd.changes.conversion import conversion, identity
 from cdfd.changes.projection import Projection
 from cdfd.delta.datatypes import DataType
 from cdfd.delta.schema import (
@@ -409,4 +409,4 @@ def test_wider_integers_have_the_same_values(source: pa.DataType, data: st.DataO
 
 
 def test_the_same_type_is_the_same_array() -> None:
-    assert conversion(pa.int64(), LONG) is same
+    assert conversion(pa.int64(), LONG) is identity
