@@ -1,7 +1,7 @@
-"""Stores that fsspec knows: Google Cloud Storage, Azure, and whatever else has an implementation.
+"""Stores through fsspec: Google Cloud Storage, Azure, and others with an implementation.
 
-Each method is some calls of the file system's, in worker threads. How well it is served depends on who wrote that file system; conditional
-puts, which a ledger needs, are trusted only of those that are known to have them, and tried before they are relied on.
+Each method calls the fsspec file system in worker threads. Implementations differ in quality. A ledger needs conditional puts: cdfd uses them
+only with file systems that are known to support them, and verifies the first one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from cdfd.storage.durable import is_temporary, temporary_name
 T = TypeVar("T")
 
 WHOLE_OBJECT_BYTES = 4 << 20
-"""Bytes up to which an object is read in one go."""
+"""Bytes up to which an object is read at once."""
 EXCLUSIVE_PROTOCOLS = frozenset({"memory", "file", "local", "gs", "gcs", "abfs", "abfss", "az"})
-"""Protocols of file systems whose `pipe_file(mode="create")` leaves what is there as it is, whoever else writes. fsspec's own default looks
-first and writes then: two writers may both succeed. gcsfs asks for generation 0, adlfs for `overwrite=False`, which the stores decide."""
+"""Protocols of file systems whose `pipe_file(mode="create")` is atomic. fsspec's own default checks first and writes then, so two writers may
+both succeed. gcsfs requires generation 0 and adlfs sends `overwrite=False`; both stores check that atomically."""
 
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _TAGS = ("ETag", "etag", "generation")
@@ -41,8 +41,8 @@ class FsspecStorage:
 
     Args:
         system: the file system; without a cache of listings.
-        root: the root in it, as it writes paths.
-        uri: what it is called in messages.
+        root: path of the root in it.
+        uri: of the root, for messages.
     """
 
     def __init__(self, system: Any, root: str, uri: str) -> None:
@@ -58,7 +58,7 @@ class FsspecStorage:
 
     @property
     def uri(self) -> str:
-        """The name it was given."""
+        """The URI for messages."""
         return self._uri
 
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
@@ -76,7 +76,7 @@ class FsspecStorage:
         return await fetch_each(self, paths, length)
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
-        """Objects of a folder, all of which are asked for first: fsspec has no pages; see the port."""
+        """Objects of a folder. All are requested at once, because fsspec has no pages; see the port."""
         check_prefix(prefix)
         folder = prefix[: prefix.rfind("/") + 1]
         found = await self._run("list", prefix, lambda: self._listed(folder), checked=True)
@@ -85,17 +85,17 @@ class FsspecStorage:
                 yield found[path]
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
-        """Create an object; see the port. The first one is made sure to be one.
+        """Create an object; see the port. The first one verifies that the store supports this.
 
         Raises:
-            UnsupportedError: a file system that has no atomic way to do so.
+            UnsupportedError: the file system cannot create objects atomically.
         """
         data = bytes(data)
         if not self._exclusive:
             raise _unconditional(path)
         await self._run("write", path, lambda: self._create(path, data))
         if not self._verified_exclusive:
-            # An object that is there is refused, by a store that has the condition.
+            # A store with conditional puts refuses to create the same object again.
             with contextlib.suppress(ExistsError):
                 await self._run("write", path, lambda: self._create(path, data))
                 raise _unconditional(path)
@@ -122,11 +122,11 @@ class FsspecStorage:
             await self._run("delete", path, remove)
 
     def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
-        """Nothing is read ahead; see the port."""
+        """Does nothing: there is no prefetching; see the port."""
         check_path(path)
 
     def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
-        """Random access: small objects whole, others as the file system reads them; see the port."""
+        """Random access: small objects are read whole, others by the file system's own file; see the port."""
         check_path(path)
         with _translated("read", path):
             known = self._stat(path).size
@@ -189,7 +189,7 @@ class FsspecStorage:
             self._system.pipe_file(self._key(path), data)
 
     def _linked(self, path: str, data: bytes) -> None:
-        """A file that others see whole: opened for exclusive writing, they would see it grow."""
+        """Create a file atomically. With exclusive writing instead, readers would see it grow."""
         key = self._key(path)
         temporary = self._temporary(key, data)
         try:
@@ -209,14 +209,14 @@ class FsspecStorage:
 
 
 _memory = threading.Lock()
-"""fsspec's memory file system looks and writes in two steps."""
+"""fsspec's memory file system checks and writes in two steps."""
 
 
 def open_fsspec(uri: str, options: Mapping[str, object]) -> FsspecStorage:
-    """The store at a URI that fsspec understands. Touches nothing yet.
+    """The store at a URI that fsspec supports. It accesses nothing yet.
 
     Raises:
-        ConfigError: options that the file system does not take.
+        ConfigError: the file system does not accept the options.
         UnsupportedError: its implementation is not installed.
     """
     scheme = uri.partition(":")[0].lower()
@@ -255,7 +255,7 @@ _FAILURES = (
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What file systems raise, besides what Python's own functions do: of those that are in use."""
+    """Exceptions of the file systems that are in use, and those of Python's own functions."""
     known = (getattr(sys.modules.get(module), name, None) for module, name in _FAILURES)
     return (OSError, RuntimeError, ValueError, *(each for each in known if each is not None))
 
@@ -269,7 +269,7 @@ def _unconditional(path: str) -> UnsupportedError:
 
 
 def _as_stat(path: str, info: Mapping[str, Any]) -> Stat:
-    """What a file system says of an object. Without a tag, its times tell writings apart; some count seconds."""
+    """The stat from a file system's info. Without an ETag, its times identify a write; some stores count in seconds."""
     modified = _modified_ms(info)
     tags = [str(info[name]) for name in _TAGS if info.get(name) is not None]
     times = [str(info[name]) for name in ("ino", "mtime") if info.get(name) is not None]
@@ -278,7 +278,7 @@ def _as_stat(path: str, info: Mapping[str, Any]) -> Stat:
 
 
 def _modified_ms(info: Mapping[str, Any]) -> int:
-    """Milliseconds since the Unix epoch, from whatever a file system calls it; 0 where it does not say."""
+    """Milliseconds since the Unix epoch; file systems have different names for it. 0 if there is none."""
     value = next((info[name] for name in _TIMES if info.get(name) is not None), None)
     if isinstance(value, str):
         value = datetime.fromisoformat(value)

@@ -123,7 +123,7 @@ class LocalStorage:
         return await asyncio.to_thread(self._stat, path)
 
     def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
-        """Nothing to do: reading takes no time; see the port."""
+        """Does nothing: local reads are fast; see the port."""
         check_path(path)
 
     def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:

@@ -280,7 +280,7 @@ def check_id(known: str, found: str, version: int, table: str) -> None:
     """
     if known != found:
         raise TableChangedError(
-            f"the table was deleted and created again, or replaced: its id was {known} and is now {found}",
+            f"the table was deleted and created again, or replaced: its id was {known} and is {found} now",
             table=table,
             version=version,
             hint=RESET_HINT,

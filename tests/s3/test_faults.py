@@ -135,7 +135,7 @@ class TestRefused:
         ("fault", "said"),
         [
             (Fault("answer", 99, 503, "SlowDown"), "SlowDown: said the proxy; gave up after 1 seconds"),
-            (Fault("reset", 99), "ends the connection; gave up after 1 seconds"),
+            (Fault("reset", 99), "closes the connection; gave up after 1 seconds"),
             (Fault("stall", 99), "the response stalled; gave up after 1 seconds"),
             (Fault("truncate", 99), "; gave up after 1 seconds"),
         ],
@@ -161,7 +161,7 @@ class TestRefused:
         [
             (
                 "read",
-                "Allow s3:GetObject on arn:aws:s3:::{}/t/x, and s3:ListBucket on arn:aws:s3:::{}: without it S3 says so",
+                "Allow s3:GetObject on arn:aws:s3:::{}/t/x, and s3:ListBucket on arn:aws:s3:::{}: without it, S3 denies access",
             ),
             ("stat", "Allow s3:GetObject on arn:aws:s3:::{}/t/x"),
             ("put", "Allow s3:PutObject on arn:aws:s3:::{}/t/x"),

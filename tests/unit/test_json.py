@@ -362,7 +362,7 @@ def test_a_batch_of_many_rows_is_put_together_in_order() -> None:
 def test_an_encoder_of_some_columns_keeps_their_order() -> None:
     batch = pa.record_batch({"a": [1], "b": ["x"], "c": [True]})
     assert JsonEncoder(batch.schema, columns=[2, 0]).rows(batch).to_pylist() == [b'{"c":true,"a":1}']
-    with pytest.raises(DataError, match="were expected"):
+    with pytest.raises(DataError, match="expected"):
         JsonEncoder(batch.schema).rows(batch.select(["a"]))
 
 

@@ -179,7 +179,7 @@ class TestHint:
         files = table(12) | layout.single(4, state(4)) | hint(wrong)
         with caplog.at_level(logging.WARNING):
             assert self.segment(files)[0] == 4
-        assert "_last_checkpoint names a checkpoint that is not there" in caplog.text
+        assert "_last_checkpoint names a missing or incomplete checkpoint" in caplog.text
         assert live(files) == named(12)
 
     def test_of_an_incomplete_checkpoint(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -187,7 +187,7 @@ class TestHint:
         parts.popitem()
         files = table(12) | layout.single(4, state(4)) | parts | hint(10)
         assert self.segment(files)[0] == 4
-        assert "not complete" in caplog.text
+        assert "missing or incomplete" in caplog.text
         assert live(files) == named(12)
 
 

@@ -331,7 +331,7 @@ def test_the_message_names_the_nested_column() -> None:
 def test_a_value_that_the_type_does_not_hold(kind: DataType, array: pa.Array[Any]) -> None:
     if pa.types.is_list(array.type):
         array = array.cast(pa.list_(pa.int32()))
-    with pytest.raises(DataError, match="column 'x' holds a value"):
+    with pytest.raises(DataError, match="column 'x' has a value"):
         project(one(kind), pa.record_batch({"x": array}))
 
 

@@ -1,7 +1,7 @@
 """A client of one S3-protocol endpoint: requests with retries up to a deadline, in the process's request loop.
 
-Botocore's adaptive mode paces requests: a store that says "slow down" is asked more slowly by this client as a whole. What to try again is
-decided here, because botocore does not see a body that stalls or ends early, nor tells what went wrong before the deadline came.
+Botocore's adaptive mode paces requests: if a store answers "slow down", the whole client sends requests more slowly. This module decides what
+to retry, because botocore does not detect a body that stalls or ends early, and does not report the last error at the deadline.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ T = TypeVar("T")
 
 CONNECTIONS = 64
 FIRST_DELAY, MAX_DELAY = 0.05, 5.0
-"""Seconds to wait at most before the second attempt, and before any."""
+"""Seconds to wait before the second attempt, at most, and before any later one."""
 RENEW_SECONDS = 5.0
-"""How often credentials that have expired are looked for anew."""
+"""Seconds between two attempts to renew expired credentials, at least."""
 BUFFERED_BODY_BYTES, MAX_BODY_BYTES = 128 << 10, 64 << 20
-"""Bytes from which a body is read into a buffer of its size; and, where no range says how long it may be, up to which."""
+"""Bytes from which a body is read into a buffer of its size. For a request without a length, also the maximum for that."""
 WARN_AFTER, WARN_SECONDS = 3, 30.0
-"""Failed attempts of a request after which it is said, and how often that is said."""
+"""Failed attempts of a request before a warning, and seconds between two warnings, at least."""
 
 logger = logging.getLogger("cdfd.storage")
 
-# Botocore writes signed requests, session tokens included, to its log at DEBUG. Who wants that sets its level; a root logger's is not enough.
+# Botocore logs signed requests, with session tokens, at DEBUG. So DEBUG on the root logger does not apply to it; set botocore's own level.
 for _name in ("botocore", "aiobotocore"):
     if logging.getLogger(_name).level == logging.NOTSET:
         logging.getLogger(_name).setLevel(logging.WARNING)
@@ -55,7 +55,7 @@ for _name in ("botocore", "aiobotocore"):
 
 @dataclass(frozen=True, slots=True)
 class GetResult:
-    """Bytes of an object, and what is known of all of it: its size, when it was written (ms since the epoch), which writing it is."""
+    """Bytes of an object, with the object's size, modification time (ms since the Unix epoch) and ETag."""
 
     data: bytes | pa.Buffer
     size: int
@@ -74,11 +74,11 @@ class S3Client:
         self._renewed_at = -RENEW_SECONDS
         self._warned_at = -WARN_SECONDS
         self.conditional_buckets: set[str] = set()
-        """Buckets that were seen to refuse a conditional PUT where they have to."""
+        """Buckets whose conditional PUT was verified."""
         loop.on_close(self._close)
 
     async def get(self, request: Request, start: int, length: int | None, *, etag: str | None = None) -> GetResult:
-        """Bytes of an object, as `Storage.read` says; a negative `start` counts from the end. With `etag` only of that writing."""
+        """Bytes of an object, as in `Storage.read`; a negative `start` counts from the end. With `etag`, only of that write."""
         parameters = {"Range": _range(start, length)} if start or length is not None else {}
         if etag is not None:
             parameters["IfMatch"] = etag
@@ -96,7 +96,7 @@ class S3Client:
         return await self._retried(request, attempt)
 
     async def head(self, request: Request) -> GetResult:
-        """What is known of an object, without its bytes."""
+        """Size, modification time and ETag of an object."""
 
         async def attempt(client: Any) -> GetResult:
             found = await client.head_object(**self._object_parameters(request))
@@ -105,10 +105,10 @@ class S3Client:
         return await self._retried(request, attempt)
 
     async def put(self, request: Request, data: bytes, *, absent: str | None = None) -> None:
-        """Write an object; with `absent`, only where there is none.
+        """Write an object; with `absent`, only if it does not exist.
 
-        That text goes with the object. Requests are repeated, by the HTTP client too, where their answers are lost: a writer that is told
-        that it was not the first may have been, and recognises its own by it.
+        The text `absent` is stored with the object. If a response is lost, the request is retried, also by the HTTP client. The retry then
+        fails because the object exists. The writer recognises its own object by that text.
         """
         parameters: dict[str, Any] = {"Body": data, **self._encryption()}
         if absent is not None:
@@ -127,7 +127,7 @@ class S3Client:
         await self._retried(request, attempt)
 
     async def check_condition(self, request: Request, data: bytes) -> None:
-        """Refuse a store that takes the same conditional PUT again, now that there is an object: it is no condition to it."""
+        """Raise an error if the store accepts the same conditional PUT again: it ignores the condition."""
         try:
             await self.put(request, data, absent=secrets.token_hex(16))
         except ExistsError:
@@ -140,7 +140,7 @@ class S3Client:
         )
 
     async def delete(self, request: Request) -> None:
-        """Remove an object, if it is there."""
+        """Remove an object, if it exists."""
         await self._retried(request, lambda client: client.delete_object(**self._object_parameters(request)))
 
     async def page(self, request: Request, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class S3Client:
         return {key: value for key, value in parameters.items() if value is not None}
 
     async def _retried(self, request: Request, attempt: Callable[[Any], Awaitable[T]]) -> T:
-        """What `attempt` gives, tried again while that may help and the deadline lasts."""
+        """The result of `attempt`. Transient errors are retried until the deadline."""
         last: StorageError | None = None
         delay, failed = FIRST_DELAY, 0
         try:
@@ -195,14 +195,14 @@ class S3Client:
             ) from None
 
     def _warn(self, error: StorageError) -> None:
-        """Say why requests take so long; one of many says it for all."""
+        """Log why requests take so long, once for all requests that wait."""
         now = asyncio.get_running_loop().time()
         if now - self._warned_at >= WARN_SECONDS:
             self._warned_at = now
             logger.warning("%s; cdfd retries for up to %g s", error, self.options.deadline)
 
     async def _classified(self, error: Exception, request: Request) -> StorageError:
-        """The error of ours; what can be mended before the next attempt, is."""
+        """The error as one of cdfd's. Expired credentials and a wrong clock are corrected for the next attempt."""
         problem = translated(error, request)
         problem.what = self.options.redacted(problem.what)
         problem.args = (problem.what,)
@@ -226,7 +226,7 @@ class S3Client:
     async def _opened(self) -> Any:
         options = self.options
         session = AioSession(profile=options.profile)
-        # What S3's requests look like is a large file: one that was read serves all clients.
+        # The model of S3's API is a large file. All clients share one that was read.
         session.register_component("data_loader", _models)
         session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time)
         stack = AsyncExitStack()
@@ -246,7 +246,7 @@ class S3Client:
         return client
 
     def _renew_credentials(self) -> None:
-        """Take the next client from the chain anew: files and services may have newer credentials than those it keeps."""
+        """Open a new client for the next request: the credentials chain may have newer credentials than the client."""
         now = asyncio.get_running_loop().time()
         if now - self._renewed_at >= RENEW_SECONDS:
             self._renewed_at = now
@@ -262,7 +262,7 @@ _models = CachedLoader()
 
 
 def _time(text: Any) -> datetime:
-    """A time of an answer. Botocore's own way takes most of the time that reading a listing does."""
+    """Parses a time in a response. Botocore's own parser takes most of the time of reading a listing."""
     if isinstance(text, str):
         with contextlib.suppress(ValueError):
             return datetime.fromisoformat(text) if text[4:5] == "-" else parsedate_to_datetime(text)
@@ -272,7 +272,7 @@ def _time(text: Any) -> datetime:
 
 def _config(options: S3Options) -> AioConfig:
     if options.path_style is None:
-        # Names of buckets below an endpoint of one's own need a DNS entry each: few have them.
+        # Virtual-hosted buckets need a DNS entry each, which few custom endpoints have.
         style = "auto" if options.endpoint_url is None else "path"
     else:
         style = "path" if options.path_style else "virtual"
@@ -282,11 +282,11 @@ def _config(options: S3Options) -> AioConfig:
         max_pool_connections=CONNECTIONS,
         retries={"mode": "adaptive", "total_max_attempts": 1},
         s3={"addressing_style": style},
-        # Newer checksums are not known to every store that speaks the protocol.
+        # Not every S3-compatible store supports the newer checksums.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         signature_version=UNSIGNED if options.anonymous else None,
-        # Of what botocore does for each request, a tenth is checking what we say and putting together a long name for itself.
+        # A tenth of botocore's time per request is parameter validation and building a long user agent.
         user_agent="cdfd",
         parameter_validation=False,
     )
@@ -295,7 +295,7 @@ def _config(options: S3Options) -> AioConfig:
 def _range(start: int, length: int | None) -> str:
     if start < 0:
         return f"bytes={start}"
-    # Nothing is as long: some servers have no integers for more.
+    # No object is as long, and some servers cannot parse larger integers.
     start = min(start, 1 << 62)
     return f"bytes={start}-" if length is None else f"bytes={start}-{min(start + length, 1 << 62) - 1}"
 
@@ -312,19 +312,19 @@ async def _body(response: dict[str, Any], start: int, length: int | None) -> Get
     if content_range:
         total = int(str(content_range).rpartition("/")[2])
     elif start or length is not None:
-        # A server that does not know ranges sent everything.
+        # The server does not support ranges, and sent the whole object.
         end = None if length is None else max(0, start) + length
         data = data[start:] if start < 0 else data[start:end]
     return GetResult(data, total, _modified_ms(response), str(response["ETag"]))
 
 
 async def _filled(buffer: pa.Buffer, body: Any) -> pa.Buffer:
-    """A body of the buffer's size. Arrow's memory is used again and again: that of new `bytes` costs as much as the copy into it."""
+    """A body of the buffer's size. Arrow reuses its memory; new `bytes` would cost as much as the copy into them."""
     with memoryview(buffer).cast("B") as view:
         at = 0
         while read := await body.readinto(view[at:]):
             at += read
-    # Nothing is left but the body's end, after which the connection serves the next request. Where it came early, this is the error.
+    # Read the body's end, so that the connection can be reused. If the body ended too early, this raises the error.
     await body.read()
     return buffer
 
@@ -334,7 +334,7 @@ def _modified_ms(response: dict[str, Any]) -> int:
 
 
 def modified_ms(seconds: float) -> int:
-    """Whole seconds, as HTTP headers have them: listings of some stores are more precise, and must not say another time."""
+    """Whole seconds, as in HTTP headers, in ms. Listings of some stores are more precise, and both must give the same time."""
     return int(seconds) * 1000
 
 

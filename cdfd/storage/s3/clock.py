@@ -1,6 +1,6 @@
-"""The store's clock: requests are signed with a time, and refused where it is more than 15 minutes from the store's.
+"""The store's clock: requests are signed with a time, and the store refuses them if it is more than 15 minutes off.
 
-Botocore signs with this machine's clock. Where a store says that it is wrong, its answer says what time it is, and from then on requests are
+Botocore signs with this machine's clock. If a store refuses the time, its response contains the store's time. From then on, requests are
 signed with that.
 """
 
@@ -21,7 +21,7 @@ _SIGNATURE = "cdfd-s3v4"
 
 
 def adjust_offset(error: ClientError) -> bool:
-    """Sign with the time of the answer from now on. False where it does not say, or our time is near it already."""
+    """Sign with the time of the response from now on. False if it has none, or the corrected time is close to it already."""
     global _offset
     said = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
     try:

@@ -1,4 +1,4 @@
-"""What a store or the way to it said, as an error of ours: what, whether to try again, and what the user can do."""
+"""Translates errors of a store, or of the connection to it, to errors of cdfd: the cause, whether to retry, and a hint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from botocore.exceptions import (
 from cdfd.errors import ExistsError, NotFoundError, StorageError
 
 FAILURES = (ClientError, BotoCoreError, aiohttp.ClientError, OSError)
-"""Everything that a request raises; asyncio.TimeoutError is an OSError."""
+"""All exceptions of a request; asyncio.TimeoutError is an OSError."""
 
 EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
 SKEWED = "RequestTimeTooSkewed"
@@ -69,7 +69,7 @@ _BAD_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidTo
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked for: `doing` is read, list, stat, write or delete; `key` is the object's or the listing's in the store."""
+    """A request: `doing` is read, list, stat, write or delete; `key` is that of the object, or the prefix of a listing."""
 
     doing: str
     bucket: str
@@ -83,7 +83,7 @@ class Request:
 
 
 def translated(error: Exception, request: Request) -> StorageError:
-    """The error of ours that `error` means. Nothing of a request's headers gets into it."""
+    """The error as one of cdfd's. It contains nothing from the request's headers."""
     if isinstance(error, ClientError):
         return _from_response(error, request)
     reason, hint, retriable = _from_transport(error)
@@ -91,12 +91,12 @@ def translated(error: Exception, request: Request) -> StorageError:
 
 
 def code_of(error: Exception) -> str:
-    """S3's word for what is wrong; empty where it did not come to an answer."""
+    """The error code of S3's response; empty if there was no response."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
 def status_of(error: ClientError) -> int:
-    """The HTTP status; 0 where there is none."""
+    """The HTTP status; 0 if there is none."""
     return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 

@@ -1,7 +1,7 @@
-"""Random access to an object: small ones whole in one GET, of others what is read, in pieces that are asked for ahead.
+"""Random access to an object: small objects are fetched whole in one GET, others in ranges that are prefetched.
 
-A reader that announces its columns (`prefetch_columns`) finds their bytes there: pieces are fetched in the order in which it reads them,
-several at a time, as long as the unread ones fit into `PREFETCH_BYTES`. Anything else is fetched when it is read.
+A reader announces its columns (`prefetch_columns`). Their ranges are fetched in the order in which the reader needs them, several at a
+time, as long as the unread ones fit into `PREFETCH_BYTES`. Anything else is fetched when it is read.
 
     file      [col a, group 0][col b, group 0][col c, group 0][col a, group 1] ... [footer]
     wanted     a, c
@@ -28,32 +28,32 @@ from cdfd.storage.s3.prefetch import StartedRanges
 WHOLE_OBJECT_BYTES = 4 << 20
 """Bytes up to which an object is read in one GET: a round trip takes as long as some megabytes."""
 UNSIZED_BYTES = 1 << 20
-"""Bytes to begin with of an object whose size is not known."""
+"""Bytes of the first GET of an object whose size is not known."""
 TAIL_BYTES = 256 << 10
-"""Bytes to begin with of a larger one: most footers fit."""
+"""Bytes of the first GET of a larger object, from its end: most footers fit."""
 MAX_GET_BYTES = 4 << 20
 """Bytes of a GET, at most."""
 LEADING_BYTES = 8 << 20
-"""Bytes to begin with at the beginning of an object all of which will be read."""
+"""Bytes from the start of an object to fetch at once, if all of it will be read."""
 PREFETCH_BYTES = 16 << 20
-"""Bytes of a file to hold that were not read yet; one piece more when it is asked for."""
+"""Bytes of a file that are fetched and not read yet, at most; one range more if the reader waits for it."""
 MAX_GAP_BYTES = 64 << 10
-"""Bytes that nobody wants which are read rather than asked around."""
+"""Unneeded bytes between two ranges that are fetched, to save a request."""
 MIN_GET_BYTES = 512 << 10
-"""Bytes to ask for when it is not known what comes next: a checkpoint's smallest columns are neighbours."""
+"""Bytes of a GET, at least, without announced columns: the smallest columns of a checkpoint are neighbours."""
 MAX_FOOTER_BYTES = 8 << 20
-"""Bytes of a footer up to which it is looked through."""
+"""Bytes of a footer, at most, to parse it for the locations of columns."""
 
 
 def first_range(size: int | None) -> tuple[int, int | None]:
-    """The range to begin with: start (from the end where negative) and length."""
+    """The first range to fetch: start (from the end if negative) and length."""
     if size is None:
         return 0, UNSIZED_BYTES
     return (0, WHOLE_OBJECT_BYTES) if size <= WHOLE_OBJECT_BYTES else (-TAIL_BYTES, None)
 
 
 def leading_ranges(size: int) -> list[tuple[int, int]]:
-    """Ranges of an object of that size to ask for together with its first request, where all of it will be read."""
+    """Ranges to fetch together with the first one, if all of an object of that size will be read."""
     if size <= WHOLE_OBJECT_BYTES:
         return []
     end = min(size - TAIL_BYTES, LEADING_BYTES)
@@ -63,7 +63,7 @@ def leading_ranges(size: int) -> list[tuple[int, int]]:
 def opened(
     client: S3Client, request: Request, got: GetResult, start: int, started: StartedRanges = ()
 ) -> pa.NativeFile:
-    """A file of which the bytes in `got` are there, from `start` on (from its end where negative), and those in `started` on their way."""
+    """A file whose bytes in `got`, from `start` on (from its end if negative), are fetched, and those in `started` are being fetched."""
     if len(got.data) == got.size:
         for _, future in started:
             future.cancel()
@@ -72,7 +72,7 @@ def opened(
     ranges = _RangeBuffer(client, request, got, at)
     for ahead, future in started:
         end = ahead.start + (ahead.length or 0)
-        # Ranges were chosen by the size that the log tells, and an object of another size may not have them.
+        # The ranges were chosen by the size in the log. An object of another size may not have them.
         if end <= at:
             ranges.add_started(ahead.start, end, future)
         else:
@@ -87,13 +87,13 @@ class RangeFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
         self._ranges = ranges
 
     def prefetch_columns(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:
-        """These columns (with all that is below them) are read next, row group by row group; of `groups`, or of all."""
+        """Announce that these columns, with their children, are read next: of these row groups, or of all."""
         self._ranges.prefetch_columns(columns, groups)
 
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """Bytes `[start, end)`; `left` of them were not read yet."""
+    """Bytes `[start, end)` of the object, of which `left` are not read yet."""
 
     start: int
     end: int
@@ -102,7 +102,7 @@ class _Piece:
 
 
 class _RangeBuffer:
-    """What `pa.PythonFile` reads from. From one thread at a time: it has a lock."""
+    """The file object behind `pa.PythonFile`, whose lock makes sure that one thread at a time uses it."""
 
     closed = False
 
@@ -119,7 +119,7 @@ class _RangeBuffer:
         self._planned: deque[_Piece] = deque()
         self._buffered = 0
 
-    # --- what pa.PythonFile asks for ---
+    # --- called by pa.PythonFile ---
 
     def readable(self) -> bool:
         return True
@@ -161,7 +161,7 @@ class _RangeBuffer:
     # --- ranges ---
 
     def add_started(self, start: int, end: int, future: Future[GetResult]) -> None:
-        """A range that was asked for before the file was opened."""
+        """Add a range whose request was started before the file was opened."""
         insort(self._pieces, _Piece(start, end, end - start, future), key=_start)
         self._buffered += end - start
 
@@ -169,7 +169,7 @@ class _RangeBuffer:
         try:
             found = [self._clipped(chunk) for chunk in self._chunks() if _is_in(chunk.path, columns)]
         except ValueError:
-            return  # pyarrow says what is wrong with the footer, better than we could
+            return  # pyarrow reports a damaged footer with more detail
         self._planned.clear()
         self._pieces = [piece for piece in self._pieces if piece.future is not None]
         for start, end in _in_order(chunk for chunk in found if groups is None or chunk.group in groups):
@@ -203,7 +203,7 @@ class _RangeBuffer:
         return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
 
     def _piece(self, start: int, end: int) -> _Piece:
-        """The piece that has the byte at `start`; where there is none, new ones up to `end`, all asked for at once."""
+        """The piece that contains the byte at `start`. If there is none, pieces up to `end` are created, and fetched in parallel."""
         piece = self._covering(start)
         if piece is None:
             for free_start, free_end in self._free(start, min(max(end, start + MIN_GET_BYTES), self._size)):
@@ -223,7 +223,7 @@ class _RangeBuffer:
         return self._pieces[index] if index >= 0 and at < self._pieces[index].end else None
 
     def _free(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """The parts of `[start, end)` that no piece has."""
+        """The parts of `[start, end)` that no piece contains."""
         index = max(0, bisect_right(self._pieces, start, key=_start) - 1)
         taken = [(piece.start, piece.end) for piece in self._pieces[index:] if piece.start < end]
         for taken_start, taken_end in taken:
@@ -265,7 +265,7 @@ class _RangeBuffer:
         return sum(piece.end - piece.start for piece in self._pieces if piece.future is not None and piece.left > 0)
 
     def _evict(self, size: int) -> None:
-        """Let go of what was read, the first in the file first, where there is too much; of what may not be read at all, too, in the end."""
+        """Drop pieces if too much is buffered: first those that were read, in the order of the file, and finally unread ones too."""
         for limit, unread in ((2 * PREFETCH_BYTES, False), (4 * PREFETCH_BYTES, True)):
             if self._buffered + size <= limit:
                 return
@@ -290,9 +290,9 @@ def _is_in(path: str, columns: Collection[str]) -> bool:
 
 
 def _in_order(wanted: Iterable[ChunkLocation]) -> Iterator[tuple[int, int]]:
-    """Ranges of at most `MAX_GET_BYTES` bytes that hold the chunks, in the order in which they are read.
+    """Ranges of at most `MAX_GET_BYTES` bytes that contain the chunks, in the order in which the reader needs them.
 
-    Within a row group all columns are read side by side: of two large ones the first pieces come first.
+    Within a row group, the reader reads all columns in parallel. So the first ranges of two large columns come before the second ones.
     """
     groups: dict[int, list[ChunkLocation]] = {}
     for chunk in wanted:

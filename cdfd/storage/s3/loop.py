@@ -1,7 +1,7 @@
 """One event loop for all S3 clients of a process, in a thread of its own.
 
-A client belongs to the loop that it was made in. Ours are asked from several (the daemon's, those of the Python API) and from worker threads
-that have none, so all requests are made here and handed over.
+A client belongs to the event loop that created it. cdfd uses its clients from several loops (the daemon's, those of the Python API) and from
+worker threads without one. So all requests run in this loop, and their results are passed to the callers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLOSE_SECONDS = 2.0
 
 
 class RequestLoop:
-    """The thread and what is to be closed in it. Starts with the first request, ends with the process."""
+    """The thread of the loop, and the clients to close in it. It starts with the first request and ends with the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,7 +32,7 @@ class RequestLoop:
         self._ended = False
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin `work`; from any thread. StorageError while the process ends."""
+        """Start `work`; from any thread. StorageError while the process ends."""
         with self._lock:
             if self._ended:
                 work.close()
@@ -44,21 +44,21 @@ class RequestLoop:
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`, for a caller in another loop; cancelling the caller cancels it."""
+        """The result of `work`, for a caller in another loop. Cancelling the caller cancels the work."""
         return await asyncio.wrap_future(self.submit(work))
 
     def on_close(self, close: Callable[[], Awaitable[None]]) -> None:
-        """What to do in the loop before it ends."""
+        """Register a function to call in the loop before it ends."""
         self._closing.append(close)
 
     def close(self) -> None:
-        """End the thread; what is under way is cancelled."""
+        """Stop the thread and cancel its tasks."""
         with self._lock:
             self._ended = True
             loop, thread, self._loop = self._loop, self._thread, None
         if loop is None or thread is None:
             return
-        # A server that does not answer must not keep the process from ending: the thread is a daemon.
+        # A server that does not respond must not keep the process alive, so the wait is bounded and the thread is a daemon.
         with contextlib.suppress(TimeoutError):
             asyncio.run_coroutine_threadsafe(self._end(), loop).result(_CLOSE_SECONDS)
         loop.call_soon_threadsafe(loop.stop)
@@ -73,7 +73,7 @@ class RequestLoop:
         await asyncio.gather(*others, return_exceptions=True)
         for close in self._closing:
             await close()
-        # aiohttp lets go of its sockets a turn of the loop later.
+        # aiohttp closes its sockets one iteration of the loop later.
         await asyncio.sleep(0)
 
 
@@ -92,7 +92,7 @@ def request_loop() -> RequestLoop:
 
 
 def _forget() -> None:
-    # A forked child has the objects of the loop, but not its thread.
+    # A forked child inherits the loop's objects, but not its thread.
     global _current, _lock
     if _current is not None:
         atexit.unregister(_current.close)

@@ -1,4 +1,4 @@
-"""What requests look like, from botocore's files: they are large, and reading them is most of the time until a process's first request."""
+"""Loads botocore's API models faster: the files are large, and reading them takes most of the time until a process's first request."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class _Files(JSONFileLoader):  # type: ignore[misc]  # botocore has no types
 
 
 class CachedLoader(Loader):  # type: ignore[misc]  # as above
-    """Botocore's loader, which looks at two thousand files to find out which services there are. One that was used serves all clients."""
+    """A loader that all clients share. Botocore's own lists two thousand files to find the services."""
 
     def __init__(self) -> None:
         super().__init__(file_loader=_Files())
 
     def list_available_services(self, type_name: str) -> list[str]:
-        """Services that have a folder. It is only asked for the name of a service that is there, or for errors."""
+        """Services that have a folder. Botocore only calls this to check the name of an existing service, or for error messages."""
         return sorted({name for place in self.search_paths if os.path.isdir(place) for name in os.listdir(place)})

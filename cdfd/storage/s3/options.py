@@ -1,4 +1,4 @@
-"""How to reach an S3-protocol store, from the keys that users know from delta-rs."""
+"""Options of an S3-protocol store, with the keys that users know from delta-rs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from cdfd.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """Everything a client depends on: equal options share one. What is None comes from botocore's usual chain.
+    """All options of a client; equal options share one client. None means the default of botocore's usual chain.
 
     Attributes:
-        path_style: `endpoint/bucket/key` instead of `bucket.endpoint/key`; None for what the endpoint suggests.
+        path_style: `endpoint/bucket/key` instead of `bucket.endpoint/key`; None to decide by the endpoint.
         anonymous: send unsigned requests, for public buckets.
         request_payer: agree to be billed for the requests.
-        encryption, kms_key_id, bucket_key: headers of what is written (`aws:kms`, a key's id or ARN).
-        connect_timeout, read_timeout: seconds until a connection or the next bytes of an answer.
-        deadline: seconds that a call may take with all its attempts.
+        encryption, kms_key_id, bucket_key: server-side encryption of written objects (`aws:kms`, a key's id or ARN).
+        connect_timeout, read_timeout: seconds to wait for a connection, or for the next bytes of a response.
+        deadline: seconds that a call may take, with all its attempts.
     """
 
     endpoint_url: str | None = None
@@ -42,11 +42,11 @@ class S3Options:
 
     @property
     def static_credentials(self) -> bool:
-        """Whether credentials were given, so that there is no chain to get newer ones from."""
+        """Whether the options have credentials, which then cannot be renewed from a chain."""
         return self.access_key_id is not None
 
     def redacted(self, text: str) -> str:
-        """A text of others, without our secrets."""
+        """A text from elsewhere, with these options' secrets masked."""
         for secret in (self.secret_access_key, self.session_token, self.access_key_id):
             if secret:
                 text = text.replace(secret, "***")
@@ -89,21 +89,21 @@ _IGNORED = frozenset(
         "max_retries",
     }
 )
-"""What delta-rs asks for and cdfd does anyway or never needs, so that one mapping serves both."""
+"""Options of delta-rs that cdfd ignores, because it does not need them. So one mapping works for both."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m)?")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = None) -> S3Options:
-    """Options from a mapping. Keys are in any case and with or without `aws_` before them, values may be text.
+    """Options from a mapping. Keys are case-insensitive, the prefix `aws_` is optional, and values may be text.
 
     Args:
         options: such as {"AWS_ACCESS_KEY_ID": "...", "aws_endpoint_url": "http://localhost:9000"}.
-        environ: the process's environment where None; read for where the store is, not for credentials, which botocore looks for.
+        environ: environment variables for the region and the endpoint; None for those of the process. Botocore reads the credentials.
 
     Raises:
-        ConfigError: an unknown key, or a value that is none; never says what a secret is.
+        ConfigError: an unknown key, or an invalid value. The error contains no secrets.
     """
     environ = os.environ if environ is None else environ
     found: dict[str, object] = {}
@@ -115,7 +115,7 @@ def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = Non
             near = difflib.get_close_matches(name, _NAMES, 1)
             raise ConfigError(f"unknown storage option {key!r:.100}", hint=f"Did you mean {near[0]}?" if near else None)
         found[_NAMES[name]] = _value(name, _NAMES[name], value)
-    # Botocore does not know the first of these, and of the others not that they ask for paths with the bucket in them.
+    # Botocore does not know the first of these, and does not use path-style addresses for the others.
     for name, variables in (("region", ("AWS_REGION",)), ("endpoint_url", ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))):
         if found.get(name) is None:
             found[name] = next((environ[variable] for variable in variables if environ.get(variable)), None)

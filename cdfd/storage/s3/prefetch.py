@@ -1,4 +1,4 @@
-"""Objects that will be asked for soon, fetched meanwhile: several round trips at a time instead of one after the other."""
+"""Prefetching of objects that will be read soon: several round trips at a time instead of one after the other."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from cdfd.storage.s3.client import GetResult, S3Client
 from cdfd.storage.s3.errors import Request
 
 MAX_OBJECTS, MAX_BYTES = 64, 72 << 20
-"""Of objects that nobody came for yet, at most; the oldest go first."""
+"""Prefetched objects that are not read yet, at most, and their bytes; the oldest are dropped first."""
 
 
 class PrefetchRange(NamedTuple):
-    """A range to ask for: its start, from the end where negative, its length, and how many bytes it may be."""
+    """A range to fetch: its start (from the end if negative), its length, and its bytes, at most."""
 
     start: int
     length: int | None
@@ -25,11 +25,11 @@ class PrefetchRange(NamedTuple):
 
 
 StartedRanges = Sequence[tuple[PrefetchRange, Future[GetResult]]]
-"""Ranges of an object that were asked for."""
+"""Ranges of an object whose requests are running or finished."""
 
 
 class Prefetcher:
-    """Requests under way, by path. Used from any thread."""
+    """Prefetch requests by path. Thread-safe."""
 
     def __init__(self, client: S3Client) -> None:
         self._client = client
@@ -38,7 +38,7 @@ class Prefetcher:
         self._bytes = 0
 
     def start(self, request: Request, ranges: Sequence[PrefetchRange]) -> None:
-        """Ask for ranges of an object."""
+        """Start to fetch ranges of an object."""
         with self._lock:
             if request.path in self._started:
                 return
@@ -54,7 +54,7 @@ class Prefetcher:
                     future.cancel()
 
     def take(self, path: str) -> StartedRanges:
-        """The requests for a path, in the order of the ranges; none where none was begun. For one taker."""
+        """Remove and return the requests for a path, in the order of the ranges; empty if there are none."""
         with self._lock:
             started, weight = self._started.pop(path, ((), 0))
             self._bytes -= weight
@@ -62,7 +62,7 @@ class Prefetcher:
 
 
 def result_or_none(future: Future[GetResult]) -> GetResult | None:
-    """What was got; None where it was not: what is not there yet may be by now, so that only an answer of now counts."""
+    """The result of a request; None if it failed: an object that did not exist then may exist now, so the caller asks again."""
     try:
         return future.result()
     except (StorageError, CancelledError):

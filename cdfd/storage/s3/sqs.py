@@ -1,4 +1,4 @@
-"""A queue of Amazon SQS: what came since it was asked last."""
+"""Receives messages from an Amazon SQS queue."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cdfd.storage.s3.errors import FAILURES, code_of
 from cdfd.storage.s3.options import S3Options
 
 LONG_POLL = 20
-"""Seconds that a request waits for messages where there are none: the most there is."""
+"""Seconds that a request waits for messages; the maximum of SQS."""
 BATCH = 10
-"""Messages of one answer: the most there is."""
+"""Messages of one response; the maximum of SQS."""
 
 _NAMED = re.compile(r"sqs://([a-z0-9-]+)/([A-Za-z0-9_-]{1,80}(?:\.fifo)?)")
 _REGION = re.compile(r"(?:sqs\.|queue\.)?([a-z]{2}(?:-[a-z]+)+-[0-9])\.")
@@ -28,7 +28,7 @@ _REGION = re.compile(r"(?:sqs\.|queue\.)?([a-z]{2}(?:-[a-z]+)+-[0-9])\.")
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message; `receipt` is what to delete it by."""
+    """A message; `receipt` is the handle to delete it with."""
 
     body: str
     receipt: str
@@ -36,7 +36,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class QueueName:
-    """Which queue: its `url`, or else its `name`, of this account, in `region`."""
+    """Identifies a queue: by its `url`, or by its `name` in this account and `region`."""
 
     url: str | None
     name: str
@@ -47,7 +47,7 @@ class QueueName:
         """`sqs://region/name`, or a queue's URL: `https://sqs.region.amazonaws.com/account/name`, also with `sqs` for `https`.
 
         Raises:
-            ConfigError: it is none of these.
+            ConfigError: the text is none of these.
         """
         named = _NAMED.fullmatch(text)
         if named is not None:
@@ -69,10 +69,10 @@ class Queue:
         self._url = url
 
     async def receive(self) -> Sequence[Message]:
-        """Messages, as soon as there are any; none where none came for a while. They are hidden from others for a time, not deleted.
+        """Messages, as soon as there are any; empty if none came for `LONG_POLL` seconds. SQS hides them from other readers for a time.
 
         Raises:
-            StorageError: the queue cannot be asked.
+            StorageError: the request failed.
         """
         try:
             found = await self._client.receive_message(
@@ -83,10 +83,10 @@ class Queue:
         return [Message(each["Body"], each["ReceiptHandle"]) for each in found.get("Messages", ())]
 
     async def check(self) -> None:
-        """Receive as `receive` does, but hide nothing from others and wait for nothing.
+        """Receive once, without waiting and without hiding messages from other readers.
 
         Raises:
-            StorageError: the queue cannot be asked.
+            StorageError: the request failed.
         """
         try:
             await self._client.receive_message(
@@ -96,10 +96,10 @@ class Queue:
             raise _translated("read", error, self._url) from None
 
     async def delete(self, receipts: Sequence[str]) -> None:
-        """Delete messages of one answer, by their receipts. What is not deleted comes again.
+        """Delete messages of one response, by their receipts. SQS delivers messages again that are not deleted.
 
         Raises:
-            StorageError: the queue cannot be asked.
+            StorageError: the request failed.
         """
         entries = [{"Id": str(place), "ReceiptHandle": each} for place, each in enumerate(receipts)]
         if not entries:
@@ -112,10 +112,10 @@ class Queue:
 
 @asynccontextmanager
 async def opened(name: QueueName, options: S3Options) -> AsyncIterator[Queue]:
-    """The queue, with the credentials of a store.
+    """Opens the queue with the credentials of a store.
 
     Raises:
-        StorageError: it is not to be found.
+        StorageError: the queue does not exist.
     """
     endpoint = None if name.url is None else "{0.scheme}://{0.netloc}".format(urlsplit(name.url))
     session = AioSession(profile=options.profile)

@@ -24,13 +24,13 @@ _LISTING_PAGE = 1000
 
 
 class S3Storage:
-    """The `Storage` port over a bucket. Objects are whole or not there by the protocol itself.
+    """The `Storage` port over a bucket. The protocol itself guarantees that objects appear as a whole.
 
     Args:
         bucket: its name.
-        prefix: the folder of it that is the root; empty for all of it.
-        client: reaches it.
-        page: objects that a listing asks for in one go.
+        prefix: the folder in it that is the root; empty for the whole bucket.
+        client: sends the requests.
+        page: objects of one page of a listing.
     """
 
     remote = True
@@ -52,12 +52,12 @@ class S3Storage:
         return bytes((await self._read(path, start, length)).data)
 
     async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
-        """The beginning of an object, and what it is, in one GET; see the port."""
+        """The beginning of an object and its stat, in one GET; see the port."""
         got = await self._read(path, 0, length)
         return bytes(got.data), _stat(path, got)
 
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
-        """Objects, asked for at a time, a GET for each; see the port."""
+        """Several objects, with parallel GETs; see the port."""
         for path in paths:
             self.prefetch(path)
         return await fetch_each(self, paths, length)
@@ -66,7 +66,7 @@ class S3Storage:
         """Objects of a folder, a LIST for each page; see the port.
 
         Raises:
-            StorageError: a store whose listings are not in order, such as an S3 directory bucket.
+            StorageError: the store's listings are not in order, as those of an S3 directory bucket.
         """
         check_prefix(prefix)
         request = self._request("list", prefix)
@@ -79,7 +79,7 @@ class S3Storage:
             for entry in found.get("Contents", ()):
                 key = entry["Key"]
                 path = key[len(self._root) + 1 :] if self._root else key
-                # A folder's marker is no object of it. Some servers begin a page with where it was to start after.
+                # A folder's marker is not one of its objects. Some servers include the key that the page starts after.
                 if key.endswith("/") or path <= start_after:
                     continue
                 if path <= last:
@@ -92,10 +92,10 @@ class S3Storage:
             parameters["ContinuationToken"] = found["NextContinuationToken"]
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
-        """Create an object with a conditional PUT; see the port. The first one is made sure to be one.
+        """Create an object with a conditional PUT; see the port. The first one in a bucket verifies that the store supports it.
 
         Raises:
-            StorageError: a store that does not have conditional PUTs, or takes them for others.
+            StorageError: the store does not support conditional PUTs, or ignores their condition.
         """
         check_path(path)
         request, data, writer = self._request("write", path), bytes(data), secrets.token_hex(16)
@@ -120,7 +120,7 @@ class S3Storage:
         await self._client.loop.run(self._client.delete(self._request("delete", path)))
 
     def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
-        """Begin to read an object: all of a small one, of a larger one the end, and with `whole` the beginning too; see the port."""
+        """Start to fetch an object: all of a small one, the end of a larger one, and with `whole` its beginning too; see the port."""
         check_path(path)
         start, length = first_range(size)
         weight = (length or -start) if size is None else min(size, length or -start)
@@ -131,14 +131,14 @@ class S3Storage:
         )
 
     def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
-        """Random access: small objects whole, of others the ranges that are read. See the port."""
+        """Random access: small objects are fetched whole, others in the ranges that are read. See the port."""
         check_path(path)
         start, length = first_range(size)
         request = self._request("read", path)
         started = self._prefetcher.take(path)
         got = result_or_none(started[0][1]) if started else None
         if got is not None:
-            # Whoever expected it may have known another size.
+            # The prefetch may have used another size.
             start = started[0][0].start
         else:
             got = self._client.loop.submit(self._client.get(request, start, length)).result()
@@ -155,7 +155,7 @@ class S3Storage:
         return await self._client.loop.run(self._client.get(self._request("read", path), start, length))
 
     async def _prefetched(self, path: str, length: int | None) -> GetResult | None:
-        """What was expected to be read, where that is it."""
+        """The prefetched bytes, if they cover the request."""
         started = self._prefetcher.take(path)
         if not started:
             return None
@@ -181,7 +181,7 @@ def _stat(path: str, got: GetResult) -> Stat:
 
 
 def _identity(etag: str, written: int) -> str:
-    """Of a writing: the tag is most often a hash of the bytes, so that the same bytes at another time have the same."""
+    """The identity of a write. The ETag alone does not suffice, because it is usually a hash of the bytes."""
     tag = etag.strip('"')
     return f"{tag}-{written}" if tag else ""
 
@@ -190,12 +190,12 @@ _ORDER = "S3 directory buckets do not: use a general purpose bucket"
 
 
 def open_s3(uri: str, options: Mapping[str, object]) -> S3Storage:
-    """The store of `s3://bucket/prefix`, or `s3a://`. Touches nothing yet.
+    """The store of `s3://bucket/prefix`, or `s3a://`. It accesses nothing yet.
 
     The prefix is taken literally: nothing in it is decoded.
 
     Raises:
-        ConfigError: a malformed URI or option; without the secrets in it.
+        ConfigError: a malformed URI or option. The error contains no secrets.
     """
     matched = _URI.fullmatch(uri)
     if matched is None:
