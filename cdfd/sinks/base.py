@@ -1,7 +1,7 @@
-"""The sink port: where change rows go, in deliveries that carry the position with them.
+"""The sink port: receives change rows in deliveries, each of which stores the position with the rows.
 
-A `Connector` is a sink as the configuration asks for it: it opens a `Sink` for each table. A sink belongs to one table of one pipeline.
-Deliveries follow each other, never overlap, and are made in the order of positions.
+A `Connector` is a configured sink: it opens a `Sink` for each table. A sink belongs to one table of one pipeline. Its deliveries are made
+in the order of positions and never overlap.
 """
 
 from __future__ import annotations
@@ -28,55 +28,55 @@ StageTimer = Callable[[str, float], None]
 
 
 def unmeasured(name: str, seconds: float) -> None:
-    """A `StageTimer` that drops the durations."""
+    """A `StageTimer` that ignores the durations."""
 
 
 class Delivery(Protocol):
-    """Rows on their way. Nothing of it counts until `commit` has returned."""
+    """A delivery in progress. It takes effect when `commit` has returned."""
 
     async def start_version(self, version: Version) -> None:
-        """What is written from here on belongs to this version, or to a part of it. Called for versions without rows, too."""
+        """Start a version: the next rows belong to it. Also called for versions without rows, and for each part of a version."""
 
     async def write(self, batch: pa.RecordBatch) -> None:
-        """Take one batch of change rows. Returns when the sink is ready for more: this is where back-pressure acts."""
+        """Take one batch of change rows. Returns when the sink is ready for more, which applies back-pressure."""
 
     async def commit(self, following: Position) -> None:
-        """Make the rows and the position after them durable, both or neither.
+        """Make the rows and the position after them durable, atomically.
 
-        Without rows, `following` may be where the delivery began: a start that is to survive a crash before the first row.
+        Without rows, `following` may be the position at which the delivery began. This stores the start before the first row.
 
-        When it returns, `last_position` answers `following`, here and after any crash. When it raises, the outcome may be unknown: ask
-        `last_position` of a newly opened sink.
+        After it returns, `last_position` is `following`, even after a crash. If it raises, the outcome may be unknown: open a new sink and
+        read its `last_position`.
         """
 
     async def abort(self) -> None:
-        """Drop the rows. The position stays as it was."""
+        """Discard the rows. The position does not change."""
 
 
 class Sink(Protocol):
-    """Delivers one table's change rows and remembers the position, atomically with them."""
+    """Delivers one table's change rows, and stores the position atomically with them."""
 
     async def last_position(self) -> Position | None:
-        """What is to be delivered next according to the last commit, or None where nothing was ever delivered."""
+        """The next position to deliver, from the last commit; None if nothing was ever delivered."""
 
     async def begin(self, position: Position) -> Delivery:
-        """Start a delivery of what is at `position`. `SinkError` where that is not where the sink stands."""
+        """Start a delivery at `position`. `SinkError` if the sink has another position."""
 
     async def close(self) -> None:
-        """Release what is held; an unfinished delivery is aborted."""
+        """Abort the current delivery, if any, and release all resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A version that is delivered in parts. The sink keeps it with the table's position, from before the first part until all are delivered.
+    """The delivery of a version in parts. The sink stores it with the table's position, until all parts are delivered.
 
     Attributes:
-        id: no other job has it.
-        version, phase: what is delivered.
-        parts: how many they are.
-        bytes: what the version was cut by; see `cutting.cut`.
-        digest: of what the parts are.
-        since: the sink's own mark of where the job began; with Kafka, an offset of the progress topic.
+        id: unique id of the job.
+        version, phase: of the position.
+        parts: number of parts.
+        bytes: size limit of a part; see `cutting.cut`.
+        digest: digest of the parts.
+        since: the sink's mark of the start of the job; with Kafka, an offset of the progress topic.
     """
 
     id: str
@@ -89,38 +89,38 @@ class Job:
 
 
 Write = Callable[[Delivery], Awaitable[Counts]]
-"""Writes the rows of a part into a delivery, from the first one on at every call; how many there were."""
+"""Writes all rows of a part into a delivery, at every call; their number by type."""
 
 
 @runtime_checkable
 class JobSink(Sink, Protocol):
-    """A sink that can take the parts of a version from elsewhere: its `Connector.deliver_part` delivers them, in any process."""
+    """A sink that supports the delivery of a version in parts. `Connector.deliver_part` delivers a part in any process."""
 
     @property
     def job(self) -> Job | None:
-        """The job under way at the position where the sink stands.
+        """The job in progress at the sink's position; None if there is none.
 
         Raises:
-            SinkError: it is not one that this version of cdfd knows.
+            SinkError: this version of cdfd does not support the job.
         """
 
     async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> Job:
-        """Make a new job durable, and tell readers that the version begins. For the arguments see `Job`."""
+        """Store a new job, and publish the start of the version to consumers. See `Job` for the arguments."""
 
     async def claim_job(self, position: Position, job: Job) -> None:
-        """Make the job durable again. `FencedError` where another process has taken over."""
+        """Store the job again. `FencedError` if another process has taken over."""
 
     async def finish_job(self, version: Version, position: Position, counts: Counts) -> None:
-        """All parts are delivered, `counts` together: move to the position after the version."""
+        """Move to the position after the version, once all parts are delivered. `counts`: the rows of all parts."""
 
 
 class Connector(ABC):
-    """A kind of sink, as the configuration of a pipeline asks for it. Making one touches nothing.
+    """A configured sink of a pipeline. Creating one accesses nothing.
 
     Attributes:
-        place: what messages call the place of positions.
-        one_version: whether each version is a delivery of its own, however small.
-        before_reset: what an operator does before `cdfd progress reset`, where a reset alone is not enough.
+        place: the location of positions, for messages.
+        one_version: whether each version is a separate delivery, even a small one.
+        before_reset: instructions for the operator before `cdfd progress reset`; None if a reset is sufficient.
         takes_parts: whether its sinks are `JobSink`s, and parts can be delivered.
     """
 
@@ -130,27 +130,27 @@ class Connector(ABC):
     takes_parts: bool = False
 
     def preflight(self) -> None:
-        """Look at what depends on this machine alone: packages, certificates. The network is not used.
+        """Check the packages, certificates and files of this machine, without network access.
 
         Raises:
-            ConfigError: something cannot be used.
+            ConfigError: something is missing or cannot be used.
         """
         return
 
     @abstractmethod
     def opened(self, table: Table, stage: StageTimer = unmeasured) -> AbstractAsyncContextManager[Sink]:
-        """The sink of a table, closed at the end. Opening takes the table over from another process, or is refused.
+        """Open the sink of a table, and close it at the end of the block. Opening takes the table over from another process, or fails.
 
         Raises:
-            SinkError, FencedError: it cannot be used.
+            SinkError, FencedError: the sink cannot be used.
         """
 
     @abstractmethod
     async def position(self, table: Table) -> Position | None:
-        """Where a table's delivery stands. Changes nothing, and works while a daemon delivers."""
+        """A table's position. Changes nothing, and works while a daemon delivers."""
 
     async def check(self, table: Table) -> str:
-        """What `cdfd check` says of a table's sink, in a few words. Nothing is written.
+        """Check a table's sink without writing to it; a short text for `cdfd check`.
 
         Raises:
             SinkError: a sink could not be opened.
@@ -159,11 +159,11 @@ class Connector(ABC):
         return "ok"
 
     async def move(self, table: Table, to: Position | None) -> None:
-        """Make a table's delivery stand elsewhere, at None as if nothing had ever been delivered. Here: only forward.
+        """Set a table's position; None: as if nothing was ever delivered. By default a position can only move forward.
 
         Raises:
-            SinkError: the sink cannot go there.
-            FencedError: a daemon is at work.
+            SinkError: the sink cannot move to the position.
+            FencedError: a daemon delivers the table.
         """
         if to is None and await self.position(table) is None:
             return
@@ -171,10 +171,10 @@ class Connector(ABC):
             stands = await sink.last_position()
             if to is None or (stands is not None and (stands.table_id != to.table_id or order(to) < order(stands))):
                 raise SinkError(
-                    f"what is in {self.place} cannot be taken back"
+                    f"rows in {self.place} cannot be taken back"
                     if to is None
-                    else f"{self.place} stands at {stands} and cannot go back",
-                    hint=None if self.before_reset is None else f"First {self.before_reset}, and do this again",
+                    else f"{self.place} is at {stands} and cannot go back",
+                    hint=None if self.before_reset is None else f"First {self.before_reset}, then repeat this command",
                 )
             delivery = await sink.begin(stands or to)
             await delivery.commit(to)
@@ -182,27 +182,27 @@ class Connector(ABC):
     async def deliver_part(
         self, table: Table, number: int, job: Job, position: Position, write: Write, role: str | None = None
     ) -> Counts:
-        """Deliver a part of a version, if nobody has; in whatever process this is called.
+        """Deliver a part of a version, unless it is already delivered. Works in any process.
 
         Args:
             table: the table.
             number: of the part.
-            job: what it is a part of.
+            job: the job of the part.
             position: of the version.
             write: writes the part's rows.
-            role: what the job is a part of, where that is not the table's own delivery.
+            role: the role of the job; None for the daemon's own delivery.
 
         Returns:
-            The rows of the part, whoever delivered them.
+            The rows of the part, even if another process delivered them.
 
         Raises:
-            SinkError: it could not be delivered.
-            UnsupportedError: such a sink takes no parts.
+            SinkError: the part cannot be delivered.
+            UnsupportedError: the sink does not support parts.
         """
-        raise UnsupportedError("this sink takes no parts of versions", hint="Use `engine.kind: embedded`")
+        raise UnsupportedError("this sink does not support parts of versions", hint="Use `engine.kind: embedded`")
 
 
 def connector(config: Settings) -> Connector:
-    """What opens the sinks of a pipeline."""
+    """The configured sink of a pipeline."""
     found: Connector = config.sink.connector(config)
     return found

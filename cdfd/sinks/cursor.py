@@ -1,4 +1,4 @@
-"""The order that every sink keeps: where it stands, and what may be begun and committed from there. Pure."""
+"""The position of a sink, and the deliveries that may begin and commit there. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def order(position: Position) -> tuple[int, bool, int]:
 
 
 class Cursor:
-    """Where a sink stands, and whether a delivery is under way.
+    """The position of a sink, and the delivery in progress.
 
-    Sinks ask it before they act, and tell it once what they did is durable: `begin`, then `check`, `doubt` and
-    `advance`, or `abandon`. In doubt it refuses everything: what counts, only a newly opened sink can find out.
+    A sink calls `begin`, then `check`, `mark_uncertain` and `advance`, or `abandon`. While the outcome of a commit is uncertain, the cursor
+    refuses everything, because only a newly opened sink can read the position.
     """
 
     def __init__(self, position: Position | None) -> None:
@@ -27,34 +27,34 @@ class Cursor:
 
     @property
     def position(self) -> Position | None:
-        """What is to be delivered next, None where nothing was ever delivered."""
+        """The next position to deliver; None if nothing was ever delivered."""
         self._require_usable()
         return self._position
 
     def move(self, position: Position) -> None:
-        """Stand elsewhere. `SinkError` while a delivery is under way."""
+        """Set the position. `SinkError` during a delivery."""
         self._require_ended(position)
         self._position = position
 
     def begin(self, position: Position) -> None:
-        """A delivery starts. `SinkError` where `position` is not the one it stands at, or another is under way."""
+        """Begin a delivery. `SinkError` if `position` is not the sink's position, or during another delivery."""
         self._require_ended(position)
         if self._position is not None and self._position != position:
-            hint = "Begin where last_position says, or give the table a sink of its own"
+            hint = "Begin at last_position, or give the table its own sink"
             if position.table_id != self._position.table_id:
-                hint = "The table was deleted and created again, or is another one: give it a sink of its own"
+                hint = "The table was deleted and created again, or is another one: give it its own sink"
             raise SinkError(
-                f"a delivery cannot begin at {position}: the sink stands at {self._position}",
+                f"a delivery cannot begin at {position}: the sink's position is {self._position}",
                 version=position.version,
                 hint=hint,
             )
         self._begun = position
 
     def check(self, following: Position, *, rows: bool) -> None:
-        """`SinkError` where the delivery under way cannot lead to `following`.
+        """`SinkError` if the delivery in progress cannot lead to `following`.
 
-        Without rows it may lead to where it began: so a position is made durable before there is anything to deliver. Or from a version of
-        which nothing is delivered to its snapshot: so changes that cannot be read are given up for the rows that they led to.
+        A delivery without rows may keep its position, to store the first position. It may also lead from an undelivered version to that
+        version's snapshot, which replaces changes that cannot be read.
         """
         self._require_usable()
         begun = self._begun
@@ -64,22 +64,22 @@ class Cursor:
         if following.table_id != begun.table_id or (order(following) <= order(begun) and not stays):
             raise SinkError(f"a delivery from {begun} cannot lead to {following}", version=following.version)
 
-    def doubt(self) -> None:
-        """From here on nobody knows whether the delivery counts, until `advance` says that it does."""
+    def mark_uncertain(self) -> None:
+        """The outcome of the commit is uncertain, until `advance`."""
         self._refusal = "the outcome of the last commit is unknown"
 
     def advance(self, following: Position) -> None:
-        """The delivery under way is durable, and its position with it."""
+        """The delivery in progress and its position are durable."""
         self._refusal = None
         self._begun = None
         self._position = following
 
     def abandon(self) -> None:
-        """The delivery under way, if any, counts for nothing."""
+        """The delivery in progress, if any, is aborted."""
         self._begun = None
 
     def close(self) -> None:
-        """Nothing more is begun."""
+        """Refuse further deliveries."""
         self._refusal = "the sink is closed"
 
     def _require_ended(self, position: Position) -> None:
@@ -93,4 +93,4 @@ class Cursor:
 
     def _require_usable(self) -> None:
         if self._refusal is not None:
-            raise SinkError(self._refusal, hint="Open the sink anew")
+            raise SinkError(self._refusal, hint="Open a new sink")

@@ -1,4 +1,4 @@
-"""The section `sink` of `kind: delta`, which this version cannot deliver to."""
+"""The section `sink` of `kind: delta`. This version cannot deliver to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdfd.sinks.base import Connector
 
 
 class DeltaSettings(SinkSettings):
-    """Delta tables of change rows, one per topic, under one place."""
+    """Delta tables of change rows, one per topic, in one location."""
 
     kind: Literal["delta"] = "delta"
     path: Uri
@@ -21,5 +21,5 @@ class DeltaSettings(SinkSettings):
         return {"path": f"{self.path.rstrip('/')}/{topic}"}
 
     def connector(self, config: Settings) -> Connector:
-        """None yet."""
+        """Not supported yet."""
         raise UnsupportedError("this version has no sink of kind delta", hint="Use `sink.kind: kafka`, or `files`")

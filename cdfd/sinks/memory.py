@@ -1,4 +1,4 @@
-"""A sink in memory: for tests, and for whoever wants the changes in hand."""
+"""A sink in memory, for tests and for programs that process the changes themselves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdfd.sinks.cursor import Cursor
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A committed delivery: where it began, what comes next, and its rows."""
+    """A committed delivery: its position, the position after it, and its rows."""
 
     position: Position
     following: Position
@@ -25,8 +25,7 @@ class MemorySink:
     """The `Sink` port over a list.
 
     Args:
-        delivered: what was committed, in order; a sink that is opened on the list of another one goes on after it, as
-            one would after a crash.
+        delivered: the committed deliveries, in order. A sink that is opened on the list of another one resumes after it, as after a crash.
     """
 
     def __init__(self, delivered: list[Delivered] | None = None) -> None:
@@ -35,7 +34,7 @@ class MemorySink:
         self._delivery: MemoryDelivery | None = None
 
     async def last_position(self) -> Position | None:
-        """What is to be delivered next; see the port."""
+        """The next position to deliver; see the port."""
         return self._cursor.position
 
     async def begin(self, position: Position) -> MemoryDelivery:
@@ -45,7 +44,7 @@ class MemorySink:
         return self._delivery
 
     async def close(self) -> None:
-        """Abort the delivery under way, if any."""
+        """Abort the current delivery, if any."""
         if self._delivery is not None:
             await self._delivery.abort()
         self._cursor.close()
@@ -62,7 +61,7 @@ class MemoryDelivery:
         self._ended = False
 
     async def start_version(self, version: Version) -> None:
-        """Rows say themselves which version they are of."""
+        """Does nothing, because each row has its version."""
 
     async def write(self, batch: pa.RecordBatch) -> None:
         """Keep a batch."""
@@ -78,7 +77,7 @@ class MemoryDelivery:
         self._ended = True
 
     async def abort(self) -> None:
-        """Drop the batches."""
+        """Discard the batches."""
         if not self._ended:
             self._cursor.abandon()
             self._ended = True

@@ -93,7 +93,7 @@ def check_position(case: Case) -> str:
         Path(folder, "_position.json").write_bytes(data)
         for name in case.args["names"]:
             Path(folder, name).write_bytes(b"")
-        found = guarded(lambda: f"value {delivery_folder.peek(folder)}"[:5])
+        found = guarded(lambda: f"value {delivery_folder.read_position(folder)}"[:5])
         Path(folder, "offsets").mkdir()
         Path(folder, "offsets", "7").write_bytes(b"v1\n{}\n" + data)
         snapshot_version(folder)

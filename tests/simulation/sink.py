@@ -271,7 +271,7 @@ class TransactionalDelivery:
         """Once the request is on its way it takes effect, whatever becomes of who sent it, but for a producer that is fenced meanwhile."""
         sink, cursor = self._sink, self._sink.cursor
         cursor.check(following, rows=bool(self._rows))
-        cursor.doubt()
+        cursor.mark_uncertain()
         await sink.call("sink: commit fails")
         answer = asyncio.get_running_loop().create_future()
         delay = sink.weather.random.choice((0, 0, sink.weather.latency, 4 * sink.weather.latency))

@@ -21,7 +21,7 @@ from cdfd.changes.position import Position
 from cdfd.config import parse
 from cdfd.errors import DataError, FencedError, SinkError
 from cdfd.sinks.base import connector
-from cdfd.sinks.files.folder import peek
+from cdfd.sinks.files.folder import read_position
 from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
 from cdfd.sinks.files.sink import FilesSink
 
@@ -86,7 +86,7 @@ class TestCrashes:
         folders = [*sorted((killed / suffix).iterdir()), killed / f"{suffix}-later"]
         assert len(folders) > 40
         for folder in folders:
-            seen = peek(str(folder)) if folder.exists() else None
+            seen = read_position(str(folder)) if folder.exists() else None
             assert seen is None or seen.digest == sink_crashes.STEPS[sink_crashes.STEPS.index(seen)].digest, folder
             asyncio.run(sink_crashes.deliver_all(folder, sink_crashes.formats()[suffix]))
             deliveries = sorted(folder.glob(f"*.{suffix}"))
@@ -173,7 +173,7 @@ class TestFolder:
 
         asyncio.run(scenario())
         assert (tmp_path / "precious").read_bytes() == b"kept"
-        assert peek(str(tmp_path / "out")) == at(8)
+        assert read_position(str(tmp_path / "out")) == at(8)
 
     def test_a_fifo_in_the_place_of_the_position(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "_position.json")
@@ -186,7 +186,7 @@ class TestFolder:
         config = parse(f"pipeline: p\ntables: [{{uri: /lake/link}}]\nsink: {{kind: files, path: {tmp_path}}}\n", {})
         for use in (
             lambda: asyncio.run(position(tmp_path / "link")),
-            lambda: peek(str(tmp_path / "link")),
+            lambda: read_position(str(tmp_path / "link")),
             lambda: asyncio.run(connector(config).check(config.tables[0])),
         ):
             with pytest.raises(SinkError, match="is a symbolic link") as caught:
@@ -448,7 +448,7 @@ class TestParquet:
 
 def test_a_look_changes_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    assert peek(str(folder)) is None
+    assert read_position(str(folder)) is None
     asyncio.run(deliver(folder, LINES, 0, rows(1)))
     asyncio.run(deliver(folder, LINES, 1, rows(2)))
     # As a crash between the two steps of a commit leaves it.
@@ -456,7 +456,7 @@ def test_a_look_changes_nothing(tmp_path: Path) -> None:
         json.dumps(json.loads((folder / "_position.json").read_text()) | {"version": 1, "delivered": False})
     )
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert peek(str(folder)) == at(2)
+    assert read_position(str(folder)) == at(2)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert asyncio.run(position(folder)) == at(2)
 
@@ -469,7 +469,7 @@ def test_what_was_prepared_for_another_delivery_says_nothing(tmp_path: Path) -> 
     for prepared, digest in ((3, None), (2, "of 1")):
         (tmp_path / "_position.json").write_text(json.dumps(after_one))
         (tmp_path / "_position.next.json").write_text(json.dumps(after_one | {"version": prepared, "digest": "of 1"}))
-        for found in (peek(str(tmp_path)), asyncio.run(position(tmp_path))):
+        for found in (read_position(str(tmp_path)), asyncio.run(position(tmp_path))):
             assert found == at(2)
             assert found.digest == digest
         assert "_position.next.json" not in names(tmp_path)
@@ -489,9 +489,9 @@ def test_a_look_at_what_has_only_begun(tmp_path: Path) -> None:
             }
         )
     )
-    assert peek(str(tmp_path)) is None
+    assert read_position(str(tmp_path)) is None
     assert asyncio.run(position(tmp_path)) is None
     (tmp_path / "_position.json").unlink()
     (tmp_path / "00000000000000000000.jsonl").write_bytes(b"1\n")
     with pytest.raises(SinkError, match=r"no _position.json"):
-        peek(str(tmp_path))
+        read_position(str(tmp_path))

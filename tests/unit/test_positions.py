@@ -9,7 +9,7 @@ from feeding import FilesPlace, MemoryPlace, Place, feed, position
 from lake import Lake, manual_clock, run, table
 
 from cdfd.changes.position import Position
-from cdfd.sinks.files.folder import peek
+from cdfd.sinks.files.folder import read_position
 from cdfd.sinks.kafka.progress.records import Progress, progress_of, value_of
 from cdfd.tail.log import DeltaLog
 
@@ -45,7 +45,7 @@ def test_the_position_of_a_folder(tmp_path: Path) -> None:
     file = tmp_path / "_position.json"
     for more, digest in (({}, None), ({"digest": "ab"}, "ab")):
         file.write_text(json.dumps({"format": 1, **OLD, **more, "delivered": True}))
-        found = peek(str(tmp_path))
+        found = read_position(str(tmp_path))
         assert found is not None
         assert (found, found.digest) == (Position("T", 3), digest)
 

@@ -19,7 +19,7 @@ from cdfd.errors import ConfigError, FencedError, SinkError
 from cdfd.ports.registry import SINKS
 from cdfd.progress.ledger import LedgerEntry, app_id
 from cdfd.sinks.base import Connector, Sink, StageTimer, connector, unmeasured
-from cdfd.sinks.files.folder import peek
+from cdfd.sinks.files.folder import read_position
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
 
@@ -69,7 +69,9 @@ class Shop:
                 assembly.feed(shared, self.orders, stop, NullMonitor()) as feed,
             ):
                 running = asyncio.create_task(feed.run())
-                while (at := await asyncio.to_thread(peek, str(self.folder / "out/orders"))) is None or at.version < 5:
+                while (
+                    at := await asyncio.to_thread(read_position, str(self.folder / "out/orders"))
+                ) is None or at.version < 5:
                     await asyncio.sleep(0.01)
                 stop.set()
                 await running

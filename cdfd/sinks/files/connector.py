@@ -1,4 +1,4 @@
-"""A files sink as the configuration asks for it: a folder for each topic."""
+"""The configured files sink: a folder for each topic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cdfd.config.settings import Table
 from cdfd.encoding.json import LineEncoder
 from cdfd.errors import SinkError
 from cdfd.sinks.base import Connector, StageTimer, unmeasured
-from cdfd.sinks.files.folder import peek, refuse_link
+from cdfd.sinks.files.folder import read_position, refuse_link
 from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
 from cdfd.sinks.files.settings import FilesSettings
 from cdfd.sinks.files.sink import FilesSink
@@ -20,7 +20,7 @@ from cdfd.storage.durable import explain, nearest_existing
 
 
 class FilesConnector(Connector):
-    """The `Connector` of folders. People look at what is in them: each version has a file of its own."""
+    """The `Connector` of folders. Each version has its own file, because people read them."""
 
     place = "the folder"
     one_version = True
@@ -41,7 +41,7 @@ class FilesConnector(Connector):
             await sink.close()
 
     async def check(self, table: Table) -> str:
-        """Whether the folder can be written, or created; see the port."""
+        """Check that the folder can be written, or created; see the port."""
         folder = self._folder(table)
         refuse_link(folder)
         place = nearest_existing(folder)
@@ -55,13 +55,13 @@ class FilesConnector(Connector):
         return "ok" if place == folder else "ok, the folder will be created"
 
     async def position(self, table: Table) -> Position | None:
-        """What the folder says; see the port."""
+        """The position in the folder; see the port."""
         folder = self._folder(table)
         try:
-            return await asyncio.to_thread(peek, folder)
+            return await asyncio.to_thread(read_position, folder)
         except OSError as error:
-            told = explain(error)
-            raise SinkError(f"cannot read the folder: {told.reason}", path=folder, hint=told.hint) from error
+            found = explain(error)
+            raise SinkError(f"cannot read the folder: {found.reason}", path=folder, hint=found.hint) from error
 
     async def move(self, table: Table, to: Position | None) -> None:
         """Only forward; see the port. An error names the folder."""

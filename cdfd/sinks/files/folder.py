@@ -1,17 +1,17 @@
-"""The folder of a files sink: whose it is, what was delivered into it, and where it stands. Blocking.
+"""The folder of a files sink: its owner, its deliveries and its position. Blocking.
 
-    .lock                  held by the one process that delivers into it
-    _position.json         the table's id and the position, moved on after every delivery
+    .lock                  locked by the process that delivers into the folder
+    _position.json         the table's id and the position, updated after every delivery
     _position.next.json    the position after the delivery that is being committed
     <first position>…      a delivery's rows (`delivery_name`)
-    .cdfd-<random>.tmp     rows on their way
+    .cdfd-<random>.tmp     rows of the current delivery
 
-Renaming the rows' file is the commit. `_position.next.json` is written before it and becomes `_position.json` after it. Where there are no
-rows, `_position.json` is the commit itself. So after a crash at most one delivery is beyond it. The name of its file tells the position,
-and `_position.next.json` has what the name has no place for: the hash of the log entry.
+Renaming the file with the rows is the commit. `_position.next.json` is written before it and becomes `_position.json` after it. Writing
+`_position.json` is itself the commit of a delivery without rows. So after a crash at most one delivery is missing in `_position.json`. The
+name of its file has the position, and `_position.next.json` has the hash of the log entry, which the name lacks.
 
-Consumers may be able to write into the folder. So it is opened once, its files are reached through its descriptor, and no symbolic link is
-followed.
+Consumers may have the right to write into the folder. So the folder is opened once, its files are accessed by its descriptor, and symbolic
+links are not followed.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _POSITION = "_position.json"
 _NEXT = "_position.next.json"
 _FORMAT = 1
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Its fields are a dozen words: what is larger is no position.
+# A position is much smaller. A larger file is invalid.
 _POSITION_BYTES = 64 << 10
 
 
 class DeliveryFolder:
-    """A folder that this process owns until `close`. `OSError`s are the caller's to translate.
+    """A folder that this process owns until `close`. The caller translates `OSError`s.
 
     Args:
-        path: the folder; created where it is missing.
-        sync: whether what is committed is synced to the device first.
-        mode: of files, before the process's umask; of folders that are created, who may read files may search.
+        path: the folder; created if missing.
+        sync: whether a commit syncs files to the device.
+        mode: of files, before the process's umask. Users who may read files may also search created folders.
 
     Raises:
         FencedError: another process delivers into the folder.
-        SinkError: what is in it does not fit together, or it is a symbolic link.
+        SinkError: its files are inconsistent, or it is a symbolic link.
     """
 
     def __init__(self, path: str, *, sync: bool, mode: int = 0o600) -> None:
@@ -68,26 +68,26 @@ class DeliveryFolder:
 
     @property
     def position(self) -> Position | None:
-        """What is to be delivered next, None where nothing was ever delivered."""
+        """The next position to deliver; None if nothing was ever delivered."""
         return self._start if self._delivered else None
 
     def temporary(self) -> tuple[str, int]:
-        """A new file for rows on their way: its name, and a descriptor that the caller closes."""
+        """A new temporary file: its name, and a descriptor that the caller closes."""
         name = temporary_name()
         return name, open_new(self._descriptor, name, self._mode)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._descriptor)
 
     def commit(self, rows: str | None, first: Position, following: Position, suffix: str) -> None:
-        """Make a delivery count: `rows` is the name of its complete, synced file, None where there are no rows."""
+        """Commit a delivery. `rows` is the name of its complete, synced file; None without rows."""
         if rows is not None:
             if self._start is None:
-                # Whose rows these are must be known before there are any.
+                # The table's id must be stored before its first rows.
                 self._write_position(first, delivered=False)
-            # The sync after the next rename makes this name durable, too. Where a power failure keeps that one alone, the hash is not known.
+            # The sync after the next rename also makes this name durable. If a power failure keeps only the rows, the hash is unknown.
             put(self._descriptor, _NEXT, _serialized(following, True), mode=self._mode, sync=self.sync)
             self._publish(rows, delivery_name(first, following, suffix))
             self._make_current(following)
@@ -95,7 +95,7 @@ class DeliveryFolder:
             self._write_position(following, delivered=True)
 
     def close(self) -> None:
-        """Let another process deliver into the folder."""
+        """Release the folder to other processes."""
         for descriptor in (self._lock, self._folder):
             if descriptor is not None:
                 os.close(descriptor)
@@ -108,7 +108,7 @@ class DeliveryFolder:
         return self._folder
 
     def _acquire(self) -> int:
-        # Nobody else may open it: whoever can, can lock it.
+        # Only this user may open the file, because any user who opens it can lock it.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         lock = os.open(_LOCK, flags, 0o600, dir_fd=self._descriptor)
         try:
@@ -128,9 +128,9 @@ class DeliveryFolder:
     def _publish(self, rows: str, name: str) -> None:
         folder = self._descriptor
         with suppress(FileNotFoundError):
-            os.stat(name, dir_fd=folder, follow_symlinks=False)  # the lock makes this check good enough
+            os.stat(name, dir_fd=folder, follow_symlinks=False)  # no race: this process has the lock
             raise SinkError(
-                "there is a file already where a delivery is to go",
+                "a file with the name of the delivery already exists",
                 path=os.path.join(self.path, name),
                 hint="Move it out of the folder",
             )
@@ -143,30 +143,30 @@ class DeliveryFolder:
         self._start, self._delivered = position, delivered
 
     def _make_current(self, following: Position) -> None:
-        """`_position.next.json`, which says `following`, becomes `_position.json`."""
+        """Rename `_position.next.json`, whose position is `following`, to `_position.json`."""
         os.replace(_NEXT, _POSITION, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
         if self.sync:
             sync_folder(self._descriptor)
         self._start, self._delivered = following, True
 
     def _recover(self) -> None:
-        """Move the position over deliveries that were committed after it was written; remove what was not."""
+        """Advance the position over deliveries committed after it was written, and remove temporary files."""
         names = os.listdir(self._descriptor)
         for name in names:
             if is_temporary(name):
                 os.unlink(name, dir_fd=self._descriptor)
-        start = _moved_on(self.path, names, self._start, _read_position(self._descriptor, self.path, _NEXT)[0])
+        start = _roll_forward(self.path, names, self._start, _read_position(self._descriptor, self.path, _NEXT)[0])
         if start is not None and start != self._start:
             self._write_position(start, delivered=True)
         self.remove(_NEXT)
 
 
-def peek(path: str) -> Position | None:
-    """What is to be delivered next into a folder, None where nothing ever was. Changes nothing, so another process may be delivering.
+def read_position(path: str) -> Position | None:
+    """The next position to deliver into a folder; None if nothing was ever delivered. Changes nothing, so that a daemon may be delivering.
 
     Raises:
-        OSError: the folder cannot be read; one that does not exist is as good as empty.
-        SinkError: what is in it does not fit together.
+        OSError: the folder cannot be read. A missing folder counts as empty.
+        SinkError: its files are inconsistent.
     """
     try:
         folder = _open_folder(path)
@@ -174,13 +174,12 @@ def peek(path: str) -> Position | None:
         return None
     try:
         names = os.listdir(folder)
-        # The position after the names: a delivery that ends in between is in neither or in the position, and never only half told.
-        # What is gone from the one place meanwhile is in the other one.
+        # In the order opposite to that of a commit: a delivery that commits in between is in `_position.json`, even if its name is missing here.
         prepared, _ = _read_position(folder, path, _NEXT)
         start, was_delivered = _read_position(folder, path, _POSITION)
     finally:
         os.close(folder)
-    following = _moved_on(path, names, start, prepared)
+    following = _roll_forward(path, names, start, prepared)
     return following if was_delivered or following != start else None
 
 
@@ -194,9 +193,9 @@ def _open_folder(path: str) -> int:
 
 
 def refuse_link(path: str) -> None:
-    """`SinkError` where the folder is a symbolic link."""
+    """`SinkError` if the folder is a symbolic link."""
     if os.path.islink(path):
-        hint = "Let `sink.path` name the folder that the link leads to"
+        hint = "Set `sink.path` to the target of the link"
         raise SinkError("the folder is a symbolic link", path=path, hint=hint)
 
 
@@ -218,21 +217,21 @@ def _read_position(folder: int, path: str, name: str) -> tuple[Position | None, 
         ) from error
 
 
-def _moved_on(path: str, names: list[str], start: Position | None, prepared: Position | None) -> Position | None:
-    """The position `start` moved over the deliveries that were committed after it was written.
+def _roll_forward(path: str, names: list[str], start: Position | None, prepared: Position | None) -> Position | None:
+    """The position `start`, advanced over the deliveries committed after it was written.
 
     Args:
         path: the folder, for messages.
-        names: of the files in it.
-        start: the position that was written.
-        prepared: the position after the last delivery that was tried.
+        names: of its files.
+        start: the position in `_position.json`.
+        prepared: the position after the last attempted delivery, from `_position.next.json`.
     """
     table_id = "" if start is None else start.table_id
     found = [delivery for name in names if (delivery := parse_delivery_name(name, table_id)) is not None]
     if start is None:
         if found:
             raise SinkError(
-                f"there are deliveries in the folder but no {_POSITION}",
+                f"the folder has deliveries but no {_POSITION}",
                 path=path,
                 hint="Restore the file, or deliver into an empty folder",
             )
@@ -240,9 +239,9 @@ def _moved_on(path: str, names: list[str], start: Position | None, prepared: Pos
     for delivery in _beyond(found, start):
         if not delivery.begins_at(start):
             raise SinkError(
-                f"the next delivery would begin at {start}, but there is one of a later version already",
+                f"the next delivery would begin at {start}, but the folder has a later one",
                 path=os.path.join(path, delivery.name),
-                hint=f"Restore what is missing or the right {_POSITION}, or deliver into an empty folder",
+                hint=f"Restore the missing files or the matching {_POSITION}, or deliver into an empty folder",
             )
         start = prepared if prepared == delivery.following else delivery.following
     return start
@@ -258,19 +257,24 @@ def _serialized(position: Position, delivered: bool) -> bytes:
     return json.dumps({"format": _FORMAT, **position.fields(), "delivered": delivered}).encode() + b"\n"
 
 
-def _parse_position(told: Any) -> tuple[Position, bool]:
-    if not isinstance(told, dict):
-        told = {}
-    if told.get("format") != _FORMAT:
-        raise ValueError(f"its format is {told.get('format')!r}, not {_FORMAT}")
+def _parse_position(document: Any) -> tuple[Position, bool]:
+    if not isinstance(document, dict):
+        document = {}
+    if document.get("format") != _FORMAT:
+        raise ValueError(f"its format is {document.get('format')!r}, not {_FORMAT}")
     expected = {"table_id": str, "version": int, "part": int, "phase": str, "ordinal": int, "delivered": bool}
     for field, kind in expected.items():
-        if type(told.get(field)) is not kind:
-            raise ValueError(f"its {field} is {told.get(field)!r}")
-    if told["phase"] not in ("snapshot", "stream") or min(told["version"], told["part"], told["ordinal"]) < 0:
-        raise ValueError("it is no position")
-    digest = told.get("digest")
+        if type(document.get(field)) is not kind:
+            raise ValueError(f"its {field} is {document.get(field)!r}")
+    if (
+        document["phase"] not in ("snapshot", "stream")
+        or min(document["version"], document["part"], document["ordinal"]) < 0
+    ):
+        raise ValueError("it is not a valid position")
+    digest = document.get("digest")
     if digest is not None and not isinstance(digest, str):
         raise ValueError(f"its digest is {digest!r}")
-    position = Position(told["table_id"], told["version"], told["part"], told["phase"], told["ordinal"], digest)
-    return position, told["delivered"]
+    position = Position(
+        document["table_id"], document["version"], document["part"], document["phase"], document["ordinal"], digest
+    )
+    return position, document["delivered"]

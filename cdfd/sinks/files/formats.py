@@ -1,4 +1,4 @@
-"""What is in a delivery's file: JSON lines or Parquet."""
+"""Formats of a delivery's file: JSON lines or Parquet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cdfd.errors import SinkError
 
 Encoder = Callable[[pa.RecordBatch], bytes | bytearray | memoryview | pa.Buffer]
 
-# A row group is written when either is reached: enough for readers to be fast, little enough to be held.
+# A row group is written at either limit: large enough for fast readers, small enough for memory.
 _GROUP_ROWS = 256 * 1024
 _GROUP_BYTES = 64 * 1024 * 1024
 
@@ -24,28 +24,28 @@ class RowsWriter(Protocol):
         """Append rows. Blocks; memory is bounded whatever the number of batches."""
 
     def finish(self) -> None:
-        """Write what is held back, so that the file is complete. The file stays open."""
+        """Write buffered rows, which completes the file. The file stays open."""
 
     def discard(self) -> None:
-        """Let go of the file, whose contents no longer matter."""
+        """Release the file without completing it."""
 
 
 class RowsFormat(Protocol):
-    """A kind of file."""
+    """A file format."""
 
     @property
     def suffix(self) -> str:
-        """How its names end: `.jsonl` or `.parquet`."""
+        """The suffix of file names: `.jsonl` or `.parquet`."""
 
     def writer(self, file: BinaryIO) -> RowsWriter:
-        """Rows into an open, empty file."""
+        """A writer into an open, empty file."""
 
 
 class JsonLines:
     """One JSON object a line.
 
     Args:
-        encode: a record batch to its lines, each with its newline.
+        encode: encodes a record batch as lines, each with its newline.
     """
 
     suffix = ".jsonl"
@@ -54,7 +54,7 @@ class JsonLines:
         self._encode = encode
 
     def writer(self, file: BinaryIO) -> RowsWriter:
-        """Lines into an open file."""
+        """A writer of lines into an open file."""
         return _LinesWriter(file, self._encode)
 
 
@@ -67,19 +67,19 @@ class _LinesWriter:
         self._file.write(self._encode(batch))
 
     def finish(self) -> None:
-        """All lines are written."""
+        """Does nothing, because lines are not buffered."""
 
     def discard(self) -> None:
-        """Nothing is held."""
+        """Does nothing, because lines are not buffered."""
 
 
 class Parquet:
-    """Parquet, with the columns and types that the batches have.
+    """Parquet, with the columns and types of the batches.
 
-    All batches of a delivery have one schema: a delivery has to end where the schema of the table changes.
+    All batches of a delivery have the same schema: a delivery must end at a schema change of the table.
 
     Args:
-        compression: a codec that pyarrow knows.
+        compression: a codec of pyarrow.
     """
 
     suffix = ".parquet"
@@ -88,7 +88,7 @@ class Parquet:
         self._compression = compression
 
     def writer(self, file: BinaryIO) -> RowsWriter:
-        """Row groups into an open file."""
+        """A writer of row groups into an open file."""
         return _ParquetWriter(file, self._compression)
 
 
@@ -106,8 +106,8 @@ class _ParquetWriter:
             self._writer = pq.ParquetWriter(self._file, batch.schema, compression=self._compression)
         if not batch.schema.equals(self._writer.schema):
             raise SinkError(
-                "the schema changes within a delivery, which a Parquet file cannot follow",
-                hint="End the delivery where the table's schema changes, or deliver JSON lines",
+                "the schema changes within a delivery, but a Parquet file has one schema",
+                hint="End the delivery at the schema change, or deliver JSON lines",
             )
         self._held.append(batch)
         self._rows += batch.num_rows
@@ -122,7 +122,7 @@ class _ParquetWriter:
 
     def discard(self) -> None:
         if self._writer is not None:
-            # Otherwise its finaliser would write a footer into a file that is closed by then.
+            # Otherwise its finalizer would write a footer into the closed file.
             self._writer.is_open = False
             self._writer = None
 

@@ -1,15 +1,15 @@
-"""Names of delivery files, from which alone the position after the delivery can be told. Pure.
+"""Names of delivery files. A name alone determines the position after the delivery. Pure.
 
     00000000000000000012.jsonl                              all of version 12
     00000000000000000012.to.00000000000000000015.jsonl      versions 12, 13 and 14
     00000000000000000012.0000000003.jsonl                   the rest of version 12, from part 3 on
-    00000000000000000012-snapshot.0000000000.jsonl          all rows that live at version 12
+    00000000000000000012-snapshot.0000000000.jsonl          all live rows of version 12
     00000000000000000012.0000000000.to.00000000000000000012.0000000003.4711.jsonl
                                                             version 12 up to part 3, which begins with row 4711
 
-A name begins with the first position (version, phase, part); where the next delivery does not begin with the next
-version, `.to.` and its position (version, phase, part, ordinal) follow. Names sort, as text, in the order of delivery:
-`-` sorts before `.`, so a version's snapshot comes before its changes.
+A name begins with the first position (version, phase, part). If the next delivery does not begin at the next version, `.to.` and its
+position (version, phase, part, ordinal) follow. Names sort as text in the order of delivery: `-` sorts before `.`, so a version's snapshot
+comes before its changes.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DeliveryName:
-    """A delivery as the name of its file tells of it.
+    """A delivery, from the name of its file.
 
     Attributes:
         name: the file's name.
-        first: the position it is the delivery of. Its ordinal is not told: the delivery before tells it.
+        first: the first position, without its ordinal, which is in the name of the previous delivery.
         following: the position after it.
     """
 
@@ -43,12 +43,12 @@ class DeliveryName:
     following: Position
 
     def begins_at(self, position: Position) -> bool:
-        """Whether this is a delivery of what is at `position`."""
+        """Whether this delivery begins at `position`."""
         return replace(self.first, ordinal=position.ordinal) == position
 
 
 def delivery_name(first: Position, following: Position, suffix: str) -> str:
-    """The name of the file that holds what is at `first` and up to `following`; `suffix` is `.jsonl` or `.parquet`."""
+    """The name of the file with the rows from `first` up to `following`; `suffix` is `.jsonl` or `.parquet`."""
     name = f"{first.version:020d}"
     if first.phase == "snapshot":
         name += "-snapshot"
@@ -64,7 +64,7 @@ def delivery_name(first: Position, following: Position, suffix: str) -> str:
 
 
 def parse_delivery_name(name: str, table_id: str) -> DeliveryName | None:
-    """What a file's name tells of the delivery of a table in it; None for a file of another kind."""
+    """The delivery of a table, from a file's name; None for other files."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None

@@ -29,7 +29,7 @@ class FilesSettings(SinkSettings):
         return {"path": f"{self.path.rstrip('/')}/{topic}"}
 
     def connector(self, config: Settings) -> FilesConnector:
-        """Of folders."""
+        """The connector of folders."""
         from cdfd.sinks.files.connector import FilesConnector
 
         return FilesConnector(self)

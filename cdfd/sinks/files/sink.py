@@ -1,4 +1,4 @@
-"""Change rows into files of a local folder, exactly once: one file for each delivery that has rows."""
+"""Delivers change rows to files of a local folder exactly once: one file for each delivery with rows."""
 
 from __future__ import annotations
 
@@ -26,35 +26,34 @@ _BUFFER = 256 * 1024
 class FilesSink:
     """The `Sink` port over a folder; open it with `FilesSink.open`.
 
-    A file appears in the folder when, and only when, its delivery is committed; its name begins with the version
-    (`delivery_name`) and names sort in the order of delivery. Whoever takes files away leaves the last one.
+    A file appears in the folder exactly when its delivery is committed. Its name begins with the version (`delivery_name`), and names sort in
+    the order of delivery. A consumer may remove files, except the last one.
 
-    All work is done in worker threads, one piece at a time, so that a call which is cancelled has ended before the
-    next one starts.
+    Worker threads do the work, one call at a time, so that a cancelled call has ended before the next one starts.
     """
 
     def __init__(self, folder: DeliveryFolder, rows: RowsFormat) -> None:
         self._folder = folder
         self._rows = rows
         self._cursor = Cursor(folder.position)
-        self._turn = Lock()
+        self._lock = Lock()
         self._delivery: FileDelivery | None = None
 
     @classmethod
     async def open(
         cls, path: str | os.PathLike[str], rows: RowsFormat, *, fsync: bool = True, mode: int = 0o600
     ) -> Self:
-        """Take over a folder, created where it is missing, and find out where it stands.
+        """Take over a folder, create it if missing, and read its position.
 
         Args:
             path: the folder, for one table only.
-            rows: what the files hold.
-            fsync: whether a commit is on the device when it returns; without it a power failure can lose deliveries.
+            rows: the format of the files.
+            fsync: whether a commit syncs the files to the device. Without it, a power failure can lose deliveries.
             mode: of files, before the process's umask.
 
         Raises:
             FencedError: another process delivers into the folder.
-            SinkError: the folder cannot be used, or what is in it does not fit together.
+            SinkError: the folder cannot be used, or its files are inconsistent.
         """
 
         def take_over() -> DeliveryFolder:
@@ -64,24 +63,24 @@ class FilesSink:
         return cls(await asyncio.to_thread(take_over), rows)
 
     async def last_position(self) -> Position | None:
-        """What is to be delivered next; see the port."""
+        """The next position to deliver; see the port."""
         return self._cursor.position
 
     async def begin(self, position: Position) -> FileDelivery:
-        """Start a delivery; see the port. Touches nothing until there are rows."""
+        """Start a delivery; see the port. Creates no file until there are rows."""
         self._cursor.begin(position)
-        self._delivery = FileDelivery(self._folder, self._rows, self._cursor, self._turn, position)
+        self._delivery = FileDelivery(self._folder, self._rows, self._cursor, self._lock, position)
         return self._delivery
 
     async def close(self) -> None:
-        """Abort the delivery under way, if any, and let another process have the folder."""
+        """Abort the current delivery, if any, and release the folder to other processes."""
         if self._delivery is not None:
             await self._delivery.abort()
         self._cursor.close()
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        with self._turn, _translated("close", self._folder.path):
+        with self._lock, _translated("close", self._folder.path):
             self._folder.close()
 
 
@@ -89,25 +88,25 @@ class FileDelivery:
     """A delivery into a `FilesSink`: a temporary file, once there are rows."""
 
     def __init__(
-        self, folder: DeliveryFolder, rows: RowsFormat, cursor: Cursor, turn: Lock, position: Position
+        self, folder: DeliveryFolder, rows: RowsFormat, cursor: Cursor, lock: Lock, position: Position
     ) -> None:
         self._folder = folder
         self._rows = rows
         self._cursor = cursor
-        self._turn = turn
+        self._lock = lock
         self._position = position
         self._spool: _Spool | None = None
         self._state: Literal["open", "failed", "ended"] = "open"
 
     async def start_version(self, version: Version) -> None:
-        """Rows say themselves which version they are of."""
+        """Does nothing, because each row has its version."""
 
     async def write(self, batch: pa.RecordBatch) -> None:
-        """Append a batch to the temporary file. Returns when it is written (not synced)."""
+        """Append a batch to the temporary file. Returns when it is written, before a sync."""
         await asyncio.to_thread(self._write, batch)
 
     async def commit(self, following: Position) -> None:
-        """Sync the file and give it its name; without rows, only write the position. See the port."""
+        """Sync and rename the file; without rows, only write the position. See the port."""
         await asyncio.to_thread(self._commit, following)
 
     async def abort(self) -> None:
@@ -115,9 +114,9 @@ class FileDelivery:
         await asyncio.to_thread(self._abort)
 
     def _write(self, batch: pa.RecordBatch) -> None:
-        with self._turn, _translated("write", self._folder.path):
+        with self._lock, _translated("write", self._folder.path):
             self._require_open()
-            # Until the batch is in whole: half of one must never be committed.
+            # Until the batch is complete, because a partial batch must never be committed.
             self._state = "failed"
             if batch.num_rows:
                 if self._spool is None:
@@ -126,19 +125,19 @@ class FileDelivery:
             self._state = "open"
 
     def _commit(self, following: Position) -> None:
-        with self._turn, _translated("commit", self._folder.path):
+        with self._lock, _translated("commit", self._folder.path):
             self._require_open()
             self._cursor.check(following, rows=self._spool is not None)
             self._state = "failed"
             rows = None if self._spool is None else self._spool.complete(sync=self._folder.sync)
-            self._cursor.doubt()
+            self._cursor.mark_uncertain()
             self._folder.commit(rows, self._position, following, self._rows.suffix)
             self._cursor.advance(following)
             self._spool = None
             self._state = "ended"
 
     def _abort(self) -> None:
-        with self._turn, _translated("abort", self._folder.path):
+        with self._lock, _translated("abort", self._folder.path):
             if self._state == "ended":
                 return
             self._state = "ended"
@@ -148,12 +147,12 @@ class FileDelivery:
 
     def _require_open(self) -> None:
         if self._state != "open":
-            hint = "Abort it and begin again where last_position says" if self._state == "failed" else None
+            hint = "Abort it, then begin a new delivery at last_position" if self._state == "failed" else None
             raise SinkError(f"the delivery has {self._state}", version=self._position.version, hint=hint)
 
 
 class _Spool:
-    """Rows on their way: an open temporary file and what writes into it."""
+    """An open temporary file and its writer."""
 
     def __init__(self, folder: DeliveryFolder, rows: RowsFormat) -> None:
         self._folder = folder
@@ -162,7 +161,7 @@ class _Spool:
         self.writer = rows.writer(self._file)
 
     def complete(self, *, sync: bool) -> str:
-        """Finish and close the file; its name."""
+        """Complete and close the file; its name."""
         self.writer.finish()
         self._file.flush()
         if sync:
@@ -171,9 +170,9 @@ class _Spool:
         return self._name
 
     def remove(self) -> None:
-        """Close and remove the file, wherever its writing stopped."""
+        """Close and remove the file, even if it is incomplete."""
         self.writer.discard()
-        # What cannot be flushed (a full disk) is not wanted any more; the file is closed all the same.
+        # The rows are discarded, so a flush may fail, as on a full disk. The file is closed in any case.
         with suppress(OSError):
             self._file.close()
         self._folder.remove(self._name)
@@ -184,9 +183,9 @@ def _translated(doing: str, path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        told = explain(error)
+        found = explain(error)
         raise SinkError(
-            f"cannot {doing}: {told.reason}", path=path, hint=told.hint, retriable=told.retriable
+            f"cannot {doing}: {found.reason}", path=path, hint=found.hint, retriable=found.retriable
         ) from error
     except pa.ArrowException as error:
         raise SinkError(f"cannot {doing} the rows: {error}", path=path) from error

@@ -1,4 +1,4 @@
-"""A Kafka sink as the configuration asks for it: destinations, clients, encoders. The same in the daemon and in executors of a cluster."""
+"""The configured Kafka sink: destination, client and encoder. Used in the daemon and in Spark's executors."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 
 CLOSING_SECONDS = 2.0
-"""How long each step of closing a sink may take: all of them together less than a daemon has to stop."""
+"""Longest step of closing a sink. All steps together must fit into the time that a daemon has to stop."""
 
 
 class KafkaConnector(Connector):
     """The `Connector` of topics of a Kafka cluster.
 
     Args:
-        config: the pipeline.
-        sink: its cluster.
+        config: all settings.
+        sink: the settings of the sink.
     """
 
     def __init__(self, config: Settings, sink: KafkaSettings) -> None:
@@ -41,12 +41,12 @@ class KafkaConnector(Connector):
             self.place = f"the topic {PROGRESS_PREFIX}{config.pipeline}"
 
     def preflight(self) -> None:
-        """Look for the client and for the files of `sink.security`; see the port."""
+        """Check the client and the files of `sink.security`; see the port."""
         client(self._sink)
         check_files(self._sink.security)
 
     def destination(self, table: Table, role: str | None = None) -> Destination:
-        """Where the rows of a table go; `role` is that of the `Destination`. Only the table's own delivery tells of versions and schemas.
+        """The destination of a table, in a role. Only the daemon's own delivery writes to the side topics.
 
         Raises:
             ConfigError: a certificate or key cannot be used.
@@ -75,8 +75,8 @@ class KafkaConnector(Connector):
         """The sink of a table; see the port.
 
         Raises:
-            ConfigError: a client that is not installed, or a certificate that cannot be used.
-            SinkError, FencedError: as `KafkaSink.open` says.
+            ConfigError: the client is not installed, or a certificate cannot be used.
+            SinkError, FencedError: as in `KafkaSink.open`.
         """
         return self.opened_at(self.destination(table), table, stage)
 
@@ -84,7 +84,7 @@ class KafkaConnector(Connector):
     async def opened_at(
         self, place: Destination, table: Table, stage: StageTimer = unmeasured
     ) -> AsyncIterator[KafkaSink]:
-        """The sink of a table in any role, closed at the end. Raises what `opened` does."""
+        """Open the sink of a table in any role, and close it at the end of the block. Raises the errors of `opened`."""
         sink = self._sink
         with registry(sink) as found:
             encoder = encoders(
@@ -100,11 +100,11 @@ class KafkaConnector(Connector):
                 await made.close()
 
     async def check(self, table: Table) -> str:
-        """What the broker, the topics and the schema registry allow; see the port.
+        """Check the broker, the topics and the schema registry; see the port.
 
         Raises:
-            ConfigError: a client that is not installed, or a certificate that cannot be used.
-            SinkError: it would not work.
+            ConfigError: the client is not installed, or a certificate cannot be used.
+            SinkError: the sink cannot be used.
         """
         client(self._sink)
         found = await positions.check(self.destination(table))
@@ -118,20 +118,20 @@ class KafkaConnector(Connector):
         return await positions.read_position(self.destination(table))
 
     async def move(self, table: Table, to: Position | None) -> None:
-        """Write another progress record; see the port. A daemon that delivers the table is fenced."""
+        """Write a progress record; see the port. Fences a daemon that delivers the table."""
         await positions.move_position(self.destination(table), client(self._sink), to)
 
     async def deliver_part(
         self, table: Table, number: int, job: Job, position: Position, write: Write, role: str | None = None
     ) -> Counts:
-        """Deliver a part in a transaction of its own; see the port."""
+        """Deliver a part in its own transaction; see the port."""
         place = replace(self.destination(table, parts.role(number, role)), since=job.since)
         return await parts.deliver(place, lambda: self.opened_at(place, table), job.id, position, write)
 
 
 @contextmanager
 def registry(sink: KafkaSettings) -> Iterator[SchemaRegistry | None]:
-    """The schema registry, closed at the end; None where there is none."""
+    """The client of the schema registry, closed at the end of the block; None if not configured."""
     found = sink.schema_registry
     if found is None:
         yield None
@@ -145,7 +145,7 @@ def registry(sink: KafkaSettings) -> Iterator[SchemaRegistry | None]:
 
 
 def client(sink: KafkaSettings) -> MakeProducer:
-    """What makes producers. `ConfigError` for a client that is not installed."""
+    """The class of the configured producer. `ConfigError` if its client is not installed."""
     return _CLIENTS[sink.producer]()
 
 
@@ -158,8 +158,8 @@ def _librdkafka() -> MakeProducer:
         from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
     except ImportError as error:
         raise ConfigError(
-            "sink.producer is librdkafka, and confluent-kafka is not installed",
-            hint="pip install 'cdfd[librdkafka]', or leave sink.producer out",
+            "sink.producer is librdkafka, but confluent-kafka is not installed",
+            hint="Run pip install 'cdfd[librdkafka]', or remove sink.producer",
         ) from error
     return LibrdkafkaProducer
 

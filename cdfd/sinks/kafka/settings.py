@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Topics(Section):
-    """Topics of a Kafka sink: their default names, and how those that are missing are created."""
+    """Topics of a Kafka sink: their default names, and the settings of created topics."""
 
     prefix: Annotated[str, PlainValidator(values.topic_prefix)] = ""
     partitions: Count = 4
@@ -27,7 +27,7 @@ class Topics(Section):
 
 
 class Security(Section):
-    """How to talk to the Kafka cluster."""
+    """Access to the Kafka cluster."""
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
@@ -94,11 +94,11 @@ class KafkaSettings(SinkSettings):
 
     @property
     def keeps_positions(self) -> bool:
-        """With transactions only."""
+        """Only with transactions."""
         return self.delivery == "exactly_once"
 
     def connector(self, config: Settings) -> KafkaConnector:
-        """Of topics."""
+        """The connector of topics."""
         from cdfd.sinks.kafka.connector import KafkaConnector
 
         return KafkaConnector(config, self)

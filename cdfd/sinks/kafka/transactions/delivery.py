@@ -65,7 +65,7 @@ class DeliveryContext:
         try:
             await finished(work, self.closing_timeout)
         except TimeoutError:
-            self.cursor.doubt()
+            self.cursor.mark_uncertain()
             if self.closing_timeout:  # log it once
                 log.warning(
                     "Kafka does not answer: not waiting for the current delivery to end",
@@ -208,7 +208,7 @@ class KafkaDelivery:
             context.send_stage.send(
                 context.encode_stage.encode(chunk, self._position.table_id, last=True), chunk.side_records
             )
-            context.cursor.doubt()
+            context.cursor.mark_uncertain()
             context.send_stage.commit(progress)
             context.cursor.advance(progress.position)
             context.progress = progress

@@ -1,4 +1,4 @@
-"""Jobs as a table's own progress record has them."""
+"""Jobs in a table's progress record."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _KINDS = {"id": str, "version": int, "phase": str, "parts": int, "bytes": int, "
 
 
 def job_of(progress: Progress | None) -> Job | None:
-    """The job of a table's own progress record; None where there is none.
+    """The job in a table's progress record; None if there is none.
 
     Raises:
-        SinkError: what is there says something else.
+        SinkError: the job in the record is invalid.
     """
     if progress is None or not progress.job:
         return None
@@ -25,5 +25,5 @@ def job_of(progress: Progress | None) -> Job | None:
     raise SinkError(
         "the table's position is part of a job that this version of cdfd does not know",
         version=position.version,
-        hint="Did a newer version of cdfd write it? Go on with that one",
+        hint="A newer version of cdfd may have written it: continue with that version",
     )

@@ -1,11 +1,11 @@
-"""A version that is delivered by many producers: each delivers a part of it, in a transaction of its own, once.
+"""Delivery of a version by many producers: each part is delivered exactly once, in its own transaction.
 
-A part is a role of the table, `part.3`: it has a transactional id and a progress record of its own. That record names the job which the part
-is of, and is written in the transaction that carries the part's rows. So whoever is to deliver a part can tell whether somebody has, and one
-that is delivered again (a task's second attempt, a speculative one, a job that goes on after its driver died) is not sent again.
+A part is a role of the table, such as `part.3`, with its own transactional id and progress record. The record names the job of the part, and
+is written in the transaction with the part's rows. So another attempt finds the record and does not send the part again: a retried task, a
+speculative one, or a job that resumes after its driver crashed.
 
-Two attempts at one part: opening a sink fences whoever has it open. The one that is fenced does not fence back, or both would go on like that
-for ever. It waits to see the part delivered by the other one, and only where nothing comes of that, it delivers the part itself.
+If two attempts run at the same time, the second one fences the first. A fenced attempt must not fence back, or both would do so forever. It
+waits until the other attempt has delivered the part, and delivers the part itself only after a timeout.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from cdfd.sinks.kafka.transactions.sink import MARGIN, KafkaSink
 
 log = logging.getLogger("cdfd.kafka")
 
-_TAKE_OVERS = 3
-_LOOK_SECONDS = 1.0
+_MAX_TAKEOVERS = 3
+_POLL_SECONDS = 1.0
 
 
 def role(number: int, within: str | None = None) -> str:
-    """The role in which a part is delivered.
+    """The role of a part.
 
     Args:
         number: of the part.
-        within: the role of what it is a part of.
+        within: the role of its job; None for the daemon's own delivery.
     """
     return f"part.{number}" if within is None else f"{within}.part.{number}"
 
 
 def delivered(progress: Progress | None, job: str) -> Counts | None:
-    """The rows of a part by its progress record; None where it is not delivered as part of that job."""
+    """The rows of a part, from its progress record; None if the job has not delivered it."""
     return progress.counts if progress is not None and progress.job.get("id") == job else None
 
 
@@ -52,46 +52,46 @@ async def deliver(
     position: Position,
     write: Write,
 ) -> Counts:
-    """Deliver a part, if nobody has.
+    """Deliver a part, unless it is already delivered.
 
     Args:
-        place: where to, in the role of the part.
-        opened: opens a sink there.
-        job: id of what the part is of.
+        place: the destination, in the role of the part.
+        opened: opens a sink at the destination.
+        job: id of the job.
         position: of the version.
         write: writes the part's rows.
 
     Returns:
-        The rows of the part, whoever delivered them.
+        The rows of the part, even if another attempt delivered them.
 
     Raises:
-        SinkError: it could not be delivered, or not in the time that a transaction may take.
+        SinkError: the part cannot be delivered, or takes longer than a transaction may take.
     """
-    take_overs = 0
+    takeovers = 0
     while True:
         began = time.monotonic()
         try:
             async with opened() as sink:
-                return await _once(sink, job, position, write)
+                return await _attempt(sink, job, position, write)
         except FencedError as error:
             took = time.monotonic() - began
             if took >= place.transaction_timeout:
                 raise _too_long(place, position, took) from error
-            found = await _by_another(place, job)
+            found = await _wait_for_other_attempt(place, job)
             if found is not None:
                 return found
-            take_overs += 1
-            if take_overs == _TAKE_OVERS:
+            takeovers += 1
+            if takeovers == _MAX_TAKEOVERS:
                 raise SinkError(
-                    f"a part ({place.delivery_name}) is taken over again and again, and nobody delivers it",
+                    f"{_MAX_TAKEOVERS} other attempts took over a part ({place.delivery_name}) and did not deliver it",
                     version=position.version,
-                    hint="Do two pipelines of one name deliver to this cluster?",
+                    hint="Check for a second pipeline of this name on this cluster",
                     retriable=True,
                 ) from error
             log.warning("%s: another attempt took over and did not deliver it; retrying", place.delivery_name)
 
 
-async def _once(sink: KafkaSink, job: str, position: Position, write: Write) -> Counts:
+async def _attempt(sink: KafkaSink, job: str, position: Position, write: Write) -> Counts:
     found = delivered(sink.progress, job)
     if found is not None:
         return found
@@ -102,20 +102,20 @@ async def _once(sink: KafkaSink, job: str, position: Position, write: Write) -> 
     return counts
 
 
-async def _by_another(place: Destination, job: str) -> Counts | None:
-    """Wait for another attempt to deliver the part; None where it has not after all the time that it may take."""
+async def _wait_for_other_attempt(place: Destination, job: str) -> Counts | None:
+    """Wait until another attempt has delivered the part; None after the longest time that it may take."""
     deadline = time.monotonic() + place.transaction_timeout + MARGIN
     while time.monotonic() < deadline:
         found = delivered(await positions.read_progress(place), job)
         if found is not None:
             return found
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
     return None
 
 
 def _too_long(place: Destination, position: Position, took: float) -> SinkError:
     return SinkError(
-        f"a part ({place.delivery_name}) was not delivered within {took:.0f} s, and Kafka gave its transaction up",
+        f"a part ({place.delivery_name}) was not delivered within {took:.0f} s, and Kafka aborted its transaction",
         version=position.version,
         hint=f"Raise sink.transaction_timeout, which is {place.transaction_timeout:g} s",
     )
