@@ -217,7 +217,7 @@ class TestFolder:
     def test_a_delivery_that_does_not_follow(self, tmp_path: Path) -> None:
         asyncio.run(deliver(tmp_path, LINES, 0, rows(0)))
         (tmp_path / "00000000000000000003.jsonl").touch()
-        with pytest.raises(SinkError, match="one of a later version") as caught:
+        with pytest.raises(SinkError, match="the folder has a later one") as caught:
             asyncio.run(position(tmp_path))
         assert caught.value.path == str(tmp_path / "00000000000000000003.jsonl")
 

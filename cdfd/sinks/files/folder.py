@@ -174,7 +174,7 @@ def read_position(path: str) -> Position | None:
         return None
     try:
         names = os.listdir(folder)
-        # In the order opposite to that of a commit: a delivery that commits in between is in `_position.json`, even if its name is missing here.
+        # In the reverse order of a commit: a delivery that commits in between is in `_position.json`, even if not among the names.
         prepared, _ = _read_position(folder, path, _NEXT)
         start, was_delivered = _read_position(folder, path, _POSITION)
     finally:
