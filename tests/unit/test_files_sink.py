@@ -264,7 +264,7 @@ class TestFolder:
             delivery = await sink.begin(at(0))
             await delivery.write(rows(0))
             (tmp_path / "00000000000000000000.jsonl").write_bytes(b"somebody's\n")
-            with pytest.raises(SinkError, match="there is a file already"):
+            with pytest.raises(SinkError, match="with the name of the delivery already exists"):
                 await delivery.commit(at(1))
             await delivery.abort()
             with pytest.raises(SinkError, match="unknown"):
