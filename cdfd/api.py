@@ -54,17 +54,17 @@ def changes(
         changes: `auto` reads change data files where there are any and derives changes from file actions elsewhere; `cdf` refuses
             tables without a change data feed; `files` ignores change data files.
         columns: which of the table's columns, in that order, or the name of one; None for all.
-        storage_options: of the URI's scheme.
-        allowed_roots: where absolute paths in the log (clones) and symbolic links may lead besides the table.
+        storage_options: options of the store, for the URI's scheme.
+        allowed_roots: roots outside the table to which absolute paths in the log (clones) and symbolic links may lead.
 
     Returns:
         A reader whose batches have the table's columns as of `end`, then `_change_type` (dictionary-encoded string), `_commit_version`
-        (int64), `_commit_timestamp` (timestamp[ms, UTC]) and `_change_ordinal` (int64, position in the version). Rows come in order;
-        batches are read as they are asked for. Versions with another schema are reconciled: a renamed column is followed, one that was
-        not there yet is null, a narrower one is widened.
+        (int64), `_commit_timestamp` (timestamp[ms, UTC]) and `_change_ordinal` (int64, position in the version). Rows come in order. The
+        reader reads lazily. Versions with another schema are reconciled: a renamed column is followed, a column that did not exist yet is
+        null, a narrower one is widened.
 
     Raises:
-        CdfdError: here or while reading, naming table, version and file.
+        CdfdError: from this call or while reading; it names table, version and file.
     """
     table, columns = Table.open(uri, storage_options, allowed_roots), _names(columns)
     stream = table.stream(changes)
@@ -74,7 +74,7 @@ def changes(
     execution = Execution(table.files, reconciler.select, whole=columns is None)
 
     def rows() -> Iterator[pa.RecordBatch]:
-        # A loop of its own: a reader that is never read must not leave a thread behind.
+        # This loop starts with the first read: a reader that is never read must not leave a thread behind.
         with _Loop() as loop:
             for found in execution.batches(_plans(loop, table, stream, first, last)):
                 yield reconciler.reconcile(found)
@@ -90,7 +90,7 @@ def snapshot(
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[Uri] = (),
 ) -> pa.RecordBatchReader:
-    """The live rows of a table, as `insert`s of that version: what a copy starts from before it takes `changes`.
+    """The live rows of a table, as `insert`s of that version. A copy of the table starts with them, and then applies `changes`.
 
     Args:
         uri: a path or URI of a Delta table.
@@ -98,10 +98,10 @@ def snapshot(
         columns, storage_options, allowed_roots: as for `changes`.
 
     Returns:
-        A reader whose batches have the columns that those of `changes` have.
+        A reader whose batches have the same columns as those of `changes`.
 
     Raises:
-        CdfdError: here or while reading, naming table, version and file.
+        CdfdError: from this call or while reading; it names table, version and file.
     """
     table, columns = Table.open(uri, storage_options, allowed_roots), _names(columns)
     with _Loop() as loop:
@@ -123,19 +123,19 @@ async def follow(
     allowed_roots: Sequence[Uri] = (),
     poll_interval: float = 1.0,
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    """Row-level changes as they are committed, for ever.
+    """Row-level changes as they are committed, without end.
 
-    A table that does not exist yet is waited for. Batches have the schema in force at their version; it may change from one version to the
-    next.
+    If the table does not exist yet, the iterator waits for it. Batches have the schema in force at their version, which may change from one
+    version to the next.
 
     Args:
         uri: a path or URI of a Delta table.
-        start: `latest` (what is committed from now on; all of a table that has yet to appear), or as for `changes`.
+        start: `latest` (only commits from now on; everything, if the table does not exist yet), or as for `changes`.
         changes, columns, storage_options, allowed_roots: as for `changes`.
-        poll_interval: seconds between looks where the file system gives no hints; backs off to five times that while nothing comes.
+        poll_interval: seconds between polls without file-system events. It backs off to five times that while no commit comes.
 
     Raises:
-        CdfdError: naming table, version and file.
+        CdfdError: it names table, version and file.
     """
     table, columns = Table.open(uri, storage_options, allowed_roots), _names(columns)
     stream = table.stream(changes)
@@ -163,8 +163,8 @@ def _names(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:
 
 
 async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, int, Header]:
-    """The first version, the last, and what the table is like at the last."""
-    # Neither needs the other, and in a remote store each is several round trips.
+    """The first version, the last, and protocol and metadata at the last."""
+    # The two are independent, and take several round trips each in a remote store.
     first, header = await _both(start_version(table.log, start), table.log.header())
     last = header.version if end is None else await until_version(table.log, end)
     assert last is not None
@@ -174,7 +174,7 @@ async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, in
 
 
 async def _both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> tuple[T, U]:
-    """The results of two, begun together. Where both fail, the error is that of the first."""
+    """The results of two coroutines that run concurrently. If both fail, the error is that of the first."""
     first, second = await asyncio.gather(one, other, return_exceptions=True)
     for result in (first, second):
         if isinstance(result, BaseException):
@@ -190,7 +190,7 @@ def _plans(loop: _Loop, table: Table, stream: PlanStream, first: int, last: int)
 
 
 class _Loop:
-    """An event loop in a thread of its own, so that the blocking API works inside a running loop (a notebook) too."""
+    """An event loop in its own thread, so that the blocking API also works inside a running loop (a notebook)."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -207,11 +207,11 @@ class _Loop:
         try:
             return future.result()
         finally:
-            # Where Ctrl-C ended the waiting, the work is to end too.
+            # After Ctrl-C, the work must end too.
             future.cancel()
 
     def close(self) -> None:
-        """Stop the thread, and those that it had work for."""
+        """Stop the thread, and the worker threads of its loop."""
         self.run(self._loop.shutdown_asyncgens())
         self.run(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,7 +1,7 @@
-"""One error root, few families. Every error says what, where, and what to do about it.
+"""One error root, few families. Every error names the problem, the place and a remedy.
 
-An error is built where the facts are, and completed on its way up with what the caller knows (`within`): a decoder knows the byte that is
-wrong, its caller the file, the caller's caller the table.
+An error is raised where the problem is found, and callers add the places that they know (`within`): a decoder knows the wrong byte, its
+caller the file, and that one's caller the table.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class CdfdError(Exception):
     """Root of every error that cdfd raises.
 
     Attributes:
-        what: what is wrong, a clause without a final full stop.
+        what: the problem, as a clause without a final full stop.
         table: URI of the table, where known.
         version: version of the table, where known.
-        path: the file that is at fault, where known.
-        hint: what the user can do about it.
-        retriable: whether the same call may succeed later without anybody's doing.
+        path: the faulty file, where known.
+        hint: a remedy for the user.
+        retriable: whether the error is transient: the same call may succeed later.
     """
 
     family: ClassVar[str] = "cdfd"
@@ -48,7 +48,7 @@ class CdfdError(Exception):
         self.retriable = retriable
 
     def within(self, *, table: str | None = None, version: int | None = None, path: str | None = None) -> Self:
-        """The same error with the places filled in that were not known where it was raised."""
+        """The same error, with the places filled in that it does not name yet."""
         self.table = table if self.table is None else self.table
         self.version = version if self.version is None else self.version
         self.path = path if self.path is None else self.path
@@ -65,16 +65,16 @@ class CdfdError(Exception):
         return one_line(_short(self.what, _WHAT) + (f" ({where})" if where else "") + hint)
 
     def lines(self) -> list[str]:
-        """The error for people: one line, or one for each of its problems."""
+        """The error for users: one line, or one for each of its problems."""
         return [str(self)]
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Errors cross process boundaries (Spark executors): keyword arguments do not survive the default.
+        # Errors cross process boundaries (Spark executors), and the default pickling loses keyword arguments.
         return _rebuild, (type(self), self.__dict__.copy())
 
 
 def _short(text: str, longest: int) -> str:
-    """Text on one line without runs of spaces. A part may have any length, so it is cut before anything else is done with it."""
+    """Text on one line without runs of spaces. A part may have any length, so it is cut first."""
     return one_line(" ".join(shortened(text, longest).split()), longest)
 
 
@@ -91,7 +91,7 @@ class LogError(CdfdError):
 
 
 class UnsupportedError(CdfdError):
-    """The table asks for a protocol version, a table feature or a file format that cdfd does not implement."""
+    """The table requires a protocol version, a table feature or a file format that cdfd does not implement."""
 
     family = "unsupported"
 
@@ -103,11 +103,11 @@ class DataError(CdfdError):
 
 
 class MissingFileError(DataError):
-    """A file that the log names is gone, most often because VACUUM removed it."""
+    """A file that the log names is gone, usually because VACUUM removed it."""
 
 
 class PathError(CdfdError):
-    """A path in the log leads out of the table, where the configuration does not allow it."""
+    """A path in the log leads out of the table, and the configuration does not allow it."""
 
     family = "path"
 
@@ -119,40 +119,40 @@ class StorageError(CdfdError):
 
 
 class NotFoundError(StorageError):
-    """There is nothing at that path. For the next log entry that is an answer, not a failure."""
+    """The path does not exist. For the next log entry, this is a normal answer."""
 
 
 class ExistsError(StorageError):
-    """`put_if_absent` found something at that path: another writer was first."""
+    """`put_if_absent` found an object at that path: another writer was first."""
 
 
 class TableChangedError(CdfdError):
-    """The table is not the one that was read: it was deleted, or another one is in its place.
+    """The table is not the one that was read: it was deleted, or replaced by another table.
 
-    That one has another id; or the same id and another history, as a copy or an older backup that went another way.
+    That table has another id, or the same id and another history, as a copy or an older backup has.
     """
 
     family = "table_changed"
 
 
 class GapError(LogError):
-    """The versions that come next are no longer in the log: log clean-up was faster than the reader."""
+    """The next versions are no longer in the log: log clean-up was faster than the reader."""
 
     family = "gap"
 
 
 class SchemaChangedError(CdfdError):
-    """The schema changed and the configuration says to stop there."""
+    """The schema changed, and the configuration says to stop."""
 
     family = "schema_changed"
 
 
 class MissingColumnError(SchemaChangedError):
-    """The table does not have a column that `columns` or `key` names at the version that is read: its writer renamed or dropped it."""
+    """The version does not have a column in `columns` or `key`: a writer renamed or dropped it."""
 
 
 class SinkError(CdfdError):
-    """The sink did not take the rows; nothing of the delivery under way counts."""
+    """The sink did not accept the rows. The current delivery is aborted."""
 
     family = "sink"
 
@@ -172,18 +172,18 @@ class ConfigError(CdfdError):
 
 
 class TableConfigError(CdfdError):
-    """What the configuration says does not fit what was found while a table was read: other tables go on."""
+    """The configuration does not fit one table, which was found while reading it. Other tables continue."""
 
     family = "config"
 
 
 class InternalError(CdfdError):
-    """A table's loop met what cdfd does not expect: a bug, or a machine without memory."""
+    """An unexpected error in a table's loop: a bug, or a machine without memory."""
 
     family = "internal"
 
 
 class ListenError(ConfigError):
-    """Another process listens at the address for metrics, health and status; a restart may find it free."""
+    """Another process listens on the address for metrics, health and status. A restart may find it free."""
 
     exit_code = 1

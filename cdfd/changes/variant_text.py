@@ -54,7 +54,7 @@ class Name:
 
 
 class Names:
-    """The dictionary of names of a variant ("Metadata encoding"). A name is decoded when it is asked for.
+    """The dictionary of names of a variant ("Metadata encoding"). A name is decoded on first use.
 
     Raises `DataError` where the metadata is malformed.
     """

@@ -33,7 +33,7 @@ __all__ = ["RowSet", "decode_inline", "decode_stored", "describe", "inline", "pa
 MOST_BYTES = 256 << 20
 """Bytes of a vector, at most: every other one of two billion rows."""
 _LEAST_BYTES, _ROW_BYTES = 4096, 64
-"""What a vector may take whatever it holds, and for each row besides. A row with a bitmap of its own takes 26 bytes."""
+"""Bytes that any vector may take, and additional bytes for each row. A row with a bitmap of its own takes 26 bytes."""
 
 _VERSION = 1
 _VERSION_BYTES = 1

@@ -29,7 +29,7 @@ class Header:
         """The header after a commit. Costs nothing where the commit changes neither.
 
         Raises:
-            UnsupportedError: the commit's protocol or schema asks for what cdfd does not implement.
+            UnsupportedError: the commit's protocol or schema requires a feature that cdfd does not implement.
             LogError: its schema is broken.
         """
         if commit.protocol is None and commit.metadata is None:
@@ -74,7 +74,7 @@ class PartialHeader:
 
         Raises:
             LogError: the log has no protocol or no metadata.
-            UnsupportedError: the protocol or the schema asks for what cdfd does not implement.
+            UnsupportedError: the protocol or the schema requires a feature that cdfd does not implement.
         """
         for name, value in (("protocol", self.protocol), ("metaData", self.metadata)):
             if value is None:

@@ -1,4 +1,4 @@
-"""The hint file `_last_checkpoint`: where the newest checkpoint is, so that nobody has to list the log.
+"""The hint file `_last_checkpoint`: the version of the newest checkpoint, so that readers need not list the log.
 
 Source: specification, "Last Checkpoint File" and "JSON checksum". A broken hint is no reason to fail: the caller
 catches `LogError`, says so, and lists the log.
@@ -40,7 +40,7 @@ class V2Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class LastCheckpoint:
-    """The newest checkpoint, according to whoever wrote one last.
+    """The newest checkpoint, according to its writer.
 
     Attributes:
         version: of the table.

@@ -238,7 +238,7 @@ def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = ())
         root_uri: root of the table: a local path, a `file:` URI, or a URI like `s3://bucket/prefix`. Absolute paths
             are recognised as the table's own only where it is absolute.
         decoded_path: as `decode` returns it; relative to the root, or absolute.
-        allowed_roots: places where absolute paths may lead besides the table's own root, spelled like `root_uri`.
+        allowed_roots: roots outside the table to which absolute paths may lead, in the form of `root_uri`.
 
     Raises:
         PathError: the path leads out of every root, or is not a path that every store reads alike (backslashes,

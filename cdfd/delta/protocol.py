@@ -1,4 +1,4 @@
-"""What a table asks of its readers and writers, and what of it cdfd honours. Anything unknown is refused by name.
+"""Table protocol: the features that a table requires, and those that cdfd supports. Unknown features are errors that name them.
 
 Source: specification, "Protocol Evolution", "Reader Requirements" and "Writer Version Requirements"; the features
 that came after the drafts are those of deployed writers.
@@ -45,7 +45,7 @@ _REFUSED = {
     "timestampNanos": "Timestamps of nanosecond precision cannot be published yet",
     "redirectReaderWriter-preview": "The table is redirected to another one; follow that one",
 }
-"""Reader features that are known and refused -> what to tell the user."""
+"""Known reader features that cdfd does not support -> the hint for the user."""
 
 _NEWER = "A newer cdfd may read it; else drop the feature in the engine that writes it (ALTER TABLE ... DROP FEATURE)"
 
@@ -129,7 +129,7 @@ def check_readable(protocol: Protocol) -> None:
     if problems:
         hints = dict.fromkeys(_REFUSED.get(name, _NEWER) for name in refused)
         hint = ". ".join(hints) or _NEWER
-        raise UnsupportedError(f"the table asks for {_enumerate(problems)}", hint=hint)
+        raise UnsupportedError(f"the table requires {_enumerate(problems)}", hint=hint)
 
 
 def check_writable(protocol: Protocol) -> None:
@@ -147,7 +147,7 @@ def check_writable(protocol: Protocol) -> None:
     problems += [f"the writer feature {name}" for name in refused]
     if problems:
         raise UnsupportedError(
-            f"progress cannot be written into the table: it asks for {_enumerate(problems)}",
+            f"progress cannot be written into the table: it requires {_enumerate(problems)}",
             hint="Keep progress in a ledger of its own: set `progress.ledger` to a folder or bucket prefix",
         )
 

@@ -65,7 +65,7 @@ class ColumnMappingMode(StrEnum):
 
 
 def mapping_mode(configuration: Mapping[str, str]) -> ColumnMappingMode:
-    """The mode that a table's configuration asks for.
+    """The mode in a table's configuration.
 
     Raises:
         UnsupportedError: a mode that is not one of the three.
@@ -195,7 +195,7 @@ class TableSchema:
         return physical_name(child, self.mapping)
 
     def select(self, columns: Sequence[str]) -> TableSchema:
-        """The schema with only these top-level columns, in the order asked for; case does not count.
+        """The schema with only these top-level columns, in the given order; names are case-insensitive.
 
         For a caller who chooses columns of a schema that is known. `present` is for the schemas that follow.
 

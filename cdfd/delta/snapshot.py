@@ -2,7 +2,7 @@
 
 Source: specification, "Action Reconciliation". The live files are a base (a checkpoint's, in Arrow columns) and an overlay: a persistent map
 of what later commits added and removed. `apply` touches the overlay only, so it costs the commit, whatever the table's size, and the
-snapshot before stays what it was. `compacted` folds the overlay into a new base; whoever applies many commits decides when.
+snapshot before stays what it was. `compacted` folds the overlay into a new base; callers that apply many commits decide when.
 
     base     = { (a, -), (b, dv1) }
     overlay  = { (b, dv1): remove, (b, dv2): add, (c, -): add }
@@ -98,7 +98,7 @@ class Snapshot:
 
         Raises:
             LogError: the commit is not the next version.
-            UnsupportedError: its protocol asks for what cdfd does not implement.
+            UnsupportedError: its protocol requires a feature that cdfd does not implement.
         """
         if commit.version != self.version + 1:
             raise LogError(f"version {commit.version} does not follow version {self.version}", version=commit.version)
@@ -202,7 +202,7 @@ def first(commit: Commit) -> Snapshot:
 
     Raises:
         LogError: the commit is not version 0, or lacks metadata or protocol.
-        UnsupportedError: its protocol asks for what cdfd does not implement.
+        UnsupportedError: its protocol requires a feature that cdfd does not implement.
     """
     if commit.version != 0:
         raise LogError(f"the log begins at version {commit.version} and has no checkpoint", version=commit.version)

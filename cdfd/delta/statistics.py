@@ -99,7 +99,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class FileStatistics:
-    """What a writer noted about one file; typed only when asked for.
+    """The statistics of one file; values are typed on access.
 
     Attributes:
         num_records: rows in the file, those included that its deletion vector removes; None if unknown.

@@ -23,7 +23,7 @@ Partitioner = Callable[[pa.Array], Integers]
 """The partition of each key."""
 
 RECORD_BYTES: Final = 512 * 1024
-"""Rows of a record end before this; half of what a broker takes unless it is told otherwise."""
+"""Rows of a record end before this; half of a broker's default limit."""
 
 
 class ArrowRecords:

@@ -16,7 +16,7 @@ from cdfd.errors import CdfdError, DataError
 Register = Callable[[str, str], int]
 """Subject and schema, as JSON, to the schema's id: `SchemaRegistry.register`."""
 
-# It bounds what is needed besides input and output, and keeps most of that in the processor's cache.
+# It bounds the memory beyond input and output, and keeps most of that in the processor's cache.
 _ROWS_AT_ONCE: Final = 16_384
 _CELLS_AT_ONCE: Final = 1 << 18
 

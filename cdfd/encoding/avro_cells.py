@@ -44,7 +44,7 @@ def plain(array: pa.Array) -> list[Cells]:
 
     Raises:
         DataError: there is a null; a string is not UTF-8; a time in seconds or milliseconds is beyond what
-            microseconds can tell.
+            microseconds can represent.
         UnsupportedError: Avro has no form for a value of this type.
     """
     array = _decoded(array)

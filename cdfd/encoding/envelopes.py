@@ -45,7 +45,7 @@ class EnvelopeRecords:
         """As `RecordEncoder.flush`."""
         found = [records for rows in self._batches.flush() for records in self._records(rows, snapshot=False)]
         rest = self._encoder.flush()
-        # With a key nothing is left here: `_records` asks for it.
+        # With a key nothing is left here: `_records` has flushed it.
         return [*found, Records(None, rest.values)] if len(rest.values) else found
 
     def _records(self, rows: KeyedRows, snapshot: bool) -> list[Records]:

@@ -18,7 +18,7 @@ from cdfd.encoding.pieces import Column, join, parts
 from cdfd.encoding.values import Rules, check_type, column, object_separators
 from cdfd.errors import DataError, UnsupportedError
 
-# Rows put together at a time: it bounds what is needed besides input and output, and keeps most of that in the
+# Rows put together at a time: it bounds the memory beyond input and output, and keeps most of that in the
 # processor's cache.
 _ROWS_AT_ONCE: Final = 16_384
 

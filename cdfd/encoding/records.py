@@ -60,10 +60,10 @@ class RecordEncoder(Protocol):
             snapshot: the rows are the live rows of a version.
 
         Raises:
-            DataError: a value that the format cannot tell, or rows without the change columns.
+            DataError: a value that the format cannot represent, or rows without the change columns.
             UnsupportedError: a type that the format does not have.
             MissingColumnError: a key column that the table does not have.
-            SinkError: a schema registry does not take the schema, or cannot be asked.
+            SinkError: a schema registry refuses the schema, or does not answer.
         """
 
     def flush(self) -> list[Records]:

@@ -24,7 +24,7 @@ _HINTS: Final = {
 
 
 class SchemaRegistry:
-    """Gives schemas their ids. Ids never change, so each schema is asked for once. Threads may share it.
+    """A client that gets the ids of schemas. Ids never change, so each schema is requested once. Thread-safe.
 
     Calls block, for `attempts` times `timeout` seconds at most, and less than a minute between attempts.
 
@@ -52,7 +52,7 @@ class SchemaRegistry:
         if username is not None:
             # urllib3's own would take Latin-1; registries take UTF-8 (RFC 7617, section 2.1).
             headers["Authorization"] = "Basic " + b64encode(f"{username}:{password or ''}".encode()).decode()
-        # Everything asked here may be asked twice. How long to wait is ours to say, not the server's.
+        # All requests are idempotent, so they can be retried. The client sets the delays, not the server.
         retries = urllib3.Retry(
             attempts - 1,
             allowed_methods=None,
@@ -96,7 +96,7 @@ class SchemaRegistry:
 
         Raises:
             ConfigError: the registry does not know the subject.
-            SinkError: it cannot be reached, or does not tell for another reason.
+            SinkError: it cannot be reached, or returns an error.
         """
         path, what = f"/subjects/{quote(subject, safe='')}/versions", f"subject {subject}"
         # What is deleted is only hidden, and records may have it still.

@@ -24,7 +24,7 @@ class RowRecords:
         keys: makes keys of rows; None for none, and then there are no tombstones either.
         tombstones: whether a delete is followed by a record without a value.
         attributes: headers of the format.
-        prefix: of the names of headers that tell of a changed key.
+        prefix: of the names of headers for a changed key.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ _EQUALS, _SPACE = ord("="), ord(" ")
 
 
 def strings(array: pa.Array) -> Column:
-    """Strings in quotes, with the escapes JSON asks for and no others. `DataError` where the bytes are not UTF-8."""
+    """Strings in quotes, with the escapes that JSON requires and no others. `DataError` if the bytes are not UTF-8."""
     texts, nulls = pool_of(array), nulls_of(array)
     data = _data(texts)
     check_utf8(array, data)
@@ -88,7 +88,7 @@ def _needs_escapes(data: Bytes) -> bool:
 
 
 def _same_everywhere(texts: pa.Array, data: Bytes) -> bool:
-    """Whether all texts are equal, as in a partition column. The ends tell in most cases that they are not."""
+    """Whether all texts are equal, as in a partition column. Comparing both ends rules that out in most cases."""
     offsets, _ = parts(texts)
     width = offsets[1] - offsets[0]
     if texts[0] != texts[len(texts) - 1] or (np.diff(offsets) != width).any():

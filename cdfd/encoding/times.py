@@ -1,6 +1,6 @@
 """Cells of dates, timestamps and times of day.
 
-The calendar is asked once per day that occurs, not once per row. Years have at least four digits, more where they
+Each distinct day is converted once, not each row. Years have at least four digits, more where they
 need them, and a minus before year 0: `2026-01-01`, `10000-01-01`, `-0001-12-31`.
 """
 
@@ -51,7 +51,7 @@ def timestamps(array: pa.Array) -> Column:
     """`YYYY-MM-DDTHH:MM:SS.ffffff` in quotes, with a `Z` where the type has a time zone.
 
     The value of a type with a zone is UTC; the zone is for display only. Nanoseconds are cut off. `DataError` where a
-    time in seconds or milliseconds is beyond what microseconds can tell.
+    time in seconds or milliseconds is out of the range of microseconds.
     """
     nulls, zone = nulls_of(array), array.type.tz is not None
     times = without_gaps(microseconds(array), nulls)

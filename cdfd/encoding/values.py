@@ -3,7 +3,7 @@
 | Arrow                       | JSON                                                                                 |
 |-----------------------------|--------------------------------------------------------------------------------------|
 | null                        | `null`                                                                               |
-| bool, integers              | themselves; integers of 64 bits as strings if asked for                              |
+| bool, integers              | themselves; integers of 64 bits optionally as strings                                |
 | floating point              | shortest text of the double; `"NaN"`, `"Infinity"`, `"-Infinity"`                    |
 | decimal                     | string with all digits of its scale                                                  |
 | date, timestamp, time       | ISO-8601 string, a timestamp with six digits, and `Z` where it has a zone            |

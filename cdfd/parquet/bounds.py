@@ -1,7 +1,6 @@
-"""How much memory decoding takes at most, from the headers of pages alone: a footer says what its writer likes, and a page of a few bytes can
-decode to gigabytes.
+"""Bounds the memory for decoding, from page headers alone: a footer is not trusted, and a page of a few bytes can decode to gigabytes.
 
-| what                                                            | how much it decodes to                      |
+| part of a file                                                  | decoded size                                |
 |-----------------------------------------------------------------|---------------------------------------------|
 | a page, or a dictionary, while it is read                       | its size, from its header                   |
 | a row of a column of numbers                                    | their width                                 |
@@ -31,37 +30,37 @@ from cdfd.parquet.pages import (
 )
 
 BATCH_BYTES = 32 << 20
-"""Decoded bytes of a batch, at most; but at least one row."""
+"""Decoded bytes of a batch, at most. A batch always has at least one row."""
 NESTED_BYTES = 256 << 20
-"""Decoded bytes of lists and maps that one batch may have: a row is not decoded in parts."""
+"""Decoded bytes of lists and maps in one batch, at most, because a row cannot be decoded in parts."""
 OPEN_BYTES = 512 << 20
-"""Bytes of all pages and dictionaries that are decoded at the same time, beside `USUAL_BYTES` of each column."""
+"""Bytes of all pages and dictionaries that are decoded at the same time, in addition to `USUAL_BYTES` of each column."""
 ROW_BYTES = 2 * OPEN_BYTES
-"""Bytes of a row, at most, as far as that can be told before it is decoded."""
+"""Bytes of a row, at most, as estimated before it is decoded."""
 USUAL_BYTES = 8 << 20
-"""Bytes of a column's page and dictionary that need no attention; most writers make pages and dictionaries of 1 MiB."""
+"""Bytes of a column's page and dictionary that are not counted; most writers make pages and dictionaries of 1 MiB."""
 
 HINT = "Rewrite the file with smaller values or pages, or remove its rows from the table"
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
 _STRING = 16
-"""Bytes that a string takes beside its own."""
+"""Bytes of overhead of a string."""
 _LEVELS = 5
-"""Bytes that a value takes for whether and where it is: two levels, and a bit."""
+"""Bytes of a value's definition and repetition levels, and its validity bit."""
 _STRING_PAGES = (PLAIN, DELTA_LENGTH)
 _DICTIONARY_PAGES = (PLAIN_DICTIONARY, RLE_DICTIONARY)
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column of numbers or strings, at whatever depth.
+    """A leaf column: numbers or strings, at any depth.
 
     Attributes:
         path: with dots.
-        width: bytes that each value takes in Arrow, for strings without their own.
-        strings: whether values have different lengths.
+        width: bytes of a value in Arrow; for strings, without their contents.
+        strings: whether values have variable length.
         nested: whether a row can have several of its values.
-        ambiguous: whether other columns have the same path: a name may have dots.
+        ambiguous: whether other columns have the same path, because names may contain dots.
     """
 
     path: str
@@ -72,11 +71,11 @@ class Leaf:
 
 
 _known: tuple[tuple[Any, tuple[Leaf, ...]], ...] = ()
-"""Of files that were read last: a table's are alike. Replaced as a whole: at worst, two threads find the same."""
+"""Leaves of the schemas that were read last: files of a table share a schema. Replaced as a whole, so it is thread-safe."""
 
 
 def leaves(schema: Any) -> tuple[Leaf, ...]:
-    """Of a file, in order; `schema` is its Parquet schema."""
+    """The leaf columns of a file, in order; `schema` is its Parquet schema."""
     global _known
     for known, found in _known:
         if schema.equals(known):
@@ -99,20 +98,20 @@ def _leaves(schema: Any) -> tuple[Leaf, ...]:
 
 @dataclass(slots=True)
 class ColumnChunk:
-    """A column of a row group, as far as its pages were seen.
+    """A column of a row group, with what is known from the page headers that were read so far.
 
     Attributes:
         group: number of the row group.
-        leaf: of which column.
-        start, end: where it is in the file.
-        values: how many the footer says that it has.
-        small: whether its pages need no look.
+        leaf: the column.
+        start, end: its range in the file.
+        values: number of values, from the footer.
+        small: whether its page headers need not be read.
         dictionary: its dictionary page.
-        longest: bytes of the longest value of the dictionary, once it was measured.
+        longest: bytes of the longest value of the dictionary, once measured.
         first: its first data page.
         largest: bytes of its largest data page.
-        plain: whether a page has strings that are not in the dictionary.
-        indexed: whether a page has strings of the dictionary.
+        plain: whether a page has strings outside the dictionary.
+        indexed: whether a page has strings from the dictionary.
     """
 
     group: int
@@ -134,11 +133,11 @@ class ColumnChunk:
     _strings: int = 0
 
     def add(self, page: Page) -> None:
-        """A page of it, in order.
+        """Add the next page.
 
         Raises:
-            DataError: it is too large.
-            ValueError: a second dictionary.
+            DataError: the page is too large.
+            ValueError: it is a second dictionary.
         """
         if page.size > OPEN_BYTES:
             raise too_large(f"column {self.leaf.path!r:.200} has a page of {page.size} bytes")
@@ -155,11 +154,11 @@ class ColumnChunk:
                 self._add_strings(page)
 
     def without_pages(self, *, longest: int | None = None) -> ColumnChunk:
-        """The same, before any page was seen."""
+        """The same chunk without any page."""
         return ColumnChunk(self.group, self.leaf, self.start, self.end, self.values, self.small, longest=longest)
 
     def rows_done(self) -> None:
-        """Rows were read: those of the pages before the last one are done with."""
+        """A batch was read: pages before the last one no longer count."""
         self._numbers = self._indices = self._strings = 0
         if self._last is not None:
             self._numbers = self._last.values
@@ -168,12 +167,12 @@ class ColumnChunk:
 
     @property
     def numbers_bytes(self) -> int:
-        """Bytes of all of its values, without strings."""
+        """Bytes of all its values, without the contents of strings."""
         return self._numbers * self.leaf.width
 
     @property
     def is_indexed(self) -> bool:
-        """Whether all of its strings are in a dictionary."""
+        """Whether all its strings are in a dictionary."""
         return self.indexed and not self.plain
 
     @property
@@ -197,7 +196,7 @@ class ColumnChunk:
 
     @property
     def value_bytes(self) -> int:
-        """Bytes of the longest value that its dictionary can have."""
+        """Bytes of the longest value in its dictionary, at most."""
         if self.longest is not None:
             return self.longest
         return 0 if self.dictionary is None else max(0, self.dictionary.size - 4 * self.dictionary.values)
@@ -209,23 +208,23 @@ class ColumnChunk:
 
     @property
     def row_bytes(self) -> float:
-        """Bytes of a row of it, at most, but for nested ones; of plain strings, on average in the page where they are longest."""
+        """Bytes of a row of a column that is not nested, at most. For plain strings, the mean of the page with the longest ones."""
         return self.leaf.width + max(self._rate, self.value_bytes if self.indexed else 0)
 
     @property
     def bytes(self) -> int:
-        """Bytes of all of its values."""
+        """Bytes of all its values."""
         return self.numbers_bytes + self._strings + self._indices * self.value_bytes
 
 
 @dataclass(slots=True)
 class Bounds:
-    """Of column chunks that are read side by side, and one row group after the other."""
+    """Memory bounds of column chunks: columns are read in parallel, and row groups one after the other."""
 
     chunks: list[ColumnChunk] = field(default_factory=list)
 
     def check_open(self) -> None:
-        """DataError where the largest pages of all columns are too large together."""
+        """DataError if the largest pages of all columns are too large together."""
         large = dict[str, int]()
         for chunk in self.chunks:
             if (size := chunk.open_bytes - USUAL_BYTES) > 0:
@@ -257,5 +256,5 @@ class Bounds:
 
 
 def too_large(what: str, limit: int = OPEN_BYTES) -> DataError:
-    """A file that takes more memory than is allowed."""
+    """The error for a file that takes more memory than allowed."""
     return DataError(f"{what}; at most {limit} are read", hint=HINT)

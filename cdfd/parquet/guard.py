@@ -1,4 +1,4 @@
-"""A file whose pages are seen as they are read: for files whose headers cannot be read first, since each read of them is a request."""
+"""A file that checks page headers while it is read: for remote files, in which reading the headers first would take too many requests."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from cdfd.parquet.pages import DATA, DATA_V2, HEADER_BYTES, page
 
 
 class BoundsExceededError(Exception):
-    """What is about to be decoded may take more memory than was planned for. Nothing of it was decoded yet."""
+    """The next page may take more memory than planned. It is not decoded yet."""
 
 
 def guarded(source: Any) -> GuardedFile:
-    """What a file gives, as long as its pages stay within bounds. Closing it leaves the file open."""
+    """A guarded view of a file, which raises an error once its pages exceed the bounds. Closing it leaves the file open."""
     return GuardedFile(_Guard(source), "r")
 
 
 class GuardedFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
-    """A file that is `guarded`. Nothing is refused before it is said what to watch."""
+    """A file that is `guarded`. It checks nothing before `watch` is called."""
 
     def __init__(self, guard: _Guard, mode: str) -> None:
         self._guard = guard
 
     def watch(self, bounds: Bounds, rows: int, indexed: Collection[str]) -> None:
-        """From now on, these column chunks are read, none of whose pages were seen, in batches of so many rows.
+        """Check the pages of these column chunks from now on, which are read from their beginning in batches of `rows` rows.
 
         Args:
-            bounds: the chunks; what is seen is added to them.
+            bounds: the chunks; pages are added to them.
             rows: of a batch.
             indexed: columns that are read as dictionaries.
         """
@@ -44,7 +44,7 @@ class GuardedFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
 
 
 class _Guard:
-    """What `pa.PythonFile` reads from; it has a lock, and each column chunk is read from its beginning on."""
+    """The file object behind `pa.PythonFile`, which has a lock. Each column chunk is read from its beginning."""
 
     closed = False
 
@@ -69,7 +69,7 @@ class _Guard:
             if chunk.leaf.nested:
                 chunk.rows_done()
 
-    # --- what pa.PythonFile asks for ---
+    # --- called by pa.PythonFile ---
 
     def readable(self) -> bool:
         return True
@@ -98,7 +98,7 @@ class _Guard:
     def close(self) -> None:
         self.closed = True
 
-    # --- what it looks at ---
+    # --- checks ---
 
     def _look(self, at: int, data: bytes) -> None:
         found = bisect_right(self._starts, at) - 1
@@ -112,7 +112,7 @@ class _Guard:
             raise pa.ArrowInvalid(str(error)) from None
 
     def _check(self, state: _State) -> None:
-        """Pages were added to a chunk."""
+        """Check the bounds after pages were added to a chunk."""
         chunk, bounds = state.chunk, self._bounds
         if chunk.open_bytes > USUAL_BYTES:
             bounds.check_open()
@@ -129,7 +129,7 @@ class _Guard:
 
 
 class _State:
-    """How far the pages of a chunk were seen."""
+    """How far the page headers of a chunk were read."""
 
     def __init__(self, chunk: ColumnChunk) -> None:
         self.chunk = chunk
@@ -140,7 +140,7 @@ class _State:
         self._begun = b""
 
     def feed(self, at: int, data: bytes) -> bool:
-        """The bytes from a place on; whether a page begins in them."""
+        """Parse the page headers in the bytes that begin at `at`. Returns whether there was one."""
         if at != self._seen:
             raise ValueError("a column is not read in order")
         self._seen = at + len(data)

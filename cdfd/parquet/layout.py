@@ -1,7 +1,7 @@
-"""Where in a Parquet file the bytes of its columns are: the few fields of the footer that say so, and nothing else of it.
+"""Parses the locations of column chunks from a Parquet footer, and nothing else of it.
 
-pyarrow tells it as well, but its way to what the footer says of a column ends the process where that is damaged. What is damaged here raises
-ValueError: reading then goes on without knowing what comes next. The footer is Thrift's compact protocol,
+pyarrow offers this too, but its access to column metadata crashes the process if that is damaged. This module raises ValueError instead, and
+reading continues without prefetching. The footer is Thrift's compact protocol,
 https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
 """
 
@@ -18,7 +18,7 @@ _DEPTH = 32
 Buffer: TypeAlias = bytes | memoryview
 
 _V = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
-# A column as writers write it: its place, then its type, encodings, and the names of its path; codec, number of values, sizes, places.
+# A column as writers usually encode it: its location, type, encodings and path; then codec, number of values, sizes and page locations.
 _BEGINNING = re.compile(
     rb"\x26" + _V + rb"\x1c\x15" + _V + rb"\x19([\x05-\xf5])([\x00-\x14]{0,14})\x19([\x18-\xe8])", re.DOTALL
 )
@@ -33,9 +33,9 @@ _PATH, _CODEC, _VALUES, _COMPRESSED_SIZE, _DATA_PAGE, _DICTIONARY_PAGE = 3, 4, 5
 
 _before: tuple[bytes, ...] = ()
 _after: tuple[bytes, ...] = ()
-"""What footers that were read last have before the number of rows, and after the row groups: files of a table have the same there.
+"""The bytes before the number of rows, and after the row groups, of footers that were read last: files of a table have the same there.
 
-Replaced as a whole: at worst, two threads read the same twice."""
+Replaced as a whole, so it is thread-safe."""
 
 
 def _with(known: tuple[bytes, ...], part: bytes) -> tuple[bytes, ...]:
@@ -55,10 +55,10 @@ class ChunkLocation:
 
 
 def chunks(footer: bytes) -> list[ChunkLocation]:
-    """Every column chunk that a footer (without its length and magic number) tells of, in its order.
+    """Every column chunk in a footer (without its length and magic number), in its order.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: the footer is damaged.
     """
     try:
         return list(Compact(footer).chunks())
@@ -85,7 +85,7 @@ def _number(varint: bytes) -> int:
 
 
 def _rest(data: Buffer, at: int) -> int:
-    """Where a struct ends, from a place in it on; -1 where a field says its number: it may be one that comes again."""
+    """Where a struct ends, from a position in it; -1 if a field has an explicit id, because it may be a repeated one."""
     while header := data[at]:
         at += 1
         if header < 16:
@@ -114,7 +114,7 @@ def _rest(data: Buffer, at: int) -> int:
 
 
 def _list_rest(data: Buffer, at: int) -> int:
-    """Where a list ends; -1 where it is of others than numbers and structs."""
+    """Where a list ends; -1 if its items are not numbers or structs."""
     count, item = data[at] >> 4, data[at] & 15
     at += 1
     if count == 15 or item not in (_I32, _I64, _STRUCT):
@@ -131,7 +131,7 @@ def _list_rest(data: Buffer, at: int) -> int:
 
 
 class Compact:
-    """A reader of the compact protocol: values are read in order, what is not wanted is skipped."""
+    """A reader of the compact protocol: values are read in order, and unneeded ones are skipped."""
 
     def __init__(self, data: Buffer, at: int = 0) -> None:
         self._data = data
@@ -139,11 +139,11 @@ class Compact:
 
     @property
     def place(self) -> int:
-        """Where the next value begins."""
+        """Position of the next value."""
         return self._at
 
     def chunks(self) -> Iterator[ChunkLocation]:
-        """Of a footer."""
+        """The column chunks of a footer."""
         global _before, _after
         at = self._at
         before = next((part for part in _before if self._data[at : at + len(part)] == part), b"")
@@ -181,7 +181,7 @@ class Compact:
         return self._usual_column(group) or self._any_column(group)
 
     def _usual_column(self, group: int) -> ChunkLocation | None:
-        """A column as writers write it; None, and nothing is passed, for one that may mean something else."""
+        """A column in the usual encoding; None, without a change of position, for any other."""
         data = self._data
         found = _BEGINNING.match(data, self._at)
         if found is None:
@@ -230,8 +230,8 @@ class Compact:
         return _chunk(group, path, (data_page, dictionary_page), size, (codec, values))
 
     def fields(self, field: int = 0) -> Iterator[tuple[int, int]]:
-        """(id, type) of a struct's fields, those after `field`; whoever takes one reads its value."""
-        # A type of 0 ends it, whatever the rest of the byte is.
+        """(id, type) of a struct's fields after `field`. The caller reads or skips each value."""
+        # A type of 0 ends the struct, whatever the other bits of the byte.
         while (header := self._byte()) & 15:
             delta = header >> 4
             field = field + delta if delta else self._zigzag()
@@ -259,7 +259,7 @@ class Compact:
         return (value >> 1) ^ -(value & 1)
 
     def integer(self, kind: int) -> int:
-        """A number of that type."""
+        """A number of type `kind`."""
         if not _BYTE < kind <= _I64:
             raise ValueError("a number of another type")
         return self._zigzag()
@@ -269,7 +269,7 @@ class Compact:
         return bytes(self._data[start : self._at])
 
     def _pass_binary(self) -> int:
-        """Where the text that is passed begins."""
+        """Skip a text; returns its position."""
         size = self._varint()
         self._at += size
         if self._at > len(self._data):
@@ -277,7 +277,7 @@ class Compact:
         return self._at - size
 
     def _list(self, kind: int) -> int:
-        """Length of a list. Each item has a byte at least: one that cannot be is found before anything is made of it."""
+        """Length of a list. Each item has at least one byte, so an impossible length is an error before anything is allocated."""
         if kind != _LIST:
             raise ValueError("expected a list")
         return self._length()[0]
@@ -292,7 +292,7 @@ class Compact:
         return count, header & 15
 
     def skip(self, kind: int, depth: int = 0) -> None:
-        """Pass a value of that type."""
+        """Skip a value of type `kind`."""
         if depth > _DEPTH:
             raise ValueError("the footer is too deep")
         if kind in (_TRUE, _FALSE):

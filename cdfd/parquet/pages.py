@@ -1,7 +1,7 @@
-"""Headers of Parquet pages: what a page decodes to, without decoding it.
+"""Headers of Parquet pages: the decoded size of a page, without decoding it.
 
-A header is Thrift's compact protocol, https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift. Its sizes can be
-relied on: Arrow refuses a page that decompresses to more or fewer bytes than its header says, and reads no more values than it says.
+A header is Thrift's compact protocol, https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift. Its sizes are
+reliable: Arrow refuses a page that decompresses to another size than its header says, and reads no more values than it says.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ DATA, INDEX, DICTIONARY, DATA_V2 = range(4)
 PLAIN, PLAIN_DICTIONARY, DELTA_LENGTH, RLE_DICTIONARY = 0, 2, 6, 8
 """Encodings of strings."""
 HEADER_BYTES = 1 << 20
-"""Bytes of a header, at most; the statistics in it have values of the column."""
+"""Bytes of a header, at most; its statistics contain values of the column."""
 
 _I32, _STRUCT = 5, 12
 _MOST = (1 << 31) - 1
-"""The largest number of a header: Arrow would cut off bits of a larger one."""
+"""The largest number in a header: Arrow would truncate a larger one."""
 _VARINT = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
 _NUMBER = rb"\x15(" + _VARINT + rb")"
-# Type and sizes, perhaps a checksum, then the struct of the kind of page with its first fields.
+# Type and sizes, an optional checksum, then the struct of the kind of page with its first fields.
 _USUAL = re.compile(
     _NUMBER * 3
     + rb"(?:\x15("
@@ -44,19 +44,19 @@ _KINDS = {
     (b"\x06", True, b"\x5c"): DATA_V2,
     (b"\x06", False, b"\x4c"): DATA_V2,
 }
-"""By the type, whether there is no checksum, and the field that comes next, which is the struct of that type."""
+"""Kind of page, by type, absence of a checksum, and the id of the next field, which is the struct of that type."""
 
 
 class Page(NamedTuple):
     """One page.
 
     Attributes:
-        kind: of page.
-        size: bytes when it is decompressed.
+        kind: of the page.
+        size: bytes once decompressed.
         stored: bytes in the file.
-        values: in it, nulls among them.
+        values: number of values, including nulls.
         encoding: of its values.
-        start: where it begins, after its header.
+        start: length of the header; the page's data follows it.
     """
 
     kind: int
@@ -68,11 +68,11 @@ class Page(NamedTuple):
 
 
 def page(data: Any, at: int) -> Page:
-    """The page whose header begins at `at` in some bytes.
+    """The page whose header begins at `at` in `data`.
 
     Raises:
-        IndexError: the header ends after them.
-        ValueError: it is damaged.
+        IndexError: the header ends after the data.
+        ValueError: the header is damaged.
     """
     found = _usual(data, at) or _any(data, at)
     _, size, stored, values, encoding, _ = found
@@ -82,15 +82,15 @@ def page(data: Any, at: int) -> Page:
 
 
 def pages(read: Callable[[int, int], Any], start: int, end: int, values: int) -> Iterator[Page]:
-    """The pages of a column chunk, of which `values` values are read.
+    """The pages of a column chunk with `values` values.
 
     Args:
-        read: gives so many bytes of the file (or as many as there are) from a place on.
-        start, end: the chunk's place in the file.
-        values: how many the footer says that it has.
+        read: returns bytes of the file, given a position and a length; fewer at the file's end.
+        start, end: the chunk's range in the file.
+        values: number of values, from the footer.
 
     Raises:
-        ValueError: a header that is damaged, or a page that ends after the chunk.
+        ValueError: a header is damaged, or a page ends after the chunk.
     """
     seen = 0
     while start < end and seen < values:
@@ -114,7 +114,7 @@ def _read(read: Callable[[int, int], Any], start: int, end: int) -> Page:
 
 
 def _usual(data: Any, at: int) -> Page | None:
-    """A header as writers write it; None for one that may mean something else."""
+    """A header in the usual encoding; None for any other."""
     found = _USUAL.match(data, at)
     if found is None:
         return None
@@ -132,7 +132,7 @@ def _usual(data: Any, at: int) -> Page | None:
 
 
 def _end(data: Any, at: int) -> int:
-    """Where a header ends, from a place in its struct on that holds statistics at most; -1 where it holds something else."""
+    """Where a header ends, from a position in its struct that only statistics may follow; -1 if anything else does."""
     depth = 2
     while depth:
         field = data[at]
@@ -173,7 +173,7 @@ def _number(varint: bytes) -> int:
 
 
 def _any(data: Any, at: int) -> Page:
-    """Any header that the protocol allows."""
+    """A header in any encoding that the protocol allows."""
     reader = Compact(data, at)
     numbers: dict[tuple[int, ...], int] = {}
     for field, kind in reader.fields():

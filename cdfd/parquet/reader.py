@@ -1,8 +1,8 @@
-"""Reads Parquet files in batches whose memory is bounded, whatever the file says (`parquet_bounds`).
+"""Reads Parquet files in batches of bounded memory, whatever the file says (`parquet.bounds`).
 
-The headers of a row group's pages are read before its columns are. Strings that are all in dictionaries are read as dictionaries: that is
-faster, and how long the strings of a row are is known before they are copied. Where headers cannot be read first, since each read is a
-request, they are looked at as they pass (`parquet_guard`).
+The page headers of a row group are read before its columns. Strings that are all in dictionaries are read as dictionaries. That is faster,
+and the length of a row's strings is known before they are copied. In remote files, where each read is a request, the headers are checked
+while the pages are read (`parquet.guard`).
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from cdfd.parquet.pages import pages
 from cdfd.parquet.text import check_text, text_columns
 
 STREAM_BYTES = 1 << 20
-"""Bytes of a column chunk to hold compressed while it is decoded."""
+"""Compressed bytes of a column chunk to buffer while it is decoded."""
 CAREFUL_BYTES = 16 << 10
-"""The same, where pages that are not decoded yet should not be seen."""
+"""The same if the guard should not see pages long before they are decoded."""
 RUN_BYTES = 16 << 20
-"""Bytes of row groups that are read as if they were one."""
+"""Bytes of row groups that are read together."""
 FOOTER_BYTES = 32 << 20
 """Bytes of a footer, at most."""
 LARGE_FOOTER = 1 << 20
-"""Bytes of a footer from which its columns are looked at before pyarrow makes objects of it."""
+"""Bytes of a footer from which cdfd checks it before pyarrow parses it, because pyarrow's objects take much more memory."""
 FOOTER_ITEMS = 200_000
-"""Items of a list in a footer, at most: row groups, or columns."""
+"""Items of a list in a footer, at most: row groups or columns."""
 REPEATING_ROWS = 50_000
-"""Values of a column from which it pays to read its strings as a dictionary and to decode them afterwards, where they repeat."""
+"""Values of a column from which repeating strings are read as a dictionary and decoded afterwards, which is faster then."""
 DIRECT_BYTES = 64 << 20
-"""Bytes that the strings of dictionaries may take in a batch, at most, to be decoded at once: that is faster where they are few."""
-LOOK_ROWS = 1024
-"""Rows to read for a dictionary of lists: the first ones may be empty."""
+"""Bytes of dictionary strings in a batch, at most, to decode them directly, which is faster for few strings."""
+DICTIONARY_ROWS = 1024
+"""Rows to read to get the dictionary of a list column: the first lists may be empty."""
 
 
 _RATIOS = {0: 1, 1: 22, 5: 256, 7: 256}
-"""What so many bytes decompress to, at most, by codec: none, Snappy, LZ4 in its two frames. Others have no limit worth it."""
+"""Compression ratio, at most, by codec: none, Snappy, LZ4 in its two frames. Other codecs have no useful limit."""
 
 
 @contextlib.contextmanager
 def opened(source: Any, dictionaries: Collection[str] = ()) -> Iterator[ParquetReader]:
-    """A file for reading. `dictionaries` are columns that are wanted as dictionaries.
+    """A file for reading. `dictionaries` are columns to return as dictionaries.
 
     Raises:
         pa.ArrowException, OSError, ValueError: the file is damaged.
-        DataError: it asks for too much memory.
+        DataError: it requires too much memory.
     """
     with ParquetReader(source, dictionaries) as reader:
         yield reader
@@ -67,7 +67,7 @@ class ParquetReader:
         self._source = source
         self.size: int = source.size()
         self._footer = _footer(source)
-        # pyarrow's objects take many times the space of what they are made from.
+        # pyarrow's objects take many times the memory of the footer.
         self._layout = _layout(source, self._footer) if self._footer > LARGE_FOOTER else None
         self._plain = pq.ParquetFile(source, **_options())
         self._read = _local_read(source)
@@ -89,7 +89,7 @@ class ParquetReader:
         """Rows in order: batches of at most `rows` rows and about `BATCH_BYTES`, but at least one row.
 
         Args:
-            columns: top-level columns, or dotted names of what is in them.
+            columns: top-level columns, or dotted names of their children.
             groups: row groups; None for all.
             rows: of a batch, at most.
             use_threads: decode columns in parallel.
@@ -103,13 +103,13 @@ class ParquetReader:
 
     @property
     def texts(self) -> frozenset[str]:
-        """Top-level columns of strings that are read as dictionaries where that is better, and then decoded."""
+        """Top-level string columns. They may be read as dictionaries, and decoded afterwards."""
         if self._texts is None:
             self._texts = _texts(self.schema_arrow)
         return self._texts
 
     def _runs(self, groups: Iterable[int], columns: Sequence[str]) -> Iterator[tuple[list[int], list[ColumnChunk]]]:
-        """Row groups that are read together, with what is read of them."""
+        """Row groups that are read together, with their column chunks."""
         places = self._places(columns)
         run, read, size = list[int](), list[ColumnChunk](), 0
         for group in groups:
@@ -188,7 +188,7 @@ class _Run:
                 return
 
     def _attempt(self, rows: int, done: int) -> Iterator[pa.RecordBatch]:
-        """The rows after the first `done` ones."""
+        """The rows that follow the first `done` rows."""
         self._bounds.check_open()
         indexed, known = self._indexed(rows)
         self._measure(rows, known)
@@ -239,7 +239,7 @@ class _Run:
             yield file, guard
 
     def _scan_pages(self, read: Read) -> None:
-        """Look at the headers of all pages."""
+        """Read the headers of all pages."""
         self._scanned = True
         self._bounds = Bounds([chunk.without_pages() for chunk in self._bounds.chunks])
         for chunk in self._bounds.chunks:
@@ -248,17 +248,17 @@ class _Run:
                     chunk.add(page)
 
     def _scan_first_pages(self, read: Read) -> None:
-        """Look at the first headers of columns of strings: whether there is a dictionary, and whether it is used."""
+        """Read the first headers of string columns: whether there is a dictionary, and whether it is used."""
         for chunk in self._bounds.chunks:
             if chunk.leaf.strings:
                 for page in islice(pages(read, chunk.start, chunk.end, chunk.values), 2):
                     chunk.add(page)
 
     def _indexed(self, rows: int) -> tuple[frozenset[str], frozenset[str]]:
-        """Top-level columns to read as dictionaries, and these with others whose strings are in dictionaries that are short enough.
+        """Top-level columns to read as dictionaries, and these with all others whose strings are in dictionaries.
 
-        Reading dictionaries is slow where not all strings are in them, or where most strings are different. But how long a string is
-        that comes again and again is known only from the dictionary.
+        Reading dictionaries is slow if not all strings are in them, or if most strings are distinct. But only the dictionary has the length
+        of a string that repeats.
         """
         found, others = dict[str, list[ColumnChunk]](), set[str]()
         for chunk in self._bounds.chunks:
@@ -277,7 +277,7 @@ class _Run:
         return frozenset(names), frozenset(found.keys() - others)
 
     def _measure(self, rows: int, indexed: Collection[str]) -> None:
-        """Measure the dictionaries of the other columns, where it matters."""
+        """Measure the dictionaries of the other columns, if the bounds depend on them."""
         if self._bounds.rows(indexed) >= rows and self._bounds.nested_bytes() <= NESTED_BYTES:
             return
         for chunk in self._bounds.chunks:
@@ -292,7 +292,7 @@ class _Run:
         options = _options() | {"buffer_size": CAREFUL_BYTES}
         with pq.ParquetFile(guard, metadata=self._reader.metadata, read_dictionary=[path], **options) as file:
             guard.watch(Bounds([chunk.without_pages(longest=0)]), 1, [path])
-            rows = LOOK_ROWS if chunk.leaf.nested else 1
+            rows = DICTIONARY_ROWS if chunk.leaf.nested else 1
             for batch in file.iter_batches(rows, row_groups=[chunk.group], columns=[path], use_threads=False):
                 dictionary = _dictionary(batch.column(0)) if batch.num_columns == 1 else None
                 if dictionary is None:
@@ -316,7 +316,7 @@ def _options() -> dict[str, Any]:
 
 
 _known: tuple[tuple[pa.Schema, frozenset[str]], ...] = ()
-"""Texts of files that were read last: a table's are alike. Replaced as a whole: at worst, two threads find the same."""
+"""String columns of the schemas that were read last: files of a table share a schema. Replaced as a whole, so it is thread-safe."""
 
 
 def _texts(schema: pa.Schema) -> frozenset[str]:
@@ -333,7 +333,7 @@ def _texts(schema: pa.Schema) -> frozenset[str]:
 
 
 def _footer(source: Any) -> int:
-    """Bytes of a file's footer; 0 where pyarrow finds that it has none. DataError where it is too large."""
+    """Bytes of a file's footer; 0 if it has none, which pyarrow reports. DataError if it is too large."""
     size = source.size()
     length = int.from_bytes(source.read_at(4, size - 8), "little") if size >= 8 else 0
     if length + 8 > size:
@@ -344,12 +344,12 @@ def _footer(source: Any) -> int:
 
 
 def _layout(source: Any, length: int) -> list[ChunkLocation]:
-    """Where its columns are. pyarrow's way to what the footer says of a column ends the process where that is damaged (seen in 26.0)."""
+    """The locations of its columns. pyarrow's access to column metadata crashes the process if that is damaged (seen in 26.0)."""
     return chunks(source.read_at(length, source.size() - 8 - length))
 
 
 def _is_small(place: ChunkLocation, leaf: Leaf) -> bool:
-    """Whether pages of a column need no look: no codec makes much of so few bytes."""
+    """Whether a column is so small that its page headers need no check: so few bytes cannot decompress to many."""
     ratio = _RATIOS.get(place.codec)
     return (
         ratio is not None and not leaf.strings and not leaf.nested and (place.end - place.start) * ratio <= USUAL_BYTES
@@ -357,7 +357,7 @@ def _is_small(place: ChunkLocation, leaf: Leaf) -> bool:
 
 
 def _local_read(source: Any) -> Read | None:
-    """Reads from a place on, where that costs little."""
+    """Reads bytes at a position; None for a remote file, where each read is a request."""
     if isinstance(source, pa.BufferReader):
         source.seek(0)
         data = memoryview(source.read_buffer()).cast("B")
@@ -398,7 +398,7 @@ def _longest(strings: pa.Array) -> int:
 
 
 def _decoded(batch: pa.RecordBatch, names: Collection[str]) -> Iterator[pa.RecordBatch]:
-    """A batch, or several, with the strings of those columns that were read as dictionaries."""
+    """A batch with its dictionaries decoded; several batches if it would become too large."""
     indexed = [
         place
         for place, field in enumerate(batch.schema)
@@ -428,7 +428,7 @@ def _schema(schema: pa.Schema, places: Iterable[int]) -> pa.Schema:
 
 
 def _strings(column: pa.DictionaryArray) -> pa.Array:
-    """The strings of a column. Where all are different, the dictionary has them in order."""
+    """The strings of a column. If all are distinct, the dictionary has them in order, and nothing is copied."""
     indices: Any = column.indices
     count = len(indices)
     if count and not indices.null_count:
@@ -439,7 +439,7 @@ def _strings(column: pa.DictionaryArray) -> pa.Array:
 
 
 def _starts(columns: Iterable[pa.DictionaryArray]) -> list[int]:
-    """First rows of batches that have at most `BATCH_BYTES` or one row, when they are decoded."""
+    """First rows of batches with at most `BATCH_BYTES` once they are decoded, or with one row."""
     sizes: Any = sum(
         pc.fill_null(pc.take(pc.binary_length(column.dictionary), column.indices), 0).to_numpy().astype(np.int64)
         for column in columns

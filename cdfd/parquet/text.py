@@ -1,5 +1,7 @@
-"""Whether text from a Parquet file is UTF-8, and decimals have no more digits than their type: Arrow's reader takes any bytes, and whoever
-gets them may not."""
+"""Checks that text from a Parquet file is UTF-8, and that decimals have no more digits than their type.
+
+Arrow's reader accepts any bytes, but consumers may not.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,12 @@ HINT = "The writer put other bytes into a text column: rewrite the file, or make
 
 
 def text_columns(schema: pa.Schema) -> list[int]:
-    """Columns that have text or decimals, at whatever depth."""
+    """Positions of columns that contain text or decimals, at any depth."""
     return [place for place, field in enumerate(schema) if _has_text(field.type)]
 
 
 def check_text(batch: pa.RecordBatch, places: Sequence[int]) -> None:
-    """Check those columns. Of one that has nothing but ASCII, its bytes are looked at once; of one with a dictionary, the dictionary's.
+    """Check those columns. ASCII columns are checked with a single pass over their bytes, dictionary columns by their dictionary.
 
     Raises:
         DataError: text that is not UTF-8, a decimal of too many digits.
@@ -52,7 +54,7 @@ def _is_valid(array: Any) -> bool:
 
 
 def _texts(array: Any) -> Iterator[Any]:
-    """The arrays of text and of decimals in an array."""
+    """The arrays of text and of decimals within an array."""
     kind = array.type
     if _is_text(kind) or pa.types.is_decimal(kind):
         yield array
@@ -75,7 +77,7 @@ def _texts(array: Any) -> Iterator[Any]:
 
 
 def _within(array: Any, values: Any) -> Any:
-    """Those values that are in the lists of an array: it may be a slice of one that has more."""
+    """The values in the lists of an array, which may be a slice of a larger one."""
     offsets = array.offsets
     start = offsets[0].as_py()
     return values.slice(start, offsets[-1].as_py() - start)

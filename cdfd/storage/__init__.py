@@ -1,1 +1,1 @@
-"""Where bytes are: the port and its implementations."""
+"""Storage: the port and its implementations."""

@@ -79,7 +79,7 @@ class LocalStorage:
 
     @property
     def root(self) -> str:
-        """The root as an absolute path, for whoever watches it."""
+        """The root as an absolute path, for watching it."""
         return self._root
 
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:

@@ -1,1 +1,1 @@
-"""A table opened: its store, its log and its files, from a URI or from settings."""
+"""Open tables: the store, the log and the files of a table, from a URI or from settings."""

@@ -1,4 +1,4 @@
-"""Which allocator Arrow's buffers come from, in processes of ours (not in those of whoever imports the library)."""
+"""The allocator of Arrow's buffers in cdfd's own processes; programs that import the library keep theirs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pyarrow as pa
 
 
 def prefer_jemalloc() -> None:
-    """Use jemalloc where Arrow has it and nobody chose another (`ARROW_DEFAULT_MEMORY_POOL`).
+    """Use jemalloc if Arrow has it and you chose no other allocator (`ARROW_DEFAULT_MEMORY_POOL`).
 
-    Arrow's default, mimalloc, keeps three times what is in use when batches are made in some threads and freed in others: 290 MB resident
-    for 44 MB of buffers, where jemalloc keeps 170 MB at the same speed.
+    Some threads create batches and others free them. Arrow's default, mimalloc, then keeps much more memory than is in use: 290 MB resident
+    for 44 MB of buffers. jemalloc keeps 170 MB at the same speed.
     """
     if pa.default_memory_pool().backend_name == "mimalloc" and "jemalloc" in pa.supported_memory_backends():
         pa.set_memory_pool(pa.jemalloc_memory_pool())

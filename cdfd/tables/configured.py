@@ -1,4 +1,4 @@
-"""Settings to what reads a table: the same in the daemon, and in executors of a cluster."""
+"""Opens tables from settings: the same in the daemon and in the executors of a cluster."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from cdfd.tables.table import Table
 logger = logging.getLogger("cdfd.feed")
 
 BATCH_ROWS = 16_384
-"""Rows to encode and deliver at once: encoding takes several times a batch's own memory."""
+"""Rows of a batch to encode and deliver: encoding takes several times a batch's own memory."""
 
 
 def open_table(config: Settings, table: settings.Table) -> Table:
-    """A table of the configuration. Touches nothing yet.
+    """A table of the configuration. It accesses nothing yet.
 
     Raises:
-        ConfigError, UnsupportedError: as `Table.open` says.
+        ConfigError, UnsupportedError: see `Table.open`.
     """
     return Table.open(table.uri, config.storage.options(table.uri), table.allowed_roots)
 
 
 def execution(opened: Table, table: settings.Table, workers: int | None = None) -> Execution:
-    """How the files of a table are read.
+    """The execution of a table's plans.
 
     Args:
         opened: the table.
-        table: what the configuration says of it.
-        workers: cores to keep busy; as many as the process may use where None.
+        table: its configuration.
+        workers: cores to use; None for as many as the process may use.
     """
     select = all_columns if table.columns is None else partial(named_columns, table.columns)
     return Execution(

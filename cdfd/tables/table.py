@@ -1,4 +1,4 @@
-"""A table opened: its store, its log, its files. Here, for Python and the command line, implementations are chosen."""
+"""An open table: its store, its log and its files. This is where the Python API and the command line choose implementations."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Table:
     def open(
         cls, uri: Uri, storage_options: Mapping[str, object] | None = None, allowed_roots: Sequence[Uri] = ()
     ) -> Table:
-        """The table at a path or URI. Touches nothing yet.
+        """The table at a path or URI. It accesses nothing yet.
 
         Raises:
-            ConfigError: a URI that is malformed, or of another type than text or a path.
-            UnsupportedError: a URI of a scheme that cdfd has no storage for.
+            ConfigError: the URI is malformed, or is neither text nor a path.
+            UnsupportedError: cdfd has no storage for the URI's scheme.
         """
         if storage_options is not None and not isinstance(storage_options, Mapping):
             raise ConfigError(f"storage_options is of type {type(storage_options).__name__}", hint="Give a mapping")
@@ -84,14 +84,14 @@ class Table:
         *,
         replacements: bool = False,
     ) -> Iterator[Tailer]:
-        """A tailer over its log, woken by the file system where the table is local, by notifications where it is on S3 and they are given.
+        """A tailer of its log. File-system events wake it for a local table, and `notifications`, if given, for a table on S3.
 
         Args:
             clock: time.
             interval, max_interval: seconds from one poll to the next.
-            arrivals: what watches folders, where tables share it.
-            notifications: what hears of objects in S3.
-            replacements: as `Tailer` says.
+            file_events: shared between tables; None for its own.
+            notifications: S3 event notifications.
+            replacements: see `Tailer`.
         """
         time = clock or SystemClock()
         with FileEvents() if file_events is None else nullcontext(file_events) as shared:
@@ -119,7 +119,7 @@ def _text(uri: object) -> str:
 async def versions(
     table: Table, tailer: Tailer, stream: PlanStream, start: int, until: int | None, *, snapshot: bool = False
 ) -> AsyncGenerator[Version, None]:
-    """Plans from `start` on; with `snapshot`, first the live rows at `start` and then what follows it."""
+    """Plans from `start` on; with `snapshot`, first the live rows at `start` and then the later versions."""
     if snapshot:
         yield await stream.snapshot(start, tailer)
         start += 1

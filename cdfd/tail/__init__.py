@@ -1,1 +1,1 @@
-"""The log of a table, followed."""
+"""Tailing a table's log."""
