@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES
-from cdfd.encoding.records import Records
+from cdfd.encoding.formats import EncoderOptions, record_format
+from cdfd.encoding.records import Origin, RecordEncoder, Records
 
 KINDS: list[str] = CHANGE_TYPES.to_pylist()
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string()), *CHANGE_COLUMNS])
@@ -66,3 +67,7 @@ def plain(array: pa.Array, length: int) -> list[Any]:
     assert len(array) == length
     values: list[Any] = array.to_pylist()
     return values
+
+
+def record_encoder(kind: str, origin: Origin, **options: Any) -> RecordEncoder:
+    return record_format(kind).encoder(EncoderOptions(origin, **options))

@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cdfd.changes.columns import CHANGE_TYPE, constant_type, types_as_written
+from cdfd.changes.data_files import DataFile, Footer, opened
 from cdfd.changes.image_order import ImageCounts, ImageOrder, ReorderBuffer
 from cdfd.changes.layout import Layout, Layouts
 from cdfd.changes.plan import FileScan, ImagePhase
@@ -24,7 +24,6 @@ from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, DataError, MissingFileError, NotFoundError, PathError, StorageError
-from cdfd.parquet.reader import ParquetReader, opened
 from cdfd.storage.base import ColumnPrefetch, Storage
 from cdfd.storage.durable import is_transient
 
@@ -110,14 +109,14 @@ def read_image_order(scan: FileScan, files: TableFiles) -> ImageOrder:
     with (
         _naming_file(scan.path),
         files.open(scan.path, scan.size or None) as source,
-        opened(source, [CHANGE_TYPE]) as file,
+        opened(scan.path, source, [CHANGE_TYPE]) as file,
     ):
         return ImageOrder.of(lambda: _types(file))
 
 
 def count_rows(scan: FileScan, files: TableFiles) -> int:
     """How many rows a scan of a data file returns, from the footer alone. Raises what `read` does."""
-    with _naming_file(scan.path), files.open(scan.path, scan.size or None) as source, opened(source) as file:
+    with _naming_file(scan.path), files.open(scan.path, scan.size or None) as source, opened(scan.path, source) as file:
         return _selection(scan, files, file.metadata).count(file.metadata)
 
 
@@ -126,19 +125,19 @@ def count_images(scan: FileScan, files: TableFiles) -> ImageCounts:
     with (
         _naming_file(scan.path),
         files.open(scan.path, scan.size or None) as source,
-        opened(source, [CHANGE_TYPE]) as file,
+        opened(scan.path, source, [CHANGE_TYPE]) as file,
     ):
         return ImageCounts.of(_types(file))
 
 
-def _types(file: ParquetReader) -> Iterator[pa.Array]:
+def _types(file: DataFile) -> Iterator[pa.Array]:
     """The `_change_type` column of a change data file."""
     _check_change_type(file)
     for batch in file.batches([CHANGE_TYPE], rows=BATCH_ROWS):
         yield batch.column(0)
 
 
-def _check_change_type(file: ParquetReader) -> None:
+def _check_change_type(file: DataFile) -> None:
     found = file.schema_arrow.names.count(CHANGE_TYPE)
     if found != 1:
         raise DataError(f"the change data file has {found} _change_type columns instead of one")
@@ -187,7 +186,7 @@ def read(
     with (
         _naming_file(scan.path),
         files.open(scan.path, scan.size or None) as source,
-        opened(source, [CHANGE_TYPE]) as file,
+        opened(scan.path, source, [CHANGE_TYPE]) as file,
     ):
         _prefetch_columns(source, schema, scan, files.layouts, file)
         reader = _Reader.prepare(file, schema, scan, files)
@@ -200,7 +199,7 @@ def read(
             yield from map(RowBatch, reader.batches(batch_rows, use_threads))
 
 
-def _prefetch_columns(source: Any, schema: TableSchema, scan: FileScan, layouts: Layouts, file: ParquetReader) -> None:
+def _prefetch_columns(source: Any, schema: TableSchema, scan: FileScan, layouts: Layouts, file: DataFile) -> None:
     """Let a remote file prefetch the columns to read. A scan of some row groups does not know yet which ones."""
     if not _may_skip_groups(scan) and _can_prefetch(source.__class__):
         source.prefetch_columns(layouts.of(schema, file.schema_arrow).names(scan.change_type))
@@ -281,14 +280,14 @@ def _split_at(batches: Iterator[pa.RecordBatch], row: int | None) -> Iterator[Ro
 class _Reader:
     """A Parquet file, with columns, partition values and selected rows resolved."""
 
-    file: ParquetReader
+    file: DataFile
     layout: Layout
     partition_values: Mapping[str, pa.Scalar]
     change_type: str | None
     selection: RowSelection
 
     @classmethod
-    def prepare(cls, file: ParquetReader, schema: TableSchema, scan: FileScan, files: TableFiles) -> _Reader:
+    def prepare(cls, file: DataFile, schema: TableSchema, scan: FileScan, files: TableFiles) -> _Reader:
         if scan.change_type is None:
             _check_change_type(file)
         selection = _selection(scan, files, file.metadata)
@@ -345,7 +344,7 @@ class _Reader:
         return pa.RecordBatch.from_arrays([*columns, types], schema=self.layout.schema)
 
 
-def _selection(scan: FileScan, files: TableFiles, metadata: pq.FileMetaData) -> RowSelection:
+def _selection(scan: FileScan, files: TableFiles, metadata: Footer) -> RowSelection:
     check_row_counts(metadata)
     rows = metadata.num_rows
     selection = RowSelection(files.vector_rows(scan.only, rows), files.vector_rows(scan.without, rows), scan.piece)

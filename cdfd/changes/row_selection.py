@@ -8,8 +8,8 @@ from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from cdfd.changes.data_files import Footer
 from cdfd.delta.roaring import RowSet
 from cdfd.errors import DataError
 
@@ -37,7 +37,7 @@ class RowSelection:
             if last is not None and last >= rows:
                 raise DataError(f"the deletion vector hides row {last} of a file of {rows} rows")
 
-    def row_groups(self, metadata: pq.FileMetaData) -> Iterator[tuple[int, int, int]]:
+    def row_groups(self, metadata: Footer) -> Iterator[tuple[int, int, int]]:
         """Row groups with at least one selected row: number, first row, number of rows."""
         row = 0
         groups = range(metadata.num_row_groups)
@@ -53,7 +53,7 @@ class RowSelection:
             return False
         return self.only is None or self.only.count(row, rows) > 0
 
-    def count(self, metadata: pq.FileMetaData) -> int:
+    def count(self, metadata: Footer) -> int:
         """How many rows of a file are selected."""
         only = self.only if self.only is None or self.without is None else self.only.difference(self.without)
         counted = 0
@@ -74,7 +74,7 @@ class RowSelection:
         return batch if keep.all() else batch.filter(pa.array(keep))
 
 
-def check_row_counts(metadata: pq.FileMetaData) -> None:
+def check_row_counts(metadata: Footer) -> None:
     """Raise DataError if the row groups do not add up to the rows of the file.
 
     Deletion vectors name rows by their number in the file, which is counted over row groups.
@@ -86,7 +86,7 @@ def check_row_counts(metadata: pq.FileMetaData) -> None:
         )
 
 
-def _of_piece(metadata: pq.FileMetaData, number: int, pieces: int) -> set[int]:
+def _of_piece(metadata: Footer, number: int, pieces: int) -> set[int]:
     """Row groups of one piece of a file: those whose middle, by uncompressed bytes, lies in it."""
     sizes = [max(0, metadata.row_group(group).total_byte_size) for group in range(metadata.num_row_groups)]
     whole = max(2 * sum(sizes), 1)

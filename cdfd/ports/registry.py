@@ -71,6 +71,18 @@ SINKS = Registry(
 )
 """The `SinkSettings` of each `sink.kind`."""
 
+RECORD_FORMATS = Registry(
+    "cdfd.record_formats",
+    {
+        "flat": "cdfd.encoding.formats:Flat",
+        "debezium": "cdfd.encoding.formats:Debezium",
+        "avro": "cdfd.encoding.formats:Avro",
+        "arrow": "cdfd.encoding.formats:Arrow",
+        "cloudevents": "cdfd.encoding.formats:CloudEvents",
+    },
+)
+"""The `cdfd.encoding.formats.RecordFormat` of each `sink.format` of records."""
+
 ENGINES = Registry(
     "cdfd.engines",
     {
@@ -80,3 +92,17 @@ ENGINES = Registry(
     },
 )
 """The `cdfd.daemon.engines.Embedded`, or a subclass, of each `engine.kind`."""
+
+DATA_FILES = Registry("cdfd.data_files", {"parquet": "cdfd.parquet.reader:opened"})
+"""What opens a table's data files as `cdfd.changes.data_files.DataFile`, by the end of their names."""
+
+STORES = Registry(
+    "cdfd.stores",
+    {
+        "file": "cdfd.storage.location:open_file",
+        "s3": "cdfd.storage.s3.storage:open_s3",
+        "s3a": "cdfd.storage.s3.storage:open_s3",
+        **dict.fromkeys(("gs", "gcs", "abfs", "abfss", "az"), "cdfd.storage.location:open_by_fsspec"),
+    },
+)
+"""What opens a `cdfd.storage.base.Storage`, by the scheme of its URI."""

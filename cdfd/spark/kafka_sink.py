@@ -35,6 +35,7 @@ from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.delta.datatypes import StructType as Columns
 from cdfd.delta.schema import TableSchema
+from cdfd.encoding.formats import record_format
 from cdfd.encoding.keys import KeyColumns
 from cdfd.encoding.side import RowCounts
 from cdfd.errors import ConfigError, SinkError
@@ -51,7 +52,6 @@ from cdfd.tables.configured import open_table
 
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """Where Spark tells tasks of their query and micro-batch."""
-_TELL_SNAPSHOTS = frozenset({"debezium", "cloudevents"})
 
 
 class CdfdKafka(DataSource):
@@ -72,7 +72,11 @@ class CdfdKafka(DataSource):
         _refuse(overwrite)
         out = _rows_out(self.options, schema)
         checkpoint = dict(self.options).get("checkpointlocation")
-        if out.options.snapshot is None and checkpoint is not None and out.options.sink.format in _TELL_SNAPSHOTS:
+        if (
+            out.options.snapshot is None
+            and checkpoint is not None
+            and record_format(out.options.sink.format).tells_snapshots
+        ):
             out = replace(out, options=replace(out.options, snapshot=snapshot_version(checkpoint)))
         return StreamWriter(out)
 

@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from cdfd.encoding.formats import Format
 from cdfd.errors import ConfigError
 from cdfd.spark.topic_arrow import ArrowStreams
 from cdfd.spark.topic_avro import AvroFrames
@@ -30,6 +29,8 @@ from cdfd.spark.topic_schemas import SchemaSource
 from cdfd.spark.upsert import Upsert, apply_changes
 
 __all__ = ["Place", "Upsert", "apply_changes", "read_changes"]
+
+Format: TypeAlias = Literal["flat", "debezium", "avro", "arrow", "cloudevents"]
 
 Place: TypeAlias = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 """Where reading begins or ends: an end of the topic, a time (the first record not before it), or an offset for every partition."""

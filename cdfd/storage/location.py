@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import unquote_to_bytes
 
 from cdfd.errors import ConfigError, UnsupportedError
+from cdfd.ports.registry import STORES
 from cdfd.storage import credentials
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
@@ -34,12 +35,12 @@ def open_storage(uri: str, options: Options | None = None) -> Storage:
     if not scheme.startswith("s3") and credentials.in_address(uri):  # S3 has a more specific error
         hint = "Provide credentials through the environment, or a configuration file of the store's own libraries"
         raise ConfigError(f"the {scheme}:// location of a table has credentials in it", hint=hint)
-    opener = OPENERS.get(scheme)
-    if opener is None:
-        known = ", ".join(f"{name}://" for name in sorted(OPENERS))
+    if scheme not in STORES:
+        known = ", ".join(f"{name}://" for name in sorted(STORES.names()))
         raise UnsupportedError(
             f"cdfd has no storage for {scheme}:// locations", path=uri, hint=f"Use a plain path or one of: {known}"
         )
+    opener: Opener = STORES.load(scheme)
     return opener(uri, options or {})
 
 
@@ -69,7 +70,8 @@ def is_local(uri: str) -> bool:
     return bool(uri) and (matched is None or (matched[1] or matched[2]).lower() == "file")
 
 
-def _open_file(uri: str, options: Options) -> Storage:
+def open_file(uri: str, options: Options) -> Storage:
+    """The store of a `file:` URI. Raises what `open_storage` does."""
     rest = uri.partition(":")[2]
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")
@@ -85,14 +87,8 @@ def _open_file(uri: str, options: Options) -> Storage:
         raise ConfigError("the escapes of a file URI are not UTF-8", path=uri) from error
 
 
-def _open_s3(uri: str, options: Options) -> Storage:
-    # Imported here because the client's modules take a third of a second, and local tables do not need them.
-    from cdfd.storage.s3.storage import open_s3
-
-    return open_s3(uri, options)
-
-
-def _open_fsspec(uri: str, options: Options) -> Storage:
+def open_by_fsspec(uri: str, options: Options) -> Storage:
+    """A store that fsspec knows. Raises what `open_storage` does."""
     scheme = uri.partition(":")[0].lower()
     try:
         from cdfd.storage.fsspec_storage import open_fsspec
@@ -110,13 +106,6 @@ def _open_fsspec(uri: str, options: Options) -> Storage:
 
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
 """The package with fsspec's implementation of a scheme."""
-
-OPENERS: dict[str, Opener] = {
-    "file": _open_file,
-    "s3": _open_s3,
-    "s3a": _open_s3,
-    **dict.fromkeys(_PACKAGES, _open_fsspec),
-}
 
 
 def describe_non_table(place: str) -> str | None:

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from change_rows import record_encoder
 from fuzz import mutate
 from fuzz.cases import Case, Target, Violation, guarded
 
 from cdfd.changes.columns import change_schema
 from cdfd.commands.backfill_job import Job
-from cdfd.encoding.formats import record_encoder
 from cdfd.encoding.json import LineEncoder
 from cdfd.encoding.records import Origin
 from cdfd.encoding.registry import SchemaRegistry

@@ -18,7 +18,7 @@ from fuzz.lakes import Files, parquet
 from memory_storage import MemoryStorage
 
 from cdfd.errors import NotFoundError
-from cdfd.storage import location
+from cdfd.ports.registry import STORES
 from cdfd.storage.base import Stat, check_range
 from cdfd.tail import tailer
 
@@ -107,7 +107,7 @@ def _open(uri: str, options: object) -> MemoryStorage:
 
 # Nobody writes to these tables: what is not whole now never will be.
 tailer.SETTLE_SECONDS = 0.01
-location.OPENERS["fuzz"] = _open  # type: ignore[assignment]
+STORES.add("fuzz", _open)
 
 
 @contextlib.contextmanager

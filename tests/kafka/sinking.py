@@ -17,7 +17,6 @@ from cdfd.delta.schema import TableSchema
 from cdfd.delta.schema_change import SchemaChange
 from cdfd.delta.schema_string import parse
 from cdfd.encoding.avro import Register
-from cdfd.encoding.formats import Format
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
@@ -57,7 +56,7 @@ class Place:
         return self.destination.topic
 
     async def open(
-        self, *, producer: MakeProducer = KafkaPythonProducer, kind: Format = "flat", register: Register | None = None
+        self, *, producer: MakeProducer = KafkaPythonProducer, kind: str = "flat", register: Register | None = None
     ) -> KafkaSink:
         key = ["id"] if self.destination.keyed else []
         return await KafkaSink.open(self.destination, producer, encoders(kind, key, register))

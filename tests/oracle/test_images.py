@@ -9,9 +9,9 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
+from change_rows import record_encoder
 
 import cdfd
-from cdfd.encoding.formats import record_encoder
 from cdfd.encoding.records import Origin
 
 

@@ -16,11 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cdfd
 from cdfd.encoding.avro_schema import record_schema
-from cdfd.encoding.formats import Format
 from cdfd.encoding.registry import SchemaRegistry
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.spark.topic_records import CHANGE_NAMES, KAFKA_NAMES
-from cdfd.spark.topics import read_changes
+from cdfd.spark.topics import Format, read_changes
 from tests.kafka.conftest import admin, broker, create, name, needs_broker, topic
 from tests.kafka.shared import SharedBroker
 from tests.kafka.sinking import Place, rows

@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 import cdfd
 from cdfd.demo.writer import TableWriter
 from cdfd.encoding.avro import Register
-from cdfd.encoding.formats import Format
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.destination import encoders
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
@@ -83,7 +82,7 @@ async def _written(uri: str, rows: pa.Table) -> None:
 
 
 def deliver(
-    place: Place, rows: pa.RecordBatchReader, kind: Format = "flat", *, register: Register | None = None, **options: Any
+    place: Place, rows: pa.RecordBatchReader, kind: str = "flat", *, register: Register | None = None, **options: Any
 ) -> None:
     """Everything in one delivery by the daemon's own sink, with `id` as the key unless the place has none."""
 

@@ -9,13 +9,12 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 import pytest
-from change_rows import KINDS, SCHEMA, TIME_TEXTS, Record, Row, change_rows, flattened
+from change_rows import KINDS, SCHEMA, TIME_TEXTS, Record, Row, change_rows, flattened, record_encoder
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cdfd.changes.columns import CHANGE_COLUMNS
 from cdfd.encoding.arrow import ArrowRecords
-from cdfd.encoding.formats import record_encoder
 from cdfd.encoding.records import Origin, RecordEncoder
 from cdfd.errors import ConfigError, DataError, MissingColumnError
 

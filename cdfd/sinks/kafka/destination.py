@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from cdfd.encoding.arrow import RECORD_BYTES
 from cdfd.encoding.avro import Register
-from cdfd.encoding.formats import Format, record_encoder
+from cdfd.encoding.formats import EncoderOptions, record_format
 from cdfd.encoding.records import Origin, RecordEncoder
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.progress.topics import Topic, data_topic, progress_topic, side_topic
@@ -136,20 +136,15 @@ MakeEncoder = Callable[[Origin, TopicFacts], RecordEncoder]
 
 
 def encoders(
-    kind: Format, key: Sequence[str] = (), register: Register | None = None, *, longs_as_strings: bool = False
+    kind: str, key: Sequence[str] = (), register: Register | None = None, *, longs_as_strings: bool = False
 ) -> MakeEncoder:
-    """A function that creates encoders of a format; see `record_encoder`."""
+    """A function that creates encoders of a format; see `EncoderOptions`."""
+    format = record_format(kind)
 
     def make(origin: Origin, facts: TopicFacts) -> RecordEncoder:
-        return record_encoder(
-            kind,
-            origin,
-            key=key,
-            tombstones=facts.tombstones,
-            longs_as_strings=longs_as_strings,
-            register=register,
-            partitioner=partial(partitions, count=facts.partitions),
-            record_bytes=min(RECORD_BYTES, facts.limit // 2),
+        partitioner, record_bytes = partial(partitions, count=facts.partitions), min(RECORD_BYTES, facts.limit // 2)
+        return format.encoder(
+            EncoderOptions(origin, key, facts.tombstones, longs_as_strings, register, partitioner, record_bytes)
         )
 
     return make

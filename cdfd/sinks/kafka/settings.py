@@ -9,7 +9,20 @@ from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from cdfd.config import values
 from cdfd.config.problems import Conflicts, Path
-from cdfd.config.settings import Count, Flag, LocalPath, SecretText, Section, Settings, SinkSettings, Text, WebAddress
+from cdfd.config.settings import (
+    Count,
+    Flag,
+    LocalPath,
+    SecretText,
+    Section,
+    Settings,
+    SinkSettings,
+    Text,
+    WebAddress,
+    registered,
+)
+from cdfd.encoding.formats import record_format
+from cdfd.ports.registry import RECORD_FORMATS
 
 if TYPE_CHECKING:
     from cdfd.sinks.kafka.connector import KafkaConnector
@@ -75,7 +88,7 @@ class KafkaSettings(SinkSettings):
     kind: Literal["kafka"] = "kafka"
     bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(values.servers)]
     delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
-    format: Literal["flat", "debezium", "avro", "arrow", "cloudevents"] = "flat"
+    format: Annotated[str, registered(RECORD_FORMATS)] = "flat"
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
     tombstones: Literal["auto", "always", "never"] = "auto"
     oversized: Literal["fail", "skip", "dlq"] = "fail"
@@ -88,8 +101,8 @@ class KafkaSettings(SinkSettings):
 
     @model_validator(mode="after")
     def _check_format(self) -> KafkaSettings:
-        if self.format == "avro" and self.schema_registry is None:
-            raise Conflicts((("schema_registry",), "required with format avro"))
+        if self.schema_registry is None and record_format(self.format).needs_registry:
+            raise Conflicts((("schema_registry",), f"required with format {self.format}"))
         return self
 
     @property
