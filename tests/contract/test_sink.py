@@ -6,11 +6,13 @@ To add an implementation, add a subclass of `Place` to `PLACES`: somewhere to de
 import asyncio
 import itertools
 import json
+import sqlite3
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from types import ModuleType
 from typing import ClassVar
 
 import pyarrow as pa
@@ -29,6 +31,7 @@ from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
 from cdfd.sinks.kafka.settings import Topics
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from cdfd.sinks.memory import Delivered, MemorySink
+from tests.docs import sqlite_sink
 from tests.kafka.reading import read_topic
 from tests.kafka.shared import SharedBroker
 
@@ -79,6 +82,21 @@ class ParquetPlace(Place):
         return [n for file in files for n in pq.ParquetFile(file).read().column("n").to_pylist()]
 
 
+class SqlitePlace(Place):
+    """The sink that `docs/extending.md` shows."""
+
+    made: ClassVar[ModuleType] = sqlite_sink.module()
+
+    async def open(self) -> Sink:
+        sink: Sink = self.made.SqliteSink(str(self.folder / "orders.db"))
+        return sink
+
+    def delivered(self) -> list[int]:
+        with closing(sqlite3.connect(self.folder / "orders.db")) as database:
+            found = database.execute("SELECT row FROM changes ORDER BY rowid").fetchall()
+        return [json.loads(text)["n"] for (text,) in found]
+
+
 class KafkaPlace(Place):
     """A topic of one partition, of whose records the test sees what a reader of committed ones does."""
 
@@ -108,7 +126,7 @@ class LibrdkafkaPlace(KafkaPlace):
     make_producer = LibrdkafkaProducer
 
 
-PLACES = [MemoryPlace, JsonLinesPlace, ParquetPlace, KafkaPythonPlace, LibrdkafkaPlace]
+PLACES = [MemoryPlace, JsonLinesPlace, ParquetPlace, SqlitePlace, KafkaPythonPlace, LibrdkafkaPlace]
 
 
 @pytest.fixture(params=PLACES, ids=lambda place: place.__name__)
