@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from cdfd.ports.registry import DATA_FILES
 
-
-class RowGroup(Protocol):
-    """Rows that a file can give without the rows before them."""
-
-    num_rows: int
-    total_byte_size: int
-
-
-class Footer(Protocol):
-    """What a file says of itself. `pyarrow.parquet.FileMetaData` is one."""
-
-    num_rows: int
-    num_row_groups: int
-
-    def row_group(self, number: int) -> RowGroup:
-        """A row group, from 0. Their rows are those of the file, in order."""
+Footer: TypeAlias = Any
+"""Counts of rows, as `pyarrow.parquet.FileMetaData` has them: `num_rows`, `num_row_groups`, and for each `row_group(number)` `num_rows`,
+and `total_byte_size`. A format without row groups has one."""
 
 
 class DataFile(Protocol):
     """An open data file.
 
     Attributes:
-        metadata: counts of rows.
+        metadata: the footer.
         schema_arrow: the columns. Metadata of fields may have ids of columns, as pyarrow reads them from Parquet.
     """
 
@@ -67,7 +54,6 @@ def opened(path: str, source: Any, dictionaries: Collection[str] = ()) -> Abstra
         DataError, pa.ArrowException, OSError, ValueError: the file is damaged, or asks for too much memory.
     """
     ending = path.rpartition(".")[2].lower()
-    found: AbstractContextManager[DataFile] = DATA_FILES.load(ending if ending in DATA_FILES else "parquet")(
-        source, dictionaries
-    )
-    return found
+    reader: Callable[[Any, Collection[str]], AbstractContextManager[DataFile]]
+    reader = DATA_FILES.load(ending if ending in DATA_FILES else "parquet")
+    return reader(source, dictionaries)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from cdfd.encoding.arrow import RECORD_BYTES, ArrowRecords, Partitioner
 from cdfd.encoding.avro import AvroRows, Register
@@ -13,7 +11,7 @@ from cdfd.encoding.cloudevents import CloudEventAttributes
 from cdfd.encoding.envelopes import EnvelopeRecords
 from cdfd.encoding.keys import JsonRows, KeyColumns
 from cdfd.encoding.records import Origin, RecordEncoder
-from cdfd.encoding.row_records import RowRecords
+from cdfd.encoding.row_records import Attributes, RowRecords
 from cdfd.errors import ConfigError
 from cdfd.ports.registry import RECORD_FORMATS
 
@@ -46,85 +44,60 @@ class EncoderOptions:
         return JsonRows(KeyColumns(self.key), longs_as_strings=self.longs_as_strings) if self.key else None
 
 
-class RecordFormat(ABC):
+@dataclass(frozen=True, slots=True)
+class RecordFormat:
     """A record format.
 
     Attributes:
+        encoder: creates an encoder for the rows of one table, from the start of its delivery. Raises `ConfigError` if an option is missing.
         needs_registry: whether it needs a schema registry.
         tells_snapshots: whether records tell live rows from inserts.
     """
 
-    needs_registry: ClassVar[bool] = False
-    tells_snapshots: ClassVar[bool] = False
-
-    @abstractmethod
-    def encoder(self, options: EncoderOptions) -> RecordEncoder:
-        """An encoder for the rows of one table, from where its delivery begins on.
-
-        Raises:
-            ConfigError: an option is missing that the format needs.
-        """
-
-
-class Flat(RecordFormat):
-    """A JSON object for each row."""
-
-    def encoder(self, options: EncoderOptions) -> RecordEncoder:
-        """See the port."""
-        rows = JsonRows(longs_as_strings=options.longs_as_strings)
-        return RowRecords(rows, options.json_keys, tombstones=options.tombstones)
-
-
-class CloudEvents(RecordFormat):
-    """The same with the attributes of CloudEvents as headers."""
-
-    tells_snapshots = True
-
-    def encoder(self, options: EncoderOptions) -> RecordEncoder:
-        """See the port."""
-        rows, attributes = JsonRows(longs_as_strings=options.longs_as_strings), CloudEventAttributes(options.origin)
-        return RowRecords(rows, options.json_keys, tombstones=options.tombstones, attributes=attributes)
-
-
-class Debezium(RecordFormat):
-    """An event of Debezium for each change."""
-
-    tells_snapshots = True
-
-    def encoder(self, options: EncoderOptions) -> RecordEncoder:
-        """See the port."""
-        keys, longs = options.json_keys, options.longs_as_strings
-        return EnvelopeRecords(options.origin, keys, tombstones=options.tombstones, longs_as_strings=longs)
-
-
-class Avro(RecordFormat):
-    """Avro with a schema registry."""
-
-    needs_registry = True
-
-    def encoder(self, options: EncoderOptions) -> RecordEncoder:
-        """See the port."""
-        register, topic = options.register, options.origin.topic
-        if register is None:
-            raise ConfigError("the format avro needs a schema registry", hint="Set `sink.schema_registry.url`")
-        keys = AvroRows(register, topic, "key", KeyColumns(options.key)) if options.key else None
-        return RowRecords(AvroRows(register, topic, "value"), keys, tombstones=options.tombstones)
-
-
-class Arrow(RecordFormat):
-    """Many rows in each record, as Arrow IPC."""
-
-    def encoder(self, options: EncoderOptions) -> RecordEncoder:
-        """See the port."""
-        if options.key and options.partitioner is None:
-            raise ConfigError(
-                "the format arrow, whose records hold many rows, needs to know the partitions of their keys",
-                hint="Leave `key` out, or use a sink that has partitions",
-            )
-        return ArrowRecords(options.json_keys, options.partitioner, record_bytes=options.record_bytes)
+    encoder: Callable[[EncoderOptions], RecordEncoder]
+    needs_registry: bool = False
+    tells_snapshots: bool = False
 
 
 def record_format(name: str) -> RecordFormat:
     """The format of that name."""
-    found: RecordFormat = RECORD_FORMATS.load(name)()
+    found: RecordFormat = RECORD_FORMATS.load(name)
     return found
+
+
+def _flat(options: EncoderOptions, attributes: Attributes | None = None) -> RecordEncoder:
+    rows = JsonRows(longs_as_strings=options.longs_as_strings)
+    return RowRecords(rows, options.json_keys, tombstones=options.tombstones, attributes=attributes)
+
+
+def _cloudevents(options: EncoderOptions) -> RecordEncoder:
+    return _flat(options, CloudEventAttributes(options.origin))
+
+
+def _debezium(options: EncoderOptions) -> RecordEncoder:
+    keys, longs = options.json_keys, options.longs_as_strings
+    return EnvelopeRecords(options.origin, keys, tombstones=options.tombstones, longs_as_strings=longs)
+
+
+def _avro(options: EncoderOptions) -> RecordEncoder:
+    register, topic = options.register, options.origin.topic
+    if register is None:
+        raise ConfigError("the format avro needs a schema registry", hint="Set `sink.schema_registry.url`")
+    keys = AvroRows(register, topic, "key", KeyColumns(options.key)) if options.key else None
+    return RowRecords(AvroRows(register, topic, "value"), keys, tombstones=options.tombstones)
+
+
+def _arrow(options: EncoderOptions) -> RecordEncoder:
+    if options.key and options.partitioner is None:
+        raise ConfigError(
+            "the format arrow, whose records hold many rows, needs to know the partitions of their keys",
+            hint="Leave `key` out, or use a sink that has partitions",
+        )
+    return ArrowRecords(options.json_keys, options.partitioner, record_bytes=options.record_bytes)
+
+
+FLAT = RecordFormat(_flat)
+CLOUDEVENTS = RecordFormat(_cloudevents, tells_snapshots=True)
+DEBEZIUM = RecordFormat(_debezium, tells_snapshots=True)
+AVRO = RecordFormat(_avro, needs_registry=True)
+ARROW = RecordFormat(_arrow)

@@ -74,11 +74,11 @@ SINKS = Registry(
 RECORD_FORMATS = Registry(
     "cdfd.record_formats",
     {
-        "flat": "cdfd.encoding.formats:Flat",
-        "debezium": "cdfd.encoding.formats:Debezium",
-        "avro": "cdfd.encoding.formats:Avro",
-        "arrow": "cdfd.encoding.formats:Arrow",
-        "cloudevents": "cdfd.encoding.formats:CloudEvents",
+        "flat": "cdfd.encoding.formats:FLAT",
+        "debezium": "cdfd.encoding.formats:DEBEZIUM",
+        "avro": "cdfd.encoding.formats:AVRO",
+        "arrow": "cdfd.encoding.formats:ARROW",
+        "cloudevents": "cdfd.encoding.formats:CLOUDEVENTS",
     },
 )
 """The `cdfd.encoding.formats.RecordFormat` of each `sink.format` of records."""

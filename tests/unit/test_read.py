@@ -251,7 +251,7 @@ class TestChangeData:
         table = numbers(1)
         for _ in range(count):
             table = table.append_column("_change_type", pa.array(["insert"] * table.num_rows))
-        with pytest.raises(DataError, match=f"with {count} _change_type columns") as caught:
+        with pytest.raises(DataError, match=f"has {count} _change_type columns") as caught:
             rows_of(scan(change_type=None), written(table))
         assert caught.value.path == "f"
 
