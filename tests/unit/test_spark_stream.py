@@ -181,7 +181,7 @@ def test_another_table_in_its_place(tmp_path: Path) -> None:
     with reading(fork, startingVersion=0) as reader:
         reader.partitions(offset, offset)
         with pytest.raises(
-            TableChangedError, match=r"another one of the same id.*version 4 is not the one that was read"
+            TableChangedError, match=r"with the same id.*version 4 is not the one that was read"
         ):
             reader.latestOffset()
 
