@@ -84,7 +84,7 @@ class _Scanned(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """How plans are executed.
+    """Executes plans.
 
     Attributes:
         files: the table's files.

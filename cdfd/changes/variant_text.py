@@ -30,7 +30,7 @@ _MAX_SCALE = 38
 _UNSIGNED = {2: "H", 4: "I"}
 
 Span: TypeAlias = tuple[int, int]
-"""Where a value begins, and where it ends at the latest."""
+"""The start of a value, and its end at the latest."""
 
 
 def malformed(what: str) -> DataError:
@@ -112,7 +112,7 @@ class VariantWriter:
         self._name_bytes = 0
 
     def text(self) -> bytes:
-        """What was written."""
+        """The text that was written."""
         return b"".join(self.pieces)
 
     def name(self, name: Name) -> None:

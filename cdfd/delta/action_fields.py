@@ -157,7 +157,7 @@ def sidecar(fields: Json) -> Sidecar:
 
 
 def commit_info(fields: Json) -> CommitInfo:
-    """What derivation needs of a `commitInfo` action. It is free form: fields of unexpected types are as good as absent."""
+    """The fields of a `commitInfo` action that planning needs. The action is free-form: fields of unexpected types are ignored."""
     metrics = fields.get("operationMetrics")
     return CommitInfo(
         timestamp=_integer_or_none(fields.get("timestamp")),

@@ -17,12 +17,12 @@ PartitionValues = Mapping[str, str | None]
 """Physical column name -> serialized value; None is null (specification, "Partition Value Serialization")."""
 
 FileKey = tuple[str, str | None]
-"""What reconciliation goes by: (path, unique id of the deletion vector or None)."""
+"""The key of action reconciliation: (path, unique id of the deletion vector or None)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletionVectorDescriptor:
-    """Where a deletion vector is and what it must hold (specification, "Deletion Vectors").
+    """The location and expected content of a deletion vector (specification, "Deletion Vectors").
 
     Attributes:
         storage_type: `u` (relative, path derived from a UUID), `p` (absolute path) or `i` (inline).
@@ -122,7 +122,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """What a client must implement. Feature sets are None where the action has none."""
+    """The protocol versions and features that a client must implement. Feature sets are None if the action has none."""
 
     min_reader_version: int
     min_writer_version: int
@@ -132,7 +132,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Txn:
-    """How far an application has come (specification, "Transaction Identifiers"). `last_updated` in ms since the epoch."""
+    """The progress of an application (specification, "Transaction Identifiers"). `last_updated` in ms since the epoch."""
 
     app_id: str
     version: int

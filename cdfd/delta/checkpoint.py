@@ -56,12 +56,12 @@ _TYPES: dict[str, list[tuple[str, pa.DataType]]] = {
     ],
 }
 _TYPES["remove"] = [("deletionTimestamp" if name == "modificationTime" else name, kind) for name, kind in _TYPES["add"]]
-"""What of an action is read, in the order of `FILES` for files. Writers differ in widths, dictionaries and views, never in more."""
+"""The fields of each action to read, in the order of `FILES` for files. Writers only differ in widths, dictionaries and views."""
 
 
 @dataclass(slots=True)
 class State:
-    """What a checkpoint holds beside files; later rows do not contradict earlier ones in a valid checkpoint."""
+    """The content of a checkpoint except files. In a valid checkpoint, later rows do not contradict earlier ones."""
 
     protocol: Protocol | None = None
     metadata: Metadata | None = None

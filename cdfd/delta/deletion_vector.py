@@ -71,7 +71,7 @@ def path_of(descriptor: DeletionVectorDescriptor) -> str | None:
 
 
 def range_of(descriptor: DeletionVectorDescriptor) -> tuple[int, int] | None:
-    """Which bytes of its file `decode_stored` wants: (start, length); None inline.
+    """The byte range of its file for `decode_stored`: (start, length); None for an inline vector.
 
     The file's version byte is among them where it is next to the vector. A file may end earlier.
 
@@ -89,7 +89,7 @@ def range_of(descriptor: DeletionVectorDescriptor) -> tuple[int, int] | None:
 
 
 def _check_size(descriptor: DeletionVectorDescriptor) -> None:
-    """What the log says decides how much is read, so it has to be possible."""
+    """Raise an error for an impossible size, because the size in the log decides how much is read."""
     size, rows = descriptor.size_in_bytes, descriptor.cardinality
     if size > min(MOST_BYTES, _LEAST_BYTES + _ROW_BYTES * rows):
         raise DataError(f"a deletion vector of {rows} rows cannot have {size} bytes")

@@ -1,4 +1,4 @@
-"""What must be known of a table to read one of its versions: protocol and metadata in force, nothing of its files.
+"""The header of a version: protocol and metadata in force, which are needed to read it, without its files.
 
 A reader that resumes needs only this, so it never touches the file rows of a checkpoint.
 """

@@ -42,7 +42,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class LogName:
-    """What the name of a file in `_delta_log` says.
+    """The parsed name of a file in `_delta_log`.
 
     Attributes:
         kind: `checkpoint` is a classic single file, `part` one of several, `v2` carries a UUID.
@@ -65,7 +65,7 @@ class LogName:
 
 
 def parse_name(name: str) -> LogName | None:
-    """What a name directly in `_delta_log` stands for.
+    """Parse the name of a file directly in `_delta_log`.
 
     None for all that a reader skips: folders (`_sidecars/`, `_staged_commits/`), dot files, temporary files, names of
     no known form and names that contradict themselves (part 3 of 2). Version checksums (`n.crc`) and log compaction
@@ -232,7 +232,7 @@ class _Place:
 
 
 def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = ()) -> Location:
-    """Where a file of the table is, if the table may read it.
+    """The location of a file of the table, if the table may read it.
 
     Args:
         root_uri: root of the table: a local path, a `file:` URI, or a URI like `s3://bucket/prefix`. Absolute paths

@@ -111,7 +111,7 @@ def writer_features(protocol: Protocol) -> frozenset[str]:
 
 
 def _implied(table: tuple[tuple[int, str], ...], version: int, unlisted: bool) -> frozenset[str]:
-    """What a version stands for; the highest version stands for nothing once features are listed."""
+    """The features that a version implies; the highest version implies none, because it lists its features."""
     listing = table[-1][0]
     return frozenset(name for least, name in table if least <= version and (unlisted or version < listing))
 

@@ -78,7 +78,7 @@ def mapping_mode(configuration: Mapping[str, str]) -> ColumnMappingMode:
 
 
 def physical_name(child: StructField, mode: ColumnMappingMode) -> str:
-    """What a field is called in data files, partition values and statistics.
+    """The name of a field in data files, partition values and statistics.
 
     A field without a physical name goes by its own, as in Spark: it was there before mapping was switched on.
 
@@ -191,7 +191,7 @@ class TableSchema:
         return found
 
     def physical_name(self, child: StructField) -> str:
-        """What a field of this table is called in data files, partition values and statistics."""
+        """The name of a field of this table in data files, partition values and statistics."""
         return physical_name(child, self.mapping)
 
     def select(self, columns: Sequence[str]) -> TableSchema:

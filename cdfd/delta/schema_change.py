@@ -1,4 +1,4 @@
-"""What differs between the schemas of two versions, in the words of the people who read the rows.
+"""The differences between the schemas of two versions, described for the readers of the rows.
 
 Columns are paired by physical name, which survives a rename (specification, "Column Mapping"), and what is left by its
 own name: an overwrite gives a column that looks the same a new physical name, and to a reader of rows it is still the
@@ -96,7 +96,7 @@ _NOTHING = SchemaChange()
 
 
 def compare(old: TableSchema, new: TableSchema) -> SchemaChange:
-    """What happened to the columns between two versions.
+    """The changes of the columns between two versions.
 
     Raises:
         LogError: a physical name that is not a string.

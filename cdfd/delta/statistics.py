@@ -87,7 +87,7 @@ def _record_count(document: bytes) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is known of a column's values: none is below `min` nor above `max`, None where nothing is known.
+    """The bounds of a column's values: no value is below `min` or above `max`; None if unknown.
 
     `tight` says that both are values of rows that are still there. NaN, which compares with nothing, is not counted.
     """
@@ -122,7 +122,7 @@ class FileStatistics:
         return self._value(self.maxima, path)
 
     def null_count(self, path: Path) -> int | None:
-        """How many values are null; without tight bounds known only if that is all rows of the file or none."""
+        """The number of nulls. Without tight bounds, it is known only if all rows of the file are null, or none."""
         count = _whole(self._entry(self.null_counts, path))
         if count is None or self.tight_bounds or count in (0, self.num_records):
             return count
@@ -145,7 +145,7 @@ class FileStatistics:
         return None if child is None else _typed(self._entry(tree, path), child.type)
 
     def _entry(self, tree: Mapping[str, Any], path: Path) -> object:
-        """What is written under the physical names of a path."""
+        """The entry under the physical names of a path."""
         entry: object = tree
         for depth in range(1, len(path) + 1):
             child = self.schema.find(path[:depth])

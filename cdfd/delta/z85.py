@@ -56,7 +56,7 @@ def decode(text: str) -> bytes:
 
 
 def _missing(group: npt.NDArray[np.uint8]) -> int:
-    """How many `#` a group begins with, of three at most: a fourth would be a digit."""
+    """The number of `#` at the start of a group, three at most: a fourth would be a digit."""
     count = 0
     while count < 3 and group[count] == _HASH:
         count += 1

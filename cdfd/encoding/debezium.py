@@ -132,7 +132,7 @@ class DebeziumEncoder:
         return Events(*self._encoded(None, snapshot=False, ending=b""))
 
     def flush_lines(self) -> pa.Buffer:
-        """What `flush` gives, as JSON lines."""
+        """The events of `flush`, as JSON lines."""
         return text_of(self._encoded(None, snapshot=False, ending=b"\n")[0])
 
     def _images(self, batch: pa.RecordBatch) -> _Images:

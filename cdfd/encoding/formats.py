@@ -18,7 +18,7 @@ from cdfd.ports.registry import RECORD_FORMATS
 
 @dataclass(frozen=True, slots=True)
 class EncoderOptions:
-    """What an encoder is made from.
+    """Creates the encoder of a format.
 
     Attributes:
         origin: the table.
@@ -40,7 +40,7 @@ class EncoderOptions:
 
     @property
     def json_keys(self) -> JsonRows | None:
-        """What makes keys in JSON; None without a key."""
+        """The encoder of keys in JSON; None without a key."""
         return JsonRows(KeyColumns(self.key), longs_as_strings=self.longs_as_strings) if self.key else None
 
 

@@ -1,4 +1,4 @@
-"""Which columns make the key of a record."""
+"""The key of a record: chooses and encodes its columns."""
 
 from __future__ import annotations
 

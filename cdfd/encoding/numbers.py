@@ -28,7 +28,7 @@ _EXACT_BELOW = 1e15
 
 
 def raw_values(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """What is in the values buffer, as numbers of that type; anything may be where the array is null."""
+    """The values buffer as numbers of that type; entries under nulls are arbitrary."""
     if not len(array):
         return np.empty(0, dtype)
     return np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
@@ -169,7 +169,7 @@ def _thousandths(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float6
 
 
 def _bare(values: npt.NDArray[Any], texts: pa.Array) -> Integers:
-    """Which of the numbers were printed as if they were integers."""
+    """The numbers that were formatted like integers."""
     whole = np.flatnonzero(np.isfinite(values) & (values == np.rint(values)))
     marked = pc.match_substring_regex(texts.take(pa.array(whole)), "[.e]")
     unmarked: Booleans = ~marked.to_numpy(zero_copy_only=False)

@@ -101,7 +101,7 @@ def pool_of(array: pa.Array) -> pa.Array:
 
 
 def nulls_of(array: pa.Array) -> Booleans | None:
-    """Which rows are null, or None if none is."""
+    """A mask of the null rows; None if there are none."""
     return array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
 
 

@@ -1,4 +1,4 @@
-"""What a sink of records takes: keys, values and headers of many records at once, as Arrow arrays.
+"""Encoded records for a sink: keys, values and headers of many records at once, as Arrow arrays.
 
 A `RecordEncoder` makes them of change rows; `cdfd.encoding.formats` has one for each `sink.format`. Records of one key
 keep the order of their rows, and a consumer that folds by key is right at any point:
@@ -67,12 +67,12 @@ class RecordEncoder(Protocol):
         """
 
     def flush(self) -> list[Records]:
-        """What is held back. To be called where a delivery ends, before it is committed."""
+        """The records that are still buffered. Call it at the end of a delivery, before the commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where records come from and go to, for what formats say of it.
+    """The source and destination of records, for formats that contain them.
 
     Attributes:
         pipeline: name of the pipeline.
@@ -89,7 +89,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """Which row each record is about, and which records are tombstones."""
+    """The row of each record, and the records that are tombstones."""
 
     rows: Integers
     tombstones: Booleans

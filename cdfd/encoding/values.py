@@ -39,7 +39,7 @@ _NULL = b"null"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What can be chosen.
+    """Options of the encoding.
 
     Attributes:
         longs_as_strings: integers of 64 bits in quotes, for readers whose numbers are doubles (JavaScript).
@@ -83,7 +83,7 @@ def check_type(kind: pa.DataType) -> None:
 
 
 def object_separators(names: Sequence[str]) -> list[bytes]:
-    """What stands before, between and behind the values of an object with these names."""
+    """The text before, between and after the values of an object with these names."""
     quoted = [json.dumps(name, ensure_ascii=False).encode() + b":" for name in names]
     return [*((b"," if number else b"{") + name for number, name in enumerate(quoted)), b"}" if names else b"{}"]
 

@@ -54,7 +54,7 @@ class _RowColumns:
 
 @dataclass(slots=True)
 class _MemoryBudget:
-    """What is budget of a checkpoint is bounded by what its files can honestly hold: all of it stays in memory."""
+    """The memory budget of a checkpoint's rows, which all stay in memory. It depends on the size of the files."""
 
     left: int = MEMORY_BYTES
 
