@@ -18,7 +18,7 @@ from cdfd.ports.registry import RECORD_FORMATS
 
 @dataclass(frozen=True, slots=True)
 class EncoderOptions:
-    """Creates the encoder of a format.
+    """Options of a record encoder.
 
     Attributes:
         origin: the table.

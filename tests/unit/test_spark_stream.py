@@ -180,9 +180,7 @@ def test_another_table_in_its_place(tmp_path: Path) -> None:
     fork = table(tmp_path / "e", 7)
     with reading(fork, startingVersion=0) as reader:
         reader.partitions(offset, offset)
-        with pytest.raises(
-            TableChangedError, match=r"with the same id.*version 4 is not the one that was read"
-        ):
+        with pytest.raises(TableChangedError, match=r"with the same id.*version 4 is not the one that was read"):
             reader.latestOffset()
 
 

@@ -489,7 +489,9 @@ class TestOtherTables:
                 if common == 3:
                     assert await reader.after(GAP_CHECK_SECONDS) == list(range(versions))
                     return
-                with pytest.raises(TableChangedError, match=r"with the same id.*version 2 is not the one that was read"):
+                with pytest.raises(
+                    TableChangedError, match=r"with the same id.*version 2 is not the one that was read"
+                ):
                     await reader.after(0.5)
                 assert reader.versions == list(range(writer.version + 1))
 
