@@ -1,4 +1,4 @@
-"""The command line. Thin: options in, one call each, errors out on one line. What takes long to import is imported by the command."""
+"""The command line: parses options, calls one function per command, and prints errors on one line. Commands import slow modules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cdfd.errors import CdfdError, ConfigError, LogError, StorageError
 
 
 class _Group(TyperGroup):
-    """Commands that take the options of all commands, too: `cdfd --debug run` and `cdfd run --debug` are the same."""
+    """Commands that also take the global options: `cdfd --debug run` and `cdfd run --debug` are the same."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
@@ -31,14 +31,14 @@ class _Group(TyperGroup):
 
 
 def _again(option: Any) -> Any:
-    """The same option for after the command's name, where it wins over one before the name."""
+    """A copy of a global option for use after the command's name, where it overrides the one before the name."""
     after = copy(option)
     after.default, after.expose_value, after.callback = None, False, _Options.set
     return after
 
 
 class _Commands(_Group):
-    """The commands, and how they end: quietly where nobody reads on, and with our exit codes rather than Typer's."""
+    """The commands. A closed pipe ends them without an error, and exit codes are ours instead of Typer's."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -53,7 +53,7 @@ class _Commands(_Group):
 
 
 def _print(text: str) -> None:
-    """Write to standard output, at once: what goes wrong with it must not wait until Python ends."""
+    """Write to standard output and flush it, so that an error is reported here and not when Python exits."""
     if sys.stdout is None:
         raise StorageError("standard output is closed")
     try:
@@ -67,14 +67,14 @@ def _print(text: str) -> None:
 
 
 def _drop_output() -> None:
-    """What Python would still flush at its end has nowhere to go."""
+    """Redirect standard output to the null device, because Python flushes it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(
     name="cdfd",
     cls=_Commands,
-    help="Every row-level change of a Delta Lake table, in order and exactly once.",
+    help="Publish every row-level change of Delta Lake tables, in order and exactly once.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -82,7 +82,7 @@ app = typer.Typer(
 
 
 class LogFormat(StrEnum):
-    """How log lines look."""
+    """Format of log lines."""
 
     auto = "auto"
     text = "text"
@@ -90,7 +90,7 @@ class LogFormat(StrEnum):
 
 
 class Changes(StrEnum):
-    """Where change rows may come from."""
+    """Source of change rows."""
 
     auto = "auto"
     cdf = "cdf"
@@ -98,21 +98,21 @@ class Changes(StrEnum):
 
 
 class RowFormat(StrEnum):
-    """How a change row looks as JSON."""
+    """JSON format of change rows."""
 
     flat = "flat"
     debezium = "debezium"
 
 
 class Engine(StrEnum):
-    """What executes plans."""
+    """Engine that executes plans."""
 
     embedded = "embedded"
     spark = "spark"
 
 
 class _Options:
-    """What applies to every command."""
+    """The global options."""
 
     names = ("debug", "log_format", "log_level")
     debug = False
@@ -121,7 +121,7 @@ class _Options:
 
     @classmethod
     def set(cls, _: Any, option: Any, value: Any) -> None:
-        """Take the value of an option that was given, and write logs by it from now on."""
+        """Set a given option, and apply it to the logs."""
         if value:
             setattr(cls, option.name, getattr(value, "value", value))
             cls.apply()
@@ -135,13 +135,13 @@ class _Options:
 
 TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="Path or URI of a Delta table.")]
 CONFIG = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration file.")]
-AS_JSON = Annotated[bool, typer.Option("--json", help="As JSON.")]
+AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ROOTS = Annotated[
     list[str] | None,
     typer.Option(
         "--allowed-root",
         metavar="URI",
-        help="Where absolute file paths (clones) and symbolic links may lead; repeatable.",
+        help="Allow absolute file paths (clones) and symbolic links to lead here; repeatable.",
     ),
 ]
 
@@ -156,11 +156,11 @@ def _print_version(wanted: bool) -> None:
 def _main(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug log lines.")] = False,
     log_format: Annotated[
-        LogFormat, typer.Option(help="Log lines on stderr; auto: text on a terminal, else JSON.")
+        LogFormat, typer.Option(help="Format of log lines on stderr; auto: text on a terminal, otherwise JSON.")
     ] = LogFormat.auto,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show our version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     _Options.debug, _Options.log_format, _Options.log_level = debug, log_format.value, log_level
@@ -173,10 +173,10 @@ def demo(
         str | None, typer.Argument(help="Where to leave the table: a folder, s3://bucket/prefix. Default: temporary.")
     ] = None,
     kafka: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Deliver to this Kafka cluster; a folder if not given.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Deliver to this Kafka cluster. Default: a local folder.")
     ] = None,
 ) -> None:
-    """Show the main job: a writer changes a table, a daemon delivers every change."""
+    """Run a demo: a writer changes a table, and a daemon delivers every change."""
     if kafka is None:
         from cdfd.demo import show
 
@@ -192,25 +192,30 @@ def tail(
     table: TABLE,
     from_: Annotated[
         str | None,
-        typer.Option("--from", metavar="WHERE", help="Default: latest; with --until, earliest (or only the snapshot)."),
+        typer.Option(
+            "--from",
+            metavar="WHERE",
+            help="First version. Default: latest; with --until, earliest or only the snapshot.",
+        ),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="WHERE", help="The last version, or now. Default: follow for ever.")
+        str | None, typer.Option(metavar="WHERE", help="Last version, or now. Default: follow forever.")
     ] = None,
     snapshot: Annotated[
-        bool, typer.Option("--snapshot", help="First the live rows at the starting version, as inserts.")
+        bool, typer.Option("--snapshot", help="First print the live rows at the first version, as inserts.")
     ] = False,
-    changes: Annotated[Changes, typer.Option(help="Where change rows may come from.")] = Changes.auto,
-    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Only these columns.")] = None,
-    format: Annotated[RowFormat, typer.Option("--format", help="How rows look.")] = RowFormat.flat,
+    changes: Annotated[Changes, typer.Option(help="Source of change rows.")] = Changes.auto,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Print only these columns.")] = None,
+    format: Annotated[RowFormat, typer.Option("--format", help="Format of rows.")] = RowFormat.flat,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write here, not to standard output.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of standard output."),
     ] = None,
-    append: Annotated[bool, typer.Option("--append", help="With -o: write after what FILE holds.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="With -o: drop what FILE holds.")] = False,
+    append: Annotated[bool, typer.Option("--append", help="With -o: append to an existing FILE.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="With -o: replace an existing FILE.")] = False,
     allowed_root: ROOTS = None,
 ) -> None:
-    """Print change rows, one JSON object a line.
+    """Print change rows, one JSON object per line.
 
     WHERE is a version (-1 is the newest, -2 the one before), earliest, latest, now, or a time: 2026-01-31, 2026-01-31T12:00:00Z,
     "1 hour ago", or milliseconds since the Unix epoch (13 digits). Times without a zone are UTC.
@@ -219,7 +224,7 @@ def tail(
 
     if (append and overwrite) or ((append or overwrite) and output is None):
         raise ConfigError(
-            "--append and --overwrite say what to do with the file of -o", hint="Give -o FILE and one of them"
+            "--append and --overwrite need -o, and exclude each other", hint="Give -o FILE and one of them"
         )
     tailing.run(
         tailing.Request(
@@ -244,7 +249,7 @@ def run(
         bool,
         typer.Option(
             "--recover-from-ledger",
-            help="Where a sink has lost its position and the ledger has one, go on there.",
+            help="If the sink has lost its position, resume at the position in the ledger.",
         ),
     ] = False,
 ) -> None:
@@ -266,7 +271,7 @@ def run(
 
 @app.command()
 def check(config: CONFIG, as_json: AS_JSON = False) -> None:
-    """Validate a configuration, open every table, connect to the sink. Writes nothing."""
+    """Validate a configuration, open every table and connect to the sink. Writes nothing."""
     from cdfd.commands import check as checking
 
     report, code = checking.run(config, as_json=as_json)
@@ -277,27 +282,27 @@ def check(config: CONFIG, as_json: AS_JSON = False) -> None:
 @app.command()
 def backfill(
     config: CONFIG,
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="Name of a table of the configuration.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Name of a table in the configuration.")],
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="WHERE", help="The first version, as `cdfd tail` takes it.")
+        str | None, typer.Option("--from", metavar="WHERE", help="First version, as in `cdfd tail`.")
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(metavar="WHERE", help="The last version. Default: now, or only the snapshot."),
+        typer.Option(metavar="WHERE", help="Last version. Default: now, or only the snapshot."),
     ] = None,
     snapshot: Annotated[
         bool,
-        typer.Option("--snapshot", help="First the live rows at the starting version, by default the newest."),
+        typer.Option("--snapshot", help="First publish the live rows at the first version, by default the newest."),
     ] = False,
     id: Annotated[
-        str | None, typer.Option("--id", metavar="NAME", help="Publish once, however often this is run.")
+        str | None, typer.Option("--id", metavar="NAME", help="Name of the backfill, which then runs only once.")
     ] = None,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Begin anew where a backfill that was interrupted would go on.")
+        bool, typer.Option("--restart", help="Start over instead of resuming an interrupted backfill.")
     ] = False,
-    engine: Annotated[Engine, typer.Option(help="What reads and delivers: this process, or Spark.")] = Engine.embedded,
+    engine: Annotated[Engine, typer.Option(help="Run in this process, or on Spark.")] = Engine.embedded,
 ) -> None:
-    """Publish a range of versions, or a snapshot, again, while the daemon does what it does."""
+    """Publish a range of versions or a snapshot again, while the daemon runs."""
     from cdfd.commands import backfill as command
     from cdfd.commands.backfill_job import Request
 
@@ -307,15 +312,15 @@ def backfill(
 
 
 progress = typer.Typer(
-    cls=_Group, help="Positions per table: sink, ledger, table, lag.", no_args_is_help=True, rich_markup_mode=None
+    cls=_Group, help="Show and set the positions of tables.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(progress, name="progress")
-NAME = Annotated[str, typer.Argument(metavar="NAME", help="Name of a table of the configuration.")]
+NAME = Annotated[str, typer.Argument(metavar="NAME", help="Name of a table in the configuration.")]
 
 
 @progress.command()
 def show(config: CONFIG, as_json: AS_JSON = False) -> None:
-    """Show where sink, ledger and table stand."""
+    """Show the positions in sink, ledger and table."""
     from cdfd.commands import progress as progress_command
 
     report, code = progress_command.show(config, as_json=as_json)
@@ -327,9 +332,9 @@ def show(config: CONFIG, as_json: AS_JSON = False) -> None:
 def set_(
     config: CONFIG,
     table: NAME,
-    version: Annotated[int, typer.Argument(min=0, help="The last version that counts as delivered.")],
+    version: Annotated[int, typer.Argument(min=0, help="The last delivered version.")],
 ) -> None:
-    """Make sink and ledger say that a version and all before it are delivered."""
+    """Set the position in sink and ledger to the version after VERSION."""
     from cdfd.commands import progress as progress_command
 
     _print(progress_command.set_position(config, table, version))
@@ -337,7 +342,7 @@ def set_(
 
 @progress.command()
 def reset(config: CONFIG, table: NAME) -> None:
-    """Forget a table's position."""
+    """Delete a table's position in sink and ledger."""
     from cdfd.commands import progress as progress_command
 
     _print(progress_command.reset(config, table))
@@ -347,12 +352,12 @@ def reset(config: CONFIG, table: NAME) -> None:
 def inspect(
     table: TABLE,
     version: Annotated[
-        str | None, typer.Option(metavar="WHERE", help="As of this version or time. Default: the newest.")
+        str | None, typer.Option(metavar="WHERE", help="Describe this version or time. Default: the newest version.")
     ] = None,
     as_json: AS_JSON = False,
     allowed_root: ROOTS = None,
 ) -> None:
-    """Show what a table is, what stops us from reading it, and where its changes will come from."""
+    """Describe a table, its unsupported features, and the source of its changes."""
     from cdfd.commands import inspect as inspection
 
     _print(inspection.report(table, version, as_json=as_json, allowed_roots=tuple(allowed_root or ())))
@@ -360,7 +365,7 @@ def inspect(
 
 @app.command()
 def version() -> None:
-    """Print our version and those of the libraries that matter."""
+    """Print the versions of cdfd and its main libraries."""
     from importlib.metadata import version as installed
 
     libraries = " ".join(
@@ -370,27 +375,27 @@ def version() -> None:
 
 
 def _unexpected(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """The traceback of an error that is none of ours: a mistake in cdfd, with text that may come from a table."""
+    """Print the traceback of an unexpected error, which is a bug in cdfd. Its text may come from a table, so it is escaped."""
     from cdfd.console import logs
 
     sys.stderr.write(f"{logs.indented(logs.traceback_of(error))}\n")
 
 
 def main() -> None:
-    """Entry point: runs a command, and turns what goes wrong into a line on stderr and an exit code."""
+    """Entry point: runs a command. An error becomes one line on stderr and an exit code."""
     sys.excepthook = _unexpected
     if os.getpid() == 1:
         # The kernel drops signals that process 1 does not handle. A container must stop, also before a command handles SIGTERM itself.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names that the terminal's encoding does not have
+        sys.stdout.reconfigure(errors="backslashreplace")  # for names that the terminal's encoding cannot represent
     try:
         app(prog_name="cdfd")
     except CdfdError as error:
         if isinstance(error, LogError):
             from cdfd.commands import inspect as inspection
 
-            inspection.look_around(error)
+            inspection.add_location_hint(error)
         if _Options.debug:
             from cdfd.console import logs
 

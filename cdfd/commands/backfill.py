@@ -1,7 +1,7 @@
-"""`cdfd backfill`: a range of versions, or the rows of one, published again beside whatever the daemon does.
+"""`cdfd backfill`: publishes a range of versions, or the rows of one version, again, while the daemon runs.
 
-It has a position and a transactional id of its own. The position's record says which range it belongs to, and as which arguments that was
-given: a backfill that was interrupted goes on where it stood when it is asked for again, and one that came to its end begins anew.
+A backfill has its own position and transactional id. Its progress record has the range and the arguments of the command. Running the command
+again resumes an interrupted backfill, and repeats a completed one.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 def run(path: Path, request: Request) -> tuple[str, int]:
-    """Publish what is asked for; a line on what was done, and the exit code: 0 where all of it is published, 130 where a signal came before.
+    """Publish the requested range; the text to print, and the exit code: 0 if the backfill is complete, 130 after a signal.
 
     Raises:
-        ConfigError: the file is wrong, no such table, arguments that make no sense, or another backfill of the table has not come to its end.
-        UnsupportedError: a sink that nothing can be published to again.
-        CdfdError: what ended it. Whatever was published counts; asked for again, it goes on there.
+        ConfigError: the configuration or the arguments are invalid, or another backfill of the table is not complete.
+        UnsupportedError: the sink does not support backfills.
+        CdfdError: the backfill failed. Running the command again resumes it.
     """
     config = load(path)
     table = named(config, request.table)
@@ -70,18 +70,20 @@ def run(path: Path, request: Request) -> tuple[str, int]:
 def _check(config: Settings, request: Request) -> None:
     if not isinstance(config.sink, KafkaSettings):
         hint = "For a file use `cdfd tail TABLE --from ... --until ... -o FILE`"
-        raise UnsupportedError(f"a sink of kind {config.sink.kind} takes nothing twice", hint=hint)
+        raise UnsupportedError(f"a sink of kind {config.sink.kind} does not support backfills", hint=hint)
     if request.engine == "spark":
         if config.sink.delivery != "exactly_once":
             raise UnsupportedError("--engine spark needs `delivery: exactly_once`", hint="Use `--engine embedded`")
         require_spark()
     if request.start is None and not request.snapshot:
-        raise ConfigError("--from is required without --snapshot", hint="Say a version, a timestamp, or `earliest`")
+        raise ConfigError("--from is required without --snapshot", hint="Give a version, a timestamp, or `earliest`")
     if request.id is not None and not _ID.fullmatch(request.id):
-        raise ConfigError(f"--id {request.id!r:.200} is no name", hint="Letters, digits, dots, hyphens and underscores")
+        raise ConfigError(
+            f"--id {request.id!r:.200} is not a valid name", hint="Use letters, digits, dots, hyphens and underscores"
+        )
     taken = f"{request.table}.{request.role}"
     if config.table(taken) is not None:
-        raise ConfigError(f"there is a table {taken} in the configuration, under which name this backfill would go on")
+        raise ConfigError(f"the configuration has a table {taken}, but this backfill needs that name for its position")
 
 
 async def _run(config: Settings, table: settings.Table, request: Request) -> tuple[str, int]:
@@ -93,7 +95,7 @@ async def _run(config: Settings, table: settings.Table, request: Request) -> tup
 
 @dataclass(slots=True)
 class _Counts(NullMonitor):
-    """The `Monitor` of a backfill: knows what counts."""
+    """The `Monitor` of a backfill: counts committed rows."""
 
     rows: dict[str, int] = field(default_factory=dict)
     position: Position | None = None
@@ -107,16 +109,16 @@ class _Counts(NullMonitor):
 
 
 class Backfill:
-    """One backfill. With Spark, its executors deliver versions of more than a part, and this process the others.
+    """One backfill. With Spark, executors deliver versions larger than a part, and this process delivers the others.
 
     Args:
         config: all settings; their sink is Kafka.
-        table: one of them.
-        request: what is asked for.
-        stop: set it to end after the delivery under way.
+        table: one of the tables.
+        request: the options of the command.
+        stop: set it to stop after the current delivery.
 
     Attributes:
-        ended: whether all of it is published.
+        ended: whether the backfill is complete.
     """
 
     def __init__(self, config: Settings, table: settings.Table, request: Request, stop: asyncio.Event) -> None:
@@ -133,17 +135,19 @@ class Backfill:
         self._seconds = 0.0
 
     async def run(self) -> None:
-        """Publish until the end, or until told to stop.
+        """Publish until the end, or until `stop` is set.
 
         Raises:
-            CdfdError: as `run` of this module says.
+            CdfdError: as in `run` of this module.
         """
         began = time.monotonic()
         try:
             await self._run()
         except CdfdError:
             if self._counts.position is not None:
-                logger.info("ended at %s: the same command goes on there", _where(self._counts.position))
+                logger.info(
+                    "stopped at %s: run the same command to resume there", _position_text(self._counts.position)
+                )
             raise
         finally:
             self._seconds = time.monotonic() - began
@@ -151,67 +155,67 @@ class Backfill:
     async def _run(self) -> None:
         with self._opened.tailer(self._clock) as tailer:
             known = await read_progress(self._place)
-            job = self._unfinished(known) or await self._asked()
+            job = self._stored_job(known) or await self._requested_job()
             self._job = job
             if self.ended or job.first > job.last:
                 self.ended = True
                 return
             table_id = (await self._opened.log.header()).metadata.id
-            async with self._engine() as engine, self._standing(job, table_id) as (sink, position):
+            async with self._engine() as engine, self._sink_at(job, table_id) as (sink, position):
                 await tailer.resume(position.table_id, position.basis, position.digest)
                 report = ProgressLine(logger, "published", self._opened.uri, terminal=watched(), clock=self._clock)
                 with contextlib.closing(report):
                     await self._deliver(job, position, tailer, self._deliverer(sink, engine, report))
 
     def summary(self) -> str:
-        """What was done, for people."""
+        """The result of the backfill, for people."""
         job, counts = self._job, self._counts
         if job is None:
             return "interrupted before anything was published"
         if not str(job):
             return f"nothing to publish from version {job.first} on"
         if counts.position is None and self.ended:
-            return f"{job} are published already by the backfill {self._request.id}"
+            return f"{job} are already published by the backfill {self._request.id}"
         total = sum(counts.rows.values())
         rows = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.rows.items()) if count)
-        told = f"{total:,} row{'' if total == 1 else 's'}{f' ({rows})' if rows else ''} in {self._seconds:.1f} s"
-        resumed = "" if self._resumed is None else f", going on from {_where(self._resumed)}"
+        published = f"{total:,} row{'' if total == 1 else 's'}{f' ({rows})' if rows else ''} in {self._seconds:.1f} s"
+        resumed = "" if self._resumed is None else f", resumed at {_position_text(self._resumed)}"
         if self.ended:
-            return f"{job} are published to topic {self._table.topic}{resumed}: {told}"
+            return f"{job} are published to topic {self._table.topic}{resumed}: {published}"
         stands = counts.position or self._resumed or job.begin("")
-        return f"interrupted at {_where(stands)} of {job}{resumed}: {told}; the same command goes on there"
+        return f"interrupted at {_position_text(stands)} of {job}{resumed}: {published}; run the same command to resume there"
 
-    def _unfinished(self, known: Progress | None) -> Job | None:
-        """What an earlier run left to be done, or one that is under way does; or what is done already and was asked for once."""
-        job, request = Job.found(known), self._request
+    def _stored_job(self, known: Progress | None) -> Job | None:
+        """The stored backfill, if this command resumes it, or if it has an id and is complete. None: start a new one."""
+        job, request = Job.stored(known), self._request
         if job is None or request.restart:
             return None
         assert known is not None
         ended = job.ended(known.position)
         if ended and request.id is None:
             return None
-        if not job.answers(request):
+        if not job.matches(request):
             given = " ".join(
                 [f"--from {job.start}"] * bool(job.start)
                 + [f"--until {job.until}"] * bool(job.until)
                 + ["--snapshot"] * job.snapshot
             )
-            state = "is of" if ended else f"has not come to its end, it is at {_where(known.position)} of"
+            state = "is for" if ended else f"is not complete, it is at {_position_text(known.position)} of"
             name = "a backfill" if request.id is None else f"the backfill {request.id}"
             raise ConfigError(
                 f"{name} of this table {state} {job}",
                 table=self._opened.uri,
-                hint=f"Go on with `{given}`, or drop it with --restart; --id gives others a name of their own",
+                hint=f"Resume it with `{given}`, or discard it with --restart; use --id for several backfills",
             )
         self.ended = ended
         return job
 
-    async def _asked(self) -> Job:
-        """The range that is asked for, as it is now."""
+    async def _requested_job(self) -> Job:
+        """The requested range, with the table's current versions."""
         log, request = self._opened.log, self._request
         newest = await log.latest_version()
         start = request.start or "latest"
-        # The newest version is what `latest` means to a snapshot; to changes it is the one after it.
+        # For a snapshot, `latest` is the newest version; for changes, it is the next one.
         first = newest if request.snapshot and parse_bound(start) == "latest" else await start_version(log, start)
         until = "now" if request.until is None else request.until
         last = first if request.snapshot and request.until is None else await until_version(log, until)
@@ -220,7 +224,7 @@ class Backfill:
             raise ConfigError(
                 f"there is no version {max(first, last)} yet; the newest is {newest}",
                 table=self._opened.uri,
-                hint="Say `now`, or let the daemon deliver it",
+                hint="Use `now`, or let the daemon deliver it",
             )
         await check_range(log, first, last)
         return Job(first, last, request.snapshot, request.start or "", request.until or "")
@@ -234,11 +238,11 @@ class Backfill:
             yield engine
 
     @asynccontextmanager
-    async def _standing(self, job: Job, table_id: str) -> AsyncIterator[tuple[KafkaSink, Position]]:
-        """The sink, and where in the job it stands now that nobody else delivers it."""
+    async def _sink_at(self, job: Job, table_id: str) -> AsyncIterator[tuple[KafkaSink, Position]]:
+        """The sink, and its position in the backfill. Opening it has fenced other processes."""
         async with self._sinks.opened_at(self._place, self._table) as sink:
             known, request = sink.progress, self._request
-            if known is not None and (request.restart or Job.found(known) != job):
+            if known is not None and (request.restart or Job.stored(known) != job):
                 known = None
             if known is not None and request.id is None and job.ended(known.position):
                 known = None
@@ -247,7 +251,7 @@ class Backfill:
                 sink.move_to(position, job.record())
             else:
                 position = self._resumed = known.position
-                logger.info("going on at %s", _where(position), extra={"table": self._opened.uri})
+                logger.info("resuming at %s", _position_text(position), extra={"table": self._opened.uri})
             yield sink, position
 
     def _deliverer(self, sink: KafkaSink, engine: Engine, report: ProgressLine) -> Deliverer:
@@ -265,7 +269,7 @@ class Backfill:
         )
 
     def _large(self, sink: KafkaSink, engine: Engine) -> LargeVersions | None:
-        """What delivers versions of more than a part; or by this process what Spark had begun."""
+        """Delivers versions larger than a part with Spark. Without Spark, it finishes the jobs that Spark started."""
         if not self._sinks.takes_parts:
             return None
         part = self._config.engine.spark.part_size
@@ -284,8 +288,8 @@ class Backfill:
         stream = self._opened.stream(self._table.changes)
         planned = versions(self._opened, tailer, stream, position.version, job.last, snapshot=snapshot)
         async with contextlib.aclosing(version_batches(planned)) as ready:
-            async for burst in ready:
-                rest = burst
+            async for group in ready:
+                rest = group
                 while rest:
                     whole = 0 if self._stop.is_set() else await deliverer.deliver(rest, position)
                     if not whole:
@@ -296,7 +300,7 @@ class Backfill:
         self.ended = True
 
 
-def _where(position: Position) -> str:
-    """A position, for people."""
+def _position_text(position: Position) -> str:
+    """A position as text for people."""
     files = f", {position.part} files delivered" if position.part else ""
     return f"{'the rows of ' if position.phase == 'snapshot' else ''}version {position.version}{files}"

@@ -1,4 +1,4 @@
-"""What a backfill is to publish: as it is asked for, and as its position's record remembers it."""
+"""The range of a backfill: as requested, and as stored with its position."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ ROLE = "backfill"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to publish; the options of the command.
+    """The options of the command.
 
     Attributes:
         table: its name in the configuration.
-        start, until: as `cdfd tail` takes them. With `snapshot` they default to the newest version and to the snapshot alone.
-        snapshot: first the live rows at `start`.
-        id: of a backfill that is to be done once, however often it is asked for.
-        restart: begin anew where one that was interrupted would go on.
-        engine: what reads and delivers; one may go on with what the other began.
+        start, until: as in `cdfd tail`. With `snapshot` they default to the newest version, and to the snapshot alone.
+        snapshot: whether to publish the live rows at `start` first.
+        id: name of a backfill that is done once, even if requested again.
+        restart: start over instead of resuming an interrupted backfill.
+        engine: the engine that reads and delivers. Either engine can resume a backfill of the other.
     """
 
     table: str
@@ -35,18 +35,18 @@ class Request:
 
     @property
     def role(self) -> str:
-        """Of its position and its producer."""
+        """The role of its position and its producer."""
         return ROLE if self.id is None else f"{ROLE}.{self.id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A backfill as its position's record has it.
+    """A backfill, as stored with its position.
 
     Attributes:
-        first, last: versions, both included.
-        snapshot: whether the live rows at `first` are published instead of that version's changes.
-        start, until: as they were given; empty where they were not.
+        first, last: range of versions, inclusive.
+        snapshot: whether the live rows at `first` replace that version's changes.
+        start, until: the options as given; empty if not given.
     """
 
     first: int
@@ -56,8 +56,8 @@ class Job:
     until: str
 
     @classmethod
-    def found(cls, progress: Progress | None) -> Self | None:
-        """That of a record. None where there is none."""
+    def stored(cls, progress: Progress | None) -> Self | None:
+        """The backfill in a progress record; None if there is none."""
         job = {} if progress is None else progress.backfill
         first, last = job.get("first"), job.get("last")
         if not isinstance(first, int) or not isinstance(last, int):
@@ -65,12 +65,12 @@ class Job:
         return cls(first, last, job.get("snapshot") == 1, str(job.get("from", "")), str(job.get("until", "")))
 
     def record(self) -> Mapping[str, str | int]:
-        """It as the record has it."""
+        """The fields of the progress record."""
         arguments = {"from": self.start, "until": self.until}
         return {"first": self.first, "last": self.last, "snapshot": int(self.snapshot)} | arguments
 
-    def answers(self, request: Request) -> bool:
-        """Whether it is what is asked for."""
+    def matches(self, request: Request) -> bool:
+        """Whether this is the requested backfill."""
         wanted = (request.start or "", request.until or "", request.snapshot)
         return (self.start, self.until, self.snapshot) == wanted
 
@@ -79,14 +79,14 @@ class Job:
         return Position(table_id, self.first, phase="snapshot" if self.snapshot else "stream")
 
     def ended(self, position: Position) -> bool:
-        """Whether all of it is delivered."""
+        """Whether it is complete."""
         return position.version > self.last
 
     def __str__(self) -> str:
         changes = self.first + self.snapshot
-        told = [f"the rows of version {self.first}"] if self.snapshot else []
+        ranges = [f"the rows of version {self.first}"] if self.snapshot else []
         if changes == self.last:
-            told.append(f"the changes of version {changes}")
+            ranges.append(f"the changes of version {changes}")
         elif changes < self.last:
-            told.append(f"the changes of versions {changes} to {self.last}")
-        return " and ".join(told)
+            ranges.append(f"the changes of versions {changes} to {self.last}")
+        return " and ".join(ranges)

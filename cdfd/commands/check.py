@@ -1,4 +1,4 @@
-"""`cdfd check`: what a configuration says, what is there, and what `cdfd run` would do with it. Writes nothing."""
+"""`cdfd check`: checks a configuration, its tables and its sink, and predicts what `cdfd run` would do. Writes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cdfd.commands.dry_run import Outlook, outlook
+from cdfd.commands.dry_run import DryRun, dry_run
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings
 from cdfd.console.escaping import as_json as json_of
@@ -31,16 +31,16 @@ COLUMNS = ("table", "version", "files", "changes", "topic", "state")
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found of one table.
+    """The result for one table.
 
     Attributes:
         table, topic: their names.
         usable: whether a daemon would deliver it.
-        state: in one line why, or why not.
-        warnings: what a daemon would warn of.
-        version, files: the newest version and its live files, where they were found.
-        changes: where change rows come from.
-        next: where a daemon goes on or begins.
+        state: the reason, in one line.
+        warnings: the warnings of a daemon.
+        version, files: the newest version and the number of its live files; None if unknown.
+        changes: the source of change rows.
+        next: where a daemon would start or resume.
     """
 
     table: str
@@ -54,26 +54,26 @@ class Checked:
     next: str | None = None
 
     def row(self) -> tuple[str, ...]:
-        """The cells of a line, see `COLUMNS`."""
+        """The cells of a row; see `COLUMNS`."""
         version = "" if self.version is None else str(self.version)
         files = "" if self.files is None else f"{self.files:,}"
         state = "; ".join([self.state, *(f"warning: {warning}" for warning in self.warnings)])
         return self.table, version, files, self.changes or "", self.topic, state
 
     def document(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """The result as JSON values."""
         names = ("table", "topic", "usable", "state", "version", "files", "changes", "next")
         return {name: getattr(self, name) for name in names} | {"warnings": list(self.warnings)}
 
 
 def run(path: Path, *, as_json: bool = False) -> tuple[str, int]:
-    """What was found, as a table or as JSON, and the exit code: 0 where a daemon would deliver every table, else 1.
+    """The results as a table or as JSON, and the exit code: 0 if a daemon would deliver every table, otherwise 1.
 
     Raises:
-        ConfigError: the file is wrong, or names what cannot be used.
+        ConfigError: the configuration is invalid, or names something that cannot be used.
     """
     config = load(path)
-    with suppress(UnsupportedError):  # told of each table
+    with suppress(UnsupportedError):  # reported for each table
         preflight(config)
     found, queue = asyncio.run(_check(config))
     code = 0 if all(each.usable for each in found) and queue is None else 1
@@ -86,7 +86,7 @@ def run(path: Path, *, as_json: bool = False) -> tuple[str, int]:
 
 
 async def _check(config: Settings) -> tuple[list[Checked], CdfdError | None]:
-    """What was found of each table; and why notifications do not work."""
+    """The result for each table, and the error of the notifications, if any."""
     async with ledgers(config) as ledger_of:
         found = [await _check_table(config, table, ledger_of(table)) for table in config.tables]
     try:
@@ -101,7 +101,7 @@ async def _check_table(config: Settings, table: settings.Table, ledger: Ledger) 
         engine_of(config).check()
         sink = connector(config)
         note = await sink.check(table)
-        found = await outlook(config, table, sink, ledger)
+        found = await dry_run(config, table, sink, ledger)
         if found.error is not None:
             raise found.error
         state = await assembly.open_table(config, table).log.snapshot()
@@ -114,24 +114,24 @@ async def _check_table(config: Settings, table: settings.Table, ledger: Ledger) 
     )
 
 
-def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger, found: Outlook) -> list[str]:
-    """What a daemon would say of a ledger that it cannot write, while it delivers.
+def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger, found: DryRun) -> list[str]:
+    """The warnings of a daemon about a ledger that it cannot write.
 
     Raises:
-        StorageError: the first position is to be in the ledger alone, and it cannot be written.
+        StorageError: the ledger cannot be written, and would be the only place of the first position.
     """
     if config.progress.ledger.kind != "table":
         return []
     error = _unwritable(ledger.uri)
     if error is not None and found.entry is None and assembly.policies(config, table).ledger_counts:
         assert found.following is not None
-        if delivered(found.following) is not None:  # what the daemon records before it delivers anything
+        if delivered(found.following) is not None:  # the daemon records this before its first delivery
             raise error
     return [] if error is None else [str(error)]
 
 
 def _unwritable(ledger: str) -> StorageError | None:
-    """The error where a ledger on this machine cannot be written. Of other places only a write tells."""
+    """The error, if a ledger on this machine cannot be written. Other locations cannot be checked without a write."""
     if "://" in ledger:
         return None
     place = nearest_existing(os.path.join(ledger, "_delta_log"))
@@ -140,12 +140,12 @@ def _unwritable(ledger: str) -> StorageError | None:
     return StorageError(
         "the ledger cannot be written",
         path=place,
-        hint="Check its owner and permissions, or set `progress.ledger` to another place, or to none",
+        hint="Check its owner and permissions, or set `progress.ledger` to another location, or to none",
     )
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as lines of columns. A cell may name what a table or a broker says: it is one line whatever it holds."""
+    """Rows of cells as aligned lines. Cells are escaped, because they may contain text from a table or a broker."""
     rows = [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines = (

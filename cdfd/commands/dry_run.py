@@ -1,6 +1,6 @@
-"""What `cdfd run` would do with a table now, found out without doing it.
+"""Dry run of `cdfd run` for one table.
 
-`check` and `progress` take the steps of a `Feed` up to its first delivery, through the same functions. None of them writes.
+`check` and `progress` take the steps of a `Feed` up to its first delivery, with the same functions. They do not write.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from cdfd.tail.start import start_position
 
 
 @dataclass(slots=True)
-class Outlook:
-    """What was found, as far as that came.
+class DryRun:
+    """The results of a dry run, up to its first error.
 
     Attributes:
-        position: the sink's.
-        entry: the ledger's.
+        position: the sink's position.
+        entry: the ledger's entry.
         newest: the newest version of the table.
-        following: where a daemon goes on or begins.
-        reason: why there.
-        warnings: what it would warn of.
-        error: what it would fail of; None where it would deliver.
+        following: the position at which a daemon would start or resume.
+        reason: the reason for that position.
+        warnings: the warnings of a daemon.
+        error: the error of a daemon; None if it would deliver.
     """
 
     position: Position | None = None
@@ -48,12 +48,12 @@ class Outlook:
     error: CdfdError | None = None
 
 
-async def outlook(config: Settings, table: settings.Table, sink: Connector, ledger: Ledger) -> Outlook:
-    """What a daemon would do with a table. Errors are in what is returned."""
-    found = Outlook()
+async def dry_run(config: Settings, table: settings.Table, sink: Connector, ledger: Ledger) -> DryRun:
+    """Predict what a daemon would do with a table. Errors are part of the result."""
+    found = DryRun()
     try:
         with assembly.add_reset_hint(sink):
-            await _look(found, config, table, sink, ledger)
+            await _run(found, config, table, sink, ledger)
     except NotATableError as error:
         error.hint = f"{error.hint}. `cdfd run` waits for it" if error.hint else "`cdfd run` waits for it"
         found.error = error
@@ -62,7 +62,7 @@ async def outlook(config: Settings, table: settings.Table, sink: Connector, ledg
     return found
 
 
-async def _look(found: Outlook, config: Settings, table: settings.Table, sink: Connector, ledger: Ledger) -> None:
+async def _run(found: DryRun, config: Settings, table: settings.Table, sink: Connector, ledger: Ledger) -> None:
     opened = assembly.open_table(config, table)
     policies = assembly.policies(config, table)
     found.position = await sink.position(table)
@@ -76,15 +76,15 @@ async def _look(found: Outlook, config: Settings, table: settings.Table, sink: C
     except NotATableError:
         if found.position is None:
             raise
-    found.following = await _following(found, config, opened, policies, sink, ledger.uri)
+    found.following = await _start(found, config, opened, policies, sink, ledger.uri)
     with explain_gap() if found.position is not None else nullcontext():
-        found.warnings += await try_from(opened, policies, found.following)
+        found.warnings += await plan_first(opened, policies, found.following)
 
 
-async def _following(
-    found: Outlook, config: Settings, table: Table, policies: Policies, sink: Connector, ledger: str
+async def _start(
+    found: DryRun, config: Settings, table: Table, policies: Policies, sink: Connector, ledger: str
 ) -> Position:
-    """Where a daemon goes on, or begins."""
+    """The position at which a daemon would start or resume."""
     if found.position is None and found.entry is None:
         begin = await start_position(table.log, policies.start, SystemClock().now_ms())
         found.reason = f"begins at {policies.start}"
@@ -106,12 +106,11 @@ async def _following(
     return start.position
 
 
-async def try_from(table: Table, policies: Policies, position: Position) -> list[str]:
-    """Plan what a daemon would deliver first from a position on; what it would warn of.
+async def plan_first(table: Table, policies: Policies, position: Position) -> list[str]:
+    """Plan the first delivery of a daemon at a position; the warnings.
 
     Raises:
-        CdfdError: what it would fail of: as `reach` says; the configuration does not fit the table there or as it is now; the next version
-            cannot be planned.
+        CdfdError: as in `check_position`; or the configuration does not fit the table there or now; or the next version cannot be planned.
     """
     with table.tailer() as tailer:
         await tailer.resume(position.table_id, position.basis, position.digest)
@@ -131,11 +130,11 @@ async def try_from(table: Table, policies: Policies, position: Position) -> list
     return list(dict.fromkeys(itertools.chain(*found)))
 
 
-async def reach(table: Table, position: Position) -> None:
-    """Read the log where a position leads to.
+async def check_position(table: Table, position: Position) -> None:
+    """Check that the log has the version of a position.
 
     Raises:
-        CdfdError: the position is of another table, beyond the table's end, or cleaned up from its log.
+        CdfdError: the position is of another table or beyond the newest version, or log clean-up removed its version.
     """
     with table.tailer() as tailer:
         await tailer.resume(position.table_id, position.basis, position.digest)

@@ -1,4 +1,4 @@
-"""`cdfd inspect`: what a table is, what stops us from reading it, and where its changes will come from."""
+"""`cdfd inspect`: describes a table, its unsupported features, and the source of its changes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from cdfd.tail.start import state_version
 
 
 def report(uri: str, version: Start | None = None, *, as_json: bool = False, allowed_roots: Sequence[str] = ()) -> str:
-    """The report as text for people, or as JSON, with a final line feed.
+    """The report as text for people or as JSON, with a final line feed.
 
     Raises:
-        CdfdError: there is no table, or its log is broken. A feature that stops us from reading is part of the report instead.
+        CdfdError: there is no table, or its log is damaged. An unsupported feature is part of the report instead.
     """
     found = asyncio.run(gather(uri, version, allowed_roots))
     return f"{plain.as_json(found, indent=2)}\n" if as_json else "".join(f"{line}\n" for line in _lines(found))
 
 
-def look_around(error: LogError) -> None:
-    """Have the error say what there is at a local place that is no table: most often its path is short of a folder."""
+def add_location_hint(error: LogError) -> None:
+    """Add a hint about the content of a local folder that is not a table. Often the path lacks its last folder."""
     if isinstance(error, NotATableError) and error.table and (found := describe_non_table(error.table)) is not None:
         error.hint = found[0].upper() + found[1:]
 

@@ -1,4 +1,4 @@
-"""`cdfd progress`: what sink, ledger and table know of each other, and putting it right by hand."""
+"""`cdfd progress`: shows the positions in sink, ledger and table, and sets them by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from cdfd.changes.position import Position
 from cdfd.commands.check import aligned
-from cdfd.commands.dry_run import Outlook, outlook, reach
+from cdfd.commands.dry_run import DryRun, check_position, dry_run
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings
 from cdfd.console.escaping import as_json as json_of
@@ -24,12 +24,12 @@ COLUMNS = ("table", "sink", "ledger", "newest", "lag", "next")
 
 
 def show(path: Path, *, as_json: bool = False) -> tuple[str, int]:
-    """Positions as a table or as JSON, and the exit code: 0 where every table could go on, else 1.
+    """Positions as a table or as JSON, and the exit code: 0 if a daemon would deliver every table, otherwise 1.
 
-    Versions are the last ones delivered whole.
+    Versions are the last completely delivered ones.
 
     Raises:
-        ConfigError: the file is wrong.
+        ConfigError: the configuration is invalid.
     """
     config = load(path)
     found = asyncio.run(_show(config, connector(config)))
@@ -40,40 +40,40 @@ def show(path: Path, *, as_json: bool = False) -> tuple[str, int]:
 
 
 def set_position(path: Path, table: str, version: int) -> str:
-    """Make sink and ledger say that `version` and all before it are delivered; what they say now.
+    """Set the position in sink and ledger after `version`; the text to print.
 
     Raises:
-        ConfigError: the file is wrong, no such table, or it has no such version.
-        SinkError, FencedError: the sink cannot go there, or a daemon is at work.
+        ConfigError: the configuration is invalid, or there is no such table or version.
+        SinkError, FencedError: the sink cannot move there, or a daemon delivers the table.
     """
     config = load(path)
     return asyncio.run(_set(config, named(config, table), version, connector(config)))
 
 
 def reset(path: Path, table: str) -> str:
-    """Make sink and ledger know nothing of a table, so that it begins as the configuration says; what they say now.
+    """Delete a table's position in sink and ledger, so that delivery starts as configured; the text to print.
 
     Raises:
-        ConfigError: the file is wrong, or no such table.
-        SinkError, FencedError: the sink cannot forget, or a daemon is at work.
+        ConfigError: the configuration is invalid, or there is no such table.
+        SinkError, FencedError: the sink cannot delete its position, or a daemon delivers the table.
     """
     config = load(path)
     return asyncio.run(_reset(config, named(config, table), connector(config)))
 
 
-async def _show(config: Settings, sink: Connector) -> dict[str, Outlook]:
+async def _show(config: Settings, sink: Connector) -> dict[str, DryRun]:
     async with ledgers(config) as ledger_of:
-        return {table.name: await outlook(config, table, sink, ledger_of(table)) for table in config.tables}
+        return {table.name: await dry_run(config, table, sink, ledger_of(table)) for table in config.tables}
 
 
-def _row(name: str, found: Outlook) -> tuple[str, ...]:
-    """Cells, see `COLUMNS`. What cannot be found out is left empty, and the first reason is given at the end of the row."""
+def _row(name: str, found: DryRun) -> tuple[str, ...]:
+    """Cells; see `COLUMNS`. Unknown values are `-`, and the last cell has the first error."""
     note = found.reason if found.error is None else str(found.error)
     newest = found.newest
-    return name, _told(found.position), _version(found.entry), _number(newest), _number(_lag(found)), note
+    return name, _position_text(found.position), _version(found.entry), _number(newest), _number(_lag(found)), note
 
 
-def _document(name: str, found: Outlook) -> dict[str, Any]:
+def _document(name: str, found: DryRun) -> dict[str, Any]:
     return {
         "table": name,
         "usable": found.error is None,
@@ -95,15 +95,15 @@ async def _set(config: Settings, table: settings.Table, version: int, sink: Conn
         raise ConfigError(
             f"version {version} cannot have been delivered: the newest is {header.version}",
             table=table.uri,
-            hint="Give the last version that counts as delivered; `cdfd progress reset` where none does",
+            hint="Give the last delivered version, or use `cdfd progress reset` if there is none",
         )
     table_id = header.metadata.id
     following = Position(table_id, version + 1, digest=await opened.log.digest(version))
-    # What a daemon could not go on from is not made durable.
+    # Never store a position from which a daemon cannot resume.
     with assembly.add_reset_hint(sink):
-        await reach(opened, following)
+        await check_position(opened, following)
     async with ledgers(config) as ledger_of:
-        # The sink first: it is what counts, and a ledger that lags behind it is rolled forward at the next start.
+        # The sink first, because its position is authoritative. The next start updates a ledger that lags behind.
         await sink.move(table, following)
         name = app_id(config.pipeline, table.name)
         await ledger_of(table).record(name, version, table_id, following.digest)
@@ -118,15 +118,15 @@ async def _reset(config: Settings, table: settings.Table, sink: Connector) -> st
 
 
 def named(config: Settings, name: str) -> settings.Table:
-    """The table of that name. `ConfigError` where there is none."""
+    """The table with a name. `ConfigError` if there is none."""
     table = config.table(name)
     if table is None:
         known = ", ".join(table.name for table in config.tables)
-        raise ConfigError(f"there is no table {name!r} in the configuration", hint=f"There are: {known}")
+        raise ConfigError(f"there is no table {name!r} in the configuration", hint=f"The tables are: {known}")
     return table
 
 
-def _told(position: Position | None) -> str:
+def _position_text(position: Position | None) -> str:
     if position is None:
         return "-"
     if position.phase == "snapshot":
@@ -143,8 +143,8 @@ def _number(version: int | None) -> str:
     return "-" if version is None else str(version)
 
 
-def _lag(found: Outlook) -> int | None:
-    """Versions that are in the table and not delivered; None where that is not known, or the position is not of this table."""
+def _lag(found: DryRun) -> int | None:
+    """The number of undelivered versions; None if unknown, or if the position is beyond the newest version."""
     if found.newest is None or (found.position is None and found.entry is None):
         return None
     following = found.position.version if found.position is not None else found.entry.version + 1 if found.entry else 0

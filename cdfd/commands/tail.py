@@ -1,7 +1,7 @@
-"""`cdfd tail`: change rows as JSON lines, to standard output or a file.
+"""`cdfd tail`: prints change rows as JSON lines, to standard output or a file.
 
-Versions are planned in the event loop, read and encoded in threads, and written by one thread, in order. Versions that are there already run
-through those stages together; one that has just come is written out before the next is waited for.
+The event loop plans versions, threads read and encode them, and one thread writes them in order. Existing versions go through these stages
+together. A new version is written before the command waits for the next one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from cdfd.tail.tailer import Tailer
 logger = logging.getLogger("cdfd.tail")
 
 BATCH_ROWS = 16_384
-"""Rows to encode at once: encoding takes several times a batch's own memory."""
+"""Rows to encode at once. Encoding takes several times the memory of a batch."""
 
 
 Existing = Literal["refuse", "append", "overwrite"]
@@ -53,11 +53,11 @@ Existing = Literal["refuse", "append", "overwrite"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to print; the options of the command.
+    """The options of the command.
 
     Attributes:
-        start: where the range begins. None: at `latest`; with `until` at `earliest`, or with `until` and `snapshot` at `until`.
-        existing: what to do with an `output` that holds something.
+        start: start of the range. Default: `latest`; with `until`, `earliest`; with `until` and `snapshot`, `until`.
+        existing: what to do with an `output` that is not empty.
     """
 
     uri: str
@@ -73,10 +73,10 @@ class Request:
 
 
 def run(request: Request) -> None:
-    """Print until the end that was asked for, or for ever; SIGTERM ends it after the row under way.
+    """Print until the requested end, or forever. SIGTERM ends it after the current row.
 
     Raises:
-        CdfdError: naming table, version and file; whole versions before it are written.
+        CdfdError: with table, version and file. All versions before it are written.
     """
     allocator.prefer_jemalloc()
     with _opened(request.output, request.existing) as out:
@@ -100,7 +100,7 @@ async def _run(request: Request, out: BinaryIO) -> None:
         await _write(request, writer)
         writer.close()
     except asyncio.CancelledError:
-        # The thread that writes cannot be cancelled; asyncio waits for it.
+        # The writing thread cannot be cancelled, so asyncio waits for it.
         writer.stop()
         if not terminated.is_set():
             raise
@@ -123,12 +123,12 @@ async def _write(request: Request, writer: Writer) -> None:
 
 
 async def _range(table: Table, tailer: Tailer, request: Request) -> tuple[int, int | None]:
-    """The first version and the last, None for no end."""
+    """The first and the last version; None: no end."""
     log, start = table.log, request.start
     if request.until is None:
         start = "latest" if start is None else start
         first = await wait_for_start(tailer, start)
-        # The newest version is what `latest` means to a snapshot; to changes it is the one after it.
+        # For a snapshot, `latest` is the newest version; for changes, it is the next one.
         return await log.latest_version() if request.snapshot and parse_bound(start) == "latest" else first, None
     if start is None and request.snapshot:
         last = await state_version(log, request.until)
@@ -157,21 +157,21 @@ class Writer:
         self._stopped = False
 
     def begin(self, *, empty: bool) -> None:
-        """Rows are about to come. Only now an output may lose what it held: a request that is refused costs nobody a file."""
+        """Prepare for the first rows. An output is truncated only now, so that a refused request keeps its content."""
         if empty and _holds_something(self._out):
             self._out.truncate(0)
 
     def stop(self) -> None:
-        """End the `write` that runs in another thread, before its next batch."""
+        """Stop the `write` of another thread before its next batch."""
         self._stopped = True
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """End the output."""
         self._report.close()
 
     def write(self, execution: Execution, plans: Sequence[ChangePlan]) -> None:
-        """All rows of `plans`. When it returns they are out of this process's hands."""
-        # Debezium's events may hold two rows of different batches: those are encoded one after the other.
+        """Write and flush all rows of `plans`."""
+        # A Debezium event may combine two rows of different batches, so batches are encoded sequentially.
         workers = execution.threads_for(plans) if self._debezium is None else 1
         for found, lines in map_in_order(self._encoded, execution.batches(plans), workers=workers):
             if self._stopped:
@@ -190,18 +190,18 @@ class Writer:
 
 @contextlib.contextmanager
 def _opened(path: Path | None, existing: Existing) -> Iterator[BinaryIO]:
-    """The output. What goes wrong with it is an error of ours, but for a reader that has seen enough."""
+    """The output. Its errors are translated, except for a closed pipe."""
     try:
         if path is None:
             if sys.stdout is None:
                 raise StorageError("standard output is closed")
             yield sys.stdout.buffer
         else:
-            # Rows may be anybody's secrets: a file that is new is for this user alone.
+            # Rows may be confidential, so a new file is for this user only.
             with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
                 if existing == "refuse" and _holds_something(file):
                     raise ConfigError(
-                        "the output file is there already", path=str(path), hint="Give --append or --overwrite"
+                        "the output file already exists", path=str(path), hint="Give --append or --overwrite"
                     )
                 yield file
     except BrokenPipeError:
@@ -211,6 +211,6 @@ def _opened(path: Path | None, existing: Existing) -> Iterator[BinaryIO]:
 
 
 def _holds_something(file: BinaryIO) -> bool:
-    """Whether it is a regular file that is not empty. A device or a pipe has nothing to lose."""
+    """Whether it is a regular, non-empty file. A device or a pipe has no content."""
     found = os.fstat(file.fileno())
     return stat.S_ISREG(found.st_mode) and found.st_size > 0

@@ -1,7 +1,7 @@
-"""Text of others, fit to be shown: one line that steers no terminal, of bounded length.
+"""Escapes text from other systems: the result is one line of bounded length that cannot control a terminal.
 
-Names, messages and metadata come from a table's log, a broker or a file, and may hold anything: escape sequences that change what a terminal
-shows, line ends that make one line of a log look like two, marks that turn the direction of text, a megabyte.
+Names, messages and metadata come from a table's log, a broker or a file, and may contain anything: escape sequences for the terminal, line
+ends that forge a log line, characters that change the direction of text, or a megabyte of text.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 LONGEST_LINE = 2000
-"""Characters of a line for people, at most."""
+"""Longest line for people, in characters."""
 
 
 def shortened(text: str, longest: int) -> str:
-    """Text of at most so many characters; of a longer one the middle is left out, and how much that was is said."""
+    """Text of at most `longest` characters. The middle of a longer text is replaced by the number of missing characters."""
     if len(text) <= longest:
         return text
     room = max(0, longest - len(f" … {len(text)} characters … "))
@@ -24,7 +24,7 @@ def shortened(text: str, longest: int) -> str:
 
 
 def one_line(text: str, longest: int = LONGEST_LINE) -> str:
-    r"""Text on one line: what does not print is escaped as Python does (`\x1b`, `\n`, `\u202e`), and the middle of a long one is left out."""
+    r"""Text on one line. Unprintable characters are escaped as in Python (`\x1b`, `\n`, `\u202e`), and a long text is shortened."""
     text = shortened(text, longest)
     if text.isprintable():
         return text
@@ -33,12 +33,12 @@ def one_line(text: str, longest: int = LONGEST_LINE) -> str:
 
 def quoted(text: str) -> str:
     """Text as a JSON string of printable ASCII."""
-    # DEL is the one control character that JSON leaves as it is.
+    # DEL is the only control character that JSON does not escape.
     return json.dumps(text).replace("\x7f", "\\u007f")
 
 
 def as_json(document: Mapping[str, Any], indent: int | None = None) -> str:
-    """JSON of printable ASCII; what JSON has no type for as text of bounded length."""
+    """JSON of printable ASCII. Values without a JSON type become text of bounded length."""
     return json.dumps(document, indent=indent, default=_other).replace("\x7f", "\\u007f")
 
 

@@ -1,6 +1,6 @@
-"""Logs: to standard error, as text for people and as JSON lines for machines.
+"""Logs on standard error, as text for people and as JSON lines for machines.
 
-What a line is about goes into `extra`, not into the message:
+Put the subject of a line into `extra`, not into the message:
 `log.info("delivered", extra={"table": name, "version": 7})`.
 """
 
@@ -20,29 +20,29 @@ LogFormat = Literal["auto", "text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
 
 _PACKAGE = "cdfd"
-# Kafka's clients tell every attempt to connect as an error, many times a second; what comes of it, our own errors say. Below warnings they
-# write down requests, and user names with passwords among them.
+# Kafka's clients log every failed attempt to connect as an error, many times a second; cdfd reports the result itself. Below warnings they
+# log requests, including passwords.
 _CLIENTS = "kafka"
 _LONGEST_TEXT, _LONGEST_TRACEBACK, _FRAMES = 8000, 16_000, 30
-# What every record has, and `Formatter.format` adds: all else came by `extra`.
+# The fields of every record, and those that `Formatter.format` adds. All others come from `extra`.
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def set_up(format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
-    """Send logs to `stream` (standard error where None), from now on and instead of where an earlier call sent them.
+    """Send logs to `stream` (None: standard error). This replaces the stream of an earlier call.
 
     Args:
         format: `text`, `json`, or `auto`: text on a terminal, JSON elsewhere.
-        level: the least severe level of ours that is written: `debug`, `info`, `warning` or `error`. Libraries are
-            heard from `warning` on, from `info` on with `debug`; clients of Kafka from `warning` on, and only with `debug`.
-        stream: where to.
+        level: the lowest level of our logs: `debug`, `info`, `warning` or `error`. Logs of libraries are written from `warning` on, and with
+            `debug` from `info` on. Logs of Kafka's clients are written only with `debug`, from `warning` on.
+        stream: the destination.
 
-    Raises `ConfigError` for an unknown format or level. Python's own warnings are logged, too.
+    Raises `ConfigError` for an unknown format or level. Python's own warnings are also logged.
     """
     if level.lower() not in LEVELS:
-        raise ConfigError(f"unknown log level {level!r}", hint=f"Known are {', '.join(LEVELS)}.")
+        raise ConfigError(f"unknown log level {level!r}", hint=f"Use one of {', '.join(LEVELS)}.")
     if format not in ("auto", "text", "json"):
-        raise ConfigError(f"unknown log format {format!r}", hint="Known are auto, text and json.")
+        raise ConfigError(f"unknown log format {format!r}", hint="Use one of auto, text, json.")
     stream = sys.stderr if stream is None else stream
     as_text = stream.isatty() if format == "auto" else format == "text"
     handler = _Handler(stream)
@@ -60,13 +60,13 @@ def set_up(format: str = "auto", level: str = "info", stream: TextIO | None = No
 
 
 def writes_json() -> bool:
-    """Whether logs are JSON lines now."""
+    """Whether logs are currently JSON lines."""
     handlers = (each for each in logging.getLogger().handlers if isinstance(each, _Handler))
     return any(isinstance(each.formatter, JsonFormatter) for each in handlers)
 
 
 def fatal(error: CdfdError, *, with_traceback: bool) -> None:
-    """Log the error that ends the process: a line for each problem where there are several, and the error in the last line."""
+    """Log the error that ends the process. Several problems have one line each, before the line of the error."""
     logger = logging.getLogger("cdfd.daemon")
     last, *problems = error.lines()
     for problem in problems:
@@ -79,27 +79,27 @@ def fatal(error: CdfdError, *, with_traceback: bool) -> None:
 
 
 def unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """For `sys.excepthook`: log what ends the process and is no error of ours."""
+    """For `sys.excepthook`: log an exception that ends the process and is not a `CdfdError`."""
     extra = {"family": "internal", "exit_code": 1}
     logging.getLogger("cdfd.daemon").error("ended by an unexpected %s", kind.__name__, exc_info=error, extra=extra)
 
 
 def traceback_of(error: BaseException | None) -> str:
-    """The innermost frames of an error and of its causes, of bounded length. Its lines may hold anything."""
+    """The innermost frames of an error and of its causes, of bounded length. The text is not escaped."""
     return shortened("".join(traceback.format_exception(error, limit=-_FRAMES)).rstrip("\n"), _LONGEST_TRACEBACK)
 
 
 def indented(lines: str) -> str:
-    """A traceback for people. An error's own text may have line ends: indented, its lines cannot be taken for others."""
+    """A traceback for people. It is indented, so that line ends in an error's text cannot forge other lines."""
     return shortened("\n    ".join(one_line(line, _LONGEST_TEXT) for line in lines.split("\n")), _LONGEST_TRACEBACK)
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Ours, to be told from handlers that others installed."""
+    """Our handler, to distinguish it from those of other libraries."""
 
 
 class _Formatter(logging.Formatter):
-    """What both forms have in common: tracebacks of bounded length, the innermost frames of each."""
+    """Base of both formats: tracebacks of bounded length, with the innermost frames."""
 
     def formatException(
         self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -109,7 +109,7 @@ class _Formatter(logging.Formatter):
 
 
 class JsonFormatter(_Formatter):
-    """One JSON object a line: ts (ISO 8601 UTC with milliseconds), level, logger, message, extras, traceback if any."""
+    """One JSON object per line: ts (ISO 8601 UTC with milliseconds), level, logger, message, extras, traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line, without its end."""
@@ -147,7 +147,7 @@ def _extras(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value for JSON, which has no NaN and no infinities."""
+    """A value for JSON, which has no NaN and no infinity."""
     if isinstance(value, float) and value - value != 0.0:
         return str(value)
     return shortened(value, _LONGEST_TEXT) if isinstance(value, str) else value

@@ -23,8 +23,8 @@ def config(folder: Path, uri: str, **sink: object) -> Path:
     ("options", "said"),
     [
         (["orders"], "--from is required without --snapshot"),
-        (["customers", "--from", "0"], "There are: orders, invoices"),
-        (["orders", "--from", "0", "--id", "a/b"], "--id 'a/b' is no name"),
+        (["customers", "--from", "0"], "The tables are: orders, invoices"),
+        (["orders", "--from", "0", "--id", "a/b"], "--id 'a/b' is not a valid name"),
     ],
 )
 def test_wrong_usage(options: list[str], said: str, orders: str, tmp_path: Path) -> None:
@@ -34,6 +34,6 @@ def test_wrong_usage(options: list[str], said: str, orders: str, tmp_path: Path)
 def test_a_folder_of_files_takes_nothing_twice(orders: str, tmp_path: Path) -> None:
     path = config(tmp_path, orders, kind="files", path=str(tmp_path / "out"))
     error = one_line(cdfd("backfill", "-c", path, "orders", "--from", "0"), 1)
-    assert "a sink of kind files takes nothing twice" in error
+    assert "a sink of kind files does not support backfills" in error
     assert "cdfd tail" in error
     assert not (tmp_path / "out").exists()

@@ -81,7 +81,7 @@ class TestTail:
         assert cdfd(*last) == Ended(0, "", "")
         once = place.read_text()
         told = one_line(cdfd(*last), 2)
-        assert f"the output file is there already (file {place}). Give --append or --overwrite" in told
+        assert f"the output file already exists (file {place}). Give --append or --overwrite" in told
         assert place.read_text() == once
         assert cdfd(*last, "--append") == Ended(0, "", "")
         assert place.read_text() == 2 * once
@@ -197,7 +197,7 @@ class TestTail:
             (["--until", "2000-01-01", "--snapshot"], 1, "no version as old as 2000-01-01; the oldest is 0, of 20"),
             (["--until", "9", "--snapshot"], 1, "there is no version 9 yet; the newest is 5, of 20"),
             (["--from", "2999-01-01"], 1, "2999-01-01T00:00:00.000Z is in the future; the newest is 5, of 20"),
-            (["--append"], 2, "--append and --overwrite say what to do with the file of -o"),
+            (["--append"], 2, "--append and --overwrite need -o, and exclude each other"),
             (["--append", "--overwrite", "-o", "x"], 2, "--append and --overwrite"),
             (["--columns", "id,nope"], 2, "there is no column 'nope'"),
             (["--columns", ""], 2, "there is no column ''"),

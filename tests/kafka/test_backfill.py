@@ -125,11 +125,11 @@ class TestAgain:
 
     def test_one_with_a_name_is_done_once(self, pipeline: Pipeline, table: TableWriter) -> None:
         assert "1 row" in published(pipeline, "--from", 4, "--id", "june")
-        assert "published already" in published(pipeline, "--from", 4, "--id", "june")
+        assert "already published" in published(pipeline, "--from", 4, "--id", "june")
         assert "backfill july" not in published(pipeline, "--from", 4, "--id", "july")
         other = backfill(pipeline, "--from", 3, "--id", "june")
         assert other.code == 2
-        assert "the backfill june of this table is of the changes of version 4" in other.err
+        assert "the backfill june of this table is for the changes of version 4" in other.err
         assert changes(pipeline.read(2)) == [PAST[5], PAST[5]]
 
 
@@ -147,7 +147,7 @@ class TestInterrupted:
         assert 0 < len(pipeline.read(8)) < expected.total()
         # What `now` is does not change by being interrupted.
         do(table.insert(rows(999)))
-        assert "going on from version" in published(pipeline, "--from", 1)
+        assert "resumed at version" in published(pipeline, "--from", 1)
         assert Counter(changes(pipeline.read(expected.total()))) == expected
 
     def test_is_not_mixed_up_with_another_one(
@@ -157,8 +157,8 @@ class TestInterrupted:
         self.interrupted(pipeline, table, signal.SIGKILL)
         other = backfill(pipeline, "--from", "2")
         assert other.code == 2
-        assert "has not come to its end" in other.err
-        assert "Go on with `--from 1`" in other.err
+        assert "is not complete" in other.err
+        assert "Resume it with `--from 1`" in other.err
         before = len(pipeline.read())
         assert ": 1 row (1 insert)" in published(pipeline, "--from", 4 + MANY, "--restart")
         assert len(pipeline.read(before + 1)) == before + 1

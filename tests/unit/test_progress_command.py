@@ -206,7 +206,7 @@ def test_tables_that_are_not_there(shop: Shop) -> None:
     ):
         with pytest.raises(ConfigError, match="no table 'order'") as caught:
             call()
-        assert caught.value.hint == "There are: orders, items"
+        assert caught.value.hint == "The tables are: orders, items"
 
 
 def test_a_damaged_folder_is_shown(shop: Shop) -> None:
