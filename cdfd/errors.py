@@ -6,6 +6,7 @@ caller the file, and that one's caller the table.
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import ClassVar, Self
 
 from cdfd.console.escaping import one_line, shortened
@@ -82,6 +83,30 @@ def _rebuild(kind: type[CdfdError], fields: dict[str, object]) -> CdfdError:
     error = kind(str(fields["what"]))
     error.__dict__.update(fields)
     return error
+
+
+class Within:
+    """`with Within(table):` errors raised inside name the places that they did not know. A class: it is entered with every request.
+
+    Args:
+        table, version, path: as for `CdfdError.within`.
+    """
+
+    __slots__ = ("_path", "_table", "_version")
+
+    def __init__(self, table: str, version: int | None = None, path: str | None = None) -> None:
+        self._table = table
+        self._version = version
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, CdfdError):
+            raise error.within(table=self._table, version=self._version, path=self._path) from None
 
 
 class LogError(CdfdError):

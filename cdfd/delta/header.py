@@ -66,6 +66,8 @@ class PartialHeader:
 
     def before(self, protocol: Protocol | None, metadata: Metadata | None, path: str = "") -> PartialHeader:
         """With what an older log entry or a checkpoint holds, the file at `path`."""
+        if protocol is None and metadata is None:
+            return self
         found = replace(self, protocol=self.protocol or protocol, metadata=self.metadata or metadata)
         return found if found == self or not path else replace(found, sources=self.sources | {path})
 

@@ -12,14 +12,13 @@ counts only if no checkpoint is newer. For clean-up removes entries only once a 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cdfd.delta import commit as commits
 from cdfd.delta import paths
 from cdfd.delta.protocol import check_readable, check_writable
-from cdfd.errors import CdfdError, ExistsError, LogError, NotFoundError, StorageError
+from cdfd.errors import ExistsError, LogError, NotFoundError, StorageError, Within
 from cdfd.progress import txn_state
 from cdfd.progress.txn_state import OPERATION, Action, TxnState
 from cdfd.storage.base import Storage
@@ -188,10 +187,6 @@ class TxnLog:
         return stat.size, stat.modified_ms
 
 
-@contextmanager
-def named(table: str) -> Iterator[None]:
+def named(table: str) -> Within:
     """Errors from within name the table."""
-    try:
-        yield
-    except CdfdError as error:
-        raise error.within(table=table) from None
+    return Within(table)

@@ -23,7 +23,7 @@ from cdfd.delta import last_checkpoint, paths, snapshot
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Snapshot
-from cdfd.errors import CdfdError, GapError, LogError, NotFoundError, StorageError
+from cdfd.errors import GapError, LogError, NotFoundError, StorageError, Within
 from cdfd.storage.base import Stat, Storage
 from cdfd.tail import checkpoint_files
 from cdfd.tail.entry_batches import EntryBatches, ListedEntries
@@ -103,13 +103,9 @@ class DeltaLog:
         self._newest = -1
         """The newest version that a listing showed."""
 
-    @contextlib.contextmanager
-    def _errors_naming(self, version: int | None = None, path: str | None = None) -> Iterator[None]:
+    def _errors_naming(self, version: int | None = None, path: str | None = None) -> Within:
         """Add the table, version and file to errors that do not name them yet."""
-        try:
-            yield
-        except CdfdError as error:
-            raise error.within(table=self.storage.uri, version=version, path=path) from None
+        return Within(self.storage.uri, version, path)
 
     async def entry(self, version: int, *, with_stats: bool = False) -> LogEntry:
         """The log entry of a version.
@@ -257,7 +253,7 @@ class DeltaLog:
             size, digest = await self._parse_data(path, data, partial(parse_and_digest, entry_size))
             if not size:
                 raise NotFoundError("the entry is empty", path=path)
-            return EntryFingerprint(version, replace(stat, size=size), digest), data
+            return EntryFingerprint(version, stat if stat.size == size else replace(stat, size=size), digest), data
 
     async def digest_prefix(self, version: int, size: int) -> tuple[str, bytes]:
         """The hash of an entry's first `size` bytes, and some of the bytes that follow."""

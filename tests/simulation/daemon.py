@@ -12,7 +12,7 @@ from random import Random
 from cdfd.changes.execute import Execution
 from cdfd.changes.read import TableFiles
 from cdfd.config import Settings, parse
-from cdfd.daemon.http.metrics import Metrics
+from cdfd.daemon.http.metrics import Metrics, TableMetrics
 from cdfd.daemon.http.status import TableMonitor
 from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.deliverer import Limits
@@ -142,10 +142,11 @@ class CheckedLedger:
 
 
 @cache
-def _configured() -> tuple[Settings, Metrics]:
+def _configured() -> tuple[Settings, dict[str, TableMetrics]]:
     tables = "".join(f"  - {{uri: s3://lake/t{number}}}\n" for number in range(TABLES))
     text = f"pipeline: {PIPELINE}\ntables:\n{tables}sink: {{kind: files, path: /nowhere}}\nprogress: {{ledger: none}}\n"
-    return parse(text, {}), Metrics("0")
+    config, metrics = parse(text, {}), Metrics("0")
+    return config, {table.name: metrics.table(table.name) for table in config.tables}
 
 
 class Daemon:
@@ -183,7 +184,7 @@ class Daemon:
         self._admission = Admission(2)
         config, metrics = _configured()
         self.monitors = {
-            table.name: Watchful(table, metrics.table(table.name), self.clock)
+            table.name: Watchful(table, metrics[table.name], self.clock)
             for table in config.tables
             if table.name in topics
         }

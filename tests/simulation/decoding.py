@@ -1,4 +1,4 @@
-"""Files and log entries are decoded by the real readers, and each only once: most of them are read again and again, in this seed and others.
+"""Files, log entries and schemas are decoded by the real readers, each only once: most are read again and again, in this seed and others.
 
 What is remembered is a value, made from the same bytes by a function that knows nothing else.
 """
@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from cdfd.changes import execute
 from cdfd.changes.plan import FileScan
 from cdfd.changes.read import RowBatch, TableFiles, read
-from cdfd.delta import commit, header
+from cdfd.delta import commit, header, paths
+from cdfd.delta.actions import Metadata
 from cdfd.delta.schema import TableSchema
 from tests.simulation.storage import Held
 
 REMEMBERED = 4096
-"""Log entries."""
+"""Log entries, and names of them."""
 _decoded: dict[tuple[object, ...], list[RowBatch]] = {}
 
 
@@ -39,9 +40,10 @@ def _read_once(scan: FileScan, schema: TableSchema, files: TableFiles, **options
         scan.pairs,
         tuple(schema.names),
     )
-    if key not in _decoded:
-        _decoded[key] = list(read(scan, schema, TableFiles(Held(data), Held), **options))
-    yield from _decoded[key]
+    decoded = _decoded.get(key)
+    if decoded is None:
+        decoded = _decoded[key] = list(read(scan, schema, TableFiles(Held(data), Held), **options))
+    yield from decoded
 
 
 def _once(parse: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,9 +55,27 @@ def _once(parse: Callable[..., Any]) -> Callable[..., Any]:
     return parsed
 
 
-_parse, _scan = commit.parse, header.scan
-_REAL = ((execute, "read", read), (commit, "parse", _parse), (header, "scan", _scan))
-_REMEMBERING = ((execute, "read", _read_once), (commit, "parse", _once(_parse)), (header, "scan", _once(_scan)))
+class _Schemas:
+    """`TableSchema`, as far as headers need it."""
+
+    _known: ClassVar[dict[tuple[object, ...], TableSchema]] = {}
+
+    @classmethod
+    def of(cls, metadata: Metadata) -> TableSchema:
+        key = (metadata.schema_string, metadata.partition_columns, *sorted(metadata.configuration.items()))
+        if key not in cls._known:
+            cls._known[key] = TableSchema.of(metadata)
+        return cls._known[key]
+
+
+_REMEMBERING: tuple[tuple[Any, str, Any], ...] = (
+    (execute, "read", _read_once),
+    (commit, "parse", _once(commit.parse)),
+    (header, "scan", _once(header.scan)),
+    (header, "TableSchema", _Schemas),
+    (paths, "parse_name", lru_cache(REMEMBERED)(paths.parse_name)),
+)
+_REAL = [(module, name, getattr(module, name)) for module, name, _ in _REMEMBERING]
 
 
 @contextmanager

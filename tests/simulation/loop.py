@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextvars import Context, copy_context
+from heapq import heappop, heappush
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -16,12 +19,30 @@ from cdfd.tail.clock import SystemClock
 BEGINNING_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 MOST_TURNS = 100_000
 """Turns of the loop in one run, at most: far more than any run takes that comes to an end."""
+SAME_MOMENT_SECONDS = 1e-6
 THREAD_SECONDS = (0.0, 0.0, 0.001, 0.03)
 """What it may take until a thread has done its work."""
 
 
 class Stuck(Exception):
     """Nothing is ready and nothing ever will be, or something is ready for ever without time passing."""
+
+
+class _Call:
+    """A callback that is to run: `asyncio.Handle`, as far as anybody here needs it."""
+
+    __slots__ = ("args", "callback", "context")
+
+    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None) -> None:
+        self.callback: Callable[..., Any] | None = callback
+        self.args = args
+        self.context = copy_context() if context is None else context
+
+    def cancel(self) -> None:
+        self.callback, self.args = None, ()
+
+    def cancelled(self) -> bool:
+        return self.callback is None
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -42,31 +63,53 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._random = random
         self._now = 0.0
         self._turns = 0
-        self._selector = self
-        self._clock_resolution = 1e-6
+        self._ready: list[_Call] = []
+        self._scheduled: list[tuple[float, int, _Call]] = []
+        self._numbers = count()
         self.set_exception_handler(self._note)
 
     def time(self) -> float:
         return self._now
 
-    def select(self, timeout: float | None) -> list[Any]:
-        """In the place of a selector's: time passes, and nothing comes from outside."""
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> _Call:
+        call = _Call(callback, args, context)
+        self._ready.append(call)
+        return call
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> _Call:
+        call = _Call(callback, args, context)
+        heappush(self._scheduled, (when, next(self._numbers), call))
+        return call
+
+    def call_later(
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> _Call:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def _run_once(self) -> None:
+        """One turn: time passes if nothing is ready; then all that is ready or due runs, and what it makes ready waits for the next turn."""
+        scheduled, ready = self._scheduled, self._ready
+        self._ready = []
+        while scheduled and scheduled[0][2].callback is None:
+            heappop(scheduled)
         self._turns += 1
-        if timeout is None or self._turns > MOST_TURNS:
-            raise Stuck("nothing will ever happen" if timeout is None else f"no end after {MOST_TURNS} turns")
-        self._now += max(timeout, 0.0)
-        return []
-
-    def _process_events(self, events: list[Any]) -> None:
-        ready = self._ready
+        if self._turns > MOST_TURNS:
+            raise Stuck(f"no end after {MOST_TURNS} turns")
         if len(ready) > 1:
-            some = list(ready)
-            self._random.shuffle(some)
-            ready.clear()
-            ready.extend(some)
-
-    def _write_to_self(self) -> None:
-        """There is no other thread to be woken by."""
+            self._random.shuffle(ready)
+        elif not ready and not self._stopping:
+            if not scheduled:
+                raise Stuck("nothing will ever happen")
+            self._now = max(self._now, scheduled[0][0])
+        due = self._now + SAME_MOMENT_SECONDS
+        while scheduled and scheduled[0][0] < due:
+            ready.append(heappop(scheduled)[2])
+        for call in ready:
+            if call.callback is not None:
+                try:
+                    call.context.run(call.callback, *call.args)
+                except Exception as error:  # noqa: BLE001 - as any loop: it is noted, and the loop goes on
+                    self._note(self, {"message": "in a callback", "exception": error})
 
     def run_in_executor(self, executor: object, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         future = self.create_future()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -45,18 +48,37 @@ def simulate(seed: int) -> Outcome:
     """Run a seed. The same seed gives the same outcome, trace and all."""
     random = Random(seed)
     loop = VirtualLoop(random)
+    with _collected_after():
+        weather, counts, extra = _run(loop, random)
+    generators = [f"{name} was left unclosed" for name in loop.unclosed]
+    weather.violations.extend(extra + generators + [f"nobody handled {error}" for error in loop.errors])
+    return Outcome(seed, weather.violations, weather.trace, counts)
+
+
+@contextmanager
+def _collected_after() -> Iterator[None]:
+    """The garbage collector runs after this, and not within: what only it finds, it then finds in the run that left it behind."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect(0)
+
+
+def _run(loop: VirtualLoop, random: Random) -> tuple[Weather, Counter[str], list[str]]:
+    """What there was, what of it went wrong, and which tasks did not end."""
     simulation: Simulation | None = None
 
-    async def scenario() -> Simulation:
+    async def scenario() -> None:
         nonlocal simulation
         simulation = Simulation(random)
         await simulation.run()
-        return simulation
 
     try:
         with decoded_once():
             loop.run_until_complete(scenario())
-        extra = _left_behind(loop)
+        extra = [f"a task is left: {task.get_coro()!r}" for task in asyncio.all_tasks(loop)]
     except Stuck as error:
         extra = [f"stuck: {error}; tasks: {sorted(task.get_name() for task in asyncio.all_tasks(loop))}"]
         for task in asyncio.all_tasks(loop):
@@ -64,15 +86,7 @@ def simulate(seed: int) -> Outcome:
     finally:
         loop.close()
     assert simulation is not None
-    simulation.weather.violations.extend(extra)
-    return Outcome(seed, simulation.weather.violations, simulation.weather.trace, simulation.counts())
-
-
-def _left_behind(loop: VirtualLoop) -> list[str]:
-    """What a daemon that has ended has not ended."""
-    tasks = [f"a task is left: {task.get_coro()!r}" for task in asyncio.all_tasks(loop)]
-    generators = [f"{name} was left unclosed" for name in loop.unclosed]
-    return tasks + generators + [f"nobody handled {error}" for error in loop.errors]
+    return simulation.weather, simulation.counts(), extra
 
 
 class Simulation:

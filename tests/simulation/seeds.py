@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from collections import Counter
@@ -19,7 +18,6 @@ Bad = tuple[int, list[str]]
 
 def _run(seeds: Sequence[int]) -> tuple[list[Bad], Counter[str]]:
     logging.disable(logging.CRITICAL)
-    gc.set_threshold(100_000, 50, 50)  # a run makes many objects, and few that refer to each other in circles
     bad, counts = [], Counter[str]()
     for seed in seeds:
         outcome = simulate(seed)

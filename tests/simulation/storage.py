@@ -19,16 +19,11 @@ LOG = "_delta_log/"
 
 @dataclass(slots=True)
 class Blob:
-    """An object, written for the `writing`th time of all. It is listed from the beginning, and can be read from `readable` on."""
+    """An object. It is listed from the beginning, and can be read from `readable` on."""
 
-    path: str
     data: bytes
-    modified_ms: int
-    writing: int
+    stat: Stat
     readable: float = 0.0
-
-    def stat(self) -> Stat:
-        return Stat(self.path, len(self.data), self.modified_ms, str(self.writing))
 
 
 class Disk:
@@ -55,13 +50,13 @@ class Disk:
         self._names: list[str] = []
         self._writings = 0
         self._watches: list[asyncio.Event] = []
-        self._loop = asyncio.get_running_loop()
+        self._loop = weather.loop
 
     def put(self, path: str, data: bytes) -> None:
         now = BEGINNING_MS + self.skew_ms + int(self._loop.time() * 1000)
         new = path not in self.blobs
         self._writings += 1
-        self.blobs[path] = blob = Blob(path, data, now, self._writings)
+        self.blobs[path] = blob = Blob(data, Stat(path, len(data), now, str(self._writings)))
         if new:
             insort(self._names, path)
             if self.remote and path.startswith(LOG) and self.weather.strikes("storage: listed, not readable"):
@@ -100,17 +95,11 @@ class FailingStorage:
     """The `Storage` port of one process over a disk."""
 
     def __init__(self, disk: Disk, process: Process) -> None:
+        self.uri = disk.uri
+        self.remote = disk.remote
         self._disk = disk
         self._process = process
         self._weather = disk.weather
-
-    @property
-    def uri(self) -> str:
-        return self._disk.uri
-
-    @property
-    def remote(self) -> bool:
-        return self._disk.remote
 
     async def _call(self, path: str) -> None:
         self._process.check()
@@ -125,9 +114,9 @@ class FailingStorage:
             raise StorageError("403 Access Denied", path=path)
 
     def _find(self, path: str) -> Blob:
-        check_path(path)
         blob = self._disk.blobs.get(path)
-        if blob is None or blob.readable > asyncio.get_running_loop().time():
+        if blob is None or blob.readable > self._weather.loop.time():
+            check_path(path)
             raise NotFoundError("there is no object with that name", path=path)
         return blob
 
@@ -139,7 +128,7 @@ class FailingStorage:
     async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
         await self._call(path)
         blob = self._find(path)
-        return blob.data[:length], blob.stat()
+        return blob.data[:length], blob.stat
 
     async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         return await fetch_each(self, paths, length)
@@ -152,11 +141,11 @@ class FailingStorage:
                 await self._call(prefix)
             blob = self._disk.blobs.get(path)
             if blob is not None and "/" not in path[len(prefix) :]:
-                yield blob.stat()
+                yield blob.stat
 
     async def stat(self, path: str) -> Stat:
         await self._call(path)
-        return self._find(path).stat()
+        return self._find(path).stat
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
         await self._call(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
@@ -28,11 +29,22 @@ RATES = {
 SLOW_SECONDS = 4.0
 
 
+class _AtOnce:
+    """To wait for nothing: most calls do, and a coroutine for each of them costs more than all that they look at."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+AT_ONCE = _AtOnce()
+
+
 @dataclass(slots=True)
 class Weather:
     """The faults of a run. Each run has some kinds of them, and not the others, so that what one kind would hide is seen, too.
 
     Attributes:
+        loop: the run's.
         random: decides.
         latency: seconds that a call takes, on average; 0 where it takes none.
         rates: of the kinds of faults that this run has.
@@ -42,6 +54,7 @@ class Weather:
         struck: how many faults there were, by kind.
     """
 
+    loop: asyncio.AbstractEventLoop
     random: Random
     latency: float
     rates: dict[str, float]
@@ -55,7 +68,7 @@ class Weather:
         """Of a seed: one run in eight has no faults of its own, others each kind with a chance of 40 %."""
         share = random.choice((0.0, *[0.4] * 7))
         rates = {kind: rate * random.choice((0.3, 1.0, 2.0)) for kind, rate in RATES.items() if random.random() < share}
-        return cls(random, random.choice((0.0, 0.0, 0.003, 0.05)), rates)
+        return cls(asyncio.get_running_loop(), random, random.choice((0.0, 0.0, 0.003, 0.05)), rates)
 
     def strikes(self, kind: str) -> bool:
         """Whether a fault of this kind happens now."""
@@ -66,18 +79,17 @@ class Weather:
         self.note("fault", kind)
         return True
 
-    async def pass_by(self, kind: str) -> None:
+    def pass_by(self, kind: str) -> Awaitable[None]:
         """Take the time that a call takes; `kind` is what makes it slow."""
         if self.strikes(kind):
-            await asyncio.sleep(self.random.uniform(0, SLOW_SECONDS))
-        elif self.latency:
-            await asyncio.sleep(self.random.expovariate(1 / self.latency))
-        elif self.random.random() < 0.3:
-            await asyncio.sleep(0)
+            return asyncio.sleep(self.random.uniform(0, SLOW_SECONDS))
+        if self.latency:
+            return asyncio.sleep(self.random.expovariate(1 / self.latency))
+        return asyncio.sleep(0) if self.random.random() < 0.3 else AT_ONCE
 
     def note(self, *what: object) -> None:
         """Something happened."""
-        self.trace.append((round(asyncio.get_running_loop().time(), 3), *what))
+        self.trace.append((round(self.loop.time(), 3), *what))
 
     def violate(self, what: str) -> None:
         """Something happened that must not."""
