@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow.compute as pc
 
 from cdfd.delta.commit import LINE_BYTES, TORN
-from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
+from cdfd.errors import GapError, LogError, NotFoundError, StorageError, TableChangedError
 from cdfd.storage.base import Stat, is_same
 
 if TYPE_CHECKING:
@@ -173,11 +173,15 @@ class History:
 
         Raises:
             TableChangedError: the entry has another digest, or the log ends before it.
+            StorageError: the entry is listed, but cannot be read yet.
         """
         try:
             found = await self._log.fingerprint(version)
-        except NotFoundError:
-            newest = max(await self._versions(), default=None)
+        except NotFoundError as error:
+            versions = await self._versions()
+            if version in versions and not await self._is_still_empty(version, digest):
+                raise unreadable_error(error.path).within(table=self._table, version=version) from None
+            newest = max(versions, default=None)
             if newest is not None and newest < version:
                 await self._check_id(table_id, None)
                 raise truncated_error(newest, version, self._table) from None
@@ -215,6 +219,12 @@ class History:
             if stat.size == anchor.stat.size == 0:
                 return replace(anchor, stat=stat)
         return None
+
+    async def _is_still_empty(self, version: int, digest: str) -> bool:
+        """Whether an entry has no bytes, as it had when its digest was saved: a version without actions."""
+        with contextlib.suppress(NotFoundError):
+            return not (await self._log.stat(version)).size and digest == parse_and_digest(entry_size, b"")[1]
+        return False
 
     async def _check_changed_anchor(self, anchor: EntryFingerprint, table_id: str | None) -> None:
         """The anchor's bytes changed: an error, unless the entry only grew before its actions were applied."""
@@ -316,6 +326,12 @@ def gap_error(version: int, following: int, newest: int, table: str) -> GapError
         version=version,
         hint="Log clean-up was faster than this reader, or entries were lost: run `cdfd progress reset` to start again from a snapshot",
     )
+
+
+def unreadable_error(path: str | None) -> StorageError:
+    """The error for a listed file that cannot be found: it is not visible yet, or was removed since. The next listing decides."""
+    hint = "Some stores list objects before they can be read. Log clean-up may also have removed it"
+    return StorageError("the file is listed, but does not exist", path=path, hint=hint, retriable=True)
 
 
 def deleted_error(table_id: str | None, table: str) -> TableChangedError:

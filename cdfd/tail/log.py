@@ -27,7 +27,7 @@ from cdfd.errors import GapError, LogError, NotFoundError, StorageError, Within
 from cdfd.storage.base import Stat, Storage
 from cdfd.tail import checkpoint_files
 from cdfd.tail.entry_batches import EntryBatches, ListedEntries
-from cdfd.tail.history import EntryFingerprint, History, entry_size, parse_and_digest
+from cdfd.tail.history import EntryFingerprint, History, entry_size, parse_and_digest, unreadable_error
 from cdfd.tail.segment import Segment, SegmentBuilder
 
 logger = logging.getLogger("cdfd.tail")
@@ -520,14 +520,11 @@ class DeltaLog:
 
 @contextlib.contextmanager
 def _listing_errors() -> Iterator[None]:
-    """A listed file that cannot be found is not visible yet, or was removed since. Both are transient: the next listing decides."""
+    """What is read inside was listed."""
     try:
         yield
     except NotFoundError as error:
-        hint = "Some stores list objects before they can be read. Log clean-up may also have removed it"
-        raise StorageError(
-            "the file is listed, but does not exist", path=error.path, hint=hint, retriable=True
-        ) from None
+        raise unreadable_error(error.path) from None
 
 
 def _parsed_size(version: int, data: bytes | Iterable[bytes]) -> int:

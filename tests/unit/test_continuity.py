@@ -25,7 +25,7 @@ from cdfd.api import _range
 from cdfd.changes.read import TableFiles
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.demo.writer import TableWriter
-from cdfd.errors import CdfdError, GapError, LogError, StorageError, TableChangedError
+from cdfd.errors import CdfdError, GapError, LogError, NotFoundError, StorageError, TableChangedError
 from cdfd.storage.base import Stat, fetch_each
 from cdfd.storage.local import LocalStorage
 from cdfd.tables.table import Table
@@ -409,6 +409,48 @@ def test_a_daemon_that_resumes(make: Callable[[Path], Store], start: str, other:
                     assert isinstance(error, TableChangedError), error
 
     run(scenario())
+
+
+class TestEntriesThatAreListed:
+    """An entry that a position was made from is listed, and cannot be read: no log clean-up removed it."""
+
+    def test_it_is_waited_for(self) -> None:
+        async def scenario() -> None:
+            mine = await history(4)
+            other = await history(6, of=mine, common=2)
+            store, readable = Memory(), False
+
+            async def unless_readable(method: str, path: str) -> None:
+                if path == entry_path(3) and method != "list" and not readable:
+                    raise NotFoundError("not yet", path=path)
+
+            await put_all(store, mine.files)
+            digest = await DeltaLog(store).digest(3)
+            assert digest is not None
+            await store.clear()
+            await put_all(store, other.files)
+            tailer = tailer_of(DeltaLog(FaultyStorage(store, unless_readable)), manual_clock())
+            with pytest.raises(StorageError, match="listed, but does not exist") as caught:
+                await tailer.resume("T", 3, digest)
+            assert caught.value.retriable
+            readable = True
+            with pytest.raises(TableChangedError, match="version 3 is not the one that was read"):
+                await tailer.resume("T", 3, digest)
+
+        run(scenario())
+
+    def test_one_that_is_empty_as_it_was(self) -> None:
+        async def scenario() -> None:
+            store = Memory()
+            await table(store, 3, manual_clock())
+            await store.put(entry_path(3), b"")
+            empty = (await DeltaLog(store).entry(3)).digest
+            tailer = tailer_of(DeltaLog(store), manual_clock())
+            await tailer.resume("T", 3, empty)
+            with pytest.raises(StorageError, match="listed, but does not exist"):
+                await tailer.resume("T", 3, "of some bytes")
+
+        run(scenario())
 
 
 class TestLostCommits:
