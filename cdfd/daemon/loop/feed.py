@@ -313,7 +313,7 @@ class Feed:
             await asyncio.wait((following, idle), return_when=asyncio.FIRST_COMPLETED)
             if not following.done():
                 self.monitor.at_tip()
-            found = await self._unless_stopped(following)
+            found = following.result() if following.done() else await self._unless_stopped(following)
         finally:
             for future in (following, idle):
                 future.cancel()
