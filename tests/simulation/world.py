@@ -29,6 +29,7 @@ class Meaning:
         width: columns of the table.
         live: its files afterwards.
         since: when it was there, in seconds since the beginning.
+        entry: its log entry, whole.
     """
 
     changes: tuple[Change, ...]
@@ -36,6 +37,7 @@ class Meaning:
     width: int
     live: tuple[File, ...]
     since: float
+    entry: bytes
 
     def rows(self) -> Counter[Change]:
         return Counter((change[0], *change[1 : self.width + 1]) for change in self.changes)
@@ -283,7 +285,7 @@ class World:
         info = {"timestamp": 0, "operation": "WRITE", "txnId": str(self._commits)}
         lines = [{"commitInfo": info}, *actions]
         data = b"".join(orjson.dumps(line) + b"\n" for line in lines)
-        self._meaning = Meaning(tuple(changes), frozenset(files), self._width, self._live, self._loop.time())
+        self._meaning = Meaning(tuple(changes), frozenset(files), self._width, self._live, self._loop.time(), data)
         version = self.now.tip + 1
         path = f"{paths.LOG}/{paths.commit_name(version)}"
         self._weather.note(self.name, "commits", version)
@@ -301,7 +303,8 @@ class World:
             return
         meaning, self._meaning = self._meaning, None
         if meaning is None:
-            meaning = Meaning((), frozenset(), self._width, self._live, self._loop.time())
+            entry = self.disk.blobs[path].data
+            meaning = Meaning((), frozenset(), self._width, self._live, self._loop.time(), entry)
         self.now.versions[name.version] = meaning
 
 
