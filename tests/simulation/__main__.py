@@ -20,15 +20,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation")
     parser.add_argument("--seed", type=int, help="run this one and show what happens")
     parser.add_argument("--seeds", type=int, default=10_000, help="how many to run")
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="one for each core")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     if arguments.seed is not None:
         outcome = simulate(arguments.seed)
         print(shown(outcome))
         return 1 if outcome.violations else 0
-    return many(range(arguments.first, arguments.first + arguments.seeds), arguments.jobs)
+    return many(range(arguments.first, arguments.first + arguments.seeds), arguments.processes)
 
 
 if __name__ == "__main__":

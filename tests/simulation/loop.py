@@ -28,21 +28,16 @@ class Stuck(Exception):
     """Nothing is ready and nothing ever will be, or something is ready for ever without time passing."""
 
 
-class _Call:
-    """A callback that is to run: `asyncio.Handle`, as far as anybody here needs it."""
+class _Call(list[Any]):
+    """A callback that is to run, its arguments and its context: `asyncio.Handle`, as far as anybody here needs it. A list is made fastest."""
 
-    __slots__ = ("args", "callback", "context")
-
-    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context | None) -> None:
-        self.callback: Callable[..., Any] | None = callback
-        self.args = args
-        self.context = copy_context() if context is None else context
+    __slots__ = ()
 
     def cancel(self) -> None:
-        self.callback, self.args = None, ()
+        self[:] = None, (), None
 
     def cancelled(self) -> bool:
-        return self.callback is None
+        return self[0] is None
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -56,13 +51,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         errors: what nobody handled.
     """
 
+    get_debug = staticmethod(bool)  # False; it is asked for with each future
+
     def __init__(self, random: Random) -> None:
         super().__init__()
         self.unclosed: list[str] = []
         self.errors: list[str] = []
         self._random = random
         self._now = 0.0
-        self._turns = 0
         self._ready: list[_Call] = []
         self._scheduled: list[tuple[float, int, _Call]] = []
         self._numbers = count()
@@ -72,12 +68,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self._now
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> _Call:
-        call = _Call(callback, args, context)
+        call = _Call((callback, args, copy_context() if context is None else context))
         self._ready.append(call)
         return call
 
+    call_soon_threadsafe = call_soon
+
     def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> _Call:
-        call = _Call(callback, args, context)
+        call = _Call((callback, args, copy_context() if context is None else context))
         heappush(self._scheduled, (when, next(self._numbers), call))
         return call
 
@@ -87,14 +85,24 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def _run_once(self) -> None:
-        """One turn: time passes if nothing is ready; then all that is ready or due runs, and what it makes ready waits for the next turn."""
+        """All turns. In each, what is ready or due runs, and what that makes ready waits for the next."""
+        for _ in range(MOST_TURNS):
+            for callback, args, context in self._turn():
+                if callback is not None:
+                    try:
+                        context.run(callback, *args)
+                    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as any loop: it is noted
+                        self._note(self, {"message": "in a callback", "exception": error})
+            if self._stopping:
+                return
+        raise Stuck(f"no end after {MOST_TURNS} turns")
+
+    def _turn(self) -> list[_Call]:
+        """What runs next. Time passes if nothing is ready."""
         scheduled, ready = self._scheduled, self._ready
         self._ready = []
-        while scheduled and scheduled[0][2].callback is None:
+        while scheduled and scheduled[0][2][0] is None:
             heappop(scheduled)
-        self._turns += 1
-        if self._turns > MOST_TURNS:
-            raise Stuck(f"no end after {MOST_TURNS} turns")
         if len(ready) > 1:
             self._random.shuffle(ready)
         elif not ready and not self._stopping:
@@ -104,12 +112,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         due = self._now + SAME_MOMENT_SECONDS
         while scheduled and scheduled[0][0] < due:
             ready.append(heappop(scheduled)[2])
-        for call in ready:
-            if call.callback is not None:
-                try:
-                    call.context.run(call.callback, *call.args)
-                except Exception as error:  # noqa: BLE001 - as any loop: it is noted, and the loop goes on
-                    self._note(self, {"message": "in a callback", "exception": error})
+        return ready
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
 
     def run_in_executor(self, executor: object, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         future = self.create_future()
@@ -129,6 +135,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         else:
             if not future.cancelled():
                 future.set_result(result)
+
+    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        """Those that run are not listed: all are closed by those who use them."""
 
     def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
         self.unclosed.append(agen.__qualname__)

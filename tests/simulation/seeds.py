@@ -1,49 +1,107 @@
-"""Many seeds, on several cores."""
+"""Many seeds, on all cores: the same lines in the same order, whatever the number of processes."""
 
 from __future__ import annotations
 
 import logging
+import os
+import resource
+import signal
+import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import connection, get_context, parent_process
 
-from tests.simulation.run import simulate
+from tests.simulation.run import Outcome, simulate
 
 CHUNK = 25
-Bad = tuple[int, list[str]]
-"""A seed, and what it violated."""
+"""Seeds that a process runs at a time."""
+DIED, INTERRUPTED = 2, 130
+"""Exit codes."""
+Run = Callable[[int], Outcome]
+Results = tuple[list[tuple[int, str]], Counter[str]]
+"""Seeds and the first thing that each of them violated; and what there was in all of them."""
 
 
-def _run(seeds: Sequence[int]) -> tuple[list[Bad], Counter[str]]:
-    logging.disable(logging.CRITICAL)
-    bad, counts = [], Counter[str]()
-    for seed in seeds:
-        outcome = simulate(seed)
-        counts += outcome.counts
-        if outcome.violations:
-            bad.append((seed, outcome.violations))
-    return bad, counts
+def many(seeds: range, processes: int, run: Run = simulate) -> int:
+    """Run them, print what they violated and what there was.
 
-
-def results(seeds: range, jobs: int) -> Iterator[tuple[list[Bad], Counter[str]]]:
-    """What came of the seeds, chunk by chunk."""
-    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        yield from pool.map(_run, chunks)
-
-
-def many(seeds: range, jobs: int) -> int:
-    """Run them, print what they violated and what there was; the exit code."""
-    began, failed, counts = time.perf_counter(), 0, Counter[str]()
-    for bad, some in results(seeds, jobs):
-        counts += some
-        failed += len(bad)
-        for seed, violations in bad:
-            print(f"seed {seed}: {violations[0]}", flush=True)
-    seconds = time.perf_counter() - began
+    Returns:
+        The exit code: 1 where something was violated, `DIED` or `INTERRUPTED` where not all were run.
+    """
+    began, done, failed, counts, code = time.perf_counter(), 0, 0, Counter[str](), 0
+    try:
+        for violated, some in results(seeds, processes, run):
+            done = min(done + CHUNK, len(seeds))
+            counts += some
+            failed += len(violated)
+            for seed, what in violated:
+                print(f"seed {seed}: {what}", flush=True)
+    except BrokenProcessPool:
+        print(f"a process died; seeds from {seeds[done]} on have no result", file=sys.stderr)
+        code = DIED
+    except KeyboardInterrupt:
+        print(f"interrupted; seeds from {seeds[done]} on have no result", file=sys.stderr)
+        code = INTERRUPTED
     for name, count in sorted(counts.items()):
         print(f"  {name:<40} {count:>9,}")
-    print(f"{len(seeds):,} seeds in {seconds:.1f} s, {len(seeds) / seconds:.0f} a second; {failed} with violations")
-    return 1 if failed else 0
+    print(f"{done:,} seeds, {failed} with violations")
+    seconds, cpu = time.perf_counter() - began, _cpu_seconds()
+    print(f"{seconds:.1f} s with {processes} processes, {cpu:.1f} s of CPU time, {done / seconds:.0f} seeds a second")
+    return code or min(failed, 1)
+
+
+def results(seeds: range, processes: int, run: Run = simulate) -> Iterator[Results]:
+    """What came of the seeds, chunk by chunk, in order.
+
+    Raises:
+        BrokenProcessPool: a process died.
+    """
+    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+    if processes == 1:
+        yield from map(partial(_run, run), chunks)
+        return
+    # Not forked: a process has what it imports, and nothing of this one's.
+    with ProcessPoolExecutor(processes, get_context("spawn"), _begin) as pool:
+        try:
+            yield from pool.map(partial(_run, run), chunks)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """In each process: Ctrl-C is for the one that began them all; when that one is gone, so are they."""
+    logging.disable(logging.CRITICAL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _run(run: Run, seeds: Sequence[int]) -> Results:
+    violated, counts = [], Counter[str]()
+    for seed in seeds:
+        try:
+            outcome = run(seed)
+        except Exception as error:
+            error.add_note(f"in seed {seed}")
+            raise
+        counts += outcome.counts
+        if outcome.violations:
+            violated.append((seed, outcome.violations[0]))
+    return violated, counts
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
