@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak simulate oracle lint lock docs bench kafka spark clean
+.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak simulate oracle lint lock helm docs bench kafka spark clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
@@ -52,6 +52,16 @@ oracle: $(MARK)  ## CDFD_ORACLE random tables (300), from CDFD_ORACLE_FIRST (0) 
 lock: $(MARK)  ## Pin what the image installs (docker/requirements) after dependencies changed; UPGRADE=1 for the newest of everything
 	$(BIN)/python -m pip install --quiet 'uv==0.13.9'
 	$(BIN)/python docker/lock.py $(if $(UPGRADE),--upgrade)
+
+helm: .cache/helm/helm  ## Helm, built by Go into .cache/helm, for rendering the chart
+
+# Go's releases of Helm have these versions from their build: without them, Helm takes the cluster for an old one.
+HELM_VERSION := v3.22.0
+HELM_KUBERNETES := 37
+HELM_FLAGS = -s -w -X helm.sh/helm/v3/internal/version.version=$(HELM_VERSION) $(foreach package,pkg/chartutil pkg/lint/rules, \
+  -X helm.sh/helm/v3/$(package).k8sVersionMajor=1 -X helm.sh/helm/v3/$(package).k8sVersionMinor=$(HELM_KUBERNETES))
+.cache/helm/helm:
+	GOBIN=$(CURDIR)/.cache/helm go install -ldflags "$(HELM_FLAGS)" helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
 
 docs: $(MARK)  ## Rewrite the outputs that pages show from what the commands print (needs Java and Maven)
 	CDFD_DOCS=update $(BIN)/python -m pytest -q tests/docs

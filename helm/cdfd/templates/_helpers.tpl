@@ -1,0 +1,122 @@
+{{- define "cdfd.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "cdfd.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := include "cdfd.name" . -}}
+{{- ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "cdfd.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "cdfd.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "cdfd.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 }}
+{{ include "cdfd.selectorLabels" . }}
+app.kubernetes.io/part-of: cdfd
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Metadata of an object. Takes the root, and optionally name, labels and annotations. */}}
+{{- define "cdfd.metadata" -}}
+name: {{ .name | default (include "cdfd.fullname" .root) }}
+namespace: {{ .root.Release.Namespace }}
+labels:
+  {{- include "cdfd.labels" .root | nindent 2 }}
+  {{- with .labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "cdfd.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "cdfd.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "cdfd.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "cdfd.claim" -}}
+{{- .Values.persistence.existingClaim | default (include "cdfd.fullname" .) -}}
+{{- end -}}
+
+{{/* The configuration file. The names of the service are added to http.hosts, so that it answers to them. */}}
+{{- define "cdfd.config" -}}
+{{- $config := deepCopy .Values.config -}}
+{{- $http := $config.http | default dict -}}
+{{- if hasKey $http "listen" -}}
+{{- fail "config.http.listen is set by the chart: use http.address and http.port" -}}
+{{- end -}}
+{{- $hosts := $http.hosts | default list -}}
+{{- if .Values.service.enabled -}}
+{{- $name := include "cdfd.fullname" . -}}
+{{- $namespaced := printf "%s.%s" $name .Release.Namespace -}}
+{{- $hosts = concat $hosts (list $name $namespaced (printf "%s.svc" $namespaced) (printf "%s.svc.cluster.local" $namespaced)) -}}
+{{- end -}}
+{{- $address := ternary (printf "[%s]" .Values.http.address) .Values.http.address (contains ":" .Values.http.address) -}}
+{{- $_ := set $http "listen" (printf "%s:%v" $address .Values.http.port) -}}
+{{- $_ := set $http "hosts" (uniq $hosts) -}}
+{{- $_ := set $config "http" $http -}}
+{{- if eq .Values.configKind "ConfigMap" -}}
+{{- include "cdfd.refusePlainSecrets" (dict "path" "config" "value" $config) -}}
+{{- end -}}
+{{ toYaml $config }}
+{{- end -}}
+
+{{/* Everybody who can look at the namespace can read a ConfigMap. */}}
+{{- define "cdfd.refusePlainSecrets" -}}
+{{- if kindIs "map" .value -}}
+{{- range $key, $value := .value -}}
+{{- $path := printf "%s.%s" $.path $key -}}
+{{- $secret := or (regexMatch "(^|_)(password|secret|token)$" $key) (eq $key "secret_access_key") -}}
+{{- if and $secret (kindIs "string" $value) (not (hasPrefix "${" $value)) -}}
+{{- fail (printf "%s is a secret in a ConfigMap: use ${NAME} with extraEnv or envFrom, %s_file with extraVolumes, or configKind: Secret" $path $key) -}}
+{{- end -}}
+{{- include "cdfd.refusePlainSecrets" (dict "path" $path "value" $value) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where the configuration is: exactly one of three places. */}}
+{{- define "cdfd.configVolume" -}}
+{{- $given := compact (list (ternary "config" "" (gt (len .Values.config) 0)) .Values.configFrom.configMap .Values.configFrom.secret) -}}
+{{- if ne (len $given) 1 -}}
+{{- fail "set one of config, configFrom.configMap and configFrom.secret" -}}
+{{- end -}}
+{{- $own := gt (len .Values.config) 0 -}}
+{{- $key := ternary "cdfd.yaml" .Values.configFrom.key $own -}}
+{{- if or .Values.configFrom.secret (and $own (eq .Values.configKind "Secret")) -}}
+secret:
+  secretName: {{ .Values.configFrom.secret | default (include "cdfd.fullname" .) }}
+  defaultMode: 0440
+  items: [{key: {{ $key | quote }}, path: cdfd.yaml}]
+{{- else -}}
+configMap:
+  name: {{ .Values.configFrom.configMap | default (include "cdfd.fullname" .) }}
+  items: [{key: {{ $key | quote }}, path: cdfd.yaml}]
+{{- end -}}
+{{- end -}}

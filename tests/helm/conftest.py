@@ -1,0 +1,29 @@
+"""Tests of the chart need Helm, and those of alerts promtool."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.helm import tools
+from tests.helm.chart import Chart
+
+
+@pytest.fixture(scope="session")
+def _tools() -> None:
+    reason = tools.missing()
+    if reason is not None:
+        assert "CI" not in os.environ, reason
+        pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def chart(_tools: None) -> Chart:
+    return Chart(tools.helm())
+
+
+@pytest.fixture(scope="session")
+def promtool(_tools: None) -> Path:
+    return tools.promtool()

@@ -1,0 +1,66 @@
+"""The real `helm` and `promtool`, made or fetched once into the cache."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / ".cache"
+HELM = CACHE / "helm" / "helm"
+PROMTOOL = CACHE / "promtool" / "promtool"
+_SECONDS = 2400  # what Go takes on a busy machine; four minutes on an idle one
+
+
+def missing() -> str | None:
+    """Why the tools cannot be had here, or None."""
+    if not HELM.exists() and shutil.which("go") is None:
+        return "helm is built by Go: there is no `go` on the PATH, and none was built before"
+    if not PROMTOOL.exists() and shutil.which("apt-get") is None:
+        return "promtool comes from Debian's package prometheus: there is no `apt-get`, and none was fetched before"
+    return None
+
+
+def helm() -> Path:
+    """`make helm`, where it is not made yet."""
+    with _locked(HELM.parent):
+        if not HELM.exists():
+            subprocess.run(["make", "helm"], cwd=ROOT, check=True, capture_output=True, timeout=_SECONDS)
+    return HELM
+
+
+def promtool() -> Path:
+    """The one of Debian's package."""
+    folder = PROMTOOL.parent
+    with _locked(folder):
+        if not PROMTOOL.exists():
+            if not any(Path("/var/lib/apt/lists").glob("*Packages*")):
+                subprocess.run(["apt-get", "update"], check=True, capture_output=True, timeout=_SECONDS)
+            download = ["apt-get", "download", "prometheus"]
+            subprocess.run(download, cwd=folder, check=True, capture_output=True, timeout=_SECONDS)
+            package = next(folder.glob("prometheus_*.deb"))
+            subprocess.run(["dpkg-deb", "--extract", package, folder / "files"], check=True, timeout=_SECONDS)
+            (folder / "files" / "usr" / "bin" / "promtool").rename(PROMTOOL)
+            shutil.rmtree(folder / "files")
+            package.unlink()
+    return PROMTOOL
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Several processes may ask at once."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def environment() -> dict[str, str]:
+    """Variables for `helm` without the user's repositories, plugins and cluster."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("HELM_", "KUBE"))}
+    return inherited | {"HELM_PLUGINS": os.devnull, "KUBECONFIG": os.devnull}
