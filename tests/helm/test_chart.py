@@ -298,7 +298,7 @@ def test_notes(chart: Chart, tmp_path: Path) -> None:
     copy = tmp_path / "cdfd"
     shutil.copytree(FOLDER, copy)
     text = (copy / "templates" / "NOTES.txt").read_text()
-    wrapped = f"{{{{- define \"notes\" }}}}{text}{{{{ end -}}}}\nnotes: {{{{ include \"notes\" . | quote }}}}\n"
+    wrapped = f'{{{{- define "notes" }}}}{text}{{{{ end -}}}}\nnotes: {{{{ include "notes" . | quote }}}}\n'
     (copy / "templates" / "shown.yaml").write_text(wrapped)
 
     def notes(**values: Any) -> str:
