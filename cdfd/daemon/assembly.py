@@ -47,7 +47,7 @@ class Shared:
         recover_from_ledger: see `Policies`.
         ledger_of: the ledger of a table; None if there is no ledger.
         admission: of large deliveries.
-        arrivals: watches local folders.
+        file_events: watches local folders.
         notifications: receives S3 events; None if not configured.
         engine: of large versions.
         warned: the warnings of each table; see `Feed`.

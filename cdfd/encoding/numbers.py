@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.encoding.pieces import Booleans, Column, Index, Integers, at, halves, nulls_of, parts, pool, pool_of
+from cdfd.encoding.pieces import Booleans, Column, Index, Integers, at, nulls_of, parts, pool, pool_of, split_at
 
 _QUOTE = b'"'
 _BOOLEANS = pool(b"false", b"true")
@@ -136,7 +136,7 @@ def decimals(array: pa.Array) -> Column:
     point = 2 * len(texts) + np.maximum(missing + 1, 0)
     every = 2 * np.arange(len(texts))
     return _quoted(
-        [halves(texts, cuts), points], (at(every, index), at(point, index), at(every + 1, index)), digits.nulls
+        [split_at(texts, cuts), points], (at(every, index), at(point, index), at(every + 1, index)), digits.nulls
     )
 
 

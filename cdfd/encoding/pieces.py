@@ -105,7 +105,7 @@ def nulls_of(array: pa.Array) -> Booleans | None:
     return array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
 
 
-def halves(texts: pa.Array, cuts: Integers) -> pa.Array:
+def split_at(texts: pa.Array, cuts: Integers) -> pa.Array:
     """Every text cut in two at a place in the data, without a copy: text i becomes 2i and 2i + 1."""
     offsets, _ = parts(texts)
     bounds = np.empty(2 * len(texts) + 1, np.int64)

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from cdfd.encoding import numbers, text, times
-from cdfd.encoding.pieces import Column, gather, halves, join, literal, nulls_of, parts, pool_from_parts
+from cdfd.encoding.pieces import Column, gather, join, literal, nulls_of, parts, pool_from_parts, split_at
 from cdfd.errors import DataError, UnsupportedError
 
 _QUOTE = b'"'
@@ -154,7 +154,7 @@ def _sequences(texts: pa.Array, lists: pa.Array, opening: bytes, closing: bytes)
     offsets, data = parts(texts)
     bounds = offsets[np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))]
     whole = pool_from_parts(bounds, data)
-    without_comma = halves(whole, np.maximum(bounds[:-1], bounds[1:] - 1))
+    without_comma = split_at(whole, np.maximum(bounds[:-1], bounds[1:] - 1))
     return Column(without_comma, (2 * _every(lists),), nulls_of(lists), opening, closing)
 
 
