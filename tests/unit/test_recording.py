@@ -159,6 +159,20 @@ def test_a_recorder_that_dies_of_a_bug_ends_the_loop_whose_ledger_would_fall_beh
     run(scenario)
 
 
+def test_a_stop_ends_the_waiting_for_a_table_that_only_the_ledger_knows() -> None:
+    async def scenario() -> None:
+        clock, book, stop = manual_clock(), Book(), asyncio.Event()
+        book.versions.append(3)
+        recorder = Recorder(book, "cdfd/shop/orders", 0, clock, Told())
+        feeding = asyncio.create_task(feed(Lake(clock), MemoryPlace(), clock, stop=stop, recorder=recorder))
+        await clock.wait_for_sleepers()
+        stop.set()
+        await feeding
+        assert book.versions == [3]
+
+    run(scenario)
+
+
 class TestAdmission:
     def test_large_deliveries_run_in_order_and_small_ones_do_not_wait(self) -> None:
         async def scenario() -> None:

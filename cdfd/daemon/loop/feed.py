@@ -169,8 +169,8 @@ class Feed:
         entry = await self._read_ledger(needed=known is None)
         if known is None and entry is None:
             return await self._unless_stopped(self._first_position())
-        if known is None:
-            await self.tailer.wait_for_table()
+        if known is None and await self._unless_stopped(self.tailer.wait_for_table()) is None:
+            return None
         # With a known position, the tailer compares the table's id once it reads the log.
         table_id = known.table_id if known is not None else (await self.table.log.header()).metadata.id
         recover = self.policies.recover_from_ledger or self.policies.ledger_counts
