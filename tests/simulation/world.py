@@ -231,6 +231,11 @@ class World:
         for path in self.disk.names(f"{paths.LOG}/"):
             if path.rpartition("/")[2] >= newer[:20]:
                 self.disk.remove(path)
+        for number, meaning in kept.items():  # the backup has what log clean-up has removed since
+            path = f"{paths.LOG}/{paths.commit_name(number)}"
+            if path not in self.disk.blobs:
+                self._meaning = meaning
+                self.disk.put(path, meaning.entry)
         if self._random.random() < 0.5:  # a copy, whose files are as old as the copy
             for path in self.disk.names(f"{paths.LOG}/"):
                 self.disk.put(path, self.disk.blobs[path].data)
