@@ -62,6 +62,20 @@ class TestMissing:
         assert found.operations >= {"READ", "WRITE", "DESCRIBE"}
         assert topics.find([name, f"{name}-other"]) == {name: found}
 
+    def test_records_have_the_time_of_the_broker(self, topics: TopicAdmin, name: str) -> None:
+        """A daemon's clock that is wrong by days must not make the retention delete new records."""
+        own = Topics(config={"message.timestamp.type": "CreateTime"})
+        wanted = [
+            data_topic(name, Topics(), keyed=True),
+            side_topic(f"{name}.side", Topics()),
+            progress_topic(name, own),
+            data_topic(f"{name}.own", own, keyed=True),
+        ]
+        times = {found.config["message.timestamp.type"] for found in topics.ensure(wanted[:3]).values()}
+        assert times == {"LogAppendTime"}
+        [found] = topics.ensure(wanted[3:]).values()
+        assert found.config["message.timestamp.type"] == "CreateTime"
+
     def test_several_at_once(self, topics: TopicAdmin, name: str) -> None:
         wanted = [data_topic(f"{name}-{number}", Topics(partitions=number), keyed=False) for number in (1, 2, 3)]
         topics.ensure(wanted[:1])

@@ -35,7 +35,12 @@ PROGRESS_PARTITION = 0
 _UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE, _ALREADY_EXISTS = 3, 5, 36
 _TRANSACTIONS = "__transaction_state"
 
-_PROGRESS_CONFIG = {
+_COMMON_CONFIG = {
+    # The broker's clock. If our clock were behind by days, the topic's retention would delete new rows; if it were ahead, the broker would
+    # refuse them.
+    "message.timestamp.type": "LogAppendTime",
+}
+_PROGRESS_CONFIG = _COMMON_CONFIG | {
     "cleanup.policy": "compact",
     "retention.ms": "-1",
     "retention.bytes": "-1",
@@ -114,13 +119,13 @@ def progress_topic(pipeline: str, topics: Topics) -> Topic:
 
 def data_topic(name: str, topics: Topics, *, keyed: bool) -> Topic:
     """The topic of a table's change rows, with or without keys."""
-    return Topic(name, topics.partitions, topics.replication_factor, dict(topics.config), keyed)
+    return Topic(name, topics.partitions, topics.replication_factor, {**_COMMON_CONFIG, **topics.config}, keyed)
 
 
 def side_topic(name: str, topics: Topics) -> Topic:
     """A topic for schema changes, versions or oversized records. It has one partition, to keep their order."""
     config = {key: value for key, value in topics.config.items() if key != "cleanup.policy"}
-    return Topic(name, 1, topics.replication_factor, config, keyed=False)
+    return Topic(name, 1, topics.replication_factor, _COMMON_CONFIG | config, keyed=False)
 
 
 def tombstones(setting: Literal["auto", "always", "never"], found: ExistingTopic) -> bool:
