@@ -1,1 +1,1 @@
-"""How far each pipeline has come with each table, kept as Delta transaction identifiers (`txn`) beside the sink."""
+"""Progress of each pipeline and table, stored as Delta transaction identifiers (`txn`) in addition to the sink's position."""

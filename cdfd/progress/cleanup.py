@@ -1,4 +1,4 @@
-"""Keeping a ledger's log short: a checkpoint every ten versions, and nothing older than the last but one."""
+"""Clean-up of a ledger's log: writes a checkpoint every ten versions, and removes older log entries."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ EVERY = 10
 
 
 def is_due(version: int, checkpoint: int) -> bool:
-    """Whether whoever wrote `version` is to write its checkpoint, where the newest one is of `checkpoint` (-1: there is none).
+    """Whether the writer of `version` should write its checkpoint. `checkpoint` is the newest checkpoint's version; -1: none.
 
-    One of ten versions is; any, where whoever had to did not.
+    That is so for every tenth version, and for any version if the last checkpoint is too old.
     """
     since = version - max(checkpoint, 0)
     return since > 0 and (version % EVERY == 0 or since >= 2 * EVERY)
 
 
 async def maintain(log: DeltaLog, version: int) -> None:
-    """Write the checkpoint of `version` and remove what is no longer needed.
+    """Write the checkpoint of `version` and remove older log entries.
 
-    A failure is no reason to stop: what was recorded is, and the next one tries again.
+    An error is only logged: the progress is recorded, and a later version retries.
     """
     try:
         await _maintain(log, version)
     except (StorageError, LogError) as error:
         with suppress(StorageError):
             if await log.newest_checkpoint(version) > version:
-                return  # somebody has written a newer one and cleaned up while this was at it
+                return  # another writer has written a newer checkpoint and cleaned up at the same time
         logger.warning(
-            "the ledger's log could not be shortened: %s", error, extra={"table": log.storage.uri, "version": version}
+            "cannot clean up the ledger's log: %s", error, extra={"table": log.storage.uri, "version": version}
         )
 
 
@@ -45,22 +45,22 @@ async def _maintain(log: DeltaLog, version: int) -> None:
     state = await log.snapshot(version, with_tombstones=True)
     if not ledger_table.is_plain(state):
         logger.warning(
-            "the ledger has files, domains or table features that it was not given by cdfd: its log is not shortened",
+            "the ledger has files, domains or table features of another writer: its log is not cleaned up",
             extra={"table": log.storage.uri, "version": version},
         )
         return
     data, hint = ledger_table.checkpoint(state)
     await log.storage.put(log_path(paths.checkpoint_name(version)), data)
     if await log.newest_checkpoint(version) > version:
-        return  # somebody wrote a newer one meanwhile, and has cleaned up
+        return  # another writer has written a newer checkpoint and cleaned up
     await log.storage.put(log_path(paths.LAST_CHECKPOINT), last_checkpoint.serialize(hint))
     await _clean(log, version)
 
 
 async def _clean(log: DeltaLog, version: int) -> None:
-    """Remove what is before the newest checkpoint that is `EVERY` versions old: whoever began to read there has had that long to end.
+    """Remove entries before the newest checkpoint that is at least `EVERY` versions old, so that readers of an older one can finish.
 
-    In ascending order, so that what is left is contiguous wherever this is cut off.
+    It removes them in ascending order, so that the log stays contiguous if this is interrupted.
     """
     names = [(name, stat) async for name, stat in log.list_names()]
     kept = max((n.version for n, _ in names if n.kind == "checkpoint" and n.version <= version - EVERY), default=0)

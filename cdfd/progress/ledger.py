@@ -1,7 +1,7 @@
-"""The ledger port: the last whole version of each table that was delivered, kept apart from the sink.
+"""The ledger port: stores the last delivered version of each table, in addition to the sink.
 
-A sink that delivers exactly once holds the position that counts. The ledger lags behind it, says where to go on when the sink's record is
-lost, and is the position itself for sinks that keep none.
+The position of an exactly-once sink is authoritative. The ledger lags behind it, and has the position to resume from if the sink loses its
+own. For a sink without positions, the ledger's position is authoritative.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 PREFIX = "cdfd/"
-"""What every appId of ours begins with."""
+"""Prefix of all appIds of cdfd."""
 
 
 def app_id(pipeline: str, table: str) -> str:
@@ -20,13 +20,13 @@ def app_id(pipeline: str, table: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """What a ledger knows of one table.
+    """The entry of one table in a ledger.
 
     Attributes:
         app_id: `cdfd/<pipeline>/<table>`.
-        version: the last version that was delivered whole.
-        table_id: `metaData.id` of the table it is a version of; None where the ledger does not know.
-        last_updated: when it was recorded, in ms since the Unix epoch.
+        version: the last delivered version.
+        table_id: `metaData.id` of the table; None if the ledger does not have it.
+        last_updated: time of the record, in ms since the Unix epoch.
         digest: hash of the version's log entry (see `cdfd.tail.history`), which tells the table from a copy of it that went another way;
             None where the ledger does not know.
     """
@@ -39,43 +39,43 @@ class LedgerEntry:
 
 
 class Ledger(Protocol):
-    """Positions by appId. What is recorded last counts, be it lower than before. Methods may be called concurrently.
+    """Stores positions by appId. The last record counts, even if its version is lower. Methods may be called concurrently.
 
-    All raise `StorageError` where the store fails, and `LogError` where the log that holds the ledger is damaged.
+    All methods raise `StorageError` if the store fails, and `LogError` if the ledger's log is damaged.
     """
 
     @property
     def uri(self) -> str:
-        """What it is called in messages."""
+        """The name of the ledger in messages."""
 
     async def position(self, app_id: str) -> LedgerEntry | None:
-        """What was recorded last, whoever did; None where nothing was, or it was forgotten. Writes nothing."""
+        """The last record of any writer; None if there is none, or after `forget`. Writes nothing."""
 
     async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:
-        """Make it durable that `version` of the table `table_id` and all before it are delivered.
+        """Record that `version` of the table `table_id` and all versions before it are delivered.
 
         `digest` is the hash of that version's log entry. Where it is None, what is known of the same version of the same table stays.
 
-        When it raises, the outcome may be unknown: `position` tells. `StorageError` with `retriable` where others write too much.
+        If it raises, the outcome may be unknown: read `position`. A retriable `StorageError` means too many concurrent writers.
         """
 
     async def forget(self, app_id: str) -> None:
-        """Make it durable that nothing is known."""
+        """Record that the table has no position."""
 
     async def close(self) -> None:
-        """Return once what is being recorded is; nothing more is recorded."""
+        """Wait for the current record, and refuse further ones."""
 
 
 class NoLedger:
-    """The `Ledger` port for those who want none."""
+    """The `Ledger` port without a ledger."""
 
     @property
     def uri(self) -> str:
-        """What it is called in messages."""
+        """The name of the ledger in messages."""
         return "none"
 
     async def position(self, app_id: str) -> LedgerEntry | None:
-        """Nothing is known."""
+        """Always None."""
         return None
 
     async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A ledger's own table: an ordinary Delta table of reader version 1 and writer version 2 without a row. Pure.
+"""The table of a ledger: a Delta table with reader version 1, writer version 2 and no rows. Pure.
 
 Every Delta reader can open it. Positions are its transaction identifiers (`txn_positions`); which table a position is of stands beside
 them in the table's properties, because a `txn` has no place for it and only `txn` and `metaData` survive in checkpoints:
@@ -23,7 +23,7 @@ from cdfd.delta.last_checkpoint import LastCheckpoint
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.progress.ledger import PREFIX, LedgerEntry
-from cdfd.progress.txn_positions import held, recording
+from cdfd.progress.txn_positions import position_actions, stored_position
 from cdfd.progress.txn_state import Action, TxnState
 
 _FORMAT = "1"
@@ -35,11 +35,11 @@ _COLUMN = pa.schema([("unused", pa.string())])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """What is to be known of one appId. Of two that are equal each is its own.
+    """A record of one appId. Equal records are distinct objects.
 
     Attributes:
-        version: the last one delivered; `FORGOTTEN` where that counts no more.
-        table_id: of the table it is a version of.
+        version: the last delivered version; `FORGOTTEN`: none.
+        table_id: id of the table.
         digest: hash of that version's log entry; None where it is not known.
     """
 
@@ -50,7 +50,7 @@ class Change:
 
 
 def creation(table_id: str, now_ms: int) -> list[Action]:
-    """The actions of version 0, but for `commitInfo`."""
+    """The actions of version 0, except for `commitInfo`."""
     metadata = Metadata(
         id=table_id,
         schema_string=schemas.serialize(schemas.from_arrow(_COLUMN)),
@@ -64,25 +64,25 @@ def creation(table_id: str, now_ms: int) -> list[Action]:
 
 
 def check(metadata: Metadata) -> None:
-    """Refuse a table that is no ledger: it may belong to somebody, and ledgers are cleaned up after.
+    """Refuse a table that is not a ledger, because a ledger's log is cleaned up.
 
     Raises:
-        ConfigError: it is another table.
-        UnsupportedError: it is the ledger of a later version of cdfd.
+        ConfigError: the table is not a ledger.
+        UnsupportedError: a newer version of cdfd wrote the ledger.
     """
     form = metadata.configuration.get(_MARK)
     if form is None:
         raise ConfigError(
-            "there is a Delta table at the ledger's place that is no ledger",
-            hint="Set `progress.ledger` to a place of its own, or to `source` to keep progress in each table itself",
+            "the Delta table at the ledger's location is not a ledger",
+            hint="Set `progress.ledger` to a separate location, or to `source` to store progress in each table",
         )
     if form != _FORMAT:
         raise UnsupportedError(f"the ledger has format {form!r}, not {_FORMAT!r}", hint="A newer cdfd may read it")
 
 
 def entry_of(state: TxnState, app_id: str) -> LedgerEntry | None:
-    """What the ledger knows of an appId."""
-    found = held(state, app_id)
+    """The entry of an appId."""
+    found = stored_position(state, app_id)
     if found.version < 0:
         return None
     table_id = state.metadata.configuration.get(_key(app_id))
@@ -90,17 +90,17 @@ def entry_of(state: TxnState, app_id: str) -> LedgerEntry | None:
 
 
 def proposal(state: TxnState, changes: Iterable[Change], now_ms: int) -> list[Action]:
-    """The actions that make `changes` known; the later of two of one appId counts. None of them where all is known."""
+    """The actions that record `changes`. Of several changes of one appId the last one counts. Empty if all are recorded."""
     configuration = dict(state.metadata.configuration)
     actions = []
     for change in {change.app_id: change for change in changes}.values():
-        known, digest = held(state, change.app_id), change.digest
+        known, digest = stored_position(state, change.app_id), change.digest
         if digest is None and (known.version, configuration.get(_key(change.app_id))) == (
             change.version,
             change.table_id,
         ):
             digest = known.digest
-        actions += recording(state, change.app_id, change.version, digest, now_ms)
+        actions += position_actions(state, change.app_id, change.version, digest, now_ms)
         if change.table_id is None:
             configuration.pop(_key(change.app_id), None)
         else:
@@ -111,13 +111,13 @@ def proposal(state: TxnState, changes: Iterable[Change], now_ms: int) -> list[Ac
 
 
 def is_plain(state: Snapshot) -> bool:
-    """Whether the table is still as we make it, so that `checkpoint` holds all of it."""
+    """Whether the table has only content of cdfd, so that `checkpoint` is complete."""
     files = len(state.live()) + len(state.tombstones())
     return state.protocol == _PROTOCOL and not files and not state.domains
 
 
 def checkpoint(state: Snapshot) -> tuple[bytes, LastCheckpoint]:
-    """A classic checkpoint in Spark's layout, and the hint at it. For tables that are plain."""
+    """A classic checkpoint in Spark's layout, and its `_last_checkpoint`. Only for tables that are plain."""
     rows: list[dict[str, Any]] = [
         {"protocol": _protocol_fields(state.protocol)},
         {"metaData": _as_pairs(_metadata_fields(state.metadata))},
@@ -126,7 +126,7 @@ def checkpoint(state: Snapshot) -> tuple[bytes, LastCheckpoint]:
         fields = {"appId": known.app_id, "version": known.version, "lastUpdated": known.last_updated}
         rows.append({"txn": fields})
     buffer = io.BytesIO()
-    # Without Arrow's own copy of the schema, which readers other than Arrow have no use for.
+    # Without Arrow's copy of the schema, which other readers do not need.
     pq.write_table(pa.Table.from_pylist(rows, schema=_LAYOUT), buffer, store_schema=False)
     hint = LastCheckpoint(state.version, len(rows), size_in_bytes=buffer.tell(), num_of_add_files=0)
     return buffer.getvalue(), hint
@@ -155,7 +155,7 @@ def _metadata_fields(metadata: Metadata) -> dict[str, Any]:
 
 
 def _as_pairs(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Maps as Arrow takes them."""
+    """Maps as lists of pairs, for Arrow."""
     form = fields["format"]
     return {
         **fields,

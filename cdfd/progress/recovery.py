@@ -1,8 +1,8 @@
-"""Where a table goes on after a restart, from what the sink and the ledger know of it. Pure.
+"""Where a table resumes after a restart, from the positions in the sink and in the ledger. Pure.
 
-The sink's record was written with the rows, so it wins. The ledger was written after it, so it lags, and is rolled forward; where it is
-ahead, the sink has lost its newest records, and delivers them again. A sink that knows nothing although the ledger does (a new cluster, a
-lost topic) stops the table: only the user can know whether those who read the topic still have what is gone.
+The sink's position was written with the rows, so it is authoritative. The ledger lags behind it and is updated. If the ledger is ahead, the
+sink has lost its newest records, and they are delivered again. If only the ledger has a position (a new cluster, a deleted topic), the table
+stops with an error: only you can know whether consumers still have the lost rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FLAG = "--recover-from-ledger"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What the two that know positions are called in messages."""
+    """The names of sink and ledger in messages."""
 
     sink: str = "the sink"
     ledger: str = "the ledger"
@@ -26,13 +26,13 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to go on.
+    """The start of a table.
 
     Attributes:
-        position: what to deliver next; None where nothing is known and the table begins as the configuration says.
-        record: the version that the ledger is to be told, None where it need not be.
+        position: the next position to deliver; None if there is no position, and the table starts as configured.
+        record: the version to record in the ledger; None if the ledger is up to date.
         reason: for the log.
-        warning: whether the reason is one to warn of.
+        warning: whether to log the reason as a warning.
     """
 
     position: Position | None
@@ -44,19 +44,19 @@ class Start:
 def decide(
     sink: Position | None, entry: LedgerEntry | None, table_id: str, recover: bool, places: Places | None = None
 ) -> Start:
-    """Where a table goes on.
+    """Decide where a table resumes.
 
     Args:
-        sink: the position that the sink knows, None where it knows none.
-        entry: what the ledger knows.
-        table_id: `metaData.id` of the table that is there now.
-        recover: whether to go on where the ledger says if the sink knows nothing: `--recover-from-ledger`, and always for sinks that
-            keep no position of their own.
+        sink: the sink's position; None if there is none.
+        entry: the ledger's entry; None if there is none.
+        table_id: `metaData.id` of the current table.
+        recover: whether to resume at the ledger's position if the sink has none: with `--recover-from-ledger`, and always for sinks without
+            positions.
         places: their names.
 
     Raises:
-        TableChangedError: what counts is a position of another table than the one that is there.
-        SinkError: the sink knows nothing, the ledger does, and `recover` is not set.
+        TableChangedError: the authoritative position is of another table.
+        SinkError: only the ledger has a position, and `recover` is not set.
     """
     places = places or Places()
     if sink is not None:
@@ -70,45 +70,45 @@ def decide(
         raise SinkError(
             f"{places.sink} has no position, but {places.ledger} says that version {entry.version} was delivered",
             version=entry.version,
-            hint=f"If the sink is a new or an emptied one, start once with {FLAG} to go on at version {entry.version + 1}, "
-            "or `cdfd progress reset` to begin anew",
+            hint=f"If the sink is new or was emptied, start once with {FLAG} to resume at version {entry.version + 1}, "
+            "or run `cdfd progress reset` to start over",
         )
     position = Position(table_id, entry.version + 1, digest=entry.digest)
-    return Start(position, None, f"resuming at version {position.version}, where {places.ledger} ends")
+    return Start(position, None, f"resuming at version {position.version}, the position in {places.ledger}")
 
 
 def delivered(position: Position) -> int | None:
-    """The last version that is delivered whole where `position` is next; None where none is.
+    """The last delivered version, if `position` is the next one to deliver; None if there is none.
 
-    While a snapshot is under way that is none: of the versions before it nothing was delivered, of its own not all.
+    There is none during a snapshot: no version before it was delivered, and its own version is incomplete.
     """
     return position.version - 1 if position.phase == "stream" and position.version > 0 else None
 
 
 def digest_of(position: Position, version: int) -> str | None:
-    """The hash of the log entry of `version` where `position` has it."""
+    """The hash of the log entry of `version`, if `position` has it."""
     return position.digest if position.basis == version else None
 
 
 def _from_sink(sink: Position, entry: LedgerEntry | None, places: Places) -> Start:
     whole = delivered(sink)
-    going_on = f"resuming at version {sink.version}, where {places.sink} stands"
+    resuming = f"resuming at version {sink.version}, the position in {places.sink}"
     if whole is None:
-        return Start(sink, None, going_on)
+        return Start(sink, None, resuming)
     if entry is None:
-        return Start(sink, whole, f"{going_on}; {places.ledger} has nothing yet")
+        return Start(sink, whole, f"{resuming}; {places.ledger} has nothing yet")
     if entry.table_id not in (None, sink.table_id):
-        return Start(sink, whole, f"{going_on}; {places.ledger} is of another table, {entry.table_id}", warning=True)
+        return Start(sink, whole, f"{resuming}; {places.ledger} is of another table, {entry.table_id}", warning=True)
     if entry.version < whole:
-        return Start(sink, whole, f"{going_on}; {places.ledger} lags at version {entry.version}")
+        return Start(sink, whole, f"{resuming}; {places.ledger} lags at version {entry.version}")
     if entry.version > whole:
         reason = (
-            f"{going_on}, although {places.ledger} says that version {entry.version} was delivered: "
-            "the sink has lost what came last, or was set back"
+            f"{resuming}, although {places.ledger} says that version {entry.version} was delivered: "
+            "the sink has lost its newest records, or was reset"
         )
         return Start(sink, whole, reason, warning=True)
     same = entry.table_id == sink.table_id and digest_of(sink, whole) in (None, entry.digest)
-    return Start(sink, None if same else whole, going_on)
+    return Start(sink, None if same else whole, resuming)
 
 
 def _check_table(known: str, found: str, place: str) -> None:

@@ -1,12 +1,12 @@
-"""Appending to a log that others append to and clean up: one version at a time, by put-if-absent.
+"""Appends versions to a log that other writers append to and clean up, by put-if-absent.
 
-That alone is not enough. A writer that slept while others wrote on and cleaned up finds the name of its next version free again, and one
-whose table was deleted finds every name free. So before it writes, the entry that it builds on must be there as it was; and what it wrote
-counts only if no checkpoint is newer. For clean-up removes entries only once a newer checkpoint is named by `_last_checkpoint`:
+Put-if-absent alone is not sufficient. If a writer pauses while others append and clean up, the name of its next version is free again. If
+the table was deleted, every name is free. So before a write, the last known entry must still exist unchanged. After a write, the version is
+valid only if no checkpoint is newer, because clean-up removes entries only after a newer checkpoint is in `_last_checkpoint`:
 
-    known 5; others write 6 to 25, checkpoint 10 and 20, remove 0 to 9
-    entry 5 is gone     -> load anew, write 26
-    it slept after it had looked, and wrote 6: checkpoint 20 is newer than 6     -> 6 counts for nothing; load anew, write 26
+    last known version 5; others write 6 to 25 and checkpoints 10 and 20, and remove 0 to 9
+    entry 5 is missing                                                     -> reload, write 26
+    a pause after that check, then write 6: checkpoint 20 is newer than 6  -> 6 is invalid; reload, write 26
 """
 
 from __future__ import annotations
@@ -27,47 +27,47 @@ from cdfd.tail.clock import Clock
 from cdfd.tail.log import DeltaLog, LogEntry, NotATableError, log_path
 
 ATTEMPTS = 24
-"""Versions that may be taken by others before an append gives up."""
+"""Attempts of an append. Each one fails if another writer takes the version first."""
 FIRST_DELAY, MAX_DELAY = 0.005, 1.0
-"""Seconds to wait at most before the second attempt, and before any."""
+"""Longest wait in seconds before the second attempt, and before any attempt."""
 LOADS = 3
-"""How often a log that is cleaned up while it is read is read anew."""
+"""Attempts to load a log that is cleaned up at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Tip:
-    """The newest version known: its state, and size and modification time of its log entry, where that is there."""
+    """The newest known version: its state, and size and modification time of its log entry, if that exists."""
 
     state: TxnState
     stamp: tuple[int, int] | None
 
 
 class TxnLog:
-    """Reads the transaction identifiers of a log and appends to it. One call at a time; the caller sees to that.
+    """Reads the transaction identifiers of a log, and appends to it. The caller must make one call at a time.
 
     Args:
         storage: the table's root.
-        clock: time.
-        jitter: a number from 0 to 1 by which a delay is multiplied, so that writers do not stay in step.
+        clock: the source of time.
+        jitter: a random factor from 0 to 1 for delays, so that writers do not retry in lockstep.
     """
 
     def __init__(self, storage: Storage, clock: Clock, *, jitter: Callable[[], float] = random.random) -> None:
         self.log = DeltaLog(storage)
         self.checkpoint = -1
-        """Version of the newest checkpoint, as far as the last append saw one."""
+        """Version of the newest checkpoint at the last append; -1: none."""
         self._storage = storage
         self._clock = clock
         self._jitter = jitter
         self._tip: _Tip | None = None
 
     async def state(self) -> TxnState | None:
-        """The newest state; None where there is no table.
+        """The newest state; None if there is no table.
 
         Raises:
             LogError: the log is damaged.
-            UnsupportedError: the table asks its readers for what cdfd does not implement.
+            UnsupportedError: cdfd does not support a reader feature of the table.
         """
-        with named(self._storage.uri):
+        with Within(self._storage.uri):
             tip = self._tip
             if tip is None or tip.stamp is None or await self._stamp(tip.state.version) != tip.stamp:
                 tip = await self._load()
@@ -80,7 +80,7 @@ class TxnLog:
             return tip.state
 
     async def create(self, actions: Sequence[Action]) -> None:
-        """Version 0; nothing where another writer was first."""
+        """Write version 0. Does nothing if it exists."""
         entry = commits.serialize([txn_state.commit_info("CREATE TABLE", self._clock.now_ms()), *actions])
         try:
             await self._storage.put_if_absent(log_path(paths.commit_name(0)), entry)
@@ -88,23 +88,23 @@ class TxnLog:
             return
 
     async def append(self, propose: Callable[[TxnState], Sequence[Action]]) -> int | None:
-        """Commit what `propose` makes of the newest state; it is asked again at every attempt.
+        """Commit the actions that `propose` returns for the newest state. Each attempt calls it again.
 
         Returns:
-            The version that was written; None where there was nothing to write.
+            The new version; None if there were no actions.
 
         Raises:
             NotATableError: there is no table.
-            UnsupportedError: the table asks its writers for what cdfd does not implement.
-            StorageError: retriable, where others were first all the time.
+            UnsupportedError: cdfd does not support a writer feature of the table.
+            StorageError: other writers were first at every attempt (retriable).
         """
         for attempt in range(ATTEMPTS):
             if attempt:
                 await self._clock.sleep(self._jitter() * min(FIRST_DELAY * 2 ** (attempt - 1), MAX_DELAY))
             state = await self.state()
             if state is None:
-                raise NotATableError("there is no table any more", table=self._storage.uri)
-            with named(self._storage.uri):
+                raise NotATableError("the table no longer exists", table=self._storage.uri)
+            with Within(self._storage.uri):
                 actions = propose(state)
                 if not actions:
                     return None
@@ -112,14 +112,14 @@ class TxnLog:
                 if await self._put(state, actions):
                     return state.version + 1
         raise StorageError(
-            f"progress could not be recorded: in {ATTEMPTS} attempts other writers were first every time",
+            f"cannot record progress: other writers were first in all of {ATTEMPTS} attempts",
             table=self._storage.uri,
-            hint="Give pipelines ledgers of their own",
+            hint="Give each pipeline its own ledger",
             retriable=True,
         )
 
     async def _put(self, state: TxnState, actions: Sequence[Action]) -> bool:
-        """Write the next version, with these actions in it. False where that does not count."""
+        """Write the next version with these actions; whether it is valid."""
         version = state.version + 1
         info = txn_state.commit_info(OPERATION, self._clock.now_ms(), state)
         entry = commits.serialize([info, *actions])
@@ -144,7 +144,7 @@ class TxnLog:
             except NotFoundError as error:
                 missing = error
         raise LogError(
-            "the log changes faster than it can be read: an entry that was listed is gone",
+            "the log changes faster than it can be read: a listed entry is missing",
             table=self._storage.uri,
             path=missing.path,
             retriable=True,
@@ -154,15 +154,15 @@ class TxnLog:
         segment = await self.log.segment(state_only=True)
         state: TxnState | None = None
         if segment.checkpoint is not None:
-            held = await checkpoint_files.read_state(self._storage, segment.checkpoint)
-            state = txn_state.from_checkpoint(segment.checkpoint.version, held)
+            checkpoint = await checkpoint_files.read_state(self._storage, segment.checkpoint)
+            state = txn_state.from_checkpoint(segment.checkpoint.version, checkpoint)
         entry: LogEntry | None = None
         for version in range(segment.first_version, segment.version + 1):
             entry = await self.log.entry(version)
             state = txn_state.first(entry.commit) if state is None else state.apply(entry.commit)
         assert state is not None
         if entry is None:
-            # The checkpoint is the newest version; its own log entry says the rest, where it is still there.
+            # The checkpoint is the newest version. Its log entry, if it still exists, has the in-commit timestamp.
             entry = await self._entry(state.version)
             if entry is None:
                 return _Tip(state, None)
@@ -170,7 +170,7 @@ class TxnLog:
         return _Tip(state, (entry.commit.size, entry.modified_ms))
 
     async def _entry(self, version: int) -> LogEntry | None:
-        """The entry; None where it is not there, or is empty and the newest: its writer may have only just created the file."""
+        """The entry; None if it is missing, or if it is empty and the newest, because its writer may have just created the file."""
         try:
             entry = await self.log.entry(version)
             if entry.commit.size:
@@ -185,8 +185,3 @@ class TxnLog:
         except NotFoundError:
             return None
         return stat.size, stat.modified_ms
-
-
-def named(table: str) -> Within:
-    """Errors from within name the table."""
-    return Within(table)

@@ -1,14 +1,14 @@
 """A position as transaction identifiers of a log: the version, and the hash of that version's log entry. Pure.
 
-A `txn` holds one number of 64 bits, and the hash (`cdfd.tail.history`) has 128. So it takes two more, whose appIds begin with that of the
-position. `txn` actions are what every writer keeps, in commits and in checkpoints:
+A `txn` stores one number of 64 bits, but the hash (`cdfd.tail.history`) has 128. So the hash takes two more identifiers, whose appIds begin
+with that of the position. Every writer keeps `txn` actions, in commits and in checkpoints:
 
     txn  {"appId": "cdfd/shop/orders", "version": 12, "lastUpdated": 1767225600000}
     txn  {"appId": "cdfd/shop/orders/digest/0", "version": 7066117563474843981, "lastUpdated": 1767225600000}
     txn  {"appId": "cdfd/shop/orders/digest/1", "version": -3407380316912226207, "lastUpdated": 1767225600000}
 
-Earlier versions of cdfd write the first alone. The hash of another version then stays beside it, which `lastUpdated` tells: the three are
-written together. Where they were not, the hash is not known.
+The three are written together, with the same `lastUpdated`. Earlier versions of cdfd write only the first one, beside the hash of another
+version. If the three times differ, the hash is unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cdfd.progress.ledger import PREFIX
 from cdfd.progress.txn_state import Action, TxnState, txn
 
 FORGOTTEN = -1
-"""The version of a position that counts no more: there is no way to remove a `txn`."""
+"""The version of a deleted position, because a `txn` cannot be removed."""
 
 _HALVES = struct.Struct(">qq")
 _DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -30,13 +30,13 @@ _UNKNOWN = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What a log's transaction identifiers say of an appId.
+class StoredPosition:
+    """The position of an appId in a log's transaction identifiers.
 
     Attributes:
-        version: the last one delivered; `FORGOTTEN` where none is known.
-        digest: hash of that version's log entry, 32 hexadecimal digits; None where it is not known.
-        last_updated: when it was recorded, in ms since the Unix epoch.
+        version: the last delivered version; `FORGOTTEN`: none.
+        digest: hash of that version's log entry, 32 hexadecimal digits; None if unknown.
+        last_updated: time of the record, in ms since the Unix epoch.
     """
 
     version: int = FORGOTTEN
@@ -44,24 +44,24 @@ class Held:
     last_updated: int | None = None
 
 
-def held(state: TxnState, app_id: str) -> Held:
-    """What a log knows of an appId."""
+def stored_position(state: TxnState, app_id: str) -> StoredPosition:
+    """The position of an appId."""
     found = state.txns.get(app_id)
     if found is None or found.version < 0:
-        return Held(last_updated=None if found is None else found.last_updated)
+        return StoredPosition(last_updated=None if found is None else found.last_updated)
     halves = [state.txns.get(name) for name in _app_ids(app_id)]
-    # Without a time nothing says whether they belong together.
+    # Without a time, it is unknown whether they belong together.
     together = found.last_updated is not None and all(
         half is not None and half.last_updated == found.last_updated for half in halves
     )
     numbers = tuple(half.version for half in halves if half is not None) if together else _UNKNOWN
     digest = None if numbers == _UNKNOWN else _HALVES.pack(*numbers).hex()
-    return Held(found.version, digest, found.last_updated)
+    return StoredPosition(found.version, digest, found.last_updated)
 
 
-def recording(state: TxnState, app_id: str, version: int, digest: str | None, now_ms: int) -> list[Action]:
-    """The actions that make a position known; none where it is. A hash of another form than `Held` has it is not known."""
-    known = held(state, app_id)
+def position_actions(state: TxnState, app_id: str, version: int, digest: str | None, now_ms: int) -> list[Action]:
+    """The actions that record a position; empty if it is recorded. A hash in another form than in `StoredPosition` is ignored."""
+    known = stored_position(state, app_id)
     if digest is not None and _DIGEST.fullmatch(digest) is None:
         digest = None
     if (known.version, known.digest) == (version, digest):
@@ -71,7 +71,7 @@ def recording(state: TxnState, app_id: str, version: int, digest: str | None, no
     if digest is not None:
         halves = _HALVES.unpack(bytes.fromhex(digest))
     elif any(name in state.txns for name in names):
-        # They must not be taken for those of this version.
+        # Overwrite the hash of another version.
         halves = _UNKNOWN
     else:
         return actions
@@ -79,7 +79,7 @@ def recording(state: TxnState, app_id: str, version: int, digest: str | None, no
 
 
 def is_part(app_id: str) -> bool:
-    """Whether an appId holds half of a hash, and so is no position of its own."""
+    """Whether an appId stores half of a hash, and is not a position."""
     return _APP_ID.fullmatch(app_id) is not None
 
 

@@ -1,4 +1,4 @@
-"""What a commit of nothing but `txn` builds on: protocol, metadata and transaction identifiers of a log. Pure.
+"""The state that a commit of `txn` actions needs: protocol, metadata and transaction identifiers of a log. Pure.
 
 Source: specification, "Transaction Identifiers", "Action Reconciliation" and, as deployed writers have it, "In-Commit Timestamps".
 """
@@ -20,7 +20,7 @@ from cdfd.errors import LogError
 from cdfd.progress.ledger import PREFIX
 
 Action = tuple[str, Mapping[str, Any]]
-"""(name, fields), as `cdfd.delta.commit.serialize` takes it."""
+"""(name, fields), for `cdfd.delta.commit.serialize`."""
 
 ENGINE = f"cdfd/{__version__}"
 OPERATION = "RECORD PROGRESS"
@@ -32,8 +32,8 @@ class TxnState:
 
     Attributes:
         version, protocol, metadata: of the table.
-        txns: the latest of each appId in log order, which need not be the highest.
-        in_commit_timestamp: of `version`, where its log entry has one.
+        txns: the latest one of each appId in log order, which may not be the highest.
+        in_commit_timestamp: of `version`, if its log entry has one.
     """
 
     version: int
@@ -55,7 +55,7 @@ class TxnState:
 
 
 def from_checkpoint(version: int, state: State) -> TxnState:
-    """The state that a checkpoint of `version` holds.
+    """The state in a checkpoint of `version`.
 
     Raises:
         LogError: it has no protocol or no metadata.
@@ -76,12 +76,12 @@ def first(commit: Commit) -> TxnState:
 
 
 def commit_info(operation: str, now_ms: int, before: TxnState | None = None) -> Action:
-    """The `commitInfo` of the version after `before`; it must be the first action.
+    """The `commitInfo` of the version after `before`. It must be the first action.
 
-    With in-commit timestamps enabled it has one: now, or a millisecond after the version before where that is later.
+    If in-commit timestamps are enabled, it has one: the current time, or one millisecond after the previous version if that is later.
 
     Raises:
-        LogError: they are enabled, and the version before has none.
+        LogError: they are enabled, but the previous version has none.
     """
     fields: dict[str, Any] = {
         "timestamp": now_ms,
@@ -93,9 +93,9 @@ def commit_info(operation: str, now_ms: int, before: TxnState | None = None) -> 
     if before is not None and _has_in_commit_timestamps(before):
         if before.in_commit_timestamp is None:
             raise LogError(
-                "in-commit timestamps are enabled, but the newest commit has none, so that the next one cannot be told",
+                "in-commit timestamps are enabled, but the newest commit has none, so that the next one is unknown",
                 version=before.version,
-                hint="Keep progress in a ledger of its own: set `progress.ledger` to a folder or bucket prefix",
+                hint="Store progress in a separate ledger: set `progress.ledger` to a folder or bucket prefix",
             )
         fields = {"inCommitTimestamp": max(now_ms, before.in_commit_timestamp + 1), **fields}
     return "commitInfo", fields
@@ -107,10 +107,10 @@ def txn(app_id: str, version: int, now_ms: int) -> Action:
 
 
 def is_ours(only_txns: Sequence[str]) -> bool:
-    """Whether a version, of which `Commit.only_txns` is this, holds nothing but progress of some cdfd.
+    """Whether a version with these `Commit.only_txns` contains only progress of cdfd.
 
-    It must not be answered with progress, or it never ends. By its appIds alone: what copies a table may drop `commitInfo`, and taking
-    another's empty version for ours does no harm.
+    Such a version must not be recorded, or records would never end. Only its appIds decide, because programs that copy tables may drop
+    `commitInfo`. A false positive is harmless.
     """
     return bool(only_txns) and all(app_id.startswith(PREFIX) for app_id in only_txns)
 

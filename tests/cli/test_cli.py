@@ -555,7 +555,7 @@ class TestProgress:
             "ledger_version": None,
             "table_version": 5,
             "lag_versions": 0,
-            "next": "resuming at version 6, where the folder stands",
+            "next": "resuming at version 6, the position in the folder",
             "error": None,
             "warnings": [],
         }

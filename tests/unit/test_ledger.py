@@ -169,7 +169,7 @@ class TestTable:
         async def scenario() -> None:
             ledger = opened(local(tmp_path))
             for call in (ledger.position(ORDERS), ledger.record(ORDERS, 1, "T")):
-                with pytest.raises(ConfigError, match="that is no ledger") as caught:
+                with pytest.raises(ConfigError, match="is not a ledger") as caught:
                     await call
                 assert caught.value.table == str(tmp_path)
                 assert "`source`" in (caught.value.hint or "")
@@ -422,7 +422,7 @@ class TestUpkeep:
 
         with caplog.at_level(logging.WARNING, "cdfd.progress"):
             run(scenario())
-        assert "could not be shortened: no space" in caplog.text
+        assert "cannot clean up the ledger's log: no space" in caplog.text
 
     def test_rows_of_others_are_not_lost(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         storage = local(tmp_path)
@@ -430,7 +430,7 @@ class TestUpkeep:
         write_deltalake(tmp_path, pa.table({"unused": ["a row"]}), mode="append")
         with caplog.at_level(logging.WARNING, "cdfd.progress"):
             run(record(opened(storage), range(8, 30)))
-        assert "not shortened" in caplog.text
+        assert "not cleaned up" in caplog.text
         found = DeltaTable(tmp_path)
         assert found.to_pyarrow_table().to_pylist() == [{"unused": "a row"}]
         assert found.transaction_version(ORDERS) == 29

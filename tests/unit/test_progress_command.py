@@ -254,7 +254,7 @@ def test_sinks_of_other_kinds(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> No
     assert moved == [None, Position("T", 4)]
     line = progress_command.show(shop.path)[0].splitlines()[1]
     assert line.split(maxsplit=5)[:5] == ["orders", "3", "3", "4", "1"]
-    assert "where elsewhere stands" in line
+    assert "the position in elsewhere" in line
     moved.append(None)
     assert "elsewhere has no position" in progress_command.show(shop.path)[0]
     shop.path.write_text(text.replace(sink, "kind: elsewhere, keeps: false"))

@@ -403,7 +403,7 @@ class TestTablesThatGo:
             ledger = opened(storage)
             await ledger.record(ORDERS, 3, "T")
             shutil.rmtree(tmp_path / "orders")
-            with pytest.raises(NotATableError, match="no table any more"):
+            with pytest.raises(NotATableError, match="the table no longer exists"):
                 await ledger.record(ORDERS, 9, "T")
             assert not (tmp_path / "orders").exists()
 

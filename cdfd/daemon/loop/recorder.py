@@ -7,7 +7,7 @@ import logging
 
 from cdfd.daemon.loop.monitor import Monitor
 from cdfd.errors import CdfdError
-from cdfd.progress.interval import Pace
+from cdfd.progress.interval import RecordInterval
 from cdfd.progress.ledger import Ledger, LedgerEntry
 from cdfd.tail.clock import Clock
 
@@ -33,7 +33,7 @@ class Recorder:
         self._app_id = app_id
         self._clock = clock
         self._monitor = monitor
-        self._pace = Pace(seconds)
+        self._interval = RecordInterval(seconds)
         self._table_id = ""
         self._digest: str | None = None
         self._more = asyncio.Event()
@@ -49,15 +49,15 @@ class Recorder:
 
     def delivered(self, version: int, table_id: str, digest: str | None = None, *, ours: bool = False) -> None:
         """`version` is delivered. `digest`: hash of its log entry, if known. `ours`: it contains only our own progress."""
-        self._pace = self._pace.delivered(version, ours=ours)
-        if self._pace.pending == version:
+        self._interval = self._interval.delivered(version, ours=ours)
+        if self._interval.pending == version:
             self._table_id, self._digest = table_id, digest
         self._more.set()
 
     async def run(self) -> None:
         """Record pending versions when they are due, forever."""
         while True:
-            wait = self._pace.wait(self._clock.monotonic())
+            wait = self._interval.wait(self._clock.monotonic())
             if wait is None:
                 await self._more.wait()
             elif wait > 0:
@@ -70,7 +70,7 @@ class Recorder:
         """Record the pending version at a clean stop. Log a warning if the ledger takes too long."""
         try:
             async with asyncio.timeout(CLOSING_SECONDS):
-                if self._pace.pending is not None:
+                if self._interval.pending is not None:
                     await self._try()
         except TimeoutError:
             logger.warning("the ledger did not answer within %g s; it lags now", CLOSING_SECONDS, extra=self._about)
@@ -81,13 +81,13 @@ class Recorder:
         Raises:
             CdfdError: the ledger cannot be written.
         """
-        if self._pace.pending is not None:
-            await self._record(self._pace.pending)
+        if self._interval.pending is not None:
+            await self._record(self._interval.pending)
 
     async def _try(self) -> None:
-        version = self._pace.pending
+        version = self._interval.pending
         assert version is not None
-        self._pace = self._pace.tried(self._clock.monotonic())
+        self._interval = self._interval.tried(self._clock.monotonic())
         try:
             await self._record(version)
         except CdfdError as error:
@@ -97,13 +97,13 @@ class Recorder:
                 "cannot record version %d in the ledger: %s; retrying in %g s, deliveries continue",
                 version,
                 error,
-                self._pace.seconds,
+                self._interval.seconds,
                 extra=self._about,
             )
 
     async def _record(self, version: int) -> None:
         await self._ledger.record(self._app_id, version, self._table_id, self._digest)
-        self._pace = self._pace.recorded(version)
+        self._interval = self._interval.recorded(version)
         self._monitor.recorded(version)
 
     @property

@@ -68,7 +68,7 @@ def resumed(
     start = decide(known, entry, table_id, recover, Places(sink, f"the ledger {ledger}"))
     if ledger is not None or start.position is None:
         return start
-    return Start(start.position, None, f"resuming at version {start.position.version}, where {sink} stands")
+    return Start(start.position, None, f"resuming at version {start.position.version}, the position in {sink}")
 
 
 @contextmanager

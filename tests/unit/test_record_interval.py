@@ -5,16 +5,16 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.progress.interval import Pace
+from cdfd.progress.interval import RecordInterval
 
 
 def test_nothing_delivered_is_nothing_due() -> None:
-    pace = Pace(10)
+    pace = RecordInterval(10)
     assert (pace.due(0), pace.wait(0), pace.pending) == (None, None, None)
 
 
 def test_the_first_is_due_at_once_the_next_later() -> None:
-    pace = Pace(10).delivered(7)
+    pace = RecordInterval(10).delivered(7)
     assert (pace.due(100), pace.wait(100)) == (7, 0)
     pace = pace.tried(100).recorded(7).delivered(8).delivered(9)
     assert (pace.due(100), pace.wait(100)) == (None, 10)
@@ -24,17 +24,17 @@ def test_the_first_is_due_at_once_the_next_later() -> None:
 
 
 def test_what_comes_while_another_is_recorded_is_not_lost() -> None:
-    pace = Pace(10).delivered(7).tried(0).delivered(8).recorded(7)
+    pace = RecordInterval(10).delivered(7).tried(0).delivered(8).recorded(7)
     assert (pace.pending, pace.due(5), pace.due(10)) == (8, None, 8)
 
 
 def test_what_fails_is_tried_again_later() -> None:
-    pace = Pace(10).delivered(7).tried(0)
+    pace = RecordInterval(10).delivered(7).tried(0)
     assert (pace.due(9), pace.due(10), pace.pending) == (None, 7, 7)
 
 
 def test_own_versions_are_not_due_for_their_own_sake() -> None:
-    pace = Pace(10).delivered(7, ours=True)
+    pace = RecordInterval(10).delivered(7, ours=True)
     assert (pace.due(0), pace.pending, pace.wait(0)) == (None, None, None)
     # With one of somebody else, the newest is recorded.
     pace = pace.delivered(8).delivered(9, ours=True)
@@ -43,13 +43,13 @@ def test_own_versions_are_not_due_for_their_own_sake() -> None:
 
 
 def test_without_an_interval_every_version_is_due() -> None:
-    pace = Pace(0).delivered(1).tried(5).recorded(1).delivered(2)
+    pace = RecordInterval(0).delivered(1).tried(5).recorded(1).delivered(2)
     assert pace.due(5) == 2
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.booleans(), st.booleans()), max_size=60), st.floats(0.1, 20))
 def test_never_more_often_and_never_out_of_order(events: list[tuple[float, bool, bool]], seconds: float) -> None:
-    pace, now = Pace(seconds), 0.0
+    pace, now = RecordInterval(seconds), 0.0
     attempts: list[float] = []
     recorded: list[int] = []
     newest = -1
