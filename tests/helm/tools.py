@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".cache"
 HELM = CACHE / "helm" / "helm"
 PROMTOOL = CACHE / "promtool" / "promtool"
-_SECONDS = 2400  # what Go takes on a busy machine; four minutes on an idle one
+_SECONDS = 2400  # Helm takes three minutes of processor time, on a busy machine much longer
 
 
 def missing() -> str | None:
