@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak simulate oracle lint lock helm docs bench kafka spark clean
+.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak simulate oracle lint lock helm docs site bench kafka spark clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
@@ -66,6 +66,9 @@ HELM_FLAGS = -s -w -X helm.sh/helm/v3/internal/version.version=$(HELM_VERSION) $
 docs: $(MARK)  ## Rewrite the outputs that pages show from what the commands print (needs Java and Maven)
 	CDFD_DOCS=update $(BIN)/python -m pytest -q tests/docs
 
+site: $(MARK)  ## The documentation as a site in `site/`; a broken link or anchor is an error
+	$(BIN)/mkdocs build --strict --quiet
+
 bench: $(MARK)  ## Benchmarks, with peers in the same run; updates bench/README.md
 	$(BIN)/python -m bench.run
 
@@ -76,4 +79,4 @@ spark: $(MARK)  ## A PySpark shell with a Delta table, a topic of its changes an
 	@$(BIN)/python -m tests.spark.shell
 
 clean:  ## Remove what was made
-	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/data
+	rm -rf site .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/data

@@ -4,7 +4,8 @@
 - `$ cat FILE` of a file that is not there writes the file.
 - A block of Python is a script. A plain block after it is its output.
 - A line `...` in an output stands for any number of lines.
-- What never ends (`cdfd run`, `cdfd tail`, a consumer) runs until it has printed what the page says; a daemon until the end of the page.
+- What never ends (`cdfd run`, `cdfd tail`, a consumer) runs until it has printed what the page says; a daemon until the end of the page,
+  or until a last line `^C`.
 - Times, ids, sizes and durations are masked. Places are put back to what the page calls them.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +23,7 @@ from pathlib import Path
 
 WITHIN = 90.0  # seconds until a page is given up; nothing waits for it otherwise
 ELISION = "..."
+INTERRUPT = "^C"
 
 _FENCE = re.compile(r"```(\w*)")
 _ENDLESS = re.compile(r"^cdfd run |^cdfd tail (?!.*--until)|^for .* in records:", re.MULTILINE)
@@ -185,10 +188,12 @@ class Tour:
                 stderr=subprocess.STDOUT,
             )
         self._running.append(process)
+        interrupted = step.shown[-1:] == (INTERRUPT,)
+        shown = step.shown[:-1] if interrupted else step.shown
         while True:
             ended = process.poll() is not None
             found = self._lines(output.read_bytes())
-            agrees = _agree((*step.shown, ELISION), found)
+            agrees = _agree((*shown, ELISION), found)
             if agrees or ended or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
@@ -196,6 +201,10 @@ class Tour:
             self._running.remove(process)
             process.kill()
             process.wait(WITHIN)
+        if interrupted:
+            self._running.remove(process)
+            process.send_signal(signal.SIGINT)
+            return [*found, INTERRUPT], process.wait(WITHIN) == 130 and agrees
         return found, agrees
 
     def _command(self, step: Step) -> list[str]:

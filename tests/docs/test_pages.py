@@ -73,8 +73,13 @@ def test_the_table_of_the_demo(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_front_page(tmp_path: Path) -> None:
+    with tour(tmp_path) as played:
+        played.play(ROOT / "README.md")
+
+
+@pytest.mark.slow
 def test_five_minutes_and_what_follows_them(broker: SharedBroker, tmp_path: Path) -> None:
     with tour(tmp_path, broker.bootstrap_servers) as played:
-        played.play(ROOT / "README.md")
-        for page in ("backfill", "kafka"):
+        for page in ("tutorial", "backfill", "kafka"):
             played.play(ROOT / "docs" / f"{page}.md")
