@@ -40,7 +40,7 @@ class _Package(ModuleType):
 
     @changes.setter
     def changes(self, package: ModuleType) -> None:
-        """What the import system binds is dropped."""
+        """Ignore the submodules that the import system binds."""
 
 
 sys.modules[__name__].__class__ = _Package

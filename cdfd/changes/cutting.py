@@ -23,10 +23,10 @@ from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
 from cdfd.changes.position import Position
 
 FILE_BYTES = 128 << 10
-"""What a file weighs beside its bytes: about what is decoded while one is opened."""
+"""Added to the bytes of each file: about as much is decoded while a file is opened."""
 
 MOST_BYTES = 1 << 40
-"""What a file weighs at most, whatever the log says."""
+"""Upper bound of a file's weight, if the log claims more."""
 
 MOST_PIECES = 1024
 """Of one file; opening it in each costs more than reading it, from there on."""
@@ -42,7 +42,7 @@ class Slice:
         ordinal: `_change_ordinal` of its first row; None where it is not known.
         following: `_change_ordinal` of the row after its last one; None where it is not known.
         looks: change data files whose types are counted where this slice is measured. Each file is looked at once.
-        wanted: whether anybody asks for its rows; one that is not wanted is measured all the same, for those after it.
+        wanted: whether a reader asked for its rows. Other slices are measured too, because the ordinals after them depend on it.
     """
 
     plan: ChangePlan
@@ -69,7 +69,7 @@ Part = tuple[int, Slice]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a slice holds.
+    """The contents of a slice.
 
     Attributes:
         rows: of its scans of data files.
@@ -96,8 +96,8 @@ def cut(
         limit: bytes of files; each file weighs `FILE_BYTES` besides.
         start: where to begin, with the ordinal of the first row; None for the beginning.
         end: the number of the scan to end before; None for the end.
-        ordered: False where nobody asks for the order of rows, nor for their ordinals: no change data file is read twice then.
-        kept: for each scan of the plan, whether anybody asks for its rows; None for all. Those that nobody does are in slices of their own.
+        ordered: False if neither the order of rows nor their ordinals are needed. No change data file is read twice then.
+        kept: for each scan of the plan, whether its rows are needed; None for all. Scans without needed rows get slices of their own.
     """
     part, ordinal = (0, 0) if start is None else (start.part, start.ordinal)
     stop = len(plan.scans) if end is None else min(end, len(plan.scans))
@@ -204,7 +204,7 @@ def _rows(scan: FileScan, images: Mapping[str, ImageCounts], pairs: bool) -> int
 def stages(slices: Sequence[Slice]) -> Iterator[list[Part]]:
     """Parts that may be delivered side by side, and after all those of the stage before.
 
-    Within a version a key may be deleted and inserted again. All deletes come before all inserts, so that whoever keeps the last change of
+    Within a version a key may be deleted and inserted again. All deletes come before all inserts. A consumer that keeps the last change of
     each key has the right one: also where one part of a version arrives before another.
     """
     for _, some in groupby(enumerate(slices), lambda item: _kinds(item[1])):
@@ -216,7 +216,7 @@ def _kinds(part: Slice) -> frozenset[str | None]:
 
 
 def digest(slices: Sequence[Slice]) -> str:
-    """What tells one cut of a version from another: the ordinals and the files at both ends of each slice."""
+    """A hash that identifies a cut of a version: the ordinals and the files at both ends of each slice."""
     summed = hashlib.sha256()
     for part in slices:
         plan = part.plan

@@ -20,7 +20,7 @@ from cdfd.errors import CdfdError, DataError, MissingFileError
 
 
 def measure(part: Slice, execution: Execution) -> Measured:
-    """What a slice holds, without reading it: for `placed`. Live files of which the log says how many rows they have are not looked into.
+    """The contents of a slice without its rows, for `placed`. Live files whose row counts are in the log are not opened.
 
     Raises:
         CdfdError: as `read` says; it names table, version and file. A file that is gone is for `execution.on_missing`.
@@ -72,10 +72,10 @@ def _check_ends(parts: Iterable[Slice], ends: Mapping[int, int], uri: str) -> No
         version = part.plan.version
         if part.following is not None and ends[version] != part.following:
             raise DataError(
-                f"rows up to number {ends[version]} were read where the log or the files' footers told of {part.following}",
+                f"rows up to number {ends[version]} were read, but the log or the files' footers promise {part.following}",
                 table=uri,
                 version=version,
-                hint="The statistics of some file are wrong: write them anew, or read without `_change_ordinal`",
+                hint="The statistics of a file are wrong. Write them again, or read without `_change_ordinal`",
             )
 
 

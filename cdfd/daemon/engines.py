@@ -59,7 +59,7 @@ class Embedded:
         return _embedded(admission)
 
     def loops(self, path: Path, clock: Clock) -> AbstractAsyncContextManager[OpenLoop] | None:
-        """What opens the loops of tables, released at the end; None for the daemon's own. `path` is that of the configuration file."""
+        """Opens the loops of tables, and releases them at the end; None for the daemon's own. `path` is the configuration file."""
         return None
 
 
@@ -138,7 +138,7 @@ async def spark_engine(config: Settings) -> AsyncIterator[Engine]:
 def large_versions(
     config: Settings, table: settings.Table, sink: Sink, engine: Engine, stop: asyncio.Event
 ) -> LargeVersions | None:
-    """What delivers large versions of a table; None where its sink takes no parts."""
+    """The delivery of a table's large versions; None if its sink takes no parts."""
     if not connector(config).takes_parts:
         return None
     assert isinstance(sink, JobSink)

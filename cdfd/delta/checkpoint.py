@@ -147,7 +147,7 @@ def adds(batch: pa.RecordBatch) -> pa.RecordBatch:
         LogError: a column of another type, or a value that an action cannot have.
     """
     files = _files(batch, "add")
-    # What a log entry may leave out is filled in alike (`cdfd.delta.commit`).
+    # Fields that a log entry may leave out get the same defaults (`cdfd.delta.commit`).
     return files.set_column(2, FILES.field("size"), pc.fill_null(files.column("size"), 0)).set_column(
         3, FILES.field("time"), pc.fill_null(files.column("time"), 0)
     )

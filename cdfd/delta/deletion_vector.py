@@ -8,7 +8,7 @@ file's version two bytes; every deployed writer gives it one, and so does this m
 `offset` of a descriptor points at the size. It is 1 for the first vector; a descriptor without one means 0 to Spark
 and 1 to delta-kernel-rs, so that whichever of the two verifies is taken.
 
-What reading a stored vector takes, I/O being the caller's:
+Reading a stored vector takes these steps; the caller does the I/O:
 
     wanted = range_of(descriptor)                           # None: it is inline, use `decode_inline`
     blob = store.read(resolve(root, path_of(descriptor)), *wanted)

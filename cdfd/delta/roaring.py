@@ -6,7 +6,7 @@ Source: specification, "Deletion Vector Format". All numbers are little-endian:
     native:    magic 1681511376 | i32 bitmaps | for each: i32 size, 32-bit roaring bitmap; its index is the key
 
 The second one is what the reference implementation wrote before the first was specified. It exists with big-endian
-numbers around the bitmaps too: the inline example of "Deletion Vector Descriptor Schema" is one. What is inconsistent
+numbers around the bitmaps too: the inline example of "Deletion Vector Descriptor Schema" is one. Data that is inconsistent
 inside a bitmap (unsorted, overlapping, wrong counts) is rejected by pyroaring, from 1.0.1 on; what is around it is
 checked here.
 """

@@ -48,7 +48,7 @@ def record_counts(stats: pa.Array) -> pa.Array:
         stats: documents, as text; null where there is none.
     """
     texts = stats.cast(pa.large_string())
-    # What `counts_only` has left of a document needs no parser.
+    # The rest that `counts_only` leaves of a document needs no parser.
     counts = pc.cast(pc.struct_field(pc.extract_regex(texts, _COUNT_ONLY), "count"), pa.int64())
     counts = pc.if_else(pc.less_equal(counts, MOST_ROWS), counts, None)
     rest = pc.and_(pc.is_valid(texts), pc.is_null(counts))

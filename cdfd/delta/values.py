@@ -178,7 +178,7 @@ def _write_binary(scalar: pa.Scalar[Any]) -> str | None:
         text = data.decode()
     except UnicodeDecodeError:
         text = None
-    # What is no text is escaped, and so are bytes that happen to look like escapes.
+    # Bytes that are not text are escaped, and so are bytes that look like escapes.
     if text is None or _ESCAPES.fullmatch(text):
         return "".join(f"\\u{byte:04x}" for byte in data)
     return text or None

@@ -1,6 +1,6 @@
 """Avro's binary encoding of columns, for all rows at once.
 
-What Avro writes of a row is its cells one after the other, with no bytes in between. Cells come in two forms: short ones
+Avro writes a row as its cells one after the other, with no bytes in between. Cells come in two forms: short ones
 (numbers, lengths, the branch of a union) as a matrix of bytes, a line per row, and which of them count; long ones (text)
 as an array of bytes. Neighbouring matrices are pressed into one array, and one Arrow kernel joins arrays row by row:
 

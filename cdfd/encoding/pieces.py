@@ -91,7 +91,7 @@ def pool_from_parts(offsets: Integers, data: pa.Buffer | Bytes | None) -> pa.Arr
 
 
 def pool_of(array: pa.Array) -> pa.Array:
-    """The texts of any string or binary array as a pool. What lies beneath nulls is in there, not to be referred to."""
+    """The texts of any string or binary array as a pool. Bytes beneath nulls are in the pool too; do not refer to them."""
     if pa.types.is_string_view(array.type):
         array = array.cast(pa.large_string())
     if not (pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)):

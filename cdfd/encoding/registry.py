@@ -99,7 +99,7 @@ class SchemaRegistry:
             SinkError: it cannot be reached, or returns an error.
         """
         path, what = f"/subjects/{quote(subject, safe='')}/versions", f"subject {subject}"
-        # What is deleted is only hidden, and records may have it still.
+        # A deleted schema is only hidden, and records may still refer to it.
         status, numbers = self._ask("GET", f"{path}?deleted=true", None, what)
         if status == 404:
             raise ConfigError(

@@ -29,7 +29,7 @@ _AT_A_TIME = 8
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What whoever delivers parts of a version has to know. It pickles, secrets of the settings included; its repr shows none.
+    """Everything that a process needs to deliver parts of a version. It pickles with the secrets of the settings; its repr hides them.
 
     Attributes:
         config: of the pipeline.
@@ -56,11 +56,11 @@ class Assignment:
         return cls(config, table, bare, Position(position.table_id, position.version, phase=position.phase), role=role)
 
     def measured(self, part: Slice, workers: int | None = None) -> Measured:
-        """What a slice holds; see `measure`. Blocks."""
+        """The contents of a slice; see `measure`. Blocks."""
         return measure(part, self.execution(workers))
 
     async def deliver(self, number: int, part: Slice, workers: int | None = None) -> Counts:
-        """Deliver a part, if nobody has; see `Connector.deliver_part`.
+        """Deliver a part, unless it is delivered already; see `Connector.deliver_part`.
 
         Args:
             number: of the part.
@@ -108,7 +108,7 @@ class Engine(Protocol):
     """Runs jobs. Both calls may be cancelled; then nothing of them goes on but what cannot be reached any more."""
 
     async def measure(self, assignment: Assignment, slices: Sequence[Slice]) -> list[Measured]:
-        """What slices hold.
+        """The contents of slices.
 
         Raises:
             CdfdError: as `measure` says.
@@ -123,7 +123,7 @@ class Engine(Protocol):
 
 
 async def measured_here(assignment: Assignment, slices: Sequence[Slice]) -> list[Measured]:
-    """What slices hold, found out in this process, several at a time.
+    """The contents of slices, measured in this process, several at a time.
 
     Raises:
         CdfdError: as `measure` says.

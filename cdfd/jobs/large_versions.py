@@ -64,7 +64,7 @@ class LargeVersions:
         return self.threshold is not None and version.plan.size > self.threshold
 
     def takes(self, version: Version, position: Position) -> bool:
-        """Whether what stands at `position` is to be handed over. What the daemon has begun by itself, it finishes."""
+        """Whether what stands at `position` is to be handed over. A version that the daemon began alone is finished by it."""
         return not position.part and (self.begun or self.is_large(version))
 
     async def deliver(self, version: Version, position: Position) -> Counts | None:

@@ -1,1 +1,1 @@
-"""What cdfd has several kinds of, and other packages can add to: see `registry`."""
+"""Ports with several implementations, to which other packages can add: see `registry`."""

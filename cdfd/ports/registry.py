@@ -39,7 +39,7 @@ class Registry:
         return isinstance(name, str) and (name in self._own or name in self._loaded or name in self._entries)
 
     def load(self, name: str) -> Any:
-        """What is registered under a name, imported now.
+        """The implementation with a name, imported now.
 
         Raises:
             KeyError: nothing is.
@@ -94,7 +94,7 @@ ENGINES = Registry(
 """The `cdfd.daemon.engines.Embedded`, or a subclass, of each `engine.kind`."""
 
 DATA_FILES = Registry("cdfd.data_files", {"parquet": "cdfd.parquet.reader:opened"})
-"""What opens a table's data files as `cdfd.changes.data_files.DataFile`, by the end of their names."""
+"""Functions that open a table's data files as `cdfd.changes.data_files.DataFile`, by the end of their names."""
 
 STORES = Registry(
     "cdfd.stores",
@@ -105,4 +105,4 @@ STORES = Registry(
         **dict.fromkeys(("gs", "gcs", "abfs", "abfss", "az"), "cdfd.storage.location:open_by_fsspec"),
     },
 )
-"""What opens a `cdfd.storage.base.Storage`, by the scheme of its URI."""
+"""Functions that open a `cdfd.storage.base.Storage`, by the scheme of its URI."""

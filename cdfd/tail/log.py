@@ -520,7 +520,7 @@ class DeltaLog:
 
 @contextlib.contextmanager
 def _listing_errors() -> Iterator[None]:
-    """What is read inside was listed."""
+    """Translate errors of reading a file that was listed."""
     try:
         yield
     except NotFoundError as error:

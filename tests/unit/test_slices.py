@@ -273,7 +273,7 @@ class TestNotedRows:
         slices = cut(plan, FILE_BYTES)
         first, second = placed(plan, slices, [measure(each, execution) for each in slices])
         assert len(rows(read_slice(first, execution))) == 3
-        with pytest.raises(DataError, match=r"rows up to number 5 were read where .* told of 7") as caught:
+        with pytest.raises(DataError, match=r"rows up to number 5 were read, but .* promise 7") as caught:
             rows(read_slice(second, execution))
         assert (caught.value.table, caught.value.version) == ("memory://t", 3)
 

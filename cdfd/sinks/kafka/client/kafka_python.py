@@ -177,7 +177,7 @@ def _options(settings: ProducerSettings, *, whole_batches: bool) -> dict[str, An
 
 
 def _available(compression: Compression) -> str | None:
-    """What kafka-python calls it, if it has the library that it uses for it."""
+    """kafka-python's name of the compression, if its library is installed."""
     if compression == "none":
         return None
     if not _CODECS[compression]():
