@@ -24,7 +24,7 @@ from cdfd.encoding.records import Origin
 from cdfd.encoding.registry import SchemaRegistry
 from cdfd.sinks.files import folder as delivery_folder
 from cdfd.sinks.kafka.progress import records as progress_records
-from cdfd.sinks.kafka.transactions import parts
+from cdfd.sinks.kafka.transactions.jobs import job_of
 from cdfd.spark.checkpoints import snapshot_version
 from cdfd.spark.offsets import Offset
 from cdfd.tail import s3_events
@@ -70,8 +70,8 @@ def check_position(case: Case) -> str:
 
     def progress() -> str:
         found = progress_records._read(record)
-        parts.Job.of(found)
-        job = Job.found(found)
+        job_of(found)
+        job = Job.stored(found)
         str(job)
         if found is not None:
             again = progress_records.progress_of(progress_records.value_of(found))

@@ -19,7 +19,7 @@ from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError
 from cdfd.spark.options import SourceOptions
 from cdfd.spark.sink_options import SinkOptions
-from cdfd.tail import start
+from cdfd.tail import bounds
 
 CONFIGS = Path(__file__).parents[2] / "config"
 SECRET = "a-secret-nobody-may-see"
@@ -152,7 +152,7 @@ def check_options(case: Case) -> str:
     options = case.args["options"]
     outcome = guarded(lambda: str(SourceOptions.parse(options)) and "value")
     other = guarded(lambda: str(SinkOptions.parse(options, {})) and "value")
-    guarded(lambda: str(start.parsed(options.get("startingversion", "0"))))
+    guarded(lambda: str(bounds.parse_bound(options.get("startingversion", "0"))))
     return outcome if other.startswith("refused") else other
 
 

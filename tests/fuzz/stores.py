@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from fuzz.cases import Case, Violation
 from fuzz.lakes import Files, parquet
-from memory_storage import MemoryStorage
+from memory_storage import MemoryStorage, _Object
 
 from cdfd.errors import NotFoundError
 from cdfd.ports.registry import STORES
@@ -73,9 +73,7 @@ class Stored(MemoryStorage):
 
     @staticmethod
     def _object(data: bytes, modified_ms: int) -> Any:
-        from cdfd.storage import memory
-
-        return memory._Object(data, modified_ms)
+        return _Object(data, modified_ms)
 
     def _time(self) -> int:
         self._count += 1
