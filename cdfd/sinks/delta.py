@@ -11,10 +11,11 @@ from cdfd.sinks.base import Connector
 
 
 class DeltaSettings(SinkSettings):
-    """Delta tables of change rows, one per topic, in one location."""
+    """Delta tables of change rows, one per topic, in one location. This version cannot deliver to them."""
 
     kind: Literal["delta"] = "delta"
     path: Uri
+    """Place that gets a table per topic."""
 
     def places(self, topic: str) -> Mapping[str, str]:
         """A table for each topic."""

@@ -18,11 +18,18 @@ class FilesSettings(SinkSettings):
 
     kind: Literal["files"] = "files"
     path: Folder
+    """Folder that gets a folder per topic. It must be outside of any table's folder."""
+
     format: Annotated[
         Literal["jsonl", "parquet"], BeforeValidator(lambda value: "jsonl" if value == "flat" else value)
     ] = "jsonl"
+    """Form of the files. `jsonl` has a `flat` record on each line. You can also write `flat`."""
+
     fsync: Flag = True
+    """Whether a delivery must be on the disk before it counts."""
+
     mode: Literal["0600", "0640", "0644", "0660", "0664"] = "0600"
+    """Permissions of the files."""
 
     def places(self, topic: str) -> Mapping[str, str]:
         """A folder for each topic."""

@@ -29,27 +29,58 @@ if TYPE_CHECKING:
 
 
 class Topics(Section):
-    """Topics of a Kafka sink: their default names, and the settings of created topics."""
+    """Names of topics, and settings of topics that the daemon creates."""
 
     prefix: Annotated[str, PlainValidator(values.topic_prefix)] = ""
+    """Prefix of default topic names."""
+
     partitions: Count = 4
+    """Partitions of topics that the daemon creates."""
+
     replication_factor: Annotated[int, BeforeValidator(values.whole), Field(ge=1, le=32767)] = 1
+    """Replication factor of topics that the daemon creates."""
+
     config: Mapping[str, str] = {}
+    """Settings of topics that the daemon creates, such as `cleanup.policy`."""
+
     schemas: Flag = True
+    """Whether `<prefix>.schema` gets each table's schema and its changes. Without a prefix, the topic is
+    `<pipeline>.schema`.
+    """
+
     transactions: Flag = False
+    """Whether `<prefix>.transactions` gets a BEGIN record for each version, and an END record with counts."""
 
 
 class Security(Section):
     """Access to the Kafka cluster."""
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    """Protocol of the connections."""
+
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    """SASL mechanism. Required with SASL."""
+
     username: Text | None = None
+    """User name. Required with SASL."""
+
     password: SecretText | None = None
+    """Password. Required with SASL."""
+
     ca_path: LocalPath | None = None
+    """PEM file of trusted certificate authorities.
+
+    Default: the system's.
+    """
+
     certificate_path: LocalPath | None = None
+    """PEM file of the client's certificate."""
+
     key_path: LocalPath | None = None
+    """PEM file of the client's private key."""
+
     key_password: SecretText | None = None
+    """Password of the private key."""
 
     @model_validator(mode="after")
     def _check_protocol(self) -> Security:
@@ -73,11 +104,16 @@ class Security(Section):
 
 
 class SchemaRegistry(Section):
-    """A Confluent-compatible schema registry."""
+    """A Confluent-compatible schema registry. Required with `format: avro`."""
 
     url: WebAddress
+    """Address of the registry."""
+
     username: Text | None = None
+    """User name at the registry."""
+
     password: SecretText | None = None
+    """Password at the registry."""
 
 
 class KafkaSettings(SinkSettings):
@@ -87,14 +123,32 @@ class KafkaSettings(SinkSettings):
 
     kind: Literal["kafka"] = "kafka"
     bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(values.servers)]
+    """Addresses of brokers."""
+
     delivery: Literal["exactly_once", "at_least_once"] = "exactly_once"
+    """`exactly_once`: with transactions. `at_least_once`: with an idempotent producer and no transactions."""
+
     format: Annotated[str, registered(RECORD_FORMATS)] = "flat"
+    """Form of the records."""
+
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "lz4"
+    """Compression of record batches."""
+
     tombstones: Literal["auto", "always", "never"] = "auto"
+    """Whether a record without a value follows each delete. `auto`: on compacted topics."""
+
     oversized: Literal["fail", "skip", "dlq"] = "fail"
+    """Reaction to a record that the broker refuses because of its size."""
+
     longs: Literal["number", "string"] = "number"
+    """Form of 64-bit integers in JSON. Choose `string` for readers whose numbers are doubles."""
+
     producer: Literal["kafka-python", "librdkafka"] = "kafka-python"
+    """The client. `librdkafka` needs `pip install 'cdfd[librdkafka]'`."""
+
     transaction_timeout: Annotated[float, BeforeValidator(values.seconds), Field(ge=10, le=900)] = 300.0
+    """Longest time for a transaction. At most the broker's `transaction.max.timeout.ms`."""
+
     topics: Topics = Topics()
     security: Security = Security()
     schema_registry: SchemaRegistry | None = None

@@ -1,0 +1,311 @@
+"""The sections of a configuration file, but for those of sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, PlainValidator, ValidationInfo, model_validator
+
+from cdfd.config import values
+from cdfd.config.fields import (
+    AS_TEXT,
+    Count,
+    Flag,
+    Name,
+    Seconds,
+    SecretText,
+    Section,
+    Size,
+    Text,
+    Uri,
+    WebAddress,
+    in_folder,
+    registered,
+)
+from cdfd.config.problems import Conflicts, Path
+from cdfd.config.values import Ledger, Listen, Secret, Start
+from cdfd.ports.registry import ENGINES
+
+
+class Table(Section):
+    """A table whose changes the daemon publishes.
+
+    `name` tells the tables of a pipeline apart: in positions, transactional ids, metrics and on the command line.
+    """
+
+    uri: Uri
+    """Root of the table: the folder that has `_delta_log`."""
+
+    name: Name = ""
+    """Name in positions, transactional ids, metrics and on the command line. Unique.
+
+    Default: the last segment of `uri`.
+    """
+
+    topic: Name = ""
+    """Topic, or folder below `sink.path`. Unique.
+
+    Default: `sink.topics.prefix`, then the last segment of `uri`.
+    """
+
+    key: tuple[Text, ...] = ()
+    """Columns that identify a row: the key of the records. The key does not pair updates."""
+
+    start: Annotated[Start, PlainValidator(Start.parse), AS_TEXT] = Start("snapshot")
+    """Where delivery begins if there is no position yet."""
+
+    changes: Literal["auto", "cdf", "files"] = "auto"
+    """Source of changes. `auto`: change data files if there are any, otherwise data files. `cdf`: refuse a table
+    without a change data feed. `files`: ignore change data files.
+    """
+
+    columns: tuple[Text, ...] | None = None
+    """Columns to publish. They must contain the key.
+
+    Default: all.
+    """
+
+    on_missing_file: Literal["fail", "resnapshot", "skip"] = "fail"
+    """Reaction if VACUUM has removed a file that the daemon still has to read."""
+
+    on_schema_change: Literal["continue", "stop"] = "continue"
+    """Reaction if a column is renamed, dropped or changes its type."""
+
+    allowed_roots: tuple[Uri, ...] = ()
+    """Places outside the table to which absolute file paths in the log (clones) and symbolic links may lead."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_names_from_uri(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("uri"), str):
+            return data
+        segment = values.last_segment(data["uri"])
+        return data | {key: segment for key in ("name", "topic") if data.get(key) is None}
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Table:
+        conflicts: list[tuple[Path, str]] = []
+        if self.columns == ():
+            conflicts.append((("columns",), "at least one is required; leave the key out for all"))
+        for place, names in (("key", self.key), ("columns", self.columns or ())):
+            if len(set(names)) < len(names):
+                conflicts.append(((place,), "the same column twice"))
+        if self.columns and not set(self.key) <= set(self.columns):
+            conflicts.append((("key",), "names columns that `columns` leaves out"))
+        if conflicts:
+            raise Conflicts(*conflicts)
+        return self
+
+
+def _ledger_in_folder(ledger: Ledger, info: ValidationInfo) -> Ledger:
+    return replace(ledger, uri=in_folder(ledger.uri, info)) if ledger.kind == "table" else ledger
+
+
+class Progress(Section):
+    """Positions that are kept besides the sink: the ledger."""
+
+    ledger: Annotated[Ledger, PlainValidator(Ledger.parse), AfterValidator(_ledger_in_folder), AS_TEXT] = Ledger(
+        "table", "/var/lib/cdfd/ledger"
+    )
+    """Where positions are kept besides the sink.
+
+    Default: `/var/lib/cdfd/ledger` with a Kafka sink, otherwise `none`.
+    """
+
+    interval: Seconds = 10.0
+    """Shortest time between two updates of the ledger."""
+
+
+class Poll(Section):
+    """Polling for the next commit, if no event announces it."""
+
+    interval: Seconds = 1.0
+    """How often the daemon polls for the next commit, if no event announces it."""
+
+    max_interval: Seconds = 5.0
+    """Longest interval, to which polling backs off while nothing happens."""
+
+    notifications: Annotated[str, PlainValidator(values.queue)] | None = None
+    """An Amazon SQS queue with S3's events. The daemon reads it with the credentials of `storage.s3`."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Poll:
+        if self.max_interval < self.interval:
+            raise Conflicts((("max_interval",), "expected no less than poll.interval"))
+        return self
+
+
+class CatchUp(Section):
+    """Limits of a transaction with several versions, when there is a backlog. A single version may exceed them."""
+
+    max_rows: Count = 100_000
+    """Rows of several versions in one transaction."""
+
+    max_bytes: Size = 64 << 20
+    """Bytes of the files of these versions."""
+
+    max_seconds: Seconds = 10.0
+    """Longest time to fill such a transaction."""
+
+
+class SparkEngine(Section):
+    """Spark, for `engine.kind` `auto` and `spark`. Without `master` and `remote`, Spark's own configuration holds, or this machine."""
+
+    threshold: Size = 8 << 30
+    """With `auto`: versions and first snapshots of more bytes run on Spark."""
+
+    part_size: Size = 128 << 20
+    """With `auto`: bytes of files that one Spark task delivers, in one transaction."""
+
+    master: Text | None = None
+    """Spark's master, such as `yarn`, `k8s://…`, `spark://host:7077` or `local[4]`.
+
+    Default: `spark-defaults.conf`, otherwise `local[*]`.
+    """
+
+    remote: SecretText | None = None
+    """A Spark Connect server, such as `sc://host:15002`, instead of `master`."""
+
+    conf: Mapping[str, SecretText] = {}
+    """Spark's own settings, such as `spark.executor.memory: 4g`. cdfd never prints them."""
+
+    checkpoint: Annotated[str, PlainValidator(values.uri)] | None = None  # relative ones are Spark's to resolve
+    """With `spark`: folder for the checkpoints, one folder per table. Any place to which Spark can write.
+    Required with `engine.kind: spark`.
+    """
+
+    batch_size: Size = 1 << 30
+    """With `spark`: bytes of files in a micro-batch. Each partition must fit into one transaction within
+    `sink.transaction_timeout`.
+    """
+
+    order: Literal["key", "none"] = "key"
+    """With `spark`. `key`: one task at a time writes a table with a key, so changes of a key arrive in order. `none`:
+    all tasks write, and readers must sort.
+    """
+
+    @model_validator(mode="after")
+    def _check_place(self) -> SparkEngine:
+        if self.master is not None and self.remote is not None:
+            raise Conflicts((("remote",), "has no use with engine.spark.master; leave one of them out"))
+        return self
+
+
+class Engine(Section):
+    """The engine, which reads the rows."""
+
+    kind: Annotated[str, registered(ENGINES)] = "embedded"
+    """Which process reads the rows. `embedded`: the daemon. `spark`: Spark. `auto`: Spark for large versions and first
+    snapshots, otherwise the daemon.
+    """
+
+    spark: SparkEngine = SparkEngine()
+
+    @model_validator(mode="after")
+    def _check_checkpoint(self) -> Engine:
+        if self.kind == "spark" and self.spark.checkpoint is None:
+            raise Conflicts((("spark", "checkpoint"), "required with engine.kind spark"))
+        return self
+
+
+class S3(Section):
+    """Access to S3 and compatible stores. cdfd takes keys that you do not set from `AWS_*` variables, profiles and roles."""
+
+    endpoint_url: WebAddress | None = None
+    """Address of an S3-compatible store.
+
+    Default: `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`, or AWS.
+    """
+
+    region: Text | None = None
+    """Region of the bucket.
+
+    Default: `AWS_REGION`, `AWS_DEFAULT_REGION`.
+    """
+
+    access_key_id: SecretText | None = None
+    """Id of the access key. The three credentials go together: if you set one, cdfd ignores those of the environment.
+
+    Default: `AWS_ACCESS_KEY_ID`.
+    """
+
+    secret_access_key: SecretText | None = None
+    """Secret of the access key.
+
+    Default: `AWS_SECRET_ACCESS_KEY`.
+    """
+
+    session_token: SecretText | None = None
+    """Token of temporary credentials.
+
+    Default: `AWS_SESSION_TOKEN`.
+    """
+
+    profile: Text | None = None
+    """A profile of the AWS configuration files. Without credentials, cdfd tries web identity, container and instance.
+
+    Default: `AWS_PROFILE`.
+    """
+
+    path_style: Flag | None = None
+    """Whether URLs are `endpoint/bucket/key` instead of `bucket.endpoint/key`.
+
+    Default: `true` with `endpoint_url`.
+    """
+
+    request_payer: Flag = False
+    """Whether you agree to pay for requests."""
+
+    server_side_encryption: Literal["AES256", "aws:kms", "aws:kms:dsse"] | None = None
+    """Encryption of the objects that cdfd writes: the ledger."""
+
+    kms_key_id: Text | None = None
+    """Key for the encryption."""
+
+    connect_timeout: Seconds = 5.0
+    """Longest time to connect."""
+
+    read_timeout: Seconds = 15.0
+    """Longest wait for the next bytes of a response."""
+
+    deadline: Seconds = 60.0
+    """Longest time for a request with all its retries. After it, the request is an error."""
+
+    @model_validator(mode="after")
+    def _check_credentials(self) -> S3:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise Conflicts(((), "access_key_id and secret_access_key go together"))
+        return self
+
+    def options(self) -> dict[str, object]:
+        """What `open_storage` takes, secrets revealed: not to be shown."""
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        return {
+            name: value.reveal() if isinstance(value, Secret) else value
+            for name, value in given.items()
+            if value is not None
+        }
+
+
+class Storage(Section):
+    """Access to the places of tables and ledgers."""
+
+    s3: S3 = S3()
+
+    def options(self, uri: str) -> dict[str, object]:
+        """What `open_storage` takes for a place, secrets revealed. Other stores than S3 have their own ways to be told."""
+        return self.s3.options() if uri.lower().startswith(("s3:", "s3a:")) else {}
+
+
+class Http(Section):
+    """Metrics, health and status over HTTP."""
+
+    nullable: ClassVar[frozenset[str]] = frozenset({"listen"})
+
+    listen: Annotated[Listen, PlainValidator(Listen.parse), AS_TEXT] | None = Listen("127.0.0.1", 9464)
+    """Address of metrics, health and status. `null` turns the server off."""
+
+    hosts: tuple[Annotated[str, PlainValidator(values.host_name)], ...] = ()
+    """Additional host names in URLs. `*.example.com` stands for all names below a domain, `*` for any name."""
