@@ -63,7 +63,8 @@ HELM_FLAGS = -s -w -X helm.sh/helm/v3/internal/version.version=$(HELM_VERSION) $
 .cache/helm/helm:
 	GOBIN=$(CURDIR)/.cache/helm go install -ldflags "$(HELM_FLAGS)" helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
 
-docs: $(MARK)  ## Rewrite the outputs that pages show from what the commands print (needs Java and Maven)
+docs: $(MARK)  ## Rewrite generated references, and the outputs that pages show (outputs need Java and Maven)
+	$(BIN)/python -m tests.docs.reference
 	CDFD_DOCS=update $(BIN)/python -m pytest -q tests/docs
 
 site: $(MARK)  ## The documentation as a site in `site/`; a broken link or anchor is an error

@@ -142,16 +142,26 @@ class _Families:
             return Histogram(name, help_text, ("table", *labels), registry=registry, buckets=buckets)
 
         self.rows = counter("cdfd_rows", "Delivered change rows; rows of snapshots count as inserts.", "change_type")
-        self.commits = counter("cdfd_commits", "Delivered versions of the table.")
+        self.commits = counter(
+            "cdfd_commits", "Completely delivered versions, including those without rows; a snapshot is none."
+        )
         self.bytes_read = counter("cdfd_bytes_read", "Bytes of the files read for delivered rows.")
-        self.errors = counter("cdfd_errors", "Errors, including those that did not stop the loop.", "family")
-        self.transactions = counter("cdfd_transactions", "Committed or aborted deliveries.", "result")
+        self.errors = counter(
+            "cdfd_errors",
+            "Errors, including those that did not stop the loop, such as a ledger that is not writable.",
+            "family",
+        )
+        self.transactions = counter(
+            "cdfd_transactions",
+            "Committed or aborted deliveries; one holds several small versions or a part of a large one.",
+            "result",
+        )
         self.delivery = histogram(
             "cdfd_commit_to_delivery_seconds",
             "Time from a version's commit timestamp to its delivery, including backlog; without snapshots and versions without rows.",
             DELIVERY_SECONDS,
         )
-        self.stages = histogram("cdfd_stage_seconds", "Duration of the stages of deliveries.", STAGE_SECONDS, "stage")
+        self.stages = histogram("cdfd_stage_seconds", "Time in the stages of deliveries.", STAGE_SECONDS, "stage")
 
 
 class _Scrape(Collector):
@@ -189,12 +199,28 @@ class _Scrape(Collector):
 
 
 _GAUGES: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
-    ("cdfd_delivered_version", "Every version up to this one is delivered.", attrgetter("delivered_version")),
-    ("cdfd_table_version", "The newest version that the daemon has seen.", attrgetter("table_version")),
-    ("cdfd_ledger_version", "The delivered version in the ledger.", attrgetter("ledger_version")),
+    (
+        "cdfd_lag_seconds",
+        "Age of the oldest undelivered commit, by its commit timestamp; 0 at the tip.",
+        attrgetter("lag_seconds"),
+    ),
     ("cdfd_lag_versions", "Versions that the daemon has seen and not delivered.", attrgetter("lag_versions")),
-    ("cdfd_lag_seconds", "Age of the oldest undelivered commit, 0 at the tip.", attrgetter("lag_seconds")),
-    ("cdfd_last_delivery_timestamp_seconds", "Unix time of the last delivery.", attrgetter("delivered_at")),
+    (
+        "cdfd_delivered_version",
+        "Every version up to this one is delivered, or came before the start; -1: none yet.",
+        attrgetter("delivered_version"),
+    ),
+    ("cdfd_table_version", "The newest version that the daemon has seen.", attrgetter("table_version")),
+    (
+        "cdfd_ledger_version",
+        "The delivered version in the ledger, which is updated every progress.interval.",
+        attrgetter("ledger_version"),
+    ),
+    (
+        "cdfd_last_delivery_timestamp_seconds",
+        "Unix time of the last delivery since the start.",
+        attrgetter("delivered_at"),
+    ),
     (
         "cdfd_paused",
         "1 from an error that stops the loop until it delivers again or is at the tip.",

@@ -1,0 +1,228 @@
+"""The reference of the configuration: every key, as the settings' models have it.
+
+Descriptions are the docstrings of fields. A paragraph `Default: ...` there describes a default that the model cannot state.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from textwrap import dedent
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from cdfd.config import values
+from cdfd.config.fields import in_folder
+from cdfd.config.findings import mounted_names
+from cdfd.config.settings import Section, Settings, SinkSettings
+from cdfd.config.values import Ledger, Listen, Secret, Start
+from cdfd.ports.registry import SINKS
+
+_NAME = "letters, digits, `.`, `_`, `-`"
+_URI = "a path, `file://…`, `s3://…`, `gs://…`, `az://…`, `abfs://…`, `abfss://…`"
+_PARSED: dict[Any, tuple[str, str]] = {
+    values.seconds: ("duration", ""),
+    values.size: ("size", ""),
+    values.whole: ("number", ""),
+    values.flag: ("boolean", "`true`, `false`"),
+    values.uri: ("path or URI", _URI),
+    values.folder: ("path", "a local folder"),
+    values.web_address: ("URL", "`http://…`, `https://…`"),
+    values.queue: ("URI", "`sqs://region/name`, or the URL of a queue"),
+    values.host_name: ("host name", "a host name, `*.` and a domain, `*`"),
+    values.servers: ("list of addresses", "`host:port`, as a list or with commas"),
+    values.pipeline_name: ("name", "lower-case letters, digits, `.`, `_`, `-`; at most 100"),
+    values.topic_name: ("name", f"{_NAME}; at most 249"),
+    values.topic_prefix: ("name", f"{_NAME}; at most 200"),
+    Secret.parse: ("secret", ""),
+    Start.parse: ("text", "`snapshot`, `earliest`, `latest`, a version, a time"),
+    Ledger.parse: ("path or URI", f"{_URI}, `source`, `none`"),
+    Listen.parse: ("address", "`host:port`, `null`"),
+    in_folder: ("path", "a local file"),
+}
+"""The type and the allowed values that each function accepts."""
+
+_MORE = {
+    "tables[].uri": ("Stores", "s3.md#other-stores"),
+    "tables[].key": ("Keys and updates", "configuration.md#keys-and-updates"),
+    "tables[].start": ("Start", "configuration.md#start"),
+    "tables[].changes": ("Sources of changes", "changes.md#where-change-rows-come-from"),
+    "tables[].on_missing_file": ("Missing files", "changes.md#data-files-that-are-gone"),
+    "tables[].allowed_roots": ("Files elsewhere", "changes.md#files-elsewhere"),
+    "sink.format": ("Formats", "formats.md"),
+    "sink.oversized": ("Records that are too large", "kafka.md#records-that-are-too-large"),
+    "sink.security.protocol": ("Security", "kafka.md#security"),
+    "sink.mode": ("File permissions", "daemon.md#file-permissions"),
+    "progress.ledger": ("The ledger", "configuration.md#the-ledger"),
+    "poll.notifications": ("Wake-ups", "s3.md#wake-ups"),
+    "engine.kind": ("The engine", "spark-engine.md"),
+    "engine.spark.checkpoint": ("The whole feed on Spark", "spark-kafka.md#the-whole-feed-on-spark"),
+    "http.listen": ("Metrics", "metrics.md"),
+    "http.hosts": ("Host names", "metrics.md#host-names"),
+}
+"""Pages that say more about a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of the file. Texts are Markdown."""
+
+    path: str
+    type: str
+    default: str
+    allowed: str
+    description: str
+
+    def row(self) -> str:
+        more = "See [{}]({}).".format(*_MORE[self.path]) if self.path in _MORE else ""
+        cells = (f"`{self.path}`", self.type, self.default, self.allowed, f"{self.description} {more}".strip())
+        return f"| {' | '.join(cells)} |"
+
+
+def page() -> str:
+    """The page. Raises `AssertionError` if a key has no description, or a link has no key."""
+    lines = list(_section(Settings, "", 1, _TITLE))
+    unknown = [path for path in _MORE if not any(line.startswith(f"| `{path}` ") for line in lines)]
+    assert not unknown, f"links of keys that do not exist: {unknown}"
+    return "\n".join(lines)
+
+
+_TITLE = """# Configuration reference
+
+Every key of the configuration file, its type, its default and its allowed values. [Configuration](configuration.md) explains how you write
+values, relative paths and environment variables.
+
+A key of the type *file* also accepts a mounted file: append `_file` to its name, and give the path of the file. `tables[]` stands for each
+entry of the list `tables`. A default of *none* means that the key is not set.
+
+## Top level
+"""
+
+
+def _section(section: type[Section], prefix: str, depth: int, heading: str) -> Iterator[str]:
+    """The keys of a section, then the sections in it, each under a heading."""
+    yield heading
+    fields = {name: field for name, field in section.model_fields.items() if prefix != "sink." or name != "kind"}
+    within = {name: found for name, field in fields.items() if (found := _sections_in(field.annotation))}
+    keys = [key(section, name, prefix) for name, field in fields.items() if name not in within or field.is_required()]
+    if keys:
+        yield "| key | type | default | allowed values | description |"
+        yield "|---|---|---|---|---|"
+        yield from (key.row() for key in keys)
+        yield ""
+    for name, [inner] in within.items():
+        many = get_origin(fields[name].annotation) is tuple
+        path = f"{prefix}{name}{'[]' if many else ''}"
+        if inner is SinkSettings:
+            yield from _sinks()
+        else:
+            yield from _section(inner, f"{path}.", depth + 1, _heading(inner, f"`{path}`", depth + 1))
+
+
+def _sinks() -> Iterator[str]:
+    """The kinds of sinks that are part of cdfd: tests and other packages may register more."""
+    kinds = {kind: SINKS.load(kind) for kind in SINKS.names()}
+    kinds = {kind: settings for kind, settings in kinds.items() if settings.__module__.startswith("cdfd.")}
+    description = _described(SinkSettings)["kind"][0]
+    yield _heading(SinkSettings, "`sink`", 2)
+    yield "| key | type | default | allowed values | description |"
+    yield "|---|---|---|---|---|"
+    yield Key("sink.kind", "text", "required", _choices(kinds), description).row()
+    yield ""
+    for kind, settings in kinds.items():
+        yield from _section(settings, "sink.", 3, _heading(settings, f"`sink` of kind `{kind}`", 3))
+
+
+def _heading(section: type[Section], title: str, depth: int) -> str:
+    return f"{'#' * depth} {title}\n\n{(inspect.getdoc(section) or '').partition(chr(10) * 2)[0]}\n"
+
+
+def key(section: type[Section], name: str, prefix: str) -> Key:
+    field = section.model_fields[name]
+    described = _described(section)
+    assert name in described, f"{section.__name__}.{name} has no docstring"
+    description, said = described[name]
+    found, allowed = _type(field.annotation, field.metadata)
+    default = said or ("required" if field.is_required() else _default(field.default, found))
+    mounted = ", *file*" if name in mounted_names() else ""
+    return Key(f"{prefix}{name}", f"{found}{mounted}", default, allowed, description)
+
+
+def _described(section: type[Section]) -> dict[str, tuple[str, str]]:
+    """Descriptions of fields, and their defaults in words: the docstrings after the fields, of base classes too."""
+    found: dict[str, tuple[str, str]] = {}
+    for base in reversed(section.__mro__[: section.__mro__.index(Section)]):
+        [body] = ast.parse(dedent(inspect.getsource(base))).body
+        assert isinstance(body, ast.ClassDef)
+        for field, after in zip(body.body, body.body[1:], strict=False):
+            match field, after:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    said, _, default = " ".join(text.split()).partition(" Default: ")
+                    found[name] = said, default.removesuffix(".")
+    return found
+
+
+def _type(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[str, str]:
+    """The type of a field, and the values that it allows."""
+    arguments = get_args(annotation)
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return "mapping", ""
+    if get_origin(annotation) is Annotated:
+        return _type(arguments[0], arguments[1:])
+    if get_origin(annotation) is Literal:
+        return "text", _choices(arguments)
+    functions = [one.func for one in metadata if hasattr(one, "func")]
+    for function in functions:
+        if isinstance(function, partial):
+            return "text", _choices(function.args[0].names())
+    if functions:
+        found, allowed = _PARSED[functions[0]]
+        return found, allowed or _bounds(metadata, found)
+    if get_origin(annotation) is tuple:
+        inner, allowed = _type(arguments[0])
+        return f"list of {_plural(inner)}", allowed
+    if isinstance(get_origin(annotation), type) and issubclass(get_origin(annotation), Mapping):
+        return f"mapping of {_plural(_type(arguments[1])[0])}", ""
+    if type(None) in arguments:
+        [inner] = (argument for argument in arguments if argument is not type(None))
+        return _type(inner)
+    return {str: "text"}[annotation], ""
+
+
+def _plural(kind: str) -> str:
+    return kind if kind == "text" else " or ".join(f"{one}s" for one in kind.split(" or "))
+
+
+def _choices(names: Sequence[str] | Mapping[str, Any]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _bounds(metadata: Sequence[Any], kind: str) -> str:
+    low = [_default(one.ge, kind) for one in metadata if hasattr(one, "ge")]
+    high = [_default(one.le, kind) for one in metadata if hasattr(one, "le")]
+    return " to ".join(low + high) if high else "".join(f"at least {bound}" for bound in low)
+
+
+_UNITS = {
+    "duration": ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms")),
+    "size": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "")),
+}
+
+
+def _default(value: Any, kind: str) -> str:
+    if value is None or value == "":
+        return "none"
+    if kind in _UNITS:
+        smallest = round(value * 1000) if kind == "duration" else value
+        size, unit = next((size, unit) for size, unit in _UNITS[kind] if smallest % size == 0)
+        return f"`{smallest // size}{unit}`"
+    shown: Callable[[Any], str] = {bool: lambda flag: str(flag).lower(), tuple: lambda _: "[]"}.get(type(value), str)
+    return f"`{shown(value)}`"
+
+
+def _sections_in(annotation: Any) -> list[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    return [section for argument in get_args(annotation) for section in _sections_in(argument)]
