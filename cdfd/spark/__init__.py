@@ -1,4 +1,4 @@
-"""What cdfd offers to Spark. Needs PySpark, which comes with the extra: `pip install cdfd[spark]`."""
+"""The Spark integration of cdfd. It needs PySpark: `pip install cdfd[spark]`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("cdfd")` (a table's changes) and `format("cdfd-kafka")` (a sink for them) known to a session, and let it push filters.
+    """Register `format("cdfd")` (a table's changes) and `format("cdfd-kafka")` (a sink for them) in a session, and enable filter pushdown.
 
     Raises:
         ConfigError: PySpark is missing, or too old.
@@ -26,6 +26,6 @@ def register(spark: SparkSession) -> None:
     from cdfd.spark.source import CdfdSource
 
     spark.dataSource.register(CdfdSource)
-    # Without it, Spark tells no Python source of filters.
+    # Without this setting, Spark does not push filters to Python sources.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(CdfdKafka)

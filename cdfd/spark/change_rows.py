@@ -1,7 +1,7 @@
-"""Change rows as Spark hands them over, to those that the daemon reads: the same types, so that the same bytes become of them.
+"""Converts Spark's change rows to those that the daemon reads. The types are the same, so that their encoding is the same.
 
-Spark knows no fields that are never null once they come from a source that streams, has variants as text or as binaries, times in the
-session's zone and in microseconds, and change types as text.
+In Spark, all fields of a streaming source are nullable, variants are text or structs, times have the session's zone and microseconds, and
+change types are text.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _VARIANT: Final = pa.json_(pa.string())
 
 @dataclass(frozen=True, slots=True)
 class ChangeRows:
-    """Makes change rows of Spark's batches.
+    """Converts Spark's batches to change rows.
 
     Attributes:
         schema: of the rows: the table's columns, then the change columns.
-        sources: for each of them, its position in Spark's batches.
+        sources: for each column, its position in Spark's batches.
     """
 
     schema: pa.Schema
@@ -37,24 +37,24 @@ class ChangeRows:
 
     @classmethod
     def plan(cls, spark_schema: str, table: pa.Schema, columns: Sequence[str] | None = None) -> ChangeRows:
-        """For what is written to a sink.
+        """Plan the conversion of rows that are written to a sink.
 
         Args:
             spark_schema: of Spark's rows, as its JSON.
-            table: of the table's rows; its columns are what they say, but where Spark's are of another type.
-            columns: those of the table's that are wanted; None for all that are there.
+            table: schema of the table. Its types apply, unless Spark's column has another type.
+            columns: the table's columns to deliver; None: all.
 
         Raises:
-            ConfigError: these are no change rows.
-            UnsupportedError: a type that Delta does not have.
+            ConfigError: these are not change rows.
+            UnsupportedError: a column has a type that Delta does not support.
         """
         given = _given(spark_schema)
         places = {name: place for place, name in enumerate(given.names)}
         missing = [name for name in _CHANGES if name not in places]
         if missing:
             raise ConfigError(
-                f"these are no change rows: there is no column {', '.join(missing)}",
-                hint='Write what format("cdfd") reads, with all four change columns',
+                f"these are not change rows: there is no column {', '.join(missing)}",
+                hint='Write rows of format("cdfd"), with all four change columns',
             )
         known = {field.name.lower(): field for field in table}
         wanted = None if columns is None else {name.lower() for name in columns}
@@ -67,10 +67,10 @@ class ChangeRows:
         return cls(pa.schema([*fields, *_CHANGES.values()]), tuple(sources))
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch of Spark's as ours. What is of the right type already is not copied.
+        """Convert a batch. Columns with the right type are not copied.
 
         Raises:
-            DataError: change columns that are none, or a variant that is none.
+            DataError: a change column or a variant is invalid.
         """
         fields = list(self.schema)
         columns = [batch.column(place) for place in self.sources]
@@ -83,7 +83,7 @@ class ChangeRows:
             arrays += [types_from_file(types)]
             arrays += [column.cast(field.type) for column, field in zip(numbers, fields[last + 1 :], strict=True)]
         except pa.ArrowInvalid as error:
-            raise DataError(f"rows cannot be taken over from Spark: {error}") from error
+            raise DataError(f"cannot convert rows of Spark: {error}") from error
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
@@ -97,12 +97,12 @@ def _given(spark_schema: str) -> pa.Schema:
 
 
 def _field(given: pa.Field[Any], known: pa.Field[Any] | None) -> pa.Field[Any]:
-    """How the table has the column, unless it is another one."""
+    """The table's field, if its type matches; otherwise Spark's."""
     return known if known is not None and _bare(given.type) == _bare(known.type) else given
 
 
 def _bare(kind: Any) -> pa.DataType:
-    """A type without what it says of nulls, and variants as text."""
+    """A type without nullability, and with variants as text."""
     if kind == _VARIANT:
         return pa.string()
     if pa.types.is_struct(kind):
@@ -115,7 +115,7 @@ def _bare(kind: Any) -> pa.DataType:
 
 
 def _shaped(array: Any, kind: Any) -> Any:
-    """An array as one of a type that differs in names, zones, nulls and variants only."""
+    """Convert an array to a type that differs only in names, zones, nullability and variants."""
     found = array.type
     if found == kind:
         return array
@@ -127,7 +127,7 @@ def _shaped(array: Any, kind: Any) -> Any:
         children = [_shaped(array.field(place), field.type) for place, field in enumerate(kind)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
     if pa.types.is_list(kind) or pa.types.is_map(kind):
-        # The offsets of a slice do not begin at 0, which they have to beside a mask.
+        # With a mask, offsets must begin at 0, and those of a slice do not.
         whole = array if not array.offset else pc.take(array, pa.array(range(len(array)), pa.int64()))
         if pa.types.is_list(kind):
             return pa.ListArray.from_arrays(whole.offsets, _shaped(whole.values, kind.value_type), kind, mask=mask)

@@ -1,4 +1,4 @@
-"""What a query's checkpoint says of its source: a file of JSON lines for each micro-batch in `offsets/`, the last line of each an offset.
+"""Reads the source offset from a query's checkpoint. `offsets/` has a file for each micro-batch, whose last line is an offset in JSON.
 
 v1
 {"batchWatermarkMs":0,...}
@@ -19,10 +19,9 @@ _LONGEST = 1 << 20
 
 
 def snapshot_version(location: str) -> int | None:
-    """The version whose live rows a stream of `format("cdfd")` began with.
+    """The version of the snapshot with which a stream of `format("cdfd")` began.
 
-    None where it began with changes, where another source is read, and where the checkpoint cannot be read from here: formats then tell
-    those rows as inserts.
+    None if it began with changes, has another source, or if the checkpoint cannot be read here. Formats then treat live rows as inserts.
     """
     try:
         text = asyncio.run(_newest(location))
@@ -37,7 +36,7 @@ def snapshot_version(location: str) -> int | None:
 async def _newest(location: str) -> bytes | None:
     """The file of the newest micro-batch."""
     storage = open_storage(location)
-    # Files beside them are checksums (`.7.crc`) and such.
+    # The folder also has checksum files, such as `.7.crc`.
     names = [stat.path.removeprefix(_OFFSETS) async for stat in storage.list(_OFFSETS)]
     numbers = [int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 20]
     return await storage.read(f"{_OFFSETS}{max(numbers)}", 0, _LONGEST) if numbers else None

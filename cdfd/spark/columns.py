@@ -1,4 +1,4 @@
-"""Columns as Spark wants them: its types for a table's, and Arrow arrays that its readers take."""
+"""Columns for Spark: Spark's types for a table's types, and Arrow arrays that Spark's readers accept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHANGE_FIELDS: Final = {
     COMMIT_TIMESTAMP: spark.TimestampType(),
     CHANGE_ORDINAL: spark.LongType(),
 }
-"""The columns that a change row has beside the table's."""
+"""The change columns of a row, in addition to the table's columns."""
 
 _PRIMITIVES: Final = {
     "string": spark.StringType(),
@@ -36,7 +36,7 @@ _PRIMITIVES: Final = {
     "date": spark.DateType(),
     "timestamp": spark.TimestampType(),
     "timestamp_ntz": spark.TimestampNTZType(),
-    # The text of it, as everywhere in cdfd: `parse_json` makes a variant of it.
+    # As text, as everywhere in cdfd. `parse_json` converts it to a variant.
     "variant": spark.StringType(),
 }
 
@@ -44,7 +44,7 @@ Convert = Callable[[Any], Any]
 
 
 def spark_schema(schema: TableSchema, names: Sequence[str]) -> spark.StructType:
-    """The columns of that name, of the table or of change rows. Everything may be null: a row of an older version lacks what came later."""
+    """The named columns of the table or of change rows. All are nullable, because rows of older versions lack newer columns."""
     fields = []
     for name in names:
         kind: spark.DataType | None = CHANGE_FIELDS.get(name)
@@ -72,31 +72,31 @@ def _spark_type(kind: DataType) -> spark.DataType:
 
 
 def chosen_names(schema: TableSchema, given: spark.StructType) -> tuple[str, ...]:
-    """The columns of a schema that the user gives, as the table spells them.
+    """The columns of a schema that the user gives, in the table's spelling.
 
     Raises:
-        ConfigError: a column that is not there, or that is of another type.
+        ConfigError: a column is missing, or has another type.
     """
     known = {name.lower(): name for name in (*CHANGE_FIELDS, *schema.names)}
     names = []
     for field in given:
         name = known.get(field.name.lower())
         if name is None:
-            schema.select([field.name])  # says which columns there are
+            schema.select([field.name])  # raises an error that lists the columns
             continue
         (found,) = spark_schema(schema, [name])
         if _nullable(field.dataType) != _nullable(found.dataType):
             raise ConfigError(
-                f"column {name!r:.200} is {found.dataType.simpleString():.200}, and the schema that is asked for says "
+                f"column {name!r:.200} is {found.dataType.simpleString():.200}, but the requested schema has "
                 f"{field.dataType.simpleString():.200}",
-                hint="Leave the schema out, or cast the column after it is read",
+                hint="Omit the schema, or cast the column after you read it",
             )
         names.append(name)
     return tuple(names)
 
 
 def _nullable(kind: spark.DataType) -> spark.DataType:
-    """The type without what it says of nulls and comments."""
+    """The type without nullability and comments."""
     match kind:
         case spark.StructType():
             return spark.StructType([spark.StructField(field.name, _nullable(field.dataType)) for field in kind])
@@ -108,20 +108,20 @@ def _nullable(kind: spark.DataType) -> spark.DataType:
 
 
 @dataclass(frozen=True, slots=True)
-class ForSpark:
-    """Makes Spark's batches of ours.
+class SparkBatches:
+    """Converts batches to those that Spark accepts.
 
     Attributes:
         schema: of its batches.
-        sources: for each column, the position in ours and how it is converted; None for as it is.
+        sources: for each column, its position in our batches and its conversion; None: no conversion.
     """
 
     schema: pa.Schema
     sources: tuple[tuple[int, Convert | None], ...]
 
     @classmethod
-    def plan(cls, schema: pa.Schema, names: Sequence[str], wanted: Sequence[str]) -> ForSpark:
-        """For batches of `schema`: those of the columns `names`, under the names that are `wanted`."""
+    def plan(cls, schema: pa.Schema, names: Sequence[str], wanted: Sequence[str]) -> SparkBatches:
+        """Plan the conversion of batches of `schema`: the columns `names`, renamed to `wanted`."""
         fields, sources = [], list[tuple[int, Convert | None]]()
         for name, called in zip(names, wanted, strict=True):
             position = schema.get_field_index(name)
@@ -131,7 +131,7 @@ class ForSpark:
         return cls(pa.schema(fields), tuple(sources))
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch as Spark takes it. What is of the right type already is not copied."""
+        """Convert a batch. Columns with the right type are not copied."""
         arrays = [
             batch.column(position) if convert is None else convert(batch.column(position))
             for position, convert in self.sources
@@ -140,7 +140,7 @@ class ForSpark:
 
 
 def _conversion(kind: Any) -> tuple[pa.DataType, Convert | None]:
-    """The type that Spark takes, and how a column becomes that; None where it is that already."""
+    """The type that Spark accepts, and the conversion to it; None: no conversion."""
     if pa.types.is_dictionary(kind):
         return kind.value_type, lambda array: array.dictionary_decode()
     if pa.types.is_timestamp(kind) and kind.unit != "us":
@@ -188,7 +188,7 @@ def _as_plain(array: Any, target: Any) -> Any:
 
 
 def _window(array: Any) -> tuple[Any, int, int]:
-    """Offsets from 0 on, and which elements they are in (start and count): a batch is often a slice of a larger one."""
+    """The offsets relative to 0, and the start and count of their elements. A batch may be a slice of a larger one."""
     offsets = array.offsets
     start, end = offsets[0].as_py(), offsets[-1].as_py()
     return pc.subtract(offsets, pa.scalar(start, offsets.type)), start, end - start

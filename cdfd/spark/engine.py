@@ -16,7 +16,7 @@ from cdfd.errors import CdfdError
 from cdfd.jobs.assignment import Assignment, measured_here
 from cdfd.sinks.base import Counts
 from cdfd.spark import kafka, tasks
-from cdfd.spark.sessions import Sessions, interrupt, tagged
+from cdfd.spark.sessions import Sessions, interrupt, with_tag
 from cdfd.spark.tasks import Work
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("cdfd.engine")
 
 _FEW_FILES = 256
-"""Files whose footers are read here sooner than Spark has begun to."""
+"""Up to this number of files, reading their footers here is faster than starting a job."""
 _CANCEL_ATTEMPTS = 10
 _AGAIN_SECONDS = 0.3
 
@@ -34,7 +34,7 @@ class SparkEngine:
     """The `Engine` port. Several jobs may run at once.
 
     Args:
-        sessions: where the session comes from.
+        sessions: provides the Spark session.
     """
 
     def __init__(self, sessions: Sessions) -> None:
@@ -57,11 +57,11 @@ class SparkEngine:
         return total
 
     async def close(self) -> None:
-        """Let go of Spark."""
+        """Stop Spark."""
         await asyncio.to_thread(self._sessions.drop)
 
     async def _run(self, assignment: Assignment, items: Sequence[bytes], work: Work) -> list[bytes]:
-        """In a thread; where this is cancelled, Spark is told, and waited for a while."""
+        """Run a job in a thread. A cancellation also cancels the job in Spark, and waits for its end for a limited time."""
         job = _Running(self._sessions, assignment, items, work)
         running = asyncio.ensure_future(asyncio.to_thread(job.run))
         try:
@@ -72,23 +72,23 @@ class SparkEngine:
 
 
 class _Running:
-    """A job, in a thread of its own."""
+    """A job in a thread."""
 
     def __init__(self, sessions: Sessions, assignment: Assignment, items: Sequence[bytes], work: Work) -> None:
         self._sessions = sessions
         self._session: SparkSession | None = None
         self._tag = f"cdfd-{uuid4().hex}"
-        # The same name again takes the place of what had it: none are left behind.
+        # Registering the same name again replaces the data source, so that none are left behind.
         self._name = f"cdfd-job-{assignment.config.pipeline}-{assignment.table}"
         self._items = items
         self._work = work
         self._cancelled = Event()
 
     def run(self) -> list[bytes]:
-        """All of it, blocking."""
+        """Run the job. Blocks."""
         self._session = spark = self._sessions.get()
         results: list[bytes] = []
-        with tagged(spark, self._tag):
+        with with_tag(spark, self._tag):
             for wave in tasks.waves(self._items):
                 if self._cancelled.is_set():
                     break
@@ -101,7 +101,7 @@ class _Running:
         return results
 
     async def cancel(self, running: asyncio.Future[list[bytes]]) -> None:
-        """Have it end. Whether it can still be reached or not, this takes no longer than a while."""
+        """Cancel the job. Returns after a limited time, even if Spark does not answer."""
         self._cancelled.set()
         for _ in range(_CANCEL_ATTEMPTS):
             if self._session is not None:
@@ -110,5 +110,5 @@ class _Running:
             if running.done():
                 running.exception()
                 return
-        log.warning("Spark does not end a job that is cancelled, and is ended itself")
+        log.warning("Spark does not end a cancelled job: stopping Spark")
         await asyncio.to_thread(self._sessions.drop)

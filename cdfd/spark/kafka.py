@@ -1,4 +1,4 @@
-"""Delivering to Kafka in executors: by the daemon's own sink, in parts that are delivered once."""
+"""Delivery in executors, with the daemon's own sink, in parts that are delivered once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cdfd.jobs.assignment import Assignment
 from cdfd.sinks.base import Counts
 
 _WORKERS = 1
-"""Cores that reading keeps busy: Spark gives each task one."""
+"""Threads that read: Spark gives each task one core."""
 
 
 def packed(part: Part) -> bytes:
-    """A part, to travel."""
+    """Serialize a part."""
     return zlib.compress(pickle.dumps(part), 1)
 
 
@@ -24,7 +24,7 @@ def deliver(assignment: Assignment, item: bytes) -> bytes:
     """Deliver a part that was `packed`; its rows, for `counts_of`. Runs in an executor.
 
     Raises:
-        CdfdError: as `Assignment.deliver` says.
+        CdfdError: as in `Assignment.deliver`.
     """
     number, part = _unpacked(item)
     return json.dumps(asyncio.run(assignment.deliver(number, part, _WORKERS))).encode()
@@ -40,13 +40,13 @@ def measure(assignment: Assignment, item: bytes) -> bytes:
     """What a part that was `packed` holds, for `measured_of`. Runs in an executor.
 
     Raises:
-        CdfdError: as `measure` says.
+        CdfdError: as in `measure`.
     """
     return pickle.dumps(assignment.measured(_unpacked(item)[1], _WORKERS))
 
 
 def measured_of(result: bytes) -> Measured:
-    """What a slice holds."""
+    """The measured content of a slice."""
     found: Measured = pickle.loads(result)
     return found
 

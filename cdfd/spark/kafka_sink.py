@@ -1,11 +1,11 @@
-"""`format("cdfd-kafka")`: change rows of a stream or of a batch job into a topic, encoded and delivered as the daemon does.
+"""`format("cdfd-kafka")`: writes change rows of a stream or a batch job to a topic, encoded and delivered as by the daemon.
 
-Each partition of a micro-batch is delivered in a transaction of its own, which carries a record of what it is: the query, the batch, how
-many rows. A partition that is written again, because a task failed, was run twice, or because the driver died between the executors'
-commits and Spark's own, finds that record and is not sent again.
+Each partition of a micro-batch is delivered in its own transaction, with a record of the query, the batch and the number of rows. A repeated
+partition finds this record and is not sent again. A partition is repeated if a task failed or ran twice, or if the driver crashed between
+the commits of the executors and Spark's own.
 
-That takes for granted that a batch that is run again is cut as it was, as Spark's own sources are and `format("cdfd")` is. Where the rows of
-a partition that was delivered are not those that come now, the query ends with an error rather than lose one.
+This requires that a repeated batch has the same partitions, as with Spark's own sources and `format("cdfd")`. If the rows of a delivered
+partition differ from the repeated ones, the query ends with an error, so that no row is lost.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from cdfd.spark.sink_options import SinkOptions
 from cdfd.tables.configured import open_table
 
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
-"""Where Spark tells tasks of their query and micro-batch."""
+"""Local properties with which Spark passes query and micro-batch to tasks."""
 
 
 class CdfdKafka(DataSource):
@@ -59,18 +59,18 @@ class CdfdKafka(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is told."""
+        """The name for `format`."""
         return "cdfd-kafka"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """For `writeStream`. `overwrite` is the output mode `complete`, which changes do not have.
+        """The writer for `writeStream`. `overwrite` is the output mode `complete`, which change rows do not support.
 
         Raises:
-            ConfigError, UnsupportedError: as `SinkOptions.parse` and `ChangeRows.plan` say.
+            ConfigError, UnsupportedError: as in `SinkOptions.parse` and `ChangeRows.plan`.
             CdfdError: the table cannot be read.
         """
         _refuse(overwrite)
-        out = _rows_out(self.options, schema)
+        out = _task_sink(self.options, schema)
         checkpoint = dict(self.options).get("checkpointlocation")
         if (
             out.options.snapshot is None
@@ -81,19 +81,19 @@ class CdfdKafka(DataSource):
         return StreamWriter(out)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """For `write`; raises what `streamWriter` does."""
+        """The writer for `write`. Raises the errors of `streamWriter`."""
         _refuse(overwrite)
-        out = _rows_out(self.options, schema)
+        out = _task_sink(self.options, schema)
         return BatchWriter(out, out.options.job or str(uuid.uuid4()))
 
 
 @dataclass(frozen=True, slots=True)
-class RowsOut:
-    """What tasks are told of where rows go and how.
+class TaskSink:
+    """The sink as tasks receive it.
 
     Attributes:
         options: of the sink.
-        rows: makes change rows of Spark's.
+        rows: converts Spark's rows to change rows.
         table_id: of the table.
     """
 
@@ -102,15 +102,15 @@ class RowsOut:
     table_id: str
 
     def deliver(self, batches: Iterator[pa.RecordBatch], query: str, batch: int, number: int) -> int:
-        """Deliver one partition's rows, if nobody has; how many there are.
+        """Deliver one partition's rows, unless they are delivered; their number.
 
         Args:
-            batches: Spark's.
-            query, batch: what they are of. A query delivers one batch after the other.
+            batches: Spark's batches.
+            query, batch: of the rows. A query delivers one batch after the other.
             number: of the partition.
 
         Raises:
-            CdfdError: it cannot be delivered. Spark tries again then.
+            CdfdError: the partition cannot be delivered. Spark then retries.
         """
         rows = (self.rows(some) for some in batches if some.num_rows)
         first = next(rows, None)
@@ -123,50 +123,50 @@ class RowsOut:
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a query."""
 
-    def __init__(self, out: RowsOut) -> None:
+    def __init__(self, out: TaskSink) -> None:
         self._out = out
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Deliver a partition. Raises what `RowsOut.deliver` does."""
+        """Deliver a partition. Raises what `TaskSink.deliver` does."""
         context = _context()
         query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
         if query is None or batch is None:
-            raise ConfigError("this Spark does not tell tasks of which micro-batch they are", hint="Use PySpark 4.1")
+            raise ConfigError("this version of Spark does not pass the micro-batch to tasks", hint="Use PySpark 4.1")
         self._out.deliver(iterator, query, int(batch), context.partitionId())
         return WriterCommitMessage()
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes what a batch job does."""
+    """Writes the rows of a batch job."""
 
-    def __init__(self, out: RowsOut, job: str) -> None:
+    def __init__(self, out: TaskSink, job: str) -> None:
         self._out = out
         self._job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Deliver a partition. Raises what `RowsOut.deliver` does."""
+        """Deliver a partition. Raises what `TaskSink.deliver` does."""
         self._out.deliver(iterator, self._job, 0, _context().partitionId())
         return WriterCommitMessage()
 
 
 class _Part:
-    """A partition on its way.
+    """The delivery of one partition.
 
     Args:
-        out: where to.
-        query, batch: what it is of.
+        out: the sink.
+        query, batch: of the rows.
         number: of the partition.
         rows: not empty; can be read once.
     """
 
-    def __init__(self, out: RowsOut, query: str, batch: int, number: int, rows: Iterator[pa.RecordBatch]) -> None:
+    def __init__(self, out: TaskSink, query: str, batch: int, number: int, rows: Iterator[pa.RecordBatch]) -> None:
         self._out, self._query, self._batch, self._number = out, query, batch, number
         self._rows = rows
         self._counts = RowCounts()
         self._begun = False
 
     async def deliver(self, version: int) -> int:
-        """Deliver it; how many rows it has. `version` is that of the first of them."""
+        """Deliver the partition; its number of rows. `version` is the version of the first row."""
         place = _place(self._out.options, self._number)
         position = Position(self._out.table_id, version)
         job = f"{self._query}/{self._batch}"
@@ -182,7 +182,7 @@ class _Part:
         if self._begun:
             raise SinkError(
                 "another attempt took over and did not deliver the rows, which cannot be read twice",
-                hint="Spark runs the task again",
+                hint="Spark retries the task",
                 retriable=True,
             )
         self._begun = True
@@ -206,14 +206,14 @@ class _Part:
             yield sink
 
     def _check(self, progress: Progress | None, version: int) -> None:
-        """Refuse to deliver what was delivered long ago, or was cut in another way."""
+        """Refuse a batch that is older than the last delivered one, or has other partitions."""
         query, _, batch = str({} if progress is None else progress.job.get("id", "")).rpartition("/")
         if progress is None or query != self._query or not batch.isdigit():
             return
         if int(batch) > self._batch:
             raise SinkError(
                 f"batch {self._batch} of query {query} is over: batch {batch} is delivered",
-                hint="This is an attempt that was given up, or the query went on from an older checkpoint",
+                hint="This attempt was abandoned, or the query resumed from an older checkpoint",
             )
         if int(batch) == self._batch and progress.position.version != version + 1:
             raise self._other_rows(f"rows from version {progress.position.version - 1} on", f"version {version}")
@@ -221,7 +221,7 @@ class _Part:
     def _other_rows(self, then: str, now: str) -> SinkError:
         return SinkError(
             f"partition {self._number} of batch {self._batch} was delivered with {then}, and now it is {now}",
-            hint="A batch that is run again has to be cut as it was: is there a `repartition` that depends on the cluster?",
+            hint="A repeated batch must have the same partitions: check for a `repartition` that depends on the cluster",
         )
 
 
@@ -230,14 +230,14 @@ def _refuse(overwrite: bool) -> None:
         raise ConfigError("a topic cannot be overwritten", hint='Write with mode "append"')
 
 
-def _rows_out(given: object, schema: StructType) -> RowsOut:
+def _task_sink(given: object, schema: StructType) -> TaskSink:
     options = SinkOptions.parse(dict(given))  # type: ignore[call-overload] # Spark's dictionary, whose types it does not tell
     table = open_table(options.config, options.table)
     header = asyncio.run(table.log.header())
     rows = ChangeRows.plan(schema.json(), header.schema.arrow, options.table.columns)
     if options.table.key:
         KeyColumns(options.table.key)(change_schema(header.schema.arrow))
-    return RowsOut(options, rows, header.metadata.id)
+    return TaskSink(options, rows, header.metadata.id)
 
 
 def _place(options: SinkOptions, number: int) -> Destination:
@@ -255,7 +255,7 @@ def _some(counts: dict[str, int]) -> dict[str, int]:
 
 
 def _by_origin(rows: pa.RecordBatch, snapshot: int | None) -> Iterator[pa.RecordBatch]:
-    """Rows that are all live rows of a version, or all changes, in order."""
+    """Split rows into runs of only live rows or only changes, in order."""
     if snapshot is None:
         yield rows
         return
@@ -266,6 +266,6 @@ def _by_origin(rows: pa.RecordBatch, snapshot: int | None) -> Iterator[pa.Record
 
 
 def _version(number: int, table_id: str, *, snapshot: bool) -> Version:
-    """What a delivery wants to know of its rows."""
+    """A version with only the fields that a delivery needs."""
     plan = ChangePlan(number, 0, TableSchema(Columns(()), ()), (), "snapshot" if snapshot else "files")
     return Version(plan, table_id)

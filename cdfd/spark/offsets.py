@@ -12,10 +12,10 @@ from cdfd.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Where a stream is, and where it began.
+    """The position of a stream, and its start.
 
-    A query that ends before its first micro-batch is complete asks again where to begin, and may hear of a newer version by then; what that
-    batch was planned from stands in its end.
+    If a query ends before its first micro-batch is complete, Spark asks for the start again, which may be a newer version by then. So the end
+    offset of each batch also has the start.
     """
 
     position: Position
@@ -24,7 +24,7 @@ class Offset:
 
     @classmethod
     def beginning(cls, position: Position) -> Offset:
-        """That of a stream that begins there."""
+        """The offset of a stream that begins at a position."""
         return cls(position, position.version, position.phase)
 
     def at(self, position: Position) -> Offset:
@@ -33,12 +33,12 @@ class Offset:
 
     @property
     def first(self) -> Position:
-        """Where the stream began."""
+        """The start of the stream."""
         return Position(self.position.table_id, self.first_version, phase=self.first_phase)
 
     @property
     def is_first(self) -> bool:
-        """Whether it is still there."""
+        """Whether the stream is at its start."""
         return self.position == self.first
 
     def to_json(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Offset:
-        """From Spark's checkpoint. ConfigError where that is of another source."""
+        """From Spark's checkpoint. `ConfigError` if the checkpoint is of another source."""
         counts = [found.get(name) for name in ("version", "part", "ordinal", "first_version")]
         phases = [found.get(name) for name in ("phase", "first_phase")]
         table = found.get("table_id")
@@ -57,8 +57,8 @@ class Offset:
             or any(phase not in ("snapshot", "stream") for phase in phases)
         ):
             raise ConfigError(
-                "the checkpoint's offset is none of a cdfd source",
-                hint="The checkpoint is that of another query; use a folder of its own for each",
+                "the checkpoint's offset is not of a cdfd source",
+                hint="The checkpoint is of another query; use a separate folder for each query",
             )
         digest = found.get("digest")
         known = digest if isinstance(digest, str) else None

@@ -1,4 +1,4 @@
-"""Options of `format("cdfd")`: named as delta-spark's where it has them."""
+"""Options of `format("cdfd")`. Options that delta-spark also has have the same names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdfd.errors import ConfigError
 from cdfd.tail.bounds import Bound, parse_bound
 
 STORAGE = "storage."
-"""What options for the table's store begin with: `storage.endpoint_url`."""
+"""Prefix of options for the table's store, such as `storage.endpoint_url`."""
 
 MOST = 2**63 - 1
 
@@ -23,19 +23,19 @@ _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What is read, and how.
+    """The options of a read.
 
     Attributes:
         path: the table's path or URI.
-        start: a version, a moment, how long ago, `earliest`, `latest` or `snapshot`; None for what is usual.
-        end: a version, a moment or how long ago; None for the newest version there is.
-        changes: where change rows may come from; see `cdfd.changes.plan`.
-        columns: which columns, in that order; None for all. Where none of them is one of the change columns, those are there besides.
-        skip_missing: go on where a file is gone.
-        max_files, max_bytes: of one micro-batch; None for no limit.
-        partition_bytes: bytes of files for one task; None for what suits the whole.
-        allowed_roots: where absolute paths in the log may lead besides the table.
-        storage: of the table's store. Not shown: there are secrets among them.
+        start: a version, a time, a duration before now, `earliest`, `latest` or `snapshot`; None: the default.
+        end: a version, a time or a duration before now; None: the newest version.
+        changes: source of change rows; see `cdfd.changes.plan`.
+        columns: the columns, in order; None: all. Without a change column among them, all change columns are added.
+        skip_missing: whether to skip missing files.
+        max_files, max_bytes: limits of one micro-batch; None: no limit.
+        partition_bytes: bytes of files for one task; None: computed from the total.
+        allowed_roots: additional locations for absolute paths in the log.
+        storage: options of the table's store. Never shown, because they may be secrets.
     """
 
     path: str
@@ -52,12 +52,12 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """From Spark's options, whose names are in any case.
+        """Parse Spark's options. Their names are not case-sensitive.
 
         Raises:
-            ConfigError: an option that is unknown, or a value that is none; never says what a storage option is.
+            ConfigError: an option is unknown or invalid. The error never has the value of a storage option.
         """
-        # Spark makes names lower case on their way to a streaming source, so case never counts.
+        # Spark converts option names of streaming sources to lower case, so case never matters.
         given = {name.lower(): text for name, text in options.items()}
         storage = {name.removeprefix(STORAGE): text for name, text in given.items() if name.startswith(STORAGE)}
         rest = {name: text for name, text in given.items() if not name.startswith(STORAGE)}
@@ -70,8 +70,8 @@ class SourceOptions:
             )
         if rest.get("readchangefeed", "true").strip().lower() != "true":
             raise ConfigError(
-                "readChangeFeed is false, and changes are all that cdfd reads",
-                hint='Leave it out, or read the table\'s rows with format("delta")',
+                "readChangeFeed is false, but cdfd reads only changes",
+                hint='Omit it, or read the table\'s rows with format("delta")',
             )
         return cls(
             rest["path"],
@@ -137,7 +137,7 @@ def _version(name: str, text: str) -> Bound:
 
 
 def _moment(name: str, text: str) -> datetime | timedelta:
-    """A time as delta-spark takes it, `2026-01-01`, `2026-01-01 12:30:00`, with a zone or in UTC; or as `cdfd tail` takes it."""
+    """A time as in delta-spark (`2026-01-01`, `2026-01-01 12:30:00`, with a zone or in UTC) or as in `cdfd tail`."""
     try:
         found = parse_bound(text)
     except ConfigError:

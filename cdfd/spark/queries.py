@@ -22,22 +22,22 @@ from cdfd.spark.offsets import Offset
 from cdfd.spark.options import STORAGE
 
 FAILURES: Final = (PySparkException, Py4JError, OSError)
-"""What Spark's calls raise, through whichever of its two ways."""
+"""The exceptions of Spark's calls, classic or Connect."""
 
 _OURS: Final = re.compile(r"^cdfd\.[a-z_.]+\.(\w+): (.*)$", re.MULTILINE)
 _LONGEST: Final = 2000
-_LASTING: Final = (errors.LogError, errors.UnsupportedError, errors.DataError, errors.PathError, ConfigError)
+_PERMANENT: Final = (errors.LogError, errors.UnsupportedError, errors.DataError, errors.PathError, ConfigError)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch that is delivered.
+    """A delivered micro-batch.
 
     Attributes:
-        number: of the query's; -1 for none.
-        rows: of it.
-        following: what comes next.
-        newest: the newest version that was seen; None where that is not known.
+        number: its number in the query; -1: none.
+        rows: number of rows.
+        following: the next position.
+        newest: the newest known version; None if unknown.
     """
 
     number: int
@@ -47,19 +47,19 @@ class Batch:
 
 
 def location(config: Settings, table: Table) -> str:
-    """Where the query of a table keeps its checkpoint."""
+    """The checkpoint location of a table's query."""
     assert config.engine.spark.checkpoint is not None
     return f"{config.engine.spark.checkpoint.rstrip('/')}/{config.pipeline}/{table.name}"
 
 
 def start(spark: SparkSession, config: Settings, table: Table, document: Mapping[str, str]) -> StreamingQuery:
-    """Start the query of a table; it goes on from its checkpoint, where there is one.
+    """Start the query of a table. It resumes from its checkpoint, if there is one.
 
     Args:
         spark: the session.
         config: all settings.
         table: one of them.
-        document: the options of `format("cdfd-kafka")` that name a file with what `config` says, for Spark's driver to read.
+        document: the options of `format("cdfd-kafka")` that name a file with the same settings, which Spark's driver reads.
 
     Raises:
         CdfdError: the query cannot be started.
@@ -69,7 +69,7 @@ def start(spark: SparkSession, config: Settings, table: Table, document: Mapping
     try:
         rows = spark.readStream.format("cdfd").options(**source_options(config, table)).load(table.uri)
         if table.key and settings.order == "key":
-            # Rows of several files change one key: in their order only where one task writes them.
+            # Several files may have changes of one key. Only one task keeps their order.
             rows = rows.coalesce(1)
         written = rows.writeStream.format("cdfd-kafka").options(**document, table=table.name)
         written = written.option("checkpointLocation", location(config, table))
@@ -80,7 +80,7 @@ def start(spark: SparkSession, config: Settings, table: Table, document: Mapping
 
 
 def source_options(config: Settings, table: Table) -> dict[str, str]:
-    """What `format("cdfd")` is told of a table; secrets of its store among it."""
+    """The options of `format("cdfd")` for a table. They include secrets of its store."""
     options = {
         "changes": table.changes,
         "ignoreMissingFiles": str(table.on_missing_file == "skip").lower(),
@@ -98,7 +98,7 @@ def source_options(config: Settings, table: Table) -> dict[str, str]:
 
 
 def last_batch(query: StreamingQuery, table: Table) -> Batch | None:
-    """The last micro-batch that a query has delivered; None where there is none yet.
+    """The last micro-batch that a query has delivered; None if there is none yet.
 
     Raises:
         CdfdError: Spark does not answer.
@@ -107,7 +107,7 @@ def last_batch(query: StreamingQuery, table: Table) -> Batch | None:
         progress = query.lastProgress
         if progress is None:
             return None
-        # As it comes from Spark: the object's own offsets are Python's text of dictionaries.
+        # From the JSON: the object's own offsets are the Python text of dictionaries.
         found = json.loads(progress.json)
         source = found["sources"][0]
         following = _position(source["endOffset"])
@@ -120,8 +120,8 @@ def last_batch(query: StreamingQuery, table: Table) -> Batch | None:
         raise failure(error, table) from error
 
 
-def waits(query: StreamingQuery, table: Table) -> bool:
-    """Whether a query has nothing to do. Raises `CdfdError` where Spark does not answer."""
+def is_idle(query: StreamingQuery, table: Table) -> bool:
+    """Whether a query is idle. Raises `CdfdError` if Spark does not answer."""
     try:
         status = query.status
     except FAILURES as error:
@@ -129,8 +129,8 @@ def waits(query: StreamingQuery, table: Table) -> bool:
     return not status["isDataAvailable"] and not status["isTriggerActive"]
 
 
-def ended(query: StreamingQuery, table: Table) -> CdfdError | None:
-    """What ended a query; None where it runs."""
+def error_of(query: StreamingQuery, table: Table) -> CdfdError | None:
+    """The error that ended a query; None while it runs."""
     try:
         if query.isActive:
             return None
@@ -138,12 +138,12 @@ def ended(query: StreamingQuery, table: Table) -> CdfdError | None:
     except FAILURES as broken:
         return failure(broken, table)
     if error is None:
-        return SinkError("the query was stopped", table=table.uri, hint="Somebody else stopped it", retriable=True)
+        return SinkError("the query was stopped", table=table.uri, hint="Another program stopped it", retriable=True)
     return failure(error, table)
 
 
 def failure(error: BaseException, table: Table) -> CdfdError:
-    """What Spark says, as an error of ours: the one that a Python process of Spark's ended with, if there is one."""
+    """Translate Spark's error. If a Python process of Spark ended with an error of ours, it is that error."""
     text = str(error)
     said = list(_OURS.finditer(text))
     if not said:
@@ -152,9 +152,11 @@ def failure(error: BaseException, table: Table) -> CdfdError:
     found = said[-1]
     what = found[2].removesuffix(" SQLSTATE: 38000")[:_LONGEST]
     kind = getattr(errors, found[1], ConfigError if found[1] == "ConfigProblems" else CdfdError)
-    # What is lasting is said so; of anything else the next attempt may know better.
+    # Any error that is not known to be permanent is retriable.
     made: CdfdError = (kind if issubclass(kind, CdfdError) else CdfdError)(what)
-    made.retriable = not isinstance(made, (*_LASTING, SchemaChangedError, errors.TableChangedError, errors.FencedError))
+    made.retriable = not isinstance(
+        made, (*_PERMANENT, SchemaChangedError, errors.TableChangedError, errors.FencedError)
+    )
     return made
 
 

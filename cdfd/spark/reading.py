@@ -1,4 +1,4 @@
-"""What executors do: a portion of a table's changes, read and handed to Spark."""
+"""The work of executors: reads a partition of a table's changes for Spark."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from cdfd.tables.table import Table
 logger = logging.getLogger("cdfd.spark")
 
 BATCH_ROWS = 16_384
-"""Rows of a batch. The JVM goes through one row by row, over all columns: a tenth faster while they fit into a core's cache."""
+"""Rows of a batch. The JVM reads a batch row by row, which is a tenth faster if it fits into a core's cache."""
 
 
 @dataclass(frozen=True)
-class Portion(InputPartition):
+class ChangePartition(InputPartition):
     """What one task reads; its plans are conformed to the target's schema."""
 
     slices: tuple[Slice, ...]
@@ -34,7 +34,7 @@ class Portion(InputPartition):
 
 
 def opened(options: SourceOptions) -> Table:
-    """The table. A process keeps the ones that it was asked for: their connections, and what it learned of their files."""
+    """Open a table. A process caches its tables, with their connections and file metadata."""
     return _opened(options.path, tuple(sorted(options.storage.items())), options.allowed_roots)
 
 
@@ -44,7 +44,7 @@ def _opened(path: str, storage: tuple[tuple[str, object], ...], allowed_roots: t
 
 
 def execution_of(table: Table, options: SourceOptions, workers: int | None = None, *, whole: bool = False) -> Execution:
-    """How its files are read: by so many threads, and whether with all of their columns."""
+    """The execution for a table's files: number of threads, and whether it reads all columns."""
     return Execution(
         table.files,
         workers=workers,
@@ -55,18 +55,18 @@ def execution_of(table: Table, options: SourceOptions, workers: int | None = Non
 
 
 def _warn(error: MissingFileError) -> None:
-    logger.warning("left out: %s", error)
+    logger.warning("skipping a missing file: %s", error)
 
 
-def read_portion(portion: Portion, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The rows of a portion as Spark takes them.
 
     Raises:
-        CdfdError: naming table, version and file.
+        CdfdError: with table, version and file.
     """
-    # A task has one core: another thread would take it from another task.
+    # A task has one core. Another thread would take one from another task.
     execution = execution_of(opened(options), options, workers=1, whole=portion.target.whole)
     reconciler = SchemaReconciler(portion.target.schema)
-    convert = portion.target.for_spark(reconciler)
+    convert = portion.target.spark_batches(reconciler)
     for found in read_slices(portion.slices, execution):
         yield convert(reconciler.reconcile(found))

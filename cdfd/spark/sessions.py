@@ -1,4 +1,4 @@
-"""The daemon's own Spark: made when there is work for it, kept, and made anew where it broke."""
+"""The daemon's Spark session: created on demand, kept, and replaced after a failure."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from cdfd.errors import ConfigError
 
 log = logging.getLogger("cdfd.spark")
 
-# Nobody expects a web page of a daemon, open to all.
+# A daemon should not open a web page that anyone can read.
 _DEFAULTS = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 _JVM_SECONDS = 5.0
 _FAILURES = (PySparkException, Py4JError, OSError)
 
 
 class Sessions:
-    """A session, from the first call that asks for one on. Thread-safe; calls block.
+    """Creates a session on the first request, and keeps it. Thread-safe. Calls block.
 
     Args:
-        settings: where Spark is, and what it is told.
+        settings: location and configuration of Spark.
         name: of the application.
     """
 
@@ -45,29 +45,29 @@ class Sessions:
         """The session.
 
         Raises:
-            ConfigError: there is none to be had.
+            ConfigError: Spark cannot be started or reached.
         """
         with self._lock:
             if self._session is None:
-                self._session = self._made()
+                self._session = self._create()
             return self._session
 
     def drop(self) -> None:
-        """Let go of it, if there is one. Does not raise."""
+        """Stop the session, if there is one. Does not raise."""
         with self._lock:
             session, self._session = self._session, None
             if session is not None:
                 _stop(session)
 
     def drop_if_dead(self, session: SparkSession) -> None:
-        """Let go of a session that is stopped, or whose JVM died: what is wrong with it stays wrong."""
+        """Discard a session that is stopped or whose JVM has died, because it cannot recover."""
         with self._lock:
-            if session is not self._session or _lives(session):
+            if session is not self._session or _is_alive(session):
                 return
-        log.warning("Spark is gone; the next job begins with a new one")
+        log.warning("Spark has stopped; the next job starts a new session")
         self.drop()
 
-    def _made(self) -> SparkSession:
+    def _create(self) -> SparkSession:
         settings = self._settings
         builder = SparkSession.builder
         options = {"spark.app.name": self._name} | ({} if settings.remote is not None else _DEFAULTS)
@@ -80,34 +80,34 @@ class Sessions:
         elif settings.master is not None:
             builder = builder.master(settings.master)
         if settings.remote is None and (settings.master or "local").startswith("local"):
-            # Executors on this machine run `python3` of the PATH where nothing is said.
+            # By default executors on this machine run `python3` of the PATH.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         try:
             return builder.getOrCreate()
         except (*_FAILURES, ImportError) as error:
             line = next(iter(str(error).strip().splitlines()), type(error).__name__)
             hint = "Check engine.spark. Spark needs Java 17, and for `remote` the packages of pyspark[connect]"
-            raise ConfigError(f"there is no Spark to be had: {line[:500]}", hint=hint) from error
+            raise ConfigError(f"cannot start Spark: {line[:500]}", hint=hint) from error
 
 
 @contextmanager
-def tagged(session: SparkSession, tag: str) -> Iterator[None]:
-    """What this thread has Spark do bears a tag meanwhile."""
+def with_tag(session: SparkSession, tag: str) -> Iterator[None]:
+    """Tag the Spark jobs of this thread within the block."""
     if _is_remote(session):
         add, remove = session.addTag, session.removeTag
     else:
-        # Tags of the session are of its thread: only the context's reach from one to another.
+        # Tags of a session belong to one thread. Only tags of the context work across threads.
         add, remove = session.sparkContext.addJobTag, session.sparkContext.removeJobTag
     add(tag)
     try:
         yield
     finally:
-        with suppress(*_FAILURES):  # of a session that is gone
+        with suppress(*_FAILURES):  # the session may have stopped
             remove(tag)
 
 
 def interrupt(session: SparkSession, tag: str) -> None:
-    """End what bears a tag, as far as it has begun. Does not raise."""
+    """Cancel the running jobs with a tag. Does not raise."""
     with suppress(*_FAILURES):
         if _is_remote(session):
             session.interruptTag(tag)
@@ -116,11 +116,11 @@ def interrupt(session: SparkSession, tag: str) -> None:
 
 
 def _is_remote(session: SparkSession) -> bool:
-    """Whether it is one of Spark Connect."""
+    """Whether it is a session of Spark Connect."""
     return hasattr(session, "is_stopped")
 
 
-def _lives(session: SparkSession) -> bool:
+def _is_alive(session: SparkSession) -> bool:
     if _is_remote(session):
         remote: Any = session
         return not remote.is_stopped
@@ -135,8 +135,8 @@ def _stop(session: SparkSession) -> None:
     try:
         session.stop()
     except _FAILURES as error:
-        log.info("Spark did not end in good order: %s", error)
-    # `stop` leaves the JVM, which the next session would get again, dead or alive.
+        log.info("Spark did not stop cleanly: %s", error)
+    # `stop` leaves the JVM running, and the next session would use it again, even if it is broken.
     gateway = SparkContext._gateway
     if gateway is None:
         return

@@ -12,8 +12,8 @@ from cdfd.config import Settings, Table, load, parse
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.sinks.kafka.settings import KafkaSettings
 
-_SPARKS: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path"})
-"""Options that Spark's own `writeStream` and `save` put among a sink's."""
+_SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path"})
+"""Options that Spark's own `writeStream` and `save` add to a sink's options."""
 _OF_TABLE: Final = {"uri": "uri", "table": "name", "topic": "topic", "columns": "columns"}
 _LISTS: Final = frozenset({"key", "columns"})
 _KAFKA: Final = "kafka."
@@ -24,14 +24,14 @@ _OF_FILE: Final = frozenset({"config", "folder", "table"})
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where change rows go, and how.
+    """The options of a write.
 
     Attributes:
         config: all settings.
-        table: the one whose rows they are.
+        table: the table of the rows.
         sink: Kafka.
-        job: a name for what a batch job writes: it is written once, however often the job is run; None for a new one each time.
-        snapshot: rows of this version are live rows, which some formats tell apart; None where none are.
+        job: name of a batch job, whose rows are written once, even if it runs again; None: a new name each time.
+        snapshot: version of a snapshot, whose rows some formats mark as live rows; None: no snapshot.
     """
 
     config: Settings
@@ -42,7 +42,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], environ: Mapping[str, str] | None = None) -> SinkOptions:
-        """From Spark's options, whose names are in any case.
+        """Parse Spark's options. Their names are not case-sensitive.
 
         `config` and `table` name a file and a table of it; `folder` says where its relative paths begin, if not at its own. Or else
         `pipeline`, `uri`, `table`, `topic`, `key` and `columns` are those of a table, and anything else is a key of `sink`, nested ones
@@ -50,10 +50,10 @@ class SinkOptions:
         those of a file.
 
         Raises:
-            ConfigError: what is wrong with them; never says what a secret one is.
-            UnsupportedError: the file's sink is another one.
+            ConfigError: an option is invalid. The error never has a secret.
+            UnsupportedError: the file has another kind of sink.
         """
-        given = {name.lower(): text for name, text in options.items() if name.lower() not in _SPARKS}
+        given = {name.lower(): text for name, text in options.items() if name.lower() not in _SPARK_OPTIONS}
         job, snapshot = given.pop("job", None), _version(given.pop("snapshotversion", None))
         config = _from_file(given, environ) if "config" in given else _from_options(given, environ)
         sink = config.sink
@@ -72,7 +72,7 @@ def _from_file(given: Mapping[str, str], environ: Mapping[str, str] | None) -> S
         if name not in _OF_FILE:
             raise ConfigError(
                 f"option {name!r:.100} beside `config`",
-                hint="The file says it all but for `table`, `job` and `snapshotVersion`",
+                hint="With a file, give only `table`, `job` and `snapshotVersion`",
             )
     config = load(given["config"], environ, given.get("folder"))
     if "table" not in given and len(config.tables) > 1:
@@ -101,21 +101,21 @@ def _from_options(given: Mapping[str, str], environ: Mapping[str, str] | None) -
     document = {"pipeline": given["pipeline"], "tables": [table], "sink": sink, "progress": {"ledger": "none"}}
     if storage:
         document["storage"] = storage
-    # Only references are looked up: what `AWS_*` says holds as with a file.
+    # The environment is used for references, and for `AWS_*` variables as with a file.
     return parse(json.dumps(document), os.environ if environ is None else environ, "options")
 
 
 def _put(section: dict[str, Any], name: str, text: str) -> None:
-    """An entry of a section, or of one below it; names of settings of topics have dots of their own."""
+    """Add an entry to a section or a nested one. Names of topic settings may contain dots."""
     free = name.startswith(_FREE)
     first, dot, rest = (name.removeprefix(_FREE), "", "") if free else name.partition(".")
     for above in ("topics", "config") if free else ():
         section = section.setdefault(above, {}) if isinstance(section, dict) else section
     if not isinstance(section, dict):
-        raise ConfigError(f"option {name!r:.100} says what another one says, too", hint="Give one of them")
+        raise ConfigError(f"option {name!r:.100} repeats another one", hint="Give one of them")
     below = section.setdefault(first, {}) if dot else section
     if not isinstance(below, dict) or (not dot and first in section):
-        raise ConfigError(f"option {name!r:.100} says what another one says, too", hint="Give one of them")
+        raise ConfigError(f"option {name!r:.100} repeats another one", hint="Give one of them")
     if dot:
         _put(below, rest, text)
     else:

@@ -5,8 +5,7 @@
     spark.read.format("cdfd").option("startingVersion", 5).load("s3://lake/orders")
     spark.readStream.format("cdfd").option("startingVersion", "latest").load("s3://lake/orders")
 
-Planning happens where Spark's driver is, in Python processes of their own; executors read what they are told by `Portion`s, by the functions
-that cdfd's other engines read with.
+Python processes of Spark's driver plan the reads. Executors read `ChangePartition`s, with the same functions as cdfd's other engines.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from pyspark.sql.types import StructType
 from cdfd.changes.plan import ChangePlan, plan_snapshot
 from cdfd.spark.filters import Filters
 from cdfd.spark.options import SourceOptions
-from cdfd.spark.portions import Schemas, Stretch, portions
-from cdfd.spark.reading import Portion, execution_of, opened, read_portion
+from cdfd.spark.partitioning import PlanRange, Schemas, partition_slices
+from cdfd.spark.reading import ChangePartition, execution_of, opened, read_partition
 from cdfd.spark.stream import StreamReader
-from cdfd.spark.target import Target, settled
+from cdfd.spark.target import Target, resolve_target
 from cdfd.tables.table import Table
 from cdfd.tail.start import check_range, start_version
 
@@ -38,60 +37,60 @@ class CdfdSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What it is called in `format`."""
+        """The name for `format`."""
         return "cdfd"
 
     def schema(self) -> StructType:
-        """The columns as of the last version to read. Which one that is is settled here, once for a DataFrame."""
-        self._target = asyncio.run(settled(opened(self._options), self._options))
+        """The columns as of the last version to read. That version is fixed here, once for each DataFrame."""
+        self._target = asyncio.run(resolve_target(opened(self._options), self._options))
         return self._target.spark_schema
 
     def reader(self, schema: StructType) -> BatchReader:
-        """Of the versions there are."""
+        """A reader of the existing versions."""
         return BatchReader(self._options, self._target, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        """Of the versions there are and those to come."""
+        """A reader of the existing and all new versions."""
         return StreamReader(self._options, self._target, schema)
 
 
 class BatchReader(DataSourceReader):
-    """Reads a range of versions, both ends included.
+    """Reads a range of versions, inclusive.
 
     Args:
-        options: what the user asks for.
-        target: the columns, where they are settled; None where the user gives a schema.
-        schema: Spark's.
+        options: of the read.
+        target: the columns, if known; None if the user gives a schema.
+        schema: Spark's schema.
     """
 
     def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:
         self._options = options
-        self._target = target or asyncio.run(settled(opened(options), options, schema))
+        self._target = target or asyncio.run(resolve_target(opened(options), options, schema))
         self._filters = Filters()
 
     @property
-    def pushFilters(self) -> _Offer:
-        """What Spark calls with filters, where the session lets it."""
-        return _Offer(self)
+    def pushFilters(self) -> _PushFilters:
+        """Spark calls this with filters, if the session allows pushdown."""
+        return _PushFilters(self)
 
     def take_filters(self, filters: Sequence[Filter]) -> None:
-        """Leave out files that hold no row that these ask for."""
-        names = dict(zip(self._target.called, self._target.names, strict=True))
+        """Skip files without rows that match the filters."""
+        names = dict(zip(self._target.spark_names, self._target.names, strict=True))
         self._filters = Filters.of(filters, names)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each task."""
+        """The partitions, one for each task."""
         table, target = opened(self._options), self._target
-        stretches = asyncio.run(self._planned(table))
-        found = portions(
-            stretches,
+        plan_ranges = asyncio.run(self._plan_ranges(table))
+        found = partition_slices(
+            plan_ranges,
             execution_of(table, self._options),
             ordered=target.ordered,
             limit=self._options.partition_bytes,
         )
-        return [Portion(slices, target) for slices in found] or [Portion((), target)]
+        return [ChangePartition(slices, target) for slices in found] or [ChangePartition((), target)]
 
-    async def _planned(self, table: Table) -> list[Stretch]:
+    async def _plan_ranges(self, table: Table) -> list[PlanRange]:
         schemas = Schemas.to(self._target.schema)
         found = []
         target = self._target
@@ -103,20 +102,20 @@ class BatchReader(DataSourceReader):
                 kept = self._filters.kept(known, conformed, stats)
             elif self._filters.conditions:
                 continue
-            found.append(Stretch(conformed, kept=kept))
+            found.append(PlanRange(conformed, kept=kept))
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Rows of one partition, by an executor."""
-        assert isinstance(partition, Portion)
-        return read_portion(partition, self._options)
+        """The rows of one partition; called in an executor."""
+        assert isinstance(partition, ChangePartition)
+        return read_partition(partition, self._options)
 
 
-class _Offer:
+class _PushFilters:
     """`pushFilters` of a reader.
 
-    Spark refuses a reader that has a `pushFilters` of its own where the session has not switched pushdown on
-    (`spark.sql.python.filterPushdown.enabled`). Ours reads all the same: to that check, it is the base's.
+    Spark refuses a reader that overrides `pushFilters`, if the session has not enabled pushdown
+    (`spark.sql.python.filterPushdown.enabled`). With this class, `pushFilters` looks like that of the base, so that reads still work.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -125,7 +124,7 @@ class _Offer:
         self._reader = reader
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:
-        """Takes note of the filters; Spark is to apply all of them to the rows."""
+        """Store the filters. Spark still applies all of them to the rows."""
         self._reader.take_filters(filters)
         return filters
 
@@ -150,7 +149,7 @@ async def _plans(
 
 
 async def _with_stats(table: Table, plan: ChangePlan) -> tuple[ChangePlan, dict[str, str | None]]:
-    """The plan with what the log says of its files, and that by path; planning does without it."""
+    """The plan with the files' statistics, and the statistics by path. Planning itself does not need them."""
     if plan.origin == "snapshot":
         return plan_snapshot(await table.log.snapshot(plan.version, with_stats=True), plan.timestamp_ms), {}
     if plan.origin != "files":

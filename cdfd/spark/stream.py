@@ -1,4 +1,4 @@
-"""The streaming half of `format("cdfd")`: offsets, and what is between two of them."""
+"""The streaming reader of `format("cdfd")`: offsets, and the partitions between two offsets."""
 
 from __future__ import annotations
 
@@ -15,26 +15,24 @@ from pyspark.sql.types import StructType
 from cdfd.errors import ConfigError
 from cdfd.spark.offsets import Offset
 from cdfd.spark.options import SourceOptions
-from cdfd.spark.portions import portions
-from cdfd.spark.reading import Portion, execution_of, opened, read_portion
+from cdfd.spark.partitioning import partition_slices
+from cdfd.spark.reading import ChangePartition, execution_of, opened, read_partition
 from cdfd.spark.stream_plan import StreamPlanner
-from cdfd.spark.target import Target, settled
+from cdfd.spark.target import Target, resolve_target
 
 
 class StreamReader(DataSourceStreamReader):
-    """Reads versions as they come. Spark has it plan in one process, and read in others, which get a copy.
+    """Reads versions as they appear. Spark plans in one process, and reads in others with a copy of this object.
 
     Args:
-        options: what the user asks for.
-        target: the columns, where they are settled; None where the user gives a schema.
-        schema: Spark's.
+        options: of the read.
+        target: the columns, if known; None if the user gives a schema.
+        schema: Spark's schema.
     """
 
     def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:
         if options.end is not None:
-            raise ConfigError(
-                "a stream has no end", hint="Leave endingVersion and endingTimestamp out, or use spark.read"
-            )
+            raise ConfigError("a stream has no end", hint="Omit endingVersion and endingTimestamp, or use spark.read")
         self._options = options
         self._target = target
         self._schema = schema
@@ -44,40 +42,40 @@ class StreamReader(DataSourceStreamReader):
         return self.__dict__ | {"_planning": None}
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a stream without a checkpoint begins; it says the same each time."""
+        """The start of a stream without a checkpoint. It is the same at every call."""
         return self._planner.beginning().to_json()
 
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
-        """Where the next micro-batch ends.
+        """The end of the next micro-batch.
 
         Args:
-            start: where it begins; PySpark before 4.2 does not say, and it is known here.
-            limit: of no use: limits are options.
+            start: its start. PySpark before 4.2 does not pass it, so it is also stored here.
+            limit: unused, because limits are options.
         """
         return self._planner.latest(None if start is None else Offset.from_json(start)).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The newest version of now is where the query ends, in as many micro-batches as it takes."""
+        """Fix the current newest version as the end of the query, which may take several micro-batches."""
         self._planner.end_at_newest()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """What is between two offsets. With twice the same one, Spark tells after a restart where the stream is."""
+        """The partitions between two offsets. After a restart, Spark passes the current offset twice."""
         return self._planner.between(Offset.from_json(start), Offset.from_json(end))
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """What is before `end` is delivered."""
+        """Everything before `end` is delivered."""
         self._planner.commit(Offset.from_json(end))
 
     def stop(self) -> None:
-        """The query is at its end."""
+        """The query has ended."""
         if self._planning is not None:
             self._planning.close()
             self._planning = None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Rows of one partition, by an executor."""
-        assert isinstance(partition, Portion)
-        return read_portion(partition, self._options)
+        """The rows of one partition; called in an executor."""
+        assert isinstance(partition, ChangePartition)
+        return read_partition(partition, self._options)
 
     @property
     def _planner(self) -> _Planning:
@@ -86,20 +84,20 @@ class StreamReader(DataSourceStreamReader):
         return self._planning
 
 
-# Of PySpark 4.2. Before that, `Trigger.AvailableNow` asks once for the latest offset, and there it ends.
+# PySpark 4.2 has this. Before it, `Trigger.AvailableNow` reads the latest offset once, and ends there.
 with contextlib.suppress(ImportError):
     importlib.import_module("pyspark.sql.streaming.datasource").SupportsTriggerAvailableNow.register(StreamReader)
 
 
 class _Planning:
-    """The planning process's side: a loop, and where the stream is."""
+    """The state of the planning process: an event loop, and the offsets of the stream."""
 
     def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:
         self._options = options
         self._table = opened(options)
         self._runner = asyncio.Runner()
         if target is None:
-            target = self._runner.run(settled(self._table, options, schema))
+            target = self._runner.run(resolve_target(self._table, options, schema))
         self._target = target
         self._planner = StreamPlanner(self._table, options, target)
         self._first: Offset | None = None
@@ -120,20 +118,22 @@ class _Planning:
 
     def latest(self, start: Offset | None) -> Offset:
         at = start or self._at or self.beginning()
-        # Until it is planned, what was said of the next micro-batch holds.
+        # The end of the next micro-batch is fixed until it is planned.
         if self._latest is None or start is not None or self._latest.position == at.position:
             self._latest = at.at(self._runner.run(self._planner.latest(at.position)))
         return self._latest
 
     def between(self, start: Offset, end: Offset) -> list[InputPartition]:
         if start.is_first:
-            # Asked again where to begin, before the first micro-batch was complete, it may have said something newer.
+            # The first micro-batch was not complete, so a later call may have returned a newer start.
             start = end.at(end.first)
         self._at, self._latest = end, None
-        stretches = self._runner.run(self._planner.stretches(start.position, end.position))
+        plan_ranges = self._runner.run(self._planner.plan_ranges(start.position, end.position))
         execution = execution_of(self._table, self._options)
-        found = portions(stretches, execution, ordered=self._target.ordered, limit=self._options.partition_bytes)
-        return [Portion(slices, self._target) for slices in found]
+        found = partition_slices(
+            plan_ranges, execution, ordered=self._target.ordered, limit=self._options.partition_bytes
+        )
+        return [ChangePartition(slices, self._target) for slices in found]
 
     def commit(self, end: Offset) -> None:
         self._planner.delivered(end.position)

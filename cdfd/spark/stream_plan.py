@@ -1,4 +1,4 @@
-"""What a stream reads next, and how it finds that again: versions planned as they are needed, kept until they are delivered."""
+"""Plans a stream: plans versions on demand, and keeps the plans until they are delivered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdfd.changes.stream import PlanStream, Version
 from cdfd.delta.schema_change import SchemaChange, compare
 from cdfd.errors import ConfigError, SchemaChangedError
 from cdfd.spark.options import SourceOptions
-from cdfd.spark.portions import LEAST_BYTES, Schemas, Stretch, measured
+from cdfd.spark.partitioning import LEAST_BYTES, PlanRange, Schemas, measured
 from cdfd.spark.reading import execution_of
 from cdfd.spark.target import Target
 from cdfd.tables.table import Table
@@ -28,11 +28,11 @@ from cdfd.tail.tailer import Tailer
 
 @dataclass(slots=True)
 class Budget:
-    """What one micro-batch may still hold. The first file fits, whatever its size: else a stream would stand still.
+    """The remaining capacity of a micro-batch. Its first file always fits, because the stream would otherwise stop.
 
     Attributes:
-        files, bytes: how many; None for any.
-        used: whether anything was taken.
+        files, bytes: the remaining capacity; None: unlimited.
+        used: whether the batch has a file.
     """
 
     files: int | None
@@ -40,14 +40,14 @@ class Budget:
     used: bool = False
 
     def take(self, plan: ChangePlan, part: int) -> int:
-        """The number of the scan to end before, of those from `part` on, and takes them."""
+        """Take scans from `part` on; the number of the first scan that does not fit."""
         scans = plan.scans[part:]
         if self.files is None and self.bytes is None:
             self.used = self.used or len(scans) > 0
             return len(plan.scans)
         ends = np.cumsum(shares(scans), dtype=np.int64)
         if plan.origin == "cdc":
-            # The halves of change data files belong together: where they are cut, files are read twice.
+            # Each change data file has scans for both images. A cut between them would read files twice.
             files = len({scan.path for scan in scans})
             fits = (self.files is None or files <= self.files) and (self.bytes is None or ends[-1] <= self.bytes)
             fit = len(scans) if fits or not self.used else 0
@@ -68,10 +68,10 @@ class StreamPlanner:
     """Plans a stream over one table.
 
     Attributes:
-        table: what is read.
-        options: what the user asks for.
+        table: the table.
+        options: of the read.
         target: the columns.
-        last: the version to end after; None for none.
+        last: the last version; None: no end.
     """
 
     table: Table
@@ -86,18 +86,18 @@ class StreamPlanner:
     _snapshot: Version | None = None
 
     def close(self) -> None:
-        """Let go of what watches the table."""
+        """Release the tailer."""
         self._open.close()
 
     def delivered(self, end: Position) -> None:
-        """What is before `end` will not be asked for again."""
+        """Forget the plans before `end`, which are delivered."""
         for version in [version for version in self._planned if version < end.version]:
             del self._planned[version]
         if end.phase == "stream":
             self._snapshot = None
 
     async def beginning(self) -> Position:
-        """Where a stream begins that has no checkpoint.
+        """The start of a stream without a checkpoint.
 
         Raises:
             CdfdError: as `tail.start.start_position` says.
@@ -109,11 +109,11 @@ class StreamPlanner:
         return Position(found.table_id, found.version, phase=phase, digest=found.digest)
 
     async def latest(self, start: Position) -> Position:
-        """Where the micro-batch ends that begins at `start`: at the newest version, or before that where it is full.
+        """The end of the micro-batch that begins at `start`: the newest version, or earlier if the batch is full.
 
         Raises:
-            SchemaChangedError: the version at `start` has another schema than the one that the query knows.
-            CdfdError: as `PlanStream.versions` says.
+            SchemaChangedError: the version at `start` has another schema than the query.
+            CdfdError: as in `PlanStream.versions`.
         """
         budget, at = Budget(self.options.max_files, self.options.max_bytes), start
         if at.phase == "snapshot":
@@ -137,10 +137,10 @@ class StreamPlanner:
                 at = at.after_version(version.digest)
         return at
 
-    async def stretches(self, start: Position, end: Position) -> list[Stretch]:
-        """What is to be read from `start` up to `end`."""
+    async def plan_ranges(self, start: Position, end: Position) -> list[PlanRange]:
+        """The plan ranges from `start` up to `end`."""
         schemas = Schemas.to(self.target.schema)
-        found, at = list[Stretch](), start
+        found, at = list[PlanRange](), start
         if at.phase == "snapshot":
             if at == end:
                 return []
@@ -148,7 +148,7 @@ class StreamPlanner:
             self._check_end(live, end)
             plan = live.plan
             stop = end.part if end.phase == "snapshot" else None
-            found.append(Stretch(schemas.of(plan, self.table.uri), _checked(plan, at, self.table.uri), stop))
+            found.append(PlanRange(schemas.of(plan, self.table.uri), _checked(plan, at, self.table.uri), stop))
             if stop is not None:
                 return found
             at = at.after_version()
@@ -158,18 +158,18 @@ class StreamPlanner:
                 self._check_end(version, end)
                 plan = schemas.of(version.plan, self.table.uri)
                 stop = end.part if plan.version == end.version else None
-                found.append(Stretch(plan, _checked(plan, at, self.table.uri), stop))
+                found.append(PlanRange(plan, _checked(plan, at, self.table.uri), stop))
                 at = at.after_version()
         return found
 
     def _check_end(self, version: Version, end: Position) -> None:
-        """Refuse the last version of a micro-batch that was planned before, of a table that is another one now."""
+        """Refuse a repeated micro-batch, if the table has been replaced since it was planned."""
         known = version.digest is not None and end.digest is not None
         if known and version.plan.version == end.basis and version.digest != end.digest:
             raise replaced_error(end.basis, self.table.uri)
 
     def _within(self, version: Version, start: Position, end: int) -> Position:
-        """The position before scan number `end` of a version that is read from `start` on."""
+        """The position at scan number `end` of a version, for a read that begins at `start`."""
         execution = execution_of(self.table, self.options)
         slices: list[Slice] = cut(version.plan, LEAST_BYTES, start=start, end=end)
         following = placed(version.plan, slices, list(measured(slices, execution)))[-1].following
@@ -185,7 +185,7 @@ class StreamPlanner:
     async def _tail(self, at: Position) -> Tailer:
         if self._tailer is None:
             tailer = self._open.enter_context(self.table.tailer())
-            # A table that was replaced is another one: positions of the old one mean nothing.
+            # Positions of a replaced table are not valid in the new one.
             await tailer.resume(at.table_id, at.basis, at.digest)
             self._tailer = tailer
         self._tailer.table_id = at.table_id
@@ -202,7 +202,7 @@ class StreamPlanner:
         return newest
 
     async def _versions(self, at: Position, last: int) -> AsyncGenerator[Version, None]:
-        """The versions from that of `at` on, up to `last`."""
+        """The versions from `at` to `last`."""
         version = at.version
         while version <= last and (known := self._planned.get(version)) is not None:
             yield known
@@ -218,7 +218,7 @@ class StreamPlanner:
                 yield found
 
     def _changed(self, version: Version) -> SchemaChange | None:
-        """How the columns that are read differ from those that the query knows; None where they do not, or are older."""
+        """The change of the read columns since the query's schema; None if there is none, or if the version is older."""
         known, schema = self.target.schema, version.plan.schema
         if version.plan.version <= self.target.version or schema == known:
             return None
@@ -230,16 +230,16 @@ class StreamPlanner:
             f"the table's schema changed: {'; '.join(change.describe()):.500}",
             table=self.table.uri,
             version=version.plan.version,
-            hint="Everything before is read. Start the query again, from `spark.readStream` on: it goes on with the new schema",
+            hint="Everything before it is read. Restart the query from `spark.readStream`: it continues with the new schema",
         )
 
 
 def _checked(plan: ChangePlan, at: Position, uri: str) -> Position:
     if at.part > len(plan.scans):
         raise ConfigError(
-            f"{at.part} files of this version are read, but it has {len(plan.scans)} to read",
+            f"the position is after {at.part} files of this version, but it has {len(plan.scans)} files to read",
             table=uri,
             version=plan.version,
-            hint="Put the option `changes` back to what it was, or begin with another checkpoint",
+            hint="Restore the previous value of the option `changes`, or use another checkpoint",
         )
     return at

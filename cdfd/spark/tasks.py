@@ -1,7 +1,7 @@
-"""Work spread over a Spark: one task for each item. Works with Spark Connect, too, and without pandas.
+"""Runs work on Spark, with one task for each item. Works with Spark Connect, and without pandas.
 
-The vehicle is a data source of one task for each partition, made for the occasion. What it carries is in none of its options: plans, the web
-page and event logs show its name only.
+Each job is a data source with one partition per item. The items are not in its options, so that plans, the web page and event logs show
+only its name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from cdfd.errors import CdfdError, SinkError
 
 Work = Callable[[bytes], bytes]
-"""From an item to its result, in an executor. It pickles."""
+"""Computes the result of an item in an executor. It must be picklable."""
 
 _WAVE_ITEMS = 1000
 _WAVE_BYTES = 16 << 20
@@ -32,7 +32,7 @@ _FIELDS = ("what", "table", "version", "path", "hint", "retriable")
 
 
 class TaskError(Exception):
-    """An error of ours on its way out of an executor: Spark hands on no more than its text."""
+    """An error of ours from an executor. Spark passes only its text, so the text has all fields."""
 
     def __init__(self, error: CdfdError) -> None:
         document = {"kind": type(error).__name__} | {name: getattr(error, name) for name in _FIELDS}
@@ -47,7 +47,7 @@ class _Item(InputPartition):
 
 
 class _Tasks(DataSourceReader):
-    """Is pickled once its partitions are known, for each of them: it must not hold their items then."""
+    """The reader. Spark pickles it for each partition, so it drops the items once the partitions are known."""
 
     def __init__(self, items: Sequence[bytes], work: Work) -> None:
         self._items = items
@@ -67,7 +67,7 @@ class _Tasks(DataSourceReader):
 
 
 class _Job(DataSource):
-    """A job; what it is of are attributes of its subclasses."""
+    """A job. Its subclasses have the items and the work as attributes."""
 
     called: ClassVar[str]
     items: ClassVar[Sequence[bytes]]
@@ -85,7 +85,7 @@ class _Job(DataSource):
 
 
 def waves(items: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Items in runs that a driver can hold many times over."""
+    """Split items into runs that are small compared to a driver's memory."""
     start, size = 0, 0
     for number, item in enumerate(items):
         if number > start and (number - start == _WAVE_ITEMS or size + len(item) > _WAVE_BYTES):
@@ -97,23 +97,23 @@ def waves(items: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def run(spark: SparkSession, name: str, items: Sequence[bytes], work: Work) -> list[bytes]:
-    """The results of `work` for each item, in order. Blocks until the last task is done, or the first has failed as often as it may.
+    """The results of `work` for each item, in order. Blocks until all tasks are done, or one has used up its retries.
 
     Args:
         spark: the session.
-        name: of the data source; jobs at the same time need different ones.
-        items: not too many; see `waves`.
+        name: of the data source; concurrent jobs need different names.
+        items: a limited number; see `waves`.
         work: runs in executors, where cdfd is installed.
 
     Raises:
-        CdfdError: what `work` raised.
-        SinkError: Spark did not do it.
+        CdfdError: the error of `work`.
+        SinkError: Spark did not finish the job.
     """
-    # A class that no module has is pickled as what it is.
+    # A class without a module is pickled by value.
     job = type("Job", (_Job,), {"called": name, "items": list(items), "work": (work,)})
     try:
         spark.dataSource.register(job)
-        # By `toArrow`, what a task failed of would come as an error of the JVM's.
+        # With `toArrow`, the error of a task would become an error of the JVM.
         found = spark.read.format(name).load().collect()
     except (PySparkException, Py4JError, OSError) as error:
         raise translated(error) from error
@@ -122,14 +122,14 @@ def run(spark: SparkSession, name: str, items: Sequence[bytes], work: Work) -> l
 
 
 def translated(error: Exception) -> CdfdError:
-    """What Spark says of a job that failed, as the error of ours that it failed of; else as one that says that Spark did."""
+    """Translate Spark's error of a job: the error of ours from a task, or otherwise an error about Spark."""
     text = str(error)
     marked = _MARK.search(text)
     if marked is not None:
         return _rebuilt(json.loads(base64.b64decode(marked[1])))
     lines = (line.strip(" :") for line in text.splitlines())
     line = next((line for line in lines if line and not line.startswith(_CALLING)), type(error).__name__)
-    return SinkError(f"Spark did not finish the job: {line[:500]}", hint="Spark's own log may say more", retriable=True)
+    return SinkError(f"Spark did not finish the job: {line[:500]}", hint="See also Spark's own log", retriable=True)
 
 
 def _rebuilt(document: dict[str, Any]) -> CdfdError:

@@ -95,8 +95,8 @@ class AvroFrames:
                 for each, text in self.versions.items()
             ),
         )
-        made = read.select(*KAFKA_NAMES, "_schema", self._row(number).alias("_made"))
-        row = checked(sql.col("_made"), row_type(self.schema), "its value is not in Avro, as its schema has it")
+        made = read.select(*KAFKA_NAMES, "_schema", self._row(number).alias("_decoded_row"))
+        row = checked(sql.col("_decoded_row"), row_type(self.schema), "its value is not in Avro, as its schema has it")
         return made.select(*KAFKA_NAMES, row.alias(ROW))
 
     def _row(self, number: Column) -> Column:

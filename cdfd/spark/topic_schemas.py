@@ -82,7 +82,7 @@ def of_table(uri: str, storage_options: Mapping[str, object] | None) -> StructTy
 
 
 def of_schema_topic(spark: SparkSession, schema_topic: str, topic: str, options: Mapping[str, str]) -> StructType:
-    """The newest schema that a pipeline has told of the table whose rows are in `topic`.
+    """The newest schema that a pipeline has identity of the table whose rows are in `topic`.
 
     Args:
         spark: the session.
@@ -94,13 +94,13 @@ def of_schema_topic(spark: SparkSession, schema_topic: str, topic: str, options:
         ConfigError: there is nothing of that table.
         DataError: what is there is no schema.
     """
-    told = sql.from_json(sql.col("value").cast("string"), "topic string, version long")
+    identity = sql.from_json(sql.col("value").cast("string"), "topic string, version long")
     records = spark.read.format("kafka").options(**options).option("subscribe", schema_topic).load()
     newest = (
         records.where(sql.col("value").isNotNull())
-        .select("value", "offset", told.alias("told"))
-        .where(sql.col("told.topic") == topic)
-        .orderBy(sql.col("told.version").desc(), sql.col("offset").desc())
+        .select("value", "offset", identity.alias("identity"))
+        .where(sql.col("identity.topic") == topic)
+        .orderBy(sql.col("identity.version").desc(), sql.col("offset").desc())
         .limit(1)
         .collect()
     )

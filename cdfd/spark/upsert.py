@@ -39,7 +39,7 @@ from cdfd.spark.topic_records import CHANGE_NAMES, KAFKA_NAMES, quoted
 VERSION: Final = "_cdfd_version"
 ORDINAL: Final = "_cdfd_ordinal"
 _DELETED: Final = "_cdfd_deleted"
-_GONE: Final = ("delete", "update_preimage")
+_DELETES: Final = ("delete", "update_preimage")
 _TXN_APP: Final = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
@@ -143,21 +143,21 @@ class Upsert:
         try:
             self._prepare(spark, newest)
             if not newest.isEmpty():
-                with self._once(spark, batch_id, self._living(spark, newest, batch_id)) as living:
+                with self._once(spark, batch_id, self._without_deleted(spark, newest, batch_id)) as living:
                     self._merge(spark, living, columns)
         finally:
             newest.unpersist()
 
     def _newest(self, batch: DataFrame, columns: Sequence[str]) -> DataFrame:
         """The last change of each key: the table's columns, its position, whether the row is gone, and when."""
-        order = [sql.col(COMMIT_VERSION).desc(), sql.col(CHANGE_TYPE).isin(*_GONE), sql.col(CHANGE_ORDINAL).desc()]
+        order = [sql.col(COMMIT_VERSION).desc(), sql.col(CHANGE_TYPE).isin(*_DELETES), sql.col(CHANGE_ORDINAL).desc()]
         window = Window.partitionBy(*(sql.col(quoted(key)) for key in self.keys)).orderBy(*order)
         ranked = batch.withColumn("_cdfd_rank", sql.row_number().over(window)).where(sql.col("_cdfd_rank") == 1)
         return ranked.select(
             *(sql.col(quoted(name)) for name in columns),
             sql.col(COMMIT_VERSION).alias(VERSION),
             sql.col(CHANGE_ORDINAL).alias(ORDINAL),
-            sql.col(CHANGE_TYPE).isin(*_GONE).alias(_DELETED),
+            sql.col(CHANGE_TYPE).isin(*_DELETES).alias(_DELETED),
             sql.col(COMMIT_TIMESTAMP),
         )
 
@@ -185,7 +185,7 @@ class Upsert:
             )
         self._found = True
 
-    def _living(self, spark: SparkSession, newest: DataFrame, batch_id: int) -> DataFrame:
+    def _without_deleted(self, spark: SparkSession, newest: DataFrame, batch_id: int) -> DataFrame:
         """The changes without those of rows that are known to have been deleted later. Deletes are remembered first."""
         if self.deleted is None:
             return newest
@@ -214,13 +214,13 @@ class Upsert:
         if self._stream is None:
             yield changes
             return
-        told = {_TXN_APP: f"cdfd.{self._stream}", _TXN_VERSION: str(batch_id)}
-        for name, value in told.items():
+        settings = {_TXN_APP: f"cdfd.{self._stream}", _TXN_VERSION: str(batch_id)}
+        for name, value in settings.items():
             spark.conf.set(name, value)
         try:
             yield changes
         finally:
-            for name in told:
+            for name in settings:
                 spark.conf.unset(name)
 
     def _merge(self, spark: SparkSession, changes: DataFrame, columns: Sequence[str]) -> None:

@@ -158,9 +158,7 @@ class TestColumns:
         assert sorted(tuple(row) for row in found.collect()) == [row[:2] for row in of_python(orders)]
 
     def test_of_another_type(self, spark: SparkSession, orders: Table) -> None:
-        with pytest.raises(
-            PySparkException, match="column 'id' is bigint, and the schema that is asked for says string"
-        ):
+        with pytest.raises(PySparkException, match="column 'id' is bigint, but the requested schema has string"):
             spark.read.format("cdfd").schema("id STRING").load(orders).collect()
 
 
@@ -172,7 +170,7 @@ class TestErrors:
             ({"startingVersion": 99}, "there is no version 99 yet; the newest is"),
             ({"endingVersion": 99}, "there is no version 99 yet; the newest is 7"),
             ({"columns": "idd"}, "Did you mean 'id'?"),
-            ({"readChangeFeed": "false"}, "changes are all that cdfd reads"),
+            ({"readChangeFeed": "false"}, "cdfd reads only changes"),
         ],
     )
     def test_of_options(self, spark: SparkSession, orders: Table, options: dict[str, object], message: str) -> None:

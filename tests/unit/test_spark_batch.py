@@ -84,7 +84,7 @@ class TestPortions:
         assert rows(read(reader(numbers, startingVersion="latest"))) == []
 
     def test_what_comes_later_is_not_read(self, numbers: str) -> None:
-        """The last version is settled where the schema is."""
+        """The last version is resolve_target where the schema is."""
         made = reader(numbers)
         lake.run(lake.table(LocalStorage(f"{numbers}/other"), 2, lake.manual_clock()))
         (Path(numbers) / lake.entry_path(12)).write_bytes((Path(numbers) / "other" / lake.entry_path(1)).read_bytes())

@@ -14,7 +14,7 @@ from pyspark.sql import types as spark
 from cdfd.changes.columns import change_schema, constant_type
 from cdfd.delta.schema import ArrayType, Decimal, MapType, Primitive, StructField, StructType, TableSchema
 from cdfd.errors import ConfigError
-from cdfd.spark.columns import ForSpark, spark_schema
+from cdfd.spark.columns import SparkBatches, spark_schema
 from cdfd.spark.target import Target
 
 VARIANT = Primitive("variant")
@@ -84,7 +84,7 @@ def test_batches(start: int, count: int) -> None:
     """Slices of larger ones, too."""
     target = Target.of(SCHEMA, 3)
     whole = batch()
-    convert = ForSpark.plan(whole.schema, target.names, target.called)
+    convert = SparkBatches.plan(whole.schema, target.names, target.spark_names)
     found = convert(whole.slice(start, count))
     found.validate(full=True)
     assert "extension" not in str(found.schema)
@@ -115,7 +115,7 @@ def test_columns_that_are_chosen() -> None:
     )
     assert Target.of(SCHEMA, 3, ("_CHANGE_TYPE", "m")).names == ("_change_type", "m")
     assert Target.of(SCHEMA, 3, ("_commit_version",)).schema.names == ()
-    with pytest.raises(ConfigError, match="asked for twice"):
+    with pytest.raises(ConfigError, match="requested twice"):
         Target.of(SCHEMA, 3, ("m", "M"))
     with pytest.raises(ConfigError, match="Did you mean 'list'"):
         Target.of(SCHEMA, 3, ("lists",))
@@ -124,7 +124,7 @@ def test_columns_that_are_chosen() -> None:
 def test_a_schema_that_is_given() -> None:
     given = spark.StructType().add("ID", "long", False).add("_change_ordinal", "long")
     target = Target.of(SCHEMA, 3, None, given)
-    assert (target.names, target.called) == (("Id", "_change_ordinal"), ("ID", "_change_ordinal"))
+    assert (target.names, target.spark_names) == (("Id", "_change_ordinal"), ("ID", "_change_ordinal"))
     assert target.ordered
     assert not target.whole
     with pytest.raises(ConfigError, match="column 'm' is decimal"):

@@ -93,7 +93,7 @@ class TestOptions:
             ({"changes": "all"}, "One of: auto, cdf, files"),
             ({"columns": "a,,b"}, "columns is 'a,,b'"),
             ({"ignoreMissingFiles": "yes"}, "true or false"),
-            ({"readChangeFeed": "false"}, "changes are all that cdfd reads"),
+            ({"readChangeFeed": "false"}, "cdfd reads only changes"),
         ],
     )
     def test_wrong_ones(self, given: dict[str, str], message: str) -> None:
@@ -114,7 +114,7 @@ class TestOffsets:
         "change", [{"version": -1}, {"part": True}, {"phase": "x"}, {"table_id": None}, {"ordinal": "1"}]
     )
     def test_of_another_source(self, change: dict[str, Any]) -> None:
-        with pytest.raises(ConfigError, match="none of a cdfd source"):
+        with pytest.raises(ConfigError, match="not of a cdfd source"):
             Offset.from_json(Offset.beginning(Position("t", 3)).to_json() | change)
-        with pytest.raises(ConfigError, match="none of a cdfd source"):
+        with pytest.raises(ConfigError, match="not of a cdfd source"):
             Offset.from_json({"reservoirVersion": 3})

@@ -96,7 +96,7 @@ class TestOptions:
             ({"uri": ""}, "`uri` is required"),
             ({"topics.partitions": "many"}, "sink.topics.partitions"),
             ({"snapshotVersion": "-1"}, "snapshotVersion"),
-            ({"format.x": "y", "format": "flat"}, "says what another one says"),
+            ({"format.x": "y", "format": "flat"}, "repeats another one"),
         ],
     )
     def test_wrong_ones(self, options: dict[str, str], said: str) -> None:

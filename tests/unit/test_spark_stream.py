@@ -203,5 +203,5 @@ def test_an_offset_that_the_plan_does_not_have(tmp_path: Path) -> None:
     path = table(tmp_path, 3)
     with reading(path, startingVersion=1) as reader:
         end = reader.latestOffset()
-        with pytest.raises(ConfigError, match="7 files of this version are read, but it has 1"):
+        with pytest.raises(ConfigError, match="after 7 files of this version, but it has 1"):
             reader.partitions(end | {"version": 1, "part": 7}, end)

@@ -187,7 +187,7 @@ class SparkFeed:
 
         known = -1
         while not self.stop.is_set():
-            error = await asyncio.to_thread(queries.ended, query, self.table)
+            error = await asyncio.to_thread(queries.error_of, query, self.table)
             batch = await asyncio.to_thread(queries.last_batch, query, self.table)
             if batch is not None and batch.number > known:
                 self._report_batch(batch, first=known < 0)
@@ -195,7 +195,7 @@ class SparkFeed:
                 yield batch
             if error is not None:
                 raise error
-            if await asyncio.to_thread(queries.waits, query, self.table):
+            if await asyncio.to_thread(queries.is_idle, query, self.table):
                 self.monitor.at_tip()
             await self.clock.wait(self.stop, POLL_SECONDS)
 

@@ -1,4 +1,4 @@
-"""What is read, as portions for tasks: plans are cut into slices, and slices packed into portions of like size."""
+"""Partitions for Spark's tasks: plans are cut into slices, and slices are packed into partitions of similar size."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError
 
 LEAST_BYTES, MOST_BYTES = 32 << 20, 128 << 20
-"""Of a portion, where nothing is said: small ones keep all cores busy to the end, each costs its task."""
+"""Default limits of a partition's size: small ones keep all cores busy, but each one costs a task."""
 
-PORTIONS = 64
-"""Portions to have, if those are of a size between the two."""
+TARGET_PARTITIONS = 64
+"""Target number of partitions, if their size is within the limits."""
 
-_REMOTE_LOOKS = 16
-"""Files to look into at a time, where each is a round trip away."""
+_REMOTE_READS = 16
+"""Files to read at a time from a remote store."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """A plan, or a part of one, that is to be read.
+class PlanRange:
+    """A plan to read, or a range of its scans.
 
     Attributes:
         plan: of a version.
-        start: where to begin in it, with the ordinal of the first row; None for its beginning.
-        end: the number of the scan to end before; None for its end.
-        kept: for each scan of the plan, whether it can hold a row that is asked for; None for all.
+        start: the first scan, with the ordinal of the first row; None: the start of the plan.
+        end: number of the scan after the last one; None: the end of the plan.
+        kept: for each scan of the plan, whether it may have a requested row; None: all.
     """
 
     plan: ChangePlan
@@ -47,7 +47,7 @@ class Stretch:
 
     @property
     def weight(self) -> int:
-        """Bytes of files, about."""
+        """Approximate bytes of files."""
         if self.start is None and self.end is None:
             return self.plan.size + FILE_BYTES * len(self.plan.scans)
         first = 0 if self.start is None else self.start.part
@@ -92,53 +92,53 @@ class Schemas:
         return known[1]
 
 
-def portions(
-    stretches: Sequence[Stretch], execution: Execution, *, ordered: bool, limit: int | None = None
+def partition_slices(
+    plan_ranges: Sequence[PlanRange], execution: Execution, *, ordered: bool, limit: int | None = None
 ) -> list[tuple[Slice, ...]]:
-    """Slices, in order, in runs for one task each.
+    """Slices in order, grouped into one run per task.
 
     Args:
-        stretches: in order of their rows.
-        execution: looks into files, where ordinals are asked for and a version is cut.
-        ordered: whether ordinals are asked for.
-        limit: bytes of files of one run; None for what suits the whole.
+        plan_ranges: in order of their rows.
+        execution: reads files, if ordinals are requested and a version is cut.
+        ordered: whether ordinals are requested.
+        limit: bytes of files of one run; None: computed from the total.
 
     Raises:
-        CdfdError: as `measure` says.
+        CdfdError: as in `measure`.
     """
     if limit is None:
-        whole = sum(stretch.weight for stretch in stretches)
-        limit = min(max(LEAST_BYTES, whole // PORTIONS), MOST_BYTES)
+        whole = sum(plan_range.weight for plan_range in plan_ranges)
+        limit = min(max(LEAST_BYTES, whole // TARGET_PARTITIONS), MOST_BYTES)
     limit = max(limit, FILE_BYTES)
     cuts = [
-        cut(each.plan, limit, start=each.start, end=each.end, ordered=ordered, kept=each.kept) for each in stretches
+        cut(each.plan, limit, start=each.start, end=each.end, ordered=ordered, kept=each.kept) for each in plan_ranges
     ]
     if ordered:
-        cuts = _placed(stretches, [_needed(slices) for slices in cuts], execution)
+        cuts = _placed(plan_ranges, [_needed(slices) for slices in cuts], execution)
     return list(_packed((part for slices in cuts for part in slices if part.wanted), limit))
 
 
 def _needed(slices: list[Slice]) -> list[Slice]:
-    """Those that are wanted, and those before them."""
+    """The wanted slices, and all slices before them."""
     if slices and slices[0].plan.cross_partition:
-        # All of them together tell what is a pair.
+        # Only all of them together determine the pairs of images.
         return slices if any(part.wanted for part in slices) else []
     last = max((number for number, part in enumerate(slices) if part.wanted), default=-1)
     return slices[: last + 1]
 
 
-def _placed(stretches: Sequence[Stretch], cuts: Sequence[list[Slice]], execution: Execution) -> list[list[Slice]]:
+def _placed(plan_ranges: Sequence[PlanRange], cuts: Sequence[list[Slice]], execution: Execution) -> list[list[Slice]]:
     unknown = [part for slices in cuts if len(slices) > 1 for part in slices]
     found = iter(measured(unknown, execution))
     return [
-        slices if len(slices) < 2 else placed(stretch.plan, slices, [next(found) for _ in slices])
-        for stretch, slices in zip(stretches, cuts, strict=True)
+        slices if len(slices) < 2 else placed(plan_range.plan, slices, [next(found) for _ in slices])
+        for plan_range, slices in zip(plan_ranges, cuts, strict=True)
     ]
 
 
 def measured(slices: Sequence[Slice], execution: Execution) -> Iterator[Measured]:
-    """What slices hold, several looked into at a time."""
-    workers = _REMOTE_LOOKS if execution.files.storage.remote else execution.threads
+    """Measure slices, several at a time."""
+    workers = _REMOTE_READS if execution.files.storage.remote else execution.threads
     return map_in_order(partial(measure, execution=execution), slices, workers=min(workers, len(slices)))
 
 
