@@ -1,4 +1,4 @@
-"""Configuration: a YAML file and the environment -> frozen settings. The only reader of the environment."""
+"""Configuration: a YAML file and the environment to frozen settings. The only reader of the environment."""
 
 from cdfd.config.parser import folder_of, load, parse, storage
 from cdfd.config.problems import ConfigProblems

@@ -1,9 +1,8 @@
-"""YAML text -> a tree that remembers its lines.
+"""YAML text to a tree with line numbers.
 
-Every scalar is text here, quoted or not; only a plain `null` (`~`, nothing) is none. What a text means, the settings
-say, not its looks: a password `0123` stays as it was typed, a version `1.10` does not become a number, and `no` is not
-false. Built from the parser's events rather than by PyYAML's constructors: no tag constructs anything, and duplicate
-keys, which YAML forbids and PyYAML lets pass, are seen.
+Every scalar is text here, quoted or not; only a plain `null` (`~`, nothing) is None. The type of a setting determines the meaning of its
+text: a password `0123` stays unchanged, a version `1.10` does not become a number, and `no` is not false. The tree is built from the
+parser's events instead of PyYAML's constructors. So tags construct nothing, and duplicate keys are found, which PyYAML accepts.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ Content: TypeAlias = "str | tuple[Node, ...] | dict[str, Node] | None"
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _CORE_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "map", "seq")) | {"!"}
 _MERGE = "<<"
-# `{password: ${PASSWORD}}`: inside a flow mapping the braces of a reference would be YAML's own. While YAML is parsed,
-# private characters that the text does not have stand for them.
+# In `{password: ${PASSWORD}}`, YAML would take the braces of the reference for its own. While YAML is parsed, unused private characters
+# replace them.
 _REFERENCE = re.compile(r"""\$\{[^{}\n"']*\}""")
 _BREAKING = "{}[],"
 _MAX_DEPTH = 32
-# An alias stands for all that its anchor holds: bounds what nested aliases can blow up to.
+# Limits the expansion of nested aliases.
 _MAX_NODES = 100_000
 
 
@@ -59,8 +58,8 @@ class Node:
 def read(text: str) -> tuple[Node, list[Problem]]:
     """Parse one YAML document.
 
-    Returns it with the problems that do not keep it from being read (duplicate keys, unknown tags). `ConfigProblems`
-    with line and column where it is no YAML, is empty, or has more than one document.
+    Returns it with its minor problems (duplicate keys, unknown tags). Raises `ConfigProblems`
+    with line and column if it is not YAML, is empty, or has more than one document.
     """
     spare = (chr(code) for code in range(0xE000, 0xF900) if chr(code) not in text)
     marks = "".join(itertools.islice(spare, len(_BREAKING)))
@@ -77,9 +76,9 @@ def _events(text: str) -> Iterator[yaml.Event]:
         problem = _syntax_problem(error)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        problem = Problem((), f"not YAML: character {error.position} is not allowed in a text", line)
+        problem = Problem((), f"not YAML: character {error.position} is not allowed", line)
     except (ValueError, OverflowError):
-        # PyYAML hands escapes such as "\UFFFFFFFF" to chr() as they are.
+        # PyYAML passes escapes such as "\UFFFFFFFF" to chr() without a check.
         problem = Problem((), "not YAML: an escape sequence names a character that does not exist")
     else:
         return
@@ -87,7 +86,7 @@ def _events(text: str) -> Iterator[yaml.Event]:
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
-    # Of the error's own text only the parts without an excerpt of the file: that line may hold a password.
+    # Without the error's excerpt of the file, because that line may have a password.
     said = ", ".join(part for part in (error.context, error.problem) if part)
     said = re.sub(r"'([^']*)'", lambda found: found[0] if found[1][:1] == "<" or len(found[1]) < 2 else "a name", said)
     mark = error.problem_mark or error.context_mark
@@ -101,7 +100,7 @@ def _line(event: yaml.Event) -> int | None:
 
 
 class _Composer:
-    """Events -> nodes, with the problems met on the way."""
+    """Builds nodes from events, and collects problems."""
 
     def __init__(self, events: Iterator[yaml.Event], unshield: dict[int, int]) -> None:
         self.problems: list[Problem] = []
@@ -191,7 +190,7 @@ class _Composer:
         return key
 
     def _merge(self, node: Node, event: yaml.Event) -> dict[str, Node]:
-        """Entries of `<<: *a` or `<<: [*a, *b]`, where the earlier of two wins."""
+        """Entries of `<<: *a` or `<<: [*a, *b]`. The first entry of a key wins."""
         merged: dict[str, Node] = {}
         for source in node.content if isinstance(node.content, tuple) else (node,):
             if not isinstance(source.content, dict):
@@ -220,5 +219,5 @@ def _parent(content: tuple[Node, ...] | dict[str, Node], start: yaml.Event) -> N
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether it has no lone surrogates, which YAML's escapes can make."""
+    """Whether the text has no lone surrogates, which escapes in YAML can create."""
     return not any("\ud800" <= mark <= "\udfff" for mark in text)

@@ -1,6 +1,6 @@
-"""What a document refers to outside itself: environment variables (`${NAME}`) and mounted secrets (`*_file`).
+"""Resolves references of a document: environment variables (`${NAME}`) and mounted secrets (`*_file`).
 
-References are followed after YAML is parsed and only inside texts: what a variable holds never becomes a key or a list.
+References are resolved after YAML is parsed, and only in texts. So the value of a variable never becomes a key or a list.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _AWS_CREDENTIALS = ("access_key_id", "secret_access_key", "session_token")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a value came from.
+    """The source of a value.
 
     Attributes:
-        line: line of the file, where it is in the file.
-        shown: for a text, what the file has there: `${NAME}` and not the variable's value.
-        key: the key as it is written, where it is not the setting's name (`password_file`).
+        line: line of the file; None if it is not in the file.
+        shown: the text in the file: `${NAME}` instead of the variable's value.
+        key: the key in the file, if it is not the setting's name (`password_file`).
     """
 
     line: int | None = None
@@ -48,12 +48,12 @@ class Source:
 
 @dataclass(slots=True)
 class Resolved:
-    """A document with its references followed.
+    """A document with resolved references.
 
     Attributes:
         data: text, None, lists and dicts.
-        sources: where each value came from.
-        problems: references that lead nowhere.
+        sources: the source of each value.
+        problems: references that cannot be resolved.
     """
 
     data: Any = None
@@ -61,7 +61,7 @@ class Resolved:
     problems: list[Problem] = field(default_factory=list)
 
     def line(self, path: Path) -> int | None:
-        """Line of a value, or of what should hold it where there is none."""
+        """Line of a value; for a missing value, the line of its section."""
         while path and path not in self.sources:
             path = path[:-1]
         source = self.sources.get(path)
@@ -73,13 +73,13 @@ class Resolved:
 
 
 def resolve(root: Node, environ: Mapping[str, str], mounted: Collection[str], folder: str | None = None) -> Resolved:
-    """Follow every reference of a document.
+    """Resolve every reference of a document.
 
     Args:
         root: the document.
         environ: the environment.
-        mounted: names of the settings that may be given as a file, under their name with `_file` after it.
-        folder: where relative paths of such files begin; the working directory where it is None.
+        mounted: names of the settings that may be given as a file, with the suffix `_file`.
+        folder: base of relative paths of such files; None: the working directory.
     """
     resolver = _Resolver(environ, mounted, folder)
     resolver.resolved.data = resolver.value(root, ())
@@ -120,7 +120,7 @@ class _Resolver:
         return repeated
 
     def _mounted_secret(self, file: Any, path: Path) -> str | None:
-        """Text of a mounted secret, without the line end that editors and `echo` put there."""
+        """Text of a mounted secret, without the final line end, which editors and `echo` add."""
         if not isinstance(file, str):
             self.resolved.report(path, "expected the path of a file")
             return None
@@ -131,7 +131,7 @@ class _Resolver:
         except OSError as error:
             self.resolved.report(path, f"cannot read the file: {error.strerror}")
         except ValueError:
-            self.resolved.report(path, "cannot read the file: its name or what it holds is not UTF-8 text")
+            self.resolved.report(path, "cannot read the file: its name or content is not UTF-8 text")
         else:
             if len(data) <= _MAX_SECRET_BYTES and text.strip():
                 return text.removesuffix("\n").removesuffix("\r")
@@ -144,10 +144,10 @@ class _Resolver:
         before = len(self.resolved.problems)
         expanded = _REFERENCE.sub(lambda found: self._referred(found, path), text)
         if len(self.resolved.problems) > before:
-            # A stand-in that names can be derived from, and not the same twice: what is missing is reported once.
+            # A unique placeholder, so that a missing variable causes no further problems.
             return f"unset{before}"
         whole = _REFERENCE.fullmatch(text)
-        # `${NAME:-}` alone: not given, rather than given as nothing.
+        # `${NAME:-}` alone means that the setting is not given.
         return None if not expanded and whole is not None and whole["default"] == "" else expanded
 
     def _referred(self, found: re.Match[str], path: Path) -> str:
@@ -155,9 +155,7 @@ class _Resolver:
             return "${"
         name, default = found["name"], found["default"]
         if name is None:
-            self.resolved.report(
-                path, "expected ${NAME} or ${NAME:-default}; write $${ for a ${ that is meant literally"
-            )
+            self.resolved.report(path, "expected ${NAME} or ${NAME:-default}; write $${ for a literal ${")
             return ""
         value = self._environ.get(name)
         if default is not None and not value:
@@ -169,9 +167,9 @@ class _Resolver:
 
 
 def add_aws(resolved: Resolved, environ: Mapping[str, str]) -> None:
-    """Fill `storage.s3` from the variables that every S3 tool knows, where the document says nothing.
+    """Fill missing settings of `storage.s3` from the usual `AWS_*` variables.
 
-    Key, secret and token go together: those of the environment are taken only where the document has none of the three.
+    Key, secret and token belong together: the variables are used only if the document has none of the three.
     """
     if not isinstance(resolved.data, dict):
         return

@@ -1,4 +1,4 @@
-"""A configuration file -> settings."""
+"""A configuration file to settings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from cdfd.config.document import read
 from cdfd.config.environment import Resolved, add_aws, resolve
-from cdfd.config.findings import mounted_names, problems_of
 from cdfd.config.problems import ConfigProblems, Problem
 from cdfd.config.settings import FOLDER, Section, Settings, Storage
+from cdfd.config.validation_errors import file_settings, validation_problems
 from cdfd.errors import ConfigError
 
 _Read = TypeVar("_Read", bound=Section)
@@ -27,7 +27,7 @@ def load(
     Args:
         path: of the file.
         environ: the process's environment where it is None.
-        folder: where relative paths in it begin; the file's own where it is None, or the working directory for a pipe or a device.
+        folder: base of relative paths; None: the file's folder, or the working directory for a pipe or a device.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -43,7 +43,7 @@ def load(
 
 
 def folder_of(path: str | Path) -> str:
-    """Where relative paths of a configuration file begin."""
+    """The base of relative paths in a configuration file."""
     return os.path.dirname(os.path.abspath(path)) if os.path.isfile(path) else os.getcwd()
 
 
@@ -66,16 +66,16 @@ def parse(
         root, problems = read(text)
     except ConfigProblems as error:
         raise error.within(path=name) from None
-    resolved = resolve(root, environ, mounted_names(), folder)
+    resolved = resolve(root, environ, file_settings(), folder)
     resolved.problems += problems
     add_aws(resolved, environ)
     return _validated(Settings, resolved, name, folder)
 
 
 def storage(options: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Storage:
-    """Access to storage for those who have no configuration file. Raises `ConfigProblems`.
+    """Storage settings without a configuration file. Raises `ConfigProblems`.
 
-    `options` are the keys of `storage.s3`, with or without `aws_` before them; `AWS_*` variables fill in the rest.
+    `options` are the keys of `storage.s3`, with or without the prefix `aws_`; `AWS_*` variables supply the rest.
     """
     s3 = {key.lower().removeprefix("aws_"): value for key, value in (options or {}).items()}
     resolved = Resolved({"storage": {"s3": s3}})
@@ -89,8 +89,8 @@ def _validated(kind: type[_Read], resolved: Resolved, name: str, folder: str | N
     try:
         settings = kind.model_validate(resolved.data, context={FOLDER: folder})
     except ValidationError as error:
-        problems = problems + problems_of(error, resolved, kind)
+        problems = problems + validation_problems(error, resolved, kind)
     if problems:
-        # Outside of the handler: pydantic's error has the values it saw, and must not hang on to ours as its context.
+        # Outside the handler, so that pydantic's error, which has all values, does not become the context of ours.
         raise ConfigProblems(problems, name)
     return settings

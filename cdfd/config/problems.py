@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: every problem at once, each with its place."""
+"""The problems of a configuration: all of them at once, each with its path."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from cdfd.console.escaping import one_line
 from cdfd.errors import ConfigError
 
 Path = tuple[str | int, ...]
-"""The way to a value from the top of the document: keys of mappings and indices of lists."""
+"""The path of a value in the document: keys of mappings and indices of lists."""
 
 _SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong.
+    """One problem.
 
     Attributes:
-        path: where, as YAML sees it; empty for the whole document.
-        what: what is wrong. Never a secret, and never the value of an environment variable.
-        line: line of the file, from 1, where known.
+        path: the path in the YAML document; empty for the whole document.
+        what: the text. It never has a secret or the value of an environment variable.
+        line: line of the file, from 1; None if unknown.
     """
 
     path: Path
@@ -35,7 +35,7 @@ class Problem:
 
 
 class ConfigProblems(ConfigError):
-    """A configuration that is wrong, in one place or in several.
+    """One or more problems of a configuration.
 
     Attributes:
         problems: one line each: `tables[0].strat: unknown key, did you mean "start"? (line 4)`.
@@ -48,7 +48,7 @@ class ConfigProblems(ConfigError):
         super().__init__(count + "; ".join(self.problems), path=name)
 
     def lines(self) -> list[str]:
-        """How many problems there are in which file, then a line for each; one problem alone is one line."""
+        """A line with the number of problems and the file, then a line for each problem. A single problem is one line."""
         if len(self.problems) < 2:
             return [str(self)]
         where = f" (file {self.path})" if self.path is not None else ""
@@ -59,7 +59,7 @@ class ConfigProblems(ConfigError):
 
 
 class Conflicts(ValueError):
-    """Values that are right one by one and wrong together; each with the path from the section that was validated."""
+    """Values that are invalid together; each with its path within the validated section."""
 
     def __init__(self, *conflicts: tuple[Path, str]) -> None:
         super().__init__("; ".join(what for _, what in conflicts))
@@ -80,7 +80,7 @@ def dotted(path: Path) -> str:
 
 
 def quoted(text: str) -> str:
-    """Text in quotes, on one line and not too long, to be shown to a person."""
+    """Text in quotes, on one line and of limited length."""
     if len(text) > _SHOWN_CHARACTERS:
         text = text[: _SHOWN_CHARACTERS - 1] + "…"
     return '"' + "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text) + '"'

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, PlainValidator, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from cdfd.config import places, values
+from cdfd.config import table_folders, values
 from cdfd.config.fields import (
     FOLDER,
     Count,
@@ -191,7 +191,7 @@ def _taken_names(tables: tuple[Table, ...]) -> Iterator[tuple[int, str]]:
 
 
 def _check_apart(key: Path, place: str, tables: tuple[Table, ...]) -> None:
-    what = places.among(place, [table.uri for table in tables])
+    what = table_folders.inside_table(place, [table.uri for table in tables])
     if what is not None:
         raise Conflicts((key, what))
 

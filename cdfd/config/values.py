@@ -1,8 +1,7 @@
-"""Values of settings: what the texts of a configuration file mean.
+"""Parsers of settings: from the texts of a configuration file to values.
 
-Parsers take what the file has (text, None, a list, a mapping) or a value that is already of the right kind, and
-raise `ValueError` with what they expected. They never repeat what they found: it may be a secret, and whoever reports
-the error knows whether it is.
+A parser takes the content of the file (text, None, a list, a mapping) or a value of the right type, and raises `ValueError` with the expected
+form. The error never has the found value, which may be a secret; the caller decides whether to show it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _SERVER = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:,/@\[\]]+):(?P<port>[0-9]{1,5})"
 
 
 class Secret:
-    """Text that no repr, message or dump shows."""
+    """Text that no repr, message or dump contains."""
 
     __slots__ = ("_text",)
 
@@ -73,14 +72,14 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a table without a position begins.
+    """The start of a table without a position.
 
     Attributes:
-        kind: `snapshot`: the rows there are, then changes. `earliest`, `latest`: changes from the oldest version still
-            in the log, or from the next one on. `version`, `timestamp`, `ago`: changes from that one on.
-        version: for `version`; negative ones count from the newest, which is -1.
+        kind: `snapshot`: the existing rows, then changes. `earliest`, `latest`: changes from the oldest version in the log, or from the next
+            version on. `version`, `timestamp`, `ago`: changes from a version or time on.
+        version: for `version`; negative numbers count from the newest version, which is -1.
         timestamp_ms: for `timestamp`, milliseconds since the Unix epoch.
-        seconds_ago: for `ago`, counted when the table begins.
+        seconds_ago: for `ago`, relative to the start of the table.
     """
 
     kind: Literal["snapshot", "earliest", "latest", "version", "timestamp", "ago"]
@@ -90,7 +89,7 @@ class Start:
 
     @classmethod
     def parse(cls, value: object) -> Start:
-        """`snapshot`, or what `cdfd tail --from` takes."""
+        """`snapshot`, or a value of `cdfd tail --from`."""
         if isinstance(value, Start):
             return value
         if value == "snapshot":
@@ -125,7 +124,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Where positions are kept besides the sink: our own Delta table at `uri`, the `source` table itself, or `none`."""
+    """The ledger: our own Delta table at `uri`, the `source` table itself, or `none`."""
 
     kind: Literal["table", "source", "none"]
     uri: str = ""
@@ -206,7 +205,7 @@ def flag(value: object) -> bool:
 
 
 def uri(value: object) -> str:
-    """A path, `file://`, `s3://`, or the scheme of another store; without a slash at its end."""
+    """A path, `file://`, `s3://`, or the URI of another store, without a final slash."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError("expected a path, file:///… or s3://bucket/…")
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):/", value)
@@ -224,7 +223,7 @@ def folder(value: object) -> str:
 
 
 def in_folder(place: str, folder: str | None) -> str:
-    """A relative path, as it is seen from a folder; a URI or an absolute path, and anything where there is no folder, as it is."""
+    """A relative path, joined to a folder. URIs, absolute paths, and all paths without a folder are unchanged."""
     if folder is None or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", place):
         return place
     return place if os.path.isabs(place) else os.path.normpath(os.path.join(folder, place))
@@ -249,11 +248,11 @@ def queue(value: object) -> str:
 
 def _refuse_credentials(address: str) -> None:
     if credentials.in_address(address):
-        raise ValueError("expected an address without user name and password in it; they have keys of their own")
+        raise ValueError("expected an address without user name and password, which have their own keys")
 
 
 def host_name(value: object) -> str:
-    """A name of the daemon in URLs, `*.` and a domain for all names below it, or `*` for all there are."""
+    """A host name of the daemon, `*.` and a domain for all names of it, or `*` for all names."""
     name = r"(\*|(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?)"
     if not isinstance(value, str) or not re.fullmatch(name, value) or len(value) > 253:
         raise ValueError("expected a host name such as cdfd.example.com, without a port, or *.example.com")
@@ -261,7 +260,7 @@ def host_name(value: object) -> str:
 
 
 def servers(value: object) -> tuple[str, ...]:
-    """`host:port`, several with commas between them or as a list."""
+    """`host:port`, or several as a list or separated by commas."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not items:
         raise ValueError("expected host:port, or several with commas between them")
@@ -281,16 +280,16 @@ def pipeline_name(value: object) -> str:
 
 
 def topic_name(value: object) -> str:
-    """A name that Kafka takes for a topic: at most 249 letters, digits, `.`, `_` and `-`, and neither `.` nor `..`."""
+    """A valid name of a Kafka topic: at most 249 letters, digits, `.`, `_` and `-`, and neither `.` nor `..`."""
     if not isinstance(value, str) or not re.fullmatch(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}", value):
-        raise ValueError("expected letters, digits, '.', '_' and '-', at most 249; give one where the uri's is none")
+        raise ValueError("expected at most 249 letters, digits, '.', '_' and '-'; set one if the URI's is not valid")
     return value
 
 
 def topic_prefix(value: object) -> str:
-    """What names of topics begin with, possibly nothing."""
+    """The prefix of topic names, possibly empty."""
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9._-]{0,200}", value):
-        raise ValueError("expected letters, digits, '.', '_' and '-', at most 200")
+        raise ValueError("expected at most 200 letters, digits, '.', '_' and '-'")
     return value
 
 

@@ -25,8 +25,8 @@ from cdfd.config import (
     parse,
     storage,
 )
-from cdfd.config.findings import mounted_names
 from cdfd.config.settings import Section, SinkSettings
+from cdfd.config.validation_errors import file_settings
 from cdfd.errors import ConfigError
 from cdfd.ports.registry import SINKS
 from cdfd.sinks.files.settings import FilesSettings
@@ -316,9 +316,9 @@ def test_references_that_lead_nowhere() -> None:
     """
     assert problems(text) == (
         "pipeline: the environment variable PIPELINE is not set (line 2)",
-        "tables[0].uri: expected ${NAME} or ${NAME:-default}; write $${ for a ${ that is meant literally (line 3)",
+        "tables[0].uri: expected ${NAME} or ${NAME:-default}; write $${ for a literal ${ (line 3)",
         "tables[0].key[0]: the environment variable KEY is not set (line 3)",
-        "sink.path: expected ${NAME} or ${NAME:-default}; write $${ for a ${ that is meant literally (line 4)",
+        "sink.path: expected ${NAME} or ${NAME:-default}; write $${ for a literal ${ (line 4)",
     )
 
 
@@ -411,7 +411,7 @@ colour: red
         'tables[0].changes: expected auto, cdf or files, found "atuo" (line 6)',
         'tables[0].key: expected a list, found "order_id" (line 7)',
         'tables[1].uri: expected a path, file:///… or s3://bucket/…, found "hdfs://lake/x" (line 8)',
-        "tables[1].topic: expected letters, digits, '.', '_' and '-', at most 249; give one where the uri's is none, "
+        "tables[1].topic: expected at most 249 letters, digits, '.', '_' and '-'; set one if the URI's is not valid, "
         'found ".." (line 9)',
         'sink.bootstrap_servers: expected host:port, or several with commas between them, found "localhost" (line 13)',
         'sink.topics.partitions: expected a whole number, found "four" (line 14)',
@@ -437,7 +437,7 @@ colour: red
         ("a: 1\n---\nb: 2", "expected one YAML document, found another one after it (line 2)"),
         ("a: [1, 2\nb: 3", "column"),
         ("a:\n\t- b", "(line 2)"),
-        ("a: \x01", "character 3 is not allowed in a text (line 1)"),
+        ("a: \x01", "character 3 is not allowed (line 1)"),
         ('a: "\\UFFFFFFFF"', "names a character that does not exist"),
         ('a: "\\ud800"', "a: the text is not valid Unicode (line 1)"),
         ('"\\ud800": a', "is not valid Unicode (line 1)"),
@@ -501,8 +501,8 @@ def test_tags_construct_nothing() -> None:
         ),
         (
             "pipeline: p\ntables: [{uri: ., name: x}]\nsink: {kind: files, path: /o}",
-            "tables[0].topic: expected letters, digits, '.', '_' and '-', at most 249; "
-            "give one where the uri's is none (line 2)",
+            "tables[0].topic: expected at most 249 letters, digits, '.', '_' and '-'; "
+            "set one if the URI's is not valid (line 2)",
         ),
         (KAFKA.replace('"a:1"', '"a:1", format: avro'), "sink.schema_registry: required with format avro (line 4)"),
         (
@@ -762,7 +762,7 @@ def test_documented_defaults_and_marks_are_true() -> None:
     for key, row in _documented().items():
         field, name = _keys(Settings)[key], key.rsplit(".")[-1]
         default = field.default
-        assert (name in mounted_names()) == ("*file*" in row), key
+        assert (name in file_settings()) == ("*file*" in row), key
         if isinstance(default, str | int) and not isinstance(default, bool) and default and "max_bytes" not in key:
             shown = (
                 {8 << 30: "8GiB", 1 << 30: "1GiB", 128 << 20: "128MiB"}.get(default, str(default))

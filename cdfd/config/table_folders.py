@@ -1,4 +1,4 @@
-"""Whether what cdfd writes would lie among the files of a table, whose writers remove what the log does not name (VACUUM)."""
+"""Checks that cdfd does not write into a table's folder, where VACUUM removes files that are not in the log."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from cdfd.config.problems import quoted
 _OF_TABLES = frozenset({"_delta_log", "_change_data"})
 
 
-def among(place: str, tables: Sequence[str]) -> str | None:
-    """What is wrong with writing to a place, given the roots of the tables; None where nothing is.
+def inside_table(place: str, tables: Sequence[str]) -> str | None:
+    """The problem of writing to a location, given the roots of the tables; None if there is none.
 
-    Writers leave folders alone whose names begin with `_` or a dot, but for the table's own.
+    VACUUM ignores folders whose names begin with `_` or a dot, except for those of the table itself.
     """
     for index, table in enumerate(tables):
         below = _below(place, table)
         if below is not None and (not below.startswith(("_", ".")) or below in _OF_TABLES):
             what = "is in the folder of" if below else "is the folder of"
-            return f"{quoted(place)} {what} tables[{index}], whose writers may remove it; choose a place apart"
+            return f"{quoted(place)} {what} tables[{index}], whose writers may remove it; choose another location"
     return None
 
 
 def _below(place: str, root: str) -> str | None:
-    """The first folder on the way from `root` to a place in it; empty where they are the same, None where it is elsewhere."""
+    """The first folder between `root` and a location in it; empty if both are the same, None if the location is elsewhere."""
     inner, outer = _spelled_alike(place), _spelled_alike(root)
     if inner == outer:
         return ""

@@ -1,7 +1,6 @@
-"""What pydantic found -> problems that a person can act on.
+"""Pydantic's validation errors to problems with a clear text.
 
-Nothing here shows a value that pydantic saw. What is shown is what the file has, where that is neither a secret nor
-beside one.
+A problem never shows a value from pydantic. It shows the text of the file, unless its section has a secret.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ _EXPECTED = {
 }
 
 
-def mounted_names() -> frozenset[str]:
-    """Settings that may be given as a mounted file: every secret, and what is usually mounted beside it."""
+def file_settings() -> frozenset[str]:
+    """Settings that may be given as a mounted file: every secret, and user names, which are often mounted with them."""
     roots = [Settings, *map(SINKS.load, SINKS.names())]
     secrets = {
         name
@@ -47,8 +46,8 @@ def mounted_names() -> frozenset[str]:
     return MOUNTED_BESIDES_SECRETS | secrets
 
 
-def problems_of(error: ValidationError, resolved: Resolved, root: type[Section] = Settings) -> list[Problem]:
-    """Everything that pydantic found wrong, but for values that could not be resolved in the first place."""
+def validation_problems(error: ValidationError, resolved: Resolved, root: type[Section] = Settings) -> list[Problem]:
+    """All validation errors as problems, except for values that could not be resolved."""
     known = {problem.path for problem in resolved.problems}
     found: list[Problem] = []
     for detail in error.errors(include_url=False, include_input=False):
@@ -62,7 +61,7 @@ def problems_of(error: ValidationError, resolved: Resolved, root: type[Section] 
 
 
 def _said(detail: ErrorDetails) -> Iterator[tuple[Path, str]]:
-    """The path below the place, and what is wrong there."""
+    """The relative path and the text of each problem."""
     context = detail.get("ctx", {})
     match detail["type"]:
         case "missing":
@@ -91,15 +90,15 @@ class _Place:
         self._sections = _sections_at(root, loc, sink.get("kind") if isinstance(sink, dict) else None)
 
     def problem(self, below: Path, what: str) -> Problem:
-        """A problem here or below, with what the file has there where it may be shown."""
+        """A problem here or below, with the text of the file if it may be shown."""
         path = (*self._path, *below)
         shown = self._shown(path) if what.startswith("expected") else ""
         return Problem(self._as_written(path), what + shown, self._resolved.line(path))
 
     def unknown_key(self) -> Problem:
-        """The key that is here is not known; the nearest one that is."""
+        """A problem about an unknown key, with the nearest known key."""
         known = sorted({name for section in self._sections for name in section.model_fields})
-        files = [f"{name}_file" for name in known if name in mounted_names()]
+        files = [f"{name}_file" for name in known if name in file_settings()]
         nearest = difflib.get_close_matches(str(self._path[-1]), known + files, n=1)
         hint = f", did you mean {quoted(nearest[0])}?" if nearest else f"; known here: {', '.join(known)}"
         return Problem(self._as_written(self._path), f"unknown key{hint}", self._resolved.line(self._path))
@@ -133,7 +132,7 @@ class _Place:
 
 
 def _sections_at(root: type[Section], loc: Path, kind: Any) -> tuple[type[Section], ...]:
-    """The sections that hold the last step of a location, and the section that is there, if one is. `kind` is the sink's."""
+    """The sections that contain the last step of a location, and the section at the location, if any. `kind` is the sink's kind."""
     here: tuple[type[Section], ...] = (root,)
     parents = here
     for step in loc:
@@ -148,7 +147,7 @@ def _sections_at(root: type[Section], loc: Path, kind: Any) -> tuple[type[Sectio
 
 
 def _sections_in(annotation: Any) -> tuple[type[Section], ...]:
-    """Sections that a field's annotation names: `tuple[Table, ...]` -> `Table`."""
+    """Sections in a field's annotation: `tuple[Table, ...]` -> `Table`."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return (annotation,)
     return tuple(section for argument in get_args(annotation) for section in _sections_in(argument))
@@ -164,7 +163,7 @@ def _all_sections(root: type[Section]) -> Iterator[type[Section]]:
 def _is_secret(section: type[Section], name: str) -> bool:
     annotation = section.model_fields[name].annotation
     if get_origin(annotation) is Mapping:
-        return False  # a file holds one of them, at most
+        return False  # a file cannot have several secrets
     return annotation is Secret or any(
         argument is Secret for part in get_args(annotation) for argument in (part, *get_args(part))
     )
