@@ -1,1 +1,1 @@
-"""`cdfd demo`: the main job, shown on a table that it makes itself."""
+"""`cdfd demo`: runs a daemon on a table that the demo creates and changes."""

@@ -1,4 +1,4 @@
-"""The demo: a writer changes a table while the daemon's loop delivers every change, and both are compared at the end."""
+"""The demo: a writer changes a table, and the daemon's loop delivers every change. At the end the demo compares both."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ ORDERS = pa.schema(
     [("order_id", pa.int64()), ("customer", pa.string()), ("amount", pa.decimal128(10, 2)), ("status", pa.string())]
 )
 SHOWN = 4
-"""Rows of a version to print; the rest is counted."""
+"""Number of rows of a version to print. The others are only counted."""
 PATIENCE_SECONDS = 20.0
 
 
 POLL_SECONDS, MAX_POLL_SECONDS = 0.1, 1.0
-"""How often to look at a table in a store."""
+"""Poll interval for a table in a store: initial and maximum."""
 
 
 def run(where: str | None) -> None:
-    """Run the demo in a folder, a place in a store, or for None in a temporary folder that is removed again.
+    """Run the demo in a folder or a store. None: in a temporary folder, which is removed at the end.
 
     Raises:
-        CdfdError: what was delivered is not what the table holds, or something failed.
+        CdfdError: the delivered changes do not add up to the table, or something failed.
     """
     with place_of(where) as place:
         asyncio.run(_show(place))
@@ -54,11 +54,11 @@ def run(where: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a demo leaves what it makes.
+    """The location of a demo's output.
 
     Attributes:
-        lake: of tables: a path or a URI.
-        folder: of everything else.
+        lake: location of tables: a path or a URI.
+        folder: folder of everything else.
     """
 
     lake: str
@@ -67,7 +67,7 @@ class Place:
 
 @contextlib.contextmanager
 def place_of(where: str | None) -> Iterator[Place]:
-    """A folder, created where it is missing, or a URI. The folder is a temporary one, removed at the end, where none is given."""
+    """A folder, created if missing, or a URI. None: a temporary folder, removed at the end of the block."""
     if where is not None and "://" not in where:
         Path(where).mkdir(parents=True, exist_ok=True)
         yield Place(where, Path(where))
@@ -106,27 +106,27 @@ async def _show(place: Place) -> None:
 
 
 async def created(table: Table) -> TableWriter:
-    """The demo's table, empty.
+    """Create the demo's table, empty.
 
     Raises:
-        ExistsError: there is a table at that place.
+        ExistsError: the location already has a table.
     """
     writer = TableWriter(table.log.storage, ORDERS)
     try:
         await writer.create()
     except ExistsError as error:
-        error.hint = "The demo makes a table of its own: give it another place"
+        error.hint = "The demo creates its own table: give it another location"
         raise error.within(table=table.uri) from None
     return writer
 
 
 def synced(table: Table) -> str:
-    """What a writer's commit waits for."""
+    """The durability of the writer's commits, as text."""
     return "" if table.log.storage.remote else ", synced to disk,"
 
 
 async def _before(event: Coroutine[Any, Any, None], delivering: asyncio.Task[None]) -> None:
-    """Wait for `event` while the daemon's loop runs; what ends the loop is raised here."""
+    """Wait for `event` while the daemon's loop runs. Raises the error of the loop."""
     awaited = asyncio.create_task(event)
     await asyncio.wait((awaited, delivering), timeout=PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     if not awaited.done():
@@ -137,7 +137,7 @@ async def _before(event: Coroutine[Any, Any, None], delivering: asyncio.Task[Non
 
 
 def steps(writer: TableWriter) -> list[tuple[str, Callable[[], Awaitable[int]]]]:
-    """What is done to the table: titles, and what does it and returns the version."""
+    """The steps of the demo: titles, and functions that commit and return the version."""
     status, order = pc.field("status"), pc.field("order_id")
     late = _orders([(2, "Grace", "250.00", "shipped"), (7, "Edsger", "12.00", "new")])
     discount = pa.field("discount", pa.int32())
@@ -174,7 +174,7 @@ def _orders(rows: list[tuple[int, str, str, str]]) -> pa.Table:
 
 @dataclass(slots=True)
 class ShowingSink:
-    """A sink that prints what another one has delivered, and measures how long it took."""
+    """A sink that prints the deliveries of another one, and measures their latency."""
 
     inner: Sink
     latencies: list[float] = field(default_factory=list)
@@ -198,7 +198,7 @@ class ShowingSink:
         await self.inner.close()
 
     async def reached(self, version: int) -> None:
-        """Return once everything before `version` is delivered."""
+        """Wait until everything before `version` is delivered."""
         async with self._moved:
             await self._moved.wait_for(lambda: self._version >= version)
 
@@ -208,7 +208,7 @@ class ShowingSink:
         self._measure(version)
 
     async def delivered(self, following: Position, batches: list[pa.RecordBatch]) -> None:
-        """Print and keep the rows of a delivery that counts."""
+        """Print and keep the rows of a committed delivery."""
         version = following.version - 1
         self._delivered[version] = self._clock.monotonic()
         self._measure(version)
@@ -248,7 +248,7 @@ class _Showing:
 
 
 def _compare(sink: ShowingSink, writer: TableWriter) -> None:
-    """Fold all delivered changes and hold them against the table's rows."""
+    """Fold all delivered changes, and compare them with the table's rows."""
     folded: Counter[tuple[object, ...]] = Counter()
     for batch in sink.batches:
         for row in batch.to_pylist():
@@ -262,10 +262,10 @@ def _compare(sink: ShowingSink, writer: TableWriter) -> None:
         f"\nAll {sum(batch.num_rows for batch in sink.batches)} changes folded: {verdict} the table's {rows.total()} rows."
     )
     if not same:
-        raise SinkError("what was delivered does not add up to the table", table=writer.storage.uri)
+        raise SinkError("the delivered changes do not add up to the table", table=writer.storage.uri)
 
 
 def say(line: str) -> None:
-    """A line for whoever watches."""
+    """Print a line."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

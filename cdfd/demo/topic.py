@@ -1,4 +1,4 @@
-"""The demo with Kafka: a writer changes a table, `cdfd run` delivers every change, and a consumer reads them committed from the topic."""
+"""The demo with Kafka: a writer changes a table, `cdfd run` delivers every change, and a consumer reads the committed records."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ http: {{listen: null}}
 
 
 def run(servers: str, where: str | None) -> None:
-    """Run the demo against a cluster, in a folder, a place in a store, or for None in a temporary folder.
+    """Run the demo with a cluster, in a folder or a store. None: in a temporary folder.
 
-    The topics stay: they are of a pipeline of their own.
+    The topics remain. They belong to a separate pipeline.
 
     Raises:
-        CdfdError: what was delivered is not what the table holds, or something failed.
+        CdfdError: the delivered changes do not add up to the table, or something failed.
     """
     with place_of(where) as place:
         asyncio.run(_show(servers, place))
@@ -82,7 +82,7 @@ async def _show(servers: str, place: Place) -> None:
             rows = sum(1 for _ in await _changes(table, version))
             await asyncio.to_thread(reader.wait_for, before + rows, daemon)
             if rows:
-                # The first one waits until the daemon has started and the topic is there.
+                # The first one includes the start of the daemon and the creation of the topic.
                 reader.note(version, max(committed, began))
     _compare(reader, writer)
     milliseconds = sorted(reader.latencies[1:])
@@ -102,7 +102,7 @@ async def _changes(table: Table, version: int) -> list[None]:
 
 @contextmanager
 def _daemon(config: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`cdfd run` as anybody would start it."""
+    """`cdfd run` as a subprocess."""
     command = [sys.executable, "-m", "cdfd", "--log-level", "warning", "run", "-c", str(config)]
     process = subprocess.Popen(command)
     try:
@@ -117,7 +117,7 @@ def _daemon(config: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @dataclass(slots=True)
 class _Reader:
-    """A consumer that prints what is committed, folds it by key, and notes when it came."""
+    """A consumer that prints committed records, folds them by key, and notes their arrival times."""
 
     servers: str
     topic: str
@@ -140,18 +140,18 @@ class _Reader:
             self._thread.join(PATIENCE_SECONDS)
 
     def wait_for(self, rows: int, daemon: subprocess.Popen[bytes]) -> None:
-        """Return once so many rows were read. `SinkError` where none come, or the daemon has ended."""
+        """Wait until a number of rows is read. `SinkError` if none arrive, or if the daemon has ended."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         with self._more:
             while self.rows < rows:
                 self._more.wait(0.2)
                 if daemon.poll() is not None:
-                    raise SinkError(f"the daemon ended with {daemon.returncode}", hint="What it said is above")
+                    raise SinkError(f"the daemon ended with {daemon.returncode}", hint="See its output above")
                 if time.monotonic() > deadline:
                     raise SinkError(f"nothing was delivered for {PATIENCE_SECONDS:.0f} s")
 
     def note(self, version: int, committed: float) -> None:
-        """Note when the writer committed a version that was read."""
+        """Note the commit time of a version that was read."""
         self.latencies.append(1000 * (self._arrived[version] - committed))
 
     def _read(self) -> None:
@@ -195,7 +195,7 @@ class _Reader:
 
 
 def _compare(reader: _Reader, writer: TableWriter) -> None:
-    """Hold the last record of each key against the table's rows."""
+    """Compare the last record of each key with the table's rows."""
     own = {each.name for each in CHANGE_COLUMNS}
     names = writer.schema.names
     folded = sorted(
@@ -206,4 +206,4 @@ def _compare(reader: _Reader, writer: TableWriter) -> None:
     verdict = "equal to" if folded == rows else "NOT EQUAL to"
     say(f"\nAll {reader.rows} records folded by key: {verdict} the table's {len(rows)} rows.")
     if folded != rows:
-        raise SinkError("what was delivered does not add up to the table", table=writer.storage.uri)
+        raise SinkError("the delivered changes do not add up to the table", table=writer.storage.uri)

@@ -1,7 +1,7 @@
-"""A small Delta writer: what the demo needs to change a table in every way that a reader must understand. Tests use it too.
+"""A small Delta writer for the demo and for tests. It changes a table in every way that a reader must support.
 
-It holds the table's rows of each file in memory, so it is for small tables. It writes what the specification asks of writers at reader
-version 3: Parquet data files, change data files, deletion vectors, and log entries by put-if-absent.
+It keeps the rows of all files in memory, so it is for small tables. It follows the specification for writers at reader version 3: Parquet
+data files, change data files, deletion vectors, and log entries by put-if-absent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FEATURES = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionV
 
 @dataclass(slots=True)
 class _File:
-    """A live data file: its rows as written, and which of them a deletion vector hides."""
+    """A live data file: its rows, and the rows that its deletion vector deletes."""
 
     path: str
     rows: pa.Table
@@ -52,10 +52,10 @@ class TableWriter:
 
     Attributes:
         storage: the table's root.
-        schema: of the rows, as of now.
-        feed: whether updates and deletes record change data files.
-        version: the newest one written.
-        committing: when writing its log entry began, on the clock's monotonic scale.
+        schema: the current schema of the rows.
+        feed: whether updates and merges write change data files.
+        version: the newest written version.
+        committing: start of the write of its log entry, on the clock's monotonic scale.
     """
 
     storage: Storage
@@ -78,11 +78,11 @@ class TableWriter:
         return await self._commit("CREATE TABLE", [("protocol", protocol), self._metadata()])
 
     async def insert(self, rows: pa.Table) -> int:
-        """Append rows in a file of their own."""
+        """Append rows in a new file."""
         return await self._commit("WRITE", [await self._add(_widened(rows, self.schema))])
 
     async def update(self, where: pc.Expression, values: Mapping[str, pc.Expression]) -> int:
-        """Change rows by rewriting the files that hold them, recording their images before and after."""
+        """Update rows by rewriting their files. Writes pre- and post-images as change data."""
         actions: list[Action] = []
         before, after = [], []
         for file in list(self._files.values()):
@@ -97,7 +97,7 @@ class TableWriter:
         return await self._commit("UPDATE", [*actions, *await self._change_data(images)])
 
     async def merge(self, rows: pa.Table, key: str) -> int:
-        """Replace the rows whose key is in `rows`, and insert those whose key is not there yet."""
+        """Replace the rows whose key is in `rows`, and insert rows with new keys."""
         rows = _widened(rows, self.schema)
         actions: list[Action] = []
         before = []
@@ -116,7 +116,7 @@ class TableWriter:
         return await self._commit("MERGE", [*actions, *await self._change_data(pa.concat_tables([images, inserted]))])
 
     async def delete(self, where: pc.Expression) -> int:
-        """Hide rows by deletion vectors. Nothing is recorded beside: the difference of the vectors says what is gone."""
+        """Delete rows by deletion vectors. No change data is needed: the difference of the vectors has the deleted rows."""
         actions: list[Action] = []
         for file in list(self._files.values()):
             everything = _widened(file.rows, self.schema)
@@ -127,18 +127,18 @@ class TableWriter:
         return await self._commit("DELETE", actions)
 
     async def optimize(self) -> int:
-        """Put all live rows into one file. No row changes."""
+        """Rewrite all live rows into one file. No row changes."""
         rows = self.rows()
         actions = [self._remove(file, data_change=False) for file in list(self._files.values())]
         return await self._commit("OPTIMIZE", [*actions, await self._add(rows, data_change=False)])
 
     async def add_column(self, column: pa.Field) -> int:
-        """Add a column; existing rows have null in it."""
+        """Add a column, with null in existing rows."""
         self.schema = self.schema.append(column)
         return await self._commit("ADD COLUMNS", [self._metadata()])
 
     async def commit(self, operation: str, actions: Sequence[Action]) -> int:
-        """Commit any actions, for tests of what a well-behaved writer would not do."""
+        """Commit any actions, for tests of unusual or invalid commits."""
         return await self._commit(operation, actions)
 
     async def _commit(self, operation: str, actions: Sequence[Action]) -> int:
@@ -231,7 +231,7 @@ def _vector(descriptor: DeletionVectorDescriptor | None) -> dict[str, Any]:
 
 
 def _widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows written before a column was added have null in it."""
+    """Rows in a newer schema, with null in added columns."""
     columns = [
         rows.column(each.name).cast(each.type) if each.name in rows.schema.names else pa.nulls(rows.num_rows, each.type)
         for each in schema
@@ -253,7 +253,7 @@ def _typed(rows: pa.Table, change_type: str) -> pa.Table:
 
 
 def _images(before: pa.Table, after: pa.Table) -> pa.Table:
-    """Rows before and after an update, each image directly before its other one."""
+    """Pre- and post-images of an update, in pairs."""
     both = pa.concat_tables([_typed(before, "update_preimage"), _typed(after, "update_postimage")])
     count = before.num_rows
     order = [place for row in range(count) for place in (row, count + row)]

@@ -1,11 +1,11 @@
-"""Files that cannot hold a row that is asked for, by what the log says of them.
+"""Data skipping: finds files without requested rows, from the statistics in the log.
 
-A filter is only ever a reason to leave a file out, and Spark applies it to every row that is left: what is not understood here costs time and
-nothing else. Statistics are those of `cdfd.delta.statistics`; what they say too little of is read:
+A filter can only skip files, and Spark applies it to all remaining rows. So an unsupported filter costs only time. The statistics are those
+of `cdfd.delta.statistics`. Files with insufficient statistics are read:
 
-* the maximum of strings may be cut, and is not believed from `STRING_PREFIX` characters on;
-* times are rounded to milliseconds, which is made up for on both sides;
-* NaN is above all numbers in Spark and in no statistics, so nothing is left out for `>` on floats.
+* the maximum of strings may be truncated, and is ignored from `STRING_PREFIX` characters on;
+* times are rounded to milliseconds, so bounds are widened on both sides;
+* NaN is above all numbers in Spark, but not in statistics, so `>` on floats skips nothing.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _FLOATS = (Primitive("float"), Primitive("double"))
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What is known of a column's values in some rows.
+    """The known range of a column's values in some rows.
 
     Attributes:
-        low, high: none is below or above; None where nothing is known.
-        nulls: whether there are some; None where that is not known.
-        values: whether there is anything else.
-        nan: whether there may be NaN besides.
+        low, high: bounds of the values; None: unknown.
+        nulls: whether there are nulls; None: unknown.
+        values: whether there are other values.
+        nan: whether there may also be NaN.
     """
 
     low: Value = None
@@ -65,7 +65,7 @@ class Range:
 
     @classmethod
     def constant(cls, value: Value) -> Range:
-        """All rows have that value."""
+        """The range of rows that all have one value."""
         if value is None:
             return cls(nulls=True, values=False)
         if isinstance(value, float) and math.isnan(value):
@@ -75,7 +75,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One of these has to hold: the column compared with one of the operands."""
+    """A condition on a column: the comparison must be true for at least one operand."""
 
     column: str
     operator: Operator
@@ -83,7 +83,7 @@ class Condition:
 
     @classmethod
     def of(cls, given: spark.Filter) -> Condition | None:
-        """From Spark's; None where it is not one that files can be left out by."""
+        """From Spark's filter; None if it cannot skip files."""
         match given:
             case spark.IsNull((column,)):
                 return cls(column, "null")
@@ -105,7 +105,7 @@ class Condition:
         return None
 
     def possible(self, found: Range) -> bool:
-        """Whether a row of those may fulfil it."""
+        """Whether a row in a range may satisfy the condition."""
         if self.operator == "null":
             return found.nulls is not False
         if not found.values:
@@ -114,7 +114,7 @@ class Condition:
 
     def _possible(self, found: Range, operand: Value) -> bool:
         if operand is None:
-            return False  # compared with null, nothing is true
+            return False  # a comparison with null is never true
         if isinstance(operand, float) and math.isnan(operand):
             return True
         low, high = _comparable(found.low, operand), _comparable(found.high, operand)
@@ -131,7 +131,7 @@ class Condition:
 
 
 def _comparable(bound: Any, operand: Any) -> Any:
-    """The bound, where it can be compared with the operand; else None."""
+    """The bound, if it can be compared with the operand; otherwise None."""
     if isinstance(bound, bool) or isinstance(operand, bool):
         return bound if isinstance(bound, bool) and isinstance(operand, bool) else None
     numbers = (int, float, Decimal)
@@ -144,18 +144,18 @@ def _comparable(bound: Any, operand: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """All that has to hold of a row."""
+    """The conditions that a row must satisfy."""
 
     conditions: tuple[Condition, ...] = ()
 
     @property
     def of_rows(self) -> bool:
-        """Whether anything is asked for that the log may know of single files."""
+        """Whether a condition depends on the statistics of files."""
         return any(condition.column not in (COMMIT_VERSION, COMMIT_TIMESTAMP) for condition in self.conditions)
 
     @classmethod
     def of(cls, given: Sequence[spark.Filter], names: Mapping[str, str]) -> Filters:
-        """From Spark's; what is not understood is left out. `names` are ours, by Spark's."""
+        """From Spark's filters, without unsupported ones. `names`: our column names, by Spark's names."""
         found = (Condition.of(each) for each in given)
         return cls(
             tuple(
@@ -164,7 +164,7 @@ class Filters:
         )
 
     def versions(self, first: int, last: int) -> tuple[int, int]:
-        """The first and the last version that can hold a row, of a range."""
+        """The first and the last version of a range that may have requested rows."""
         while first <= last and not self._possible(COMMIT_VERSION, Range.constant(first)):
             first += 1
         while first <= last and not self._possible(COMMIT_VERSION, Range.constant(last)):
@@ -172,7 +172,7 @@ class Filters:
         return first, last
 
     def has_version(self, plan: ChangePlan) -> bool:
-        """Whether a row of that version can be asked for."""
+        """Whether the version may have requested rows."""
         return self._possible(COMMIT_VERSION, Range.constant(plan.version)) and self._possible(
             COMMIT_TIMESTAMP, _at(plan.timestamp_ms)
         )
@@ -180,12 +180,12 @@ class Filters:
     def kept(
         self, plan: ChangePlan, conformed: ChangePlan, stats: Mapping[str, str | None]
     ) -> npt.NDArray[np.bool_] | None:
-        """Which scans of a plan can hold a row; None for all.
+        """For each scan of a plan, whether it may have requested rows; None: all.
 
         Args:
             plan: of a version.
             conformed: the same in the schema of the rows: their names are those of the filters.
-            stats: what the log says of files, by path. Those of a first snapshot are in its plan.
+            stats: statistics of files, by path. The plan of a first snapshot has its own.
         """
         if not self.conditions:
             return None
@@ -202,7 +202,7 @@ class Filters:
     def _keeps(self, scan: FileScan, stats: str | None, columns: _Columns) -> bool:
         if scan.change_type is not None and not self._possible(CHANGE_TYPE, Range.constant(scan.change_type)):
             return False
-        # Rows as they were in another schema, or that a vector has taken out of the file: the log says nothing that holds of them.
+        # Statistics do not apply to rows in another schema, or to rows that a deletion vector has deleted.
         if scan.schema is not None:
             return True
         known = statistics.parse(stats if scan.change_type == "insert" and scan.only is None else None, columns.schema)
@@ -229,7 +229,7 @@ class _Columns:
                 self._known[child.name] = found
 
     def range(self, name: str, scan: FileScan, known: FileStatistics) -> Range:
-        """What is known of it in the rows of a file."""
+        """The range of a column in a file."""
         column = self._known.get(name)
         if column is None or "__COLLATIONS" in column.metadata:
             return Range()
@@ -241,7 +241,7 @@ class _Columns:
         try:
             found = values.parse_partition(scan.partition_values, self.schema.select([column.name])).get(column.name)
         except CdfdError:
-            return Range()  # whoever reads the file says what is wrong with it
+            return Range()  # reading the file raises the error
         if found is None or not found.is_valid:
             return Range.constant(None)
         constant = _python(found)
@@ -249,7 +249,7 @@ class _Columns:
 
 
 def _at(milliseconds: int) -> Range:
-    """The time of a commit. Of one before the year 1 or after 9999, which Python has none for, nothing is known."""
+    """The range of a commit's time. It is unknown outside of the years 1 to 9999, which Python does not support."""
     try:
         return Range.constant(_EPOCH + milliseconds * _MILLISECOND)
     except OverflowError:
@@ -257,7 +257,7 @@ def _at(milliseconds: int) -> Range:
 
 
 def _python(scalar: pa.Scalar[Any] | None) -> Any:
-    """A value as Python has it; None for no value, and for times before the year 1 or after 9999."""
+    """A value as a Python object; None for null, and for times outside of the years 1 to 9999."""
     try:
         return None if scalar is None else scalar.as_py()
     except (ValueError, OverflowError):
@@ -274,6 +274,6 @@ def _of_statistics(column: StructField, known: FileStatistics) -> Range:
     if isinstance(high, str) and len(high) >= STRING_PREFIX:
         high = None
     if isinstance(low, datetime):
-        # Before 1970, rounding to zero is rounding up.
+        # Before 1970, rounding towards zero rounds up.
         low = low - _MILLISECOND if low.year > 1 else None
     return Range(low, high, None if nulls is None else nulls > 0, nan=column.type in _FLOATS)

@@ -1,8 +1,8 @@
-"""A Delta table that change rows keep in step with the table that they are of.
+"""Keeps a copy of a Delta table up to date with its change rows.
 
-Every batch of changes is folded: of each key the last change counts. A MERGE brings the result into the copy, whose rows carry the position
-of their last change, (`_commit_version`, `_change_ordinal`), in two columns of their own. A change is applied only where it is newer than the
-row, so a batch that comes again changes nothing, and no repeat takes a row back:
+Each batch of changes is reduced to the last change of each key, and a MERGE applies them to the copy. Each row of the copy has the position
+of its last change, (`_commit_version`, `_change_ordinal`), in two additional columns. A change is applied only if it is newer than the row,
+so a repeated batch changes nothing:
 
 | change                         | row in the copy of an older position | of a newer one, or this | no row     |
 |--------------------------------|--------------------------------------|-------------------------|------------|
@@ -11,10 +11,9 @@ row, so a batch that comes again changes nothing, and no repeat takes a row back
 
 In one version a key has one old and one new row at most, so the new one stays, whichever comes first (`SET id = id + 1`).
 
-* unless the key is known to have been deleted by a later version. A row that is gone has no position, so a stream keeps the keys that it has
-deleted, and when, in a small Delta table in the folder of its checkpoint. A batch writes there before it merges: where it ends between the
-two, it comes again, and does both again. With that table's id a stream tells Delta which batch a MERGE is, so one that is done is not even
-begun again.
+* unless a later version is known to have deleted the key. A deleted row has no position, so a stream stores deleted keys and their times in a
+small Delta table in the folder of its checkpoint. A batch writes this table before its MERGE; if it fails in between, it is repeated and
+does both again. The table's id and the batch number identify a MERGE to Delta, so that a completed one is not repeated.
 """
 
 from __future__ import annotations
@@ -59,30 +58,30 @@ def apply_changes(
     properties: Mapping[str, str] | None = None,
     remember_deletes: timedelta | None = timedelta(days=7),
 ) -> StreamingQuery | None:
-    """Bring change rows into a Delta table, which then equals the table that they are of.
+    """Apply change rows to a Delta table, which becomes a copy of their source table.
 
-    It takes what `read_changes` gives, or any rows with the four change columns. Rows whose `keys` are the same are one row in the copy. The
-    copy has two columns more, `_cdfd_version` and `_cdfd_ordinal`: the position of each row's last change.
+    It takes the result of `read_changes`, or any rows with the four change columns. Rows with the same `keys` are one row in the copy. The
+    copy has two additional columns, `_cdfd_version` and `_cdfd_ordinal`: the position of each row's last change.
 
     Args:
         changes: a DataFrame, applied at once; or a streaming one, applied batch by batch.
-        target: the copy: a path or URI where there is a `/` in it, else a name in the catalog. Created if it is not there.
-        keys: columns that tell rows apart; those of the pipeline's `key`.
-        checkpoint: of the streaming query; needed there.
-        trigger: of the streaming query, such as `{"availableNow": True}`; by default it goes on for ever, batch after batch.
+        target: the copy: a path or URI if it contains `/`, otherwise a name in the catalog. Created if missing.
+        keys: columns that identify a row; those of the pipeline's `key`.
+        checkpoint: of the streaming query, which requires it.
+        trigger: of the streaming query, such as `{"availableNow": True}`. By default it runs forever.
         query_name: of the streaming query.
-        evolve_schema: add columns that the copy lacks; else they are an error.
-        partition_by: of a copy that is created.
-        properties: of a copy that is created, such as `{"delta.enableDeletionVectors": "true"}`.
-        remember_deletes: how long a stream remembers keys that it has deleted, counted in times of commits, so that no repeat in the topic
-            brings a row back; None for not at all.
+        evolve_schema: whether to add columns that the copy lacks. Otherwise they are an error.
+        partition_by: of a new copy.
+        properties: of a new copy, such as `{"delta.enableDeletionVectors": "true"}`.
+        remember_deletes: how long a stream remembers deleted keys, in commit time, so that a repeated record does not restore a row; None:
+            not at all.
 
     Returns:
-        The running query; None where all is done already.
+        The running query; None for a DataFrame that is not streaming.
 
     Raises:
-        ConfigError: arguments that do not go together, a copy that lacks columns, or a session without delta-spark. A streaming query ends
-            with it where it is found out later.
+        ConfigError: the arguments are inconsistent, the copy lacks columns, or the session has no delta-spark. A streaming query may end with
+            it later.
     """
     columns = _table_columns(changes)
     _check_keys(changes.schema, columns, keys)
@@ -93,7 +92,7 @@ def apply_changes(
     if checkpoint is None:
         raise ConfigError(
             "a stream needs a `checkpoint`",
-            hint="A folder that only this query uses; it goes on from there when it starts again",
+            hint="Give a folder that only this query uses. A restarted query resumes from it",
         )
     upsert = Upsert(
         *(target, tuple(keys), evolve_schema, tuple(partition_by), dict(properties or {})),
@@ -108,7 +107,7 @@ def apply_changes(
 
 @dataclass(slots=True)
 class Upsert:
-    """Brings batches of changes into a copy: for `foreachBatch`, where `apply_changes` is not enough.
+    """Applies batches of changes to a copy. Use it with `foreachBatch` if `apply_changes` is not sufficient.
 
     Attributes:
         target: as in `apply_changes`.
@@ -116,8 +115,8 @@ class Upsert:
         evolve_schema: as in `apply_changes`.
         partition_by: as in `apply_changes`.
         properties: as in `apply_changes`.
-        deleted: path of the table of deleted keys; None for none.
-        remembered: how long they are kept there.
+        deleted: path of the table of deleted keys; None: none.
+        remembered: how long it keeps them.
     """
 
     target: str
@@ -131,10 +130,10 @@ class Upsert:
     _stream: str | None = None
 
     def __call__(self, batch: DataFrame, batch_id: int = 0) -> None:
-        """Apply a batch. The same again changes nothing.
+        """Apply a batch. A repeated batch changes nothing.
 
         Raises:
-            ConfigError: as `apply_changes`.
+            ConfigError: as in `apply_changes`.
         """
         spark = batch.sparkSession
         columns = _table_columns(batch)
@@ -149,7 +148,7 @@ class Upsert:
             newest.unpersist()
 
     def _newest(self, batch: DataFrame, columns: Sequence[str]) -> DataFrame:
-        """The last change of each key: the table's columns, its position, whether the row is gone, and when."""
+        """The last change of each key: the table's columns, its position, whether it deletes the row, and its time."""
         order = [sql.col(COMMIT_VERSION).desc(), sql.col(CHANGE_TYPE).isin(*_DELETES), sql.col(CHANGE_ORDINAL).desc()]
         window = Window.partitionBy(*(sql.col(quoted(key)) for key in self.keys)).orderBy(*order)
         ranked = batch.withColumn("_cdfd_rank", sql.row_number().over(window)).where(sql.col("_cdfd_rank") == 1)
@@ -162,7 +161,7 @@ class Upsert:
         )
 
     def _prepare(self, spark: SparkSession, newest: DataFrame) -> None:
-        """Create the copy if it is not there; see whether it has what is needed."""
+        """Create the copy if it is missing, and check its columns."""
         if not self._found:
             empty = newest.drop(_DELETED, COMMIT_TIMESTAMP).limit(0)
             _create(empty, self.target, self.partition_by, self.properties)
@@ -175,18 +174,18 @@ class Upsert:
                 raise ConfigError(
                     f"the copy has no column {name!r:.200}",
                     table=self.target,
-                    hint="Let `apply_changes` create the copy; or add _cdfd_version and _cdfd_ordinal, of type BIGINT, to the one there is",
+                    hint="Let `apply_changes` create the copy, or add _cdfd_version and _cdfd_ordinal of type BIGINT to the existing one",
                 )
         if missing and not self.evolve_schema:
             raise ConfigError(
                 f"the copy has no column {missing[0]!r:.200}",
                 table=self.target,
-                hint="Say `evolve_schema=True` to have it added, or leave it out of the changes",
+                hint="Set `evolve_schema=True` to add it, or remove it from the changes",
             )
         self._found = True
 
     def _without_deleted(self, spark: SparkSession, newest: DataFrame, batch_id: int) -> DataFrame:
-        """The changes without those of rows that are known to have been deleted later. Deletes are remembered first."""
+        """Store the deleted keys, and remove changes of rows that a later version has deleted."""
         if self.deleted is None:
             return newest
         gone = newest.where(sql.col(_DELETED)).select(*map(quoted, self.keys), VERSION, ORDINAL, COMMIT_TIMESTAMP)
@@ -210,7 +209,7 @@ class Upsert:
 
     @contextmanager
     def _once(self, spark: SparkSession, batch_id: int, changes: DataFrame) -> Iterator[DataFrame]:
-        """Within this, a MERGE of a batch that Delta knows to be done does nothing."""
+        """Identify the batch to Delta, so that a repeated MERGE within the block does nothing."""
         if self._stream is None:
             yield changes
             return
@@ -236,14 +235,14 @@ class Upsert:
         return " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in self.keys)
 
 
-# A row without a position is one that somebody else put there: the first change that comes is newer.
+# Another program wrote a row without a position. Any change is newer.
 _NEWER: Final = (
     f"(t.{VERSION} IS NULL OR s.{VERSION} > t.{VERSION} OR (s.{VERSION} = t.{VERSION} AND s.{ORDINAL} > t.{ORDINAL}))"
 )
 
 
 def _update(names: Sequence[str], condition: str = "") -> str:
-    # Columns that the copy is yet to have are not known as its.
+    # Without the prefix `t.`, because the copy may not have a new column yet.
     cells = ", ".join(f"{quoted(name)} = s.{quoted(name)}" for name in names)
     return f"WHEN MATCHED AND {condition}{_NEWER} THEN UPDATE SET {cells}"
 
@@ -254,7 +253,7 @@ def _insert(names: Sequence[str], condition: str = "") -> str:
 
 
 def _run(spark: SparkSession, changes: DataFrame, statement: str) -> None:
-    """Execute a statement that calls the changes `{changes}`."""
+    """Execute a statement with the changes as `{changes}`."""
     view = f"cdfd_changes_{uuid4().hex}"
     changes.createOrReplaceTempView(view)
     try:
@@ -264,7 +263,7 @@ def _run(spark: SparkSession, changes: DataFrame, statement: str) -> None:
 
 
 def _forget(spark: SparkSession, deleted: str, remembered: timedelta) -> None:
-    """Drop what was deleted so long before the newest there is."""
+    """Forget keys that were deleted more than `remembered` before the newest one."""
     newest = _opened(spark, deleted).select(sql.unix_micros(sql.max(COMMIT_TIMESTAMP))).collect()[0][0]
     if newest is not None:
         oldest = newest - remembered // timedelta(microseconds=1)
@@ -272,7 +271,7 @@ def _forget(spark: SparkSession, deleted: str, remembered: timedelta) -> None:
 
 
 def _create(empty: DataFrame, target: str, partition_by: Sequence[str], properties: Mapping[str, str]) -> None:
-    """A Delta table without rows, unless there is one."""
+    """Create a Delta table without rows, unless it exists."""
     mapping = {"delta.columnMapping.mode": "name"} if _needs_mapping(empty.schema) else {}
     writer = empty.write.format("delta").mode("ignore").options(**(mapping | dict(properties)))
     if partition_by:
@@ -284,7 +283,7 @@ def _create(empty: DataFrame, target: str, partition_by: Sequence[str], properti
             writer.saveAsTable(target)
     except AnalysisException as error:
         raise ConfigError(
-            # Not its text: Spark cannot tell that of delta-spark's errors, and fails in trying.
+            # Without its text: Spark fails to format the errors of delta-spark.
             f"Spark cannot create the copy: {error.getCondition()}",
             table=target,
             hint="The session needs delta-spark, as its extension and its catalog",
@@ -304,23 +303,23 @@ def _is_path(target: str) -> bool:
 
 
 def _table_columns(changes: DataFrame) -> list[str]:
-    """The columns of the table that changes are of. `ConfigError` where they are no change rows."""
+    """The table's columns in change rows. `ConfigError` if they are not change rows."""
     missing = [name for name in CHANGE_NAMES if name not in changes.columns]
     if missing:
         raise ConfigError(
-            f"the DataFrame has no column {missing[0]}, so it holds no change rows",
-            hint="Take what `read_changes` gives, with all of the change columns",
+            f"the DataFrame has no column {missing[0]}, so it does not have change rows",
+            hint="Use the result of `read_changes`, with all change columns",
         )
     columns = [name for name in changes.columns if name not in (*CHANGE_NAMES, *KAFKA_NAMES)]
     for name in (VERSION, ORDINAL, _DELETED):
         if name in columns:
-            raise ConfigError(f"the changes have a column {name}, which the copy needs for itself", hint="Leave it out")
+            raise ConfigError(f"the changes have a column {name}, which is reserved for the copy", hint="Remove it")
     return columns
 
 
 def _check_keys(schema: StructType, columns: Sequence[str], keys: Sequence[str]) -> None:
     if isinstance(keys, str) or not keys:
-        raise ConfigError("`keys` names no columns", hint="Such as ['order_id']: what tells the table's rows apart")
+        raise ConfigError("`keys` is empty", hint="Give the columns that identify a row, such as ['order_id']")
     for key in keys:
         if key not in columns:
             raise ConfigError(
@@ -334,7 +333,7 @@ def _check_keys(schema: StructType, columns: Sequence[str], keys: Sequence[str])
 
 
 def _needs_mapping(kind: DataType) -> bool:
-    """Whether a name is one that Parquet columns may not have."""
+    """Whether a name is not allowed for Parquet columns."""
     match kind:
         case StructType():
             return any(not _FORBIDDEN.isdisjoint(each.name) or _needs_mapping(each.dataType) for each in kind)

@@ -151,8 +151,8 @@ def test_wrong_arguments(made: Callable[..., DataFrame], spark: SparkSession, tm
     changes = made(*FIRST)
     target = f"{tmp_path}/copy"
     for wrong, told in (
-        ((changes, target, []), "names no columns"),
-        ((changes, target, "id"), "names no columns"),
+        ((changes, target, []), "is empty"),
+        ((changes, target, "id"), "is empty"),
         ((changes, target, ["ident"]), "no column 'ident'"),
         ((changes.drop("_change_ordinal"), target, ["id"]), "no column _change_ordinal"),
         ((changes.selectExpr("*", "map(1, 2) AS m"), target, ["m"]), "cannot be compared"),
