@@ -280,7 +280,7 @@ class S3(Section):
         return self
 
     def options(self) -> dict[str, object]:
-        """What `open_storage` takes, secrets revealed: not to be shown."""
+        """The options for `open_storage`, with revealed secrets. Never show them."""
         given = {name: getattr(self, name) for name in type(self).model_fields}
         return {
             name: value.reveal() if isinstance(value, Secret) else value
@@ -295,7 +295,7 @@ class Storage(Section):
     s3: S3 = S3()
 
     def options(self, uri: str) -> dict[str, object]:
-        """What `open_storage` takes for a place, secrets revealed. Other stores than S3 have their own ways to be told."""
+        """The options for `open_storage` at a location, with revealed secrets. Stores other than S3 have their own configuration."""
         return self.s3.options() if uri.lower().startswith(("s3:", "s3a:")) else {}
 
 

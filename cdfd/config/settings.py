@@ -77,7 +77,7 @@ class SinkSettings(Section):
         return {}
 
     def connector(self, config: Settings) -> Any:
-        """The `cdfd.sinks.base.Connector`. What takes long to import is imported here."""
+        """The `cdfd.sinks.base.Connector`. Import slow modules here."""
         raise NotImplementedError
 
 

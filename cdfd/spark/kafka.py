@@ -37,7 +37,7 @@ def counts_of(result: bytes) -> Counts:
 
 
 def measure(assignment: Assignment, item: bytes) -> bytes:
-    """What a part that was `packed` holds, for `measured_of`. Runs in an executor.
+    """Measure a `packed` part; the result is for `measured_of`. Runs in an executor.
 
     Raises:
         CdfdError: as in `measure`.

@@ -57,7 +57,7 @@ class PlanRange:
 
 @dataclass(frozen=True, slots=True)
 class Schemas:
-    """Conforms plans to one schema before they are sent to whoever reads them: what is read is decided once, and is small."""
+    """Reconciles plans with one schema on the driver, once, so that the plans for executors are small."""
 
     reconciler: SchemaReconciler
     _known: dict[int, tuple[TableSchema, TableSchema]]

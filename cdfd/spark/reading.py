@@ -27,7 +27,7 @@ BATCH_ROWS = 16_384
 
 @dataclass(frozen=True)
 class ChangePartition(InputPartition):
-    """What one task reads; its plans are conformed to the target's schema."""
+    """The work of one task. Its plans have the target's schema."""
 
     slices: tuple[Slice, ...]
     target: Target

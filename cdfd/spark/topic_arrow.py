@@ -1,4 +1,4 @@
-"""Records that are Arrow IPC streams: many rows each, decoded by Arrow in Spark's Python workers. They need cdfd installed."""
+"""Records in the format Arrow IPC, with many rows each. Spark's Python workers decode them, so they need cdfd installed."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from cdfd.spark.topic_records import CHANGE_NAMES, KAFKA_NAMES, ROW, UNKNOWN_HIN
 
 @dataclass(frozen=True, slots=True)
 class ArrowStreams:
-    """Records that are many rows each.
+    """Records with many rows each.
 
     Attributes:
         schema: of the table.
-        strict: whether a column or field that the schema does not have is an error.
+        strict: whether a column or field that is not in the schema is an error.
     """
 
     schema: StructType
@@ -49,7 +49,7 @@ class ArrowStreams:
         def read(values: pa.Array, topics: pa.Array, partitions: pa.Array, offsets: pa.Array) -> pa.Array:
             return reader(values, topics, partitions, offsets)
 
-        # Its overloads do not know that it reads the hints of what it is given.
+        # Its type overloads do not cover functions with type hints.
         make: Any = arrow_udf
         found = records.select(
             *KAFKA_NAMES, sql.explode(make(read, ArrayType(wire))(VALUE, *KAFKA_NAMES[:3])).alias("_wire")
@@ -60,7 +60,7 @@ class ArrowStreams:
 
 @dataclass(frozen=True, slots=True)
 class StreamReader:
-    """What Python workers do: from records to lists of rows.
+    """Decodes records to lists of rows, in Spark's Python workers.
 
     Attributes:
         schema: of the rows; variants are text.
@@ -75,10 +75,10 @@ class StreamReader:
 
         Args:
             values: of records, binary, none null.
-            topics, partitions, offsets: where the records are.
+            topics, partitions, offsets: of the records.
 
         Raises:
-            DataError: a record that is no such stream, or whose rows do not fit; it names topic, partition and offset.
+            DataError: a record is not such a stream, or its rows do not fit; with topic, partition and offset.
         """
         found: list[pa.RecordBatch] = []
         ends = [0]
@@ -102,7 +102,7 @@ class StreamReader:
     def _streamed(self, value: pa.Buffer) -> Iterator[pa.RecordBatch]:
         with pa.ipc.open_stream(value) as stream:
             for batch in stream:
-                # It is not said who may write to the topic, and Spark reads what it is given without looking.
+                # Any producer may write to the topic, and Spark does not validate batches.
                 batch.validate(full=True)
                 yield self._conformed(batch)
 
@@ -125,11 +125,11 @@ class StreamReader:
 
 
 def conformed(array: pa.Array, kind: pa.DataType, strict: bool) -> pa.Array:
-    """The array as one of that type: fields by name, those that are missing null, narrower numbers widened.
+    """Convert an array to a type: fields by name, null for missing fields, narrower numbers widened.
 
     Raises:
-        DataError: a field that the type does not have, where `strict`.
-        pyarrow.ArrowException: a value that the type does not hold, or no such conversion.
+        DataError: a field is not in the type, if `strict`.
+        pyarrow.ArrowException: a value does not fit the type, or there is no such conversion.
     """
     if array.type.equals(kind):
         return array
@@ -139,7 +139,7 @@ def conformed(array: pa.Array, kind: pa.DataType, strict: bool) -> pa.Array:
         return _struct(array, kind, strict)
     if pa.types.is_map(array.type) and pa.types.is_map(kind):
         keys, items = conformed(array.keys, kind.key_type, strict), conformed(array.items, kind.item_type, strict)
-        # Offsets count from the beginning of the children, whatever part of them this array is.
+        # Offsets are relative to the start of the children, even for a slice.
         return pa.MapArray.from_arrays(_offsets(array), keys, items, type=kind)
     if pa.types.is_list(array.type) and pa.types.is_list(kind):
         return pa.ListArray.from_arrays(_offsets(array), conformed(array.values, kind.value_type, strict), type=kind)
@@ -168,7 +168,7 @@ def _check_known(names: Sequence[str], known: Sequence[str]) -> None:
 
 
 def _offsets(array: pa.Array) -> pa.Array:
-    """Of a list or map, with null where an entry is null."""
+    """Offsets of a list or map, with null for entries that are null."""
     ends = array.offsets
     if not array.null_count:
         return ends
@@ -186,7 +186,7 @@ def _check_changes(rows: pa.RecordBatch) -> None:
 
 
 def _wire_type(kind: DataType) -> DataType:
-    """As what a type comes out of the Python workers: variants as text."""
+    """The type as returned by the Python workers: variants as text."""
     match kind:
         case StructType():
             return StructType([StructField(field.name, _wire_type(field.dataType)) for field in kind])

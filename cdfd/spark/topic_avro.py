@@ -1,6 +1,6 @@
-"""Records in Avro behind Confluent's frame: a zero byte, the schema's id in four bytes, the row.
+"""Records in Avro with Confluent's frame: a zero byte, the schema's id in four bytes, and the row.
 
-Spark's `from_avro` (`spark-avro`, a jar that Spark does not bring along) reads each record with the schema that it was written with, which
+Spark's `from_avro` (`spark-avro`, a jar that is not part of Spark) reads each record with its own schema, which
 the registry tells when the reading begins. Rows of older schemas are conformed to the one that is asked for: fields by name, those that are
 missing null, narrower numbers widened.
 """
@@ -69,12 +69,12 @@ _LOGICAL: Final[Mapping[str, DataType]] = {
 
 @dataclass(frozen=True, slots=True)
 class AvroFrames:
-    """Records that are one row each.
+    """Records with one row each.
 
     Attributes:
         schema: of the table.
-        versions: Avro schemas by id: all that records may have been written with.
-        strict: whether a column or field that the schema does not have is an error.
+        versions: all Avro schemas of records, by id.
+        strict: whether a column or field that is not in the schema is an error.
     """
 
     schema: StructType
@@ -101,10 +101,8 @@ class AvroFrames:
 
     def _row(self, number: Column) -> Column:
         kind = row_type(self.schema)
-        stranger = (
-            "no frame of a schema registry's, or a schema that it did not have when the query began; start it anew"
-        )
-        found = sql.when(number.isNull(), refusal("no frame of a schema registry's").cast(kind))
+        stranger = "no frame of a schema registry, or a schema that is newer than the query; restart the query"
+        found = sql.when(number.isNull(), refusal("no frame of a schema registry").cast(kind))
         for each, text in self.versions.items():
             node = record_node(text)
             unknown = _unknown(kind, _type(node)) if self.strict else None
@@ -117,7 +115,7 @@ class AvroFrames:
 
 
 def record_node(text: str) -> dict[str, Any]:
-    """An Avro schema, which has to be a record. `DataError` where it is none, or is not made as Avro says."""
+    """An Avro schema, which must be a record. `DataError` if it is not one, or not valid."""
     try:
         node = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -129,7 +127,7 @@ def record_node(text: str) -> dict[str, Any]:
 
 
 def _check(node: Any, depth: int) -> None:
-    """Refuse a schema without the attributes that its types must have (Avro, "Schema Declaration"). Whatever is below is checked, too."""
+    """Refuse a schema without required attributes (Avro, "Schema Declaration"), at any depth."""
     if depth > MAX_DEPTH:
         raise DataError(f"the registry has a schema that is nested deeper than {MAX_DEPTH} levels")
     below: list[Any] = []
@@ -169,7 +167,7 @@ def _is_field(field: Any) -> bool:
 
 
 def table_type(text: str) -> StructType:
-    """The table's columns, as Spark's types, of the Avro schema of change rows. Bytes and shorts are ints there, variants strings.
+    """The table's columns in Spark's types, from the Avro schema of change rows. It has ints for bytes and shorts, and strings for variants.
 
     Raises:
         DataError: the schema is not one of change rows.
@@ -204,7 +202,7 @@ def _type(node: Any) -> DataType:
 
 
 def _unknown(kind: DataType, written: DataType) -> str | None:
-    """The first field that was written and that the type does not have."""
+    """The first written field that is not in the type."""
     match kind, written:
         case StructType(), StructType():
             known = {field.name: field.dataType for field in kind}
@@ -221,7 +219,7 @@ def _unknown(kind: DataType, written: DataType) -> str | None:
 
 
 def _fields(kind: StructType, node: dict[str, Any], cell: Column) -> list[tuple[str, Column]]:
-    """The fields of a struct of the table, of a record that was written with another one."""
+    """The fields of a table's struct, from a record with another schema."""
     written = {_name(field): field for field in node["fields"]}
     found = []
     for field in kind:
@@ -234,7 +232,7 @@ def _fields(kind: StructType, node: dict[str, Any], cell: Column) -> list[tuple[
 
 
 def _value(kind: DataType, node: Any, cell: Column) -> Column:
-    """A value of the table's type, of what `from_avro` makes of the type that it was written in."""
+    """Convert a result of `from_avro` to the table's type."""
     node = _without_null(node)
     wrote = _type(node)
     match kind:
@@ -265,7 +263,7 @@ def _pair(kind: MapType, entry: tuple[Any, Any], pair: Column) -> Column:
 
 
 def _entry(node: dict[str, Any]) -> tuple[Any, Any] | None:
-    """The fields of a map's entry, where this array is a map. The elements of a list are unions with null, those of a map are not."""
+    """The fields of a map's entry, if this array is a map. Elements of a list are unions with null; entries of a map are not."""
     items = node.get("items")
     if not isinstance(items, dict) or items.get("type") != "record" or len(items["fields"]) != len(("key", "value")):
         return None
@@ -277,6 +275,6 @@ def _without_null(node: Any) -> Any:
 
 
 def _name(field: Mapping[str, Any]) -> str:
-    """As the table has it: in `doc`, where Avro does not allow it."""
+    """The column's name in the table. It is in `doc` if Avro does not allow it."""
     name: str = field.get("doc") or field["name"]
     return name

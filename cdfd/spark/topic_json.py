@@ -1,6 +1,6 @@
-"""Records that are JSON: rows as they are (flat, cloudevents), or in Debezium's envelope.
+"""Records in JSON: plain rows (flat, cloudevents), or Debezium's envelope.
 
-Spark's `from_json` reads what it reads exactly; all else it reads as text, and Spark's casts make the values of it:
+Spark's `from_json` reads types that it supports exactly. It reads all other types as text, which Spark then casts:
 
 | type                              | read as                                   | then                     |
 |-----------------------------------|-------------------------------------------|--------------------------|
@@ -10,7 +10,7 @@ Spark's `from_json` reads what it reads exactly; all else it reads as text, and 
 | map with nested or binary keys    | pairs, arrays of two texts                | each text read by itself |
 | all others                        | themselves                                |                          |
 
-A record that is none of the schema is an error that names it.
+A record that does not fit the schema is an error with its topic, partition and offset.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ _SOURCE: Final = ("ts_ms", "commit_version", "change_ordinal")
 
 @dataclass(frozen=True, slots=True)
 class JsonRows:
-    """Records that are one row each.
+    """Records with one row each.
 
     Attributes:
         schema: of the table.
-        strict: whether a column that the schema does not have is an error. Fields of structs are not looked at.
+        strict: whether a column that is not in the schema is an error. Fields of structs are not checked.
     """
 
     schema: StructType
@@ -87,7 +87,7 @@ class JsonRows:
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeRows:
-    """Records that are an event of Debezium's each. An update is two rows, its images.
+    """Records with one Debezium event each. An update becomes two rows, its images.
 
     Attributes:
         schema: of the table.
@@ -112,7 +112,7 @@ class EnvelopeRows:
         unknown = _unknown(newer, self.schema.names) if self.strict else sql.lit(None)
         read = records.select(*KAFKA_NAMES, unknown.alias(_UNKNOWN), _parsed(fields))
         parsed = read.select(*KAFKA_NAMES, self._images(image).alias(_IMAGE))
-        # Images are decoded behind `explode`, where there is one of them: in each place before it they would be one more time.
+        # Decode after `explode`, so that Spark decodes each image only once.
         found = parsed.select(*KAFKA_NAMES, sql.explode(_IMAGE).alias(_IMAGE))
         row, one = sql.col(_IMAGE).getField("row"), sql.col(_IMAGE)
         cells = [decoded(field.dataType, row.getField(field.name)).alias(field.name) for field in self.schema]
@@ -124,7 +124,7 @@ class EnvelopeRows:
         event = sql.col(_DOCUMENT)
         before, after, op = (event.getField(name) for name in ("before", "after", "op"))
         made, updated = op.isin("c", "r"), op == "u"
-        # Where an event lacks what its `op` promises there is no branch for it.
+        # An event without the images of its `op` matches no branch.
         images = (
             sql.when(made & after.isNotNull(), sql.array(_image("insert", after)))
             .when((op == "d") & before.isNotNull(), sql.array(_image("delete", before)))
@@ -156,15 +156,15 @@ def _image(change_type: str, image: Column, *, earlier: int = 0) -> Column:
 
 
 def _unknown(document: Column, names: Sequence[str]) -> Column:
-    """The first name in a JSON object that is none of these; null where there is none."""
+    """The first name in a JSON object that is not in `names`; null if there is none."""
     return sql.get(sql.array_except(sql.json_object_keys(document), sql.array(*map(sql.lit, names))), sql.lit(0))
 
 
 def wire_type(kind: DataType) -> Any:
-    """As what `from_json` reads values of a type.
+    """The type with which `from_json` reads values of a type.
 
     Raises:
-        UnsupportedError: a variant in a map whose keys have no text of their own: its value is not to be had.
+        UnsupportedError: a variant in a map whose keys have no text form cannot be read.
     """
     match kind:
         case StructType():
@@ -180,12 +180,12 @@ def wire_type(kind: DataType) -> Any:
 
 
 def decoded(kind: DataType, cell: Column) -> Column:
-    """A value of that type, of what was read as `wire_type` says."""
+    """Convert a value from its `wire_type`."""
     if _is_exact(kind):
         return cell
     match kind:
         case VariantType():
-            # A null in JSON is one of the table, as in other formats, not one in a variant.
+            # A JSON null is a null of the table, as in other formats, not a null variant.
             return sql.when(~sql.is_variant_null(cell), cell)
         case StructType():
             return _struct(kind, cell)
@@ -203,7 +203,7 @@ def _fields(kind: StructType) -> list[StructField]:
 
 
 def _parsed(fields: list[StructField]) -> Column:
-    """The record, read. What cannot be read is null in it, and then the whole of it stands in `_CORRUPT`."""
+    """The parsed record. If a part cannot be read, it is null, and `_CORRUPT` has the whole text."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     kind = StructType([*fields, StructField(_CORRUPT, _TEXT)])
     return sql.from_json(sql.col(VALUE).cast("string"), kind, options).alias(_DOCUMENT)
@@ -229,7 +229,7 @@ def _entry(kind: MapType, pair: Column) -> Column:
 
 
 def _from_text(kind: DataType, text: Column) -> Column:
-    """A value of the text that it has in JSON, without the quotes."""
+    """Convert the JSON text of a value, without its quotes."""
     match kind:
         case StringType():
             return text
@@ -241,7 +241,7 @@ def _from_text(kind: DataType, text: Column) -> Column:
 
 
 def _is_exact(kind: DataType) -> bool:
-    """Whether values are what `from_json` makes of them."""
+    """Whether `from_json` reads values of the type exactly."""
     match kind:
         case StructType():
             return all(_is_exact(field.dataType) for field in kind)
@@ -253,13 +253,13 @@ def _is_exact(kind: DataType) -> bool:
 
 
 def _is_named(kind: DataType) -> bool:
-    """Whether a map's key of that type is the name of an entry."""
+    """Whether a map with keys of this type is a JSON object."""
     return not isinstance(kind, (StructType, ArrayType, MapType, BinaryType, VariantType))
 
 
 def _check_pairs(kind: MapType) -> None:
     if isinstance(kind.keyType, VariantType) or isinstance(kind.valueType, VariantType):
         raise UnsupportedError(
-            f"{kind.simpleString()} cannot be read out of JSON, which does not tell its variants from text",
-            hint="Leave the column out with `columns`, or deliver the table in the format arrow or avro",
+            f"{kind.simpleString()} cannot be read from JSON, which does not distinguish its variants from text",
+            hint="Omit the column with `columns`, or deliver the table in the format arrow or avro",
         )

@@ -1,4 +1,4 @@
-"""What all formats of our topics have in common: the columns that records come with, the schema of rows, and how a wrong record is told."""
+"""The common part of all topic formats: the columns of records, the schema of rows, and errors about invalid records."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ VALUE: Final = "_kafka_value"
 ROW: Final = "_row"
 
 UNKNOWN_HINT: Final = (
-    "If the column is new, start the query anew, with the schema of now; if it was dropped or renamed, say "
+    "If the column is new, restart the query with the current schema; if it was dropped or renamed, set "
     "unknown_columns='ignore'"
 )
 
 
 class Decoder(Protocol):
-    """Makes change rows of the records of one format."""
+    """Decodes the records of one format to change rows."""
 
     def rows(self, records: DataFrame) -> DataFrame:
-        """The rows of records, none of which is a tombstone.
+        """The rows of records without tombstones.
 
         Args:
             records: the columns `KAFKA_NAMES`, and `VALUE`, never null.
@@ -58,16 +58,16 @@ class Decoder(Protocol):
 
 
 def row_type(schema: StructType) -> StructType:
-    """The struct of change rows of a table with that schema."""
+    """The struct of change rows of a table with a schema."""
     return StructType([*schema.fields, *CHANGE_FIELDS])
 
 
 def table_type(schema_string: str) -> StructType:
-    """A schema as Delta's log has it, as Spark's: columns of type void left out, everything nullable, no metadata but comments.
+    """A schema of Delta's log in Spark's types: without columns of type void, all nullable, and without metadata except comments.
 
     Raises:
-        LogError: it is broken.
-        UnsupportedError: it has a type that cdfd does not read.
+        LogError: the schema is invalid.
+        UnsupportedError: cdfd does not support one of its types.
     """
     document = json.loads(serialize(without_void(parse(schema_string))))
     struct = plain_type(StructType.fromJson(document))
@@ -76,7 +76,7 @@ def table_type(schema_string: str) -> StructType:
 
 
 def plain_type(kind: DataType) -> DataType:
-    """The type with everything nullable, and without metadata, which belong to the table that they come from."""
+    """The type with all fields nullable and without metadata, except comments."""
     match kind:
         case StructType():
             fields = [StructField(field.name, plain_type(field.dataType), True, _comment(field)) for field in kind]
@@ -93,18 +93,18 @@ def _comment(field: StructField) -> dict[str, str]:
 
 
 def check_columns(schema: StructType) -> None:
-    """`ConfigError` where a table's columns cannot be told from those that rows have beside them."""
+    """`ConfigError` if a table's column has the name of an additional column of rows."""
     taken = {name.lower() for name in (*CHANGE_NAMES, *KAFKA_NAMES)}
     wrong = [name for name in schema.names if name.lower() in taken]
     if wrong:
         raise ConfigError(
-            f"the table has a column {wrong[0]!r:.200}, which is what change rows call one of theirs",
-            hint=f"Name the other columns in `columns`; theirs are {', '.join((*CHANGE_NAMES, *KAFKA_NAMES))}",
+            f"the table has a column {wrong[0]!r:.200}, which is also the name of an additional column",
+            hint=f"Give the other columns in `columns`; reserved names are {', '.join((*CHANGE_NAMES, *KAFKA_NAMES))}",
         )
 
 
 def chosen(schema: StructType, columns: Sequence[str]) -> StructType:
-    """Some columns of a schema, in that order. `ConfigError` where there is none of a name."""
+    """Some columns of a schema, in order. `ConfigError` if one is missing."""
     known = {field.name: field for field in schema}
     for name in columns:
         if name not in known:
@@ -120,25 +120,25 @@ def quoted(name: str) -> str:
 
 
 def refusal(*what: str | Column) -> Column:
-    """An error, of the type null, that names the record at hand and says what is wrong with it."""
+    """An expression of type null that raises an error about the current record."""
     topic, partition, offset = (sql.col(name).cast("string") for name in KAFKA_NAMES[:3])
     place = (sql.lit("cdfd: topic "), topic, sql.lit(", partition "), partition, sql.lit(", offset "), offset)
     return sql.raise_error(sql.concat(*place, sql.lit(": "), *(sql.lit(part) for part in what)))
 
 
 def checked(row: Column, kind: StructType, what: str, *further: Column) -> Column:
-    """The row, where it has all change columns and the further conditions hold; else an error that names the record."""
+    """The row, if it has all change columns and all further conditions are true; otherwise an error about the record."""
     there = [row.getField(name).isNotNull() for name in CHANGE_NAMES]
     return when_all([*there, row.getField(CHANGE_TYPE).isin(*TYPE_NAMES), *further], row, refusal(what).cast(kind))
 
 
 def known_only(row: Column, kind: DataType, unknown: Column | str) -> Column:
-    """The row, where its record has no column that the schema lacks; else an error that names the record and that column.
+    """The row, if all columns of its record are in the schema; otherwise an error about the record.
 
     Args:
-        row: what is made of the record.
+        row: the decoded record.
         kind: its type.
-        unknown: such a column, or null.
+        unknown: an unknown column, or null.
     """
     named = sql.lit(unknown)
     wrong = refusal("it has ", named, ", which the schema does not have. ", UNKNOWN_HINT).cast(kind)
@@ -146,7 +146,7 @@ def known_only(row: Column, kind: DataType, unknown: Column | str) -> Column:
 
 
 def when_all(conditions: Iterable[Column], value: Column, otherwise: Column) -> Column:
-    """The value where all conditions are true; where one is false or null, the other."""
+    """`value` if all conditions are true; `otherwise` if one is false or null."""
     found = sql.lit(True)
     for condition in conditions:
         found = found & condition
@@ -154,7 +154,7 @@ def when_all(conditions: Iterable[Column], value: Column, otherwise: Column) -> 
 
 
 def strict_cast(cell: Column, kind: DataType) -> Column:
-    """The value in another type; null stays null; an error that names the record where it is none of that type."""
-    # The value is only looked at a second time where it is null, or wrong.
-    wrong = refusal(f"a value is no {kind.simpleString()}").cast(kind)
+    """Cast a value. Null stays null. An invalid value is an error about the record."""
+    # Spark evaluates the value a second time only if it is null or invalid.
+    wrong = refusal(f"a value is not a {kind.simpleString()}").cast(kind)
     return sql.coalesce(cell.try_cast(kind), sql.when(cell.isNotNull(), wrong))

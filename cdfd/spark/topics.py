@@ -1,9 +1,9 @@
-"""Readers of our topics for Spark: change rows as a DataFrame, and a Delta table that they keep in step.
+"""Readers of cdfd's topics for Spark: change rows as a DataFrame, and a copy of the Delta table that they update.
 
     changes = read_changes(spark, "shop.orders", bootstrap_servers="kafka:9092", table="s3://lake/orders", streaming=True)
     apply_changes(changes, "s3://copies/orders", ["order_id"], checkpoint="s3://copies/orders.checkpoint")
 
-Spark's own connector reads Kafka (`spark-sql-kafka-0-10`, a jar that Spark does not bring along), with all its settings and metrics. See
+Spark's own connector reads Kafka (`spark-sql-kafka-0-10`, a jar that is not part of Spark), with all its settings and metrics. See
 `docs/spark-topics.md`.
 """
 
@@ -33,7 +33,7 @@ __all__ = ["Place", "Upsert", "apply_changes", "read_changes"]
 Format: TypeAlias = Literal["flat", "debezium", "avro", "arrow", "cloudevents"]
 
 Place: TypeAlias = Literal["earliest", "latest"] | datetime | Mapping[int, int]
-"""Where reading begins or ends: an end of the topic, a time (the first record not before it), or an offset for every partition."""
+"""The start or end of a read: an end of the topic, a time (the first record not before it), or an offset for every partition."""
 
 _OURS: Final = {
     "subscribe": "Give the topic as `topic`",
@@ -73,7 +73,7 @@ def read_changes(
     kafka_columns: bool = False,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """The change rows in a topic that cdfd writes.
+    """The change rows in a topic of cdfd.
 
     The schema of the rows comes from one of `schema`, `table`, `schema_topic`, or, in Avro, from `registry` alone. It is that of the time
     of this call: rows of earlier schemas have null in columns that they do not have. A row with a column that the schema does not have is an
@@ -159,7 +159,7 @@ def _place(which: Literal["starting", "ending"], place: Place, topic: str) -> di
     if isinstance(place, datetime):
         if place.tzinfo is None:
             raise ConfigError(f"`{which}` is a time without a zone", hint="Such as datetime(2026, 1, 31, tzinfo=UTC)")
-        # By default a partition without a record since then is an error.
+        # By default a partition without a later record is an error.
         strategy = {"startingOffsetsByTimestampStrategy": "latest"} if which == "starting" else {}
         return {f"{which}Timestamp": str(math.ceil(place.timestamp() * 1000)), **strategy}
     if isinstance(place, Mapping):
@@ -173,12 +173,12 @@ def _place(which: Literal["starting", "ending"], place: Place, topic: str) -> di
 
 
 def _records(spark: SparkSession, reading: Mapping[str, str], streaming: bool) -> DataFrame:
-    """What `Decoder.rows` takes."""
+    """The records for `Decoder.rows`."""
     reader = spark.readStream if streaming else spark.read
     try:
         records = reader.format("kafka").options(**reading).load()
         there = records.where(sql.col("value").isNotNull())
-        # Here Connect asks the server, as the others do in `load`.
+        # Spark Connect contacts the server here, and classic sessions in `load`.
         there.schema  # noqa: B018
     except AnalysisException as error:
         raise ConfigError(

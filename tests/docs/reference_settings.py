@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from cdfd.config import values
 from cdfd.config.fields import in_folder
-from cdfd.config.findings import mounted_names
 from cdfd.config.settings import Section, Settings, SinkSettings
+from cdfd.config.validation_errors import file_settings
 from cdfd.config.values import Ledger, Listen, Secret, Start
 from cdfd.ports.registry import SINKS
 
@@ -146,7 +146,7 @@ def key(section: type[Section], name: str, prefix: str) -> Key:
     description, said = described[name]
     found, allowed = _type(field.annotation, field.metadata)
     default = said or ("required" if field.is_required() else _default(field.default, found))
-    mounted = ", *file*" if name in mounted_names() else ""
+    mounted = ", *file*" if name in file_settings() else ""
     return Key(f"{prefix}{name}", f"{found}{mounted}", default, allowed, description)
 
 

@@ -288,7 +288,7 @@ def test_a_stream_goes_on_where_it_was(
         ({"schema": SIMPLE, "streaming": True, "ending": {0: 1}}, "no end"),
         ({"schema": SIMPLE, "options": {"subscribe": "x"}}, "'subscribe', which is said elsewhere"),
         ({"schema": SIMPLE, "options": {"kafka.isolation.level": "read_uncommitted"}}, "read_committed"),
-        ({"schema": "m MAP<BINARY, VARIANT>"}, "out of JSON"),
+        ({"schema": "m MAP<BINARY, VARIANT>"}, "from JSON"),
         ({"format": "avro", "registry": {"url": "http://localhost:1", "user": "x"}}, "no setting 'user'"),
     ],
 )
