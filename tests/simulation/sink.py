@@ -56,6 +56,7 @@ class Topic:
         self._part: Counter[Change] = Counter()
         self._ordinal = 0
         self._given_up = 0
+        self._opened = 0
 
     def whole(self) -> int:
         """The last version that is delivered whole, -1 where none is."""
@@ -85,9 +86,13 @@ class Topic:
         if restarted:
             self._part.clear()
             self._ordinal = 0
+        if self._opened != self.epoch:
+            self._opened = self.epoch
+            if not self.world.has_entry(begun.basis):
+                self.timelines = None  # the entry that tells histories of one id apart is gone: docs/reliability.md
         if self.timelines is None:
             self.timelines = [timeline for timeline in self.world.timelines if timeline.table_id == begun.table_id]
-        # A table may have come to a fork since, whose versions so far are the same.
+        # A table may have come to a fork since, with the same versions so far.
         self._branch()
         if following != begun and not _restarts(begun, following):
             self._check_rows(begun, following, rows)
@@ -192,11 +197,9 @@ def _restarts(begun: Position, following: Position) -> bool:
 
 
 def _same(one: Timeline, other: Timeline, up_to: int) -> bool:
-    """Whether nobody can tell the one from the other up to a version: a table that is restored may be written the same bytes again."""
-    if one.table_id != other.table_id:
-        return False
-    pairs = [(one.versions.get(version), other.versions.get(version)) for version in range(up_to + 1)]
-    return all(mine is theirs or (mine and theirs and mine.entry == theirs.entry) for mine, theirs in pairs)
+    return one.table_id == other.table_id and all(
+        one.versions.get(version) is other.versions.get(version) for version in range(up_to + 1)
+    )
 
 
 class TransactionalSink:

@@ -94,6 +94,10 @@ class World:
     def now(self) -> Timeline:
         return self.timelines[-1]
 
+    def has_entry(self, version: int) -> bool:
+        """Whether the log entry of a version is there."""
+        return f"{paths.LOG}/{paths.commit_name(version)}" in self.disk.blobs
+
     async def write(self, versions: int, pause: float) -> None:
         """Create the table and commit about so many versions, in bursts."""
         await asyncio.sleep(self._random.choice((0, 0, 5)))
@@ -232,10 +236,9 @@ class World:
             if path.rpartition("/")[2] >= newer[:20]:
                 self.disk.remove(path)
         for number, meaning in kept.items():  # the backup has what log clean-up has removed since
-            path = f"{paths.LOG}/{paths.commit_name(number)}"
-            if path not in self.disk.blobs:
+            if not self.has_entry(number):
                 self._meaning = meaning
-                self.disk.put(path, meaning.entry)
+                self.disk.put(f"{paths.LOG}/{paths.commit_name(number)}", meaning.entry)
         if self._random.random() < 0.5:  # a copy, whose files are as old as the copy
             for path in self.disk.names(f"{paths.LOG}/"):
                 self.disk.put(path, self.disk.blobs[path].data)
