@@ -82,7 +82,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_later(
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> _Call:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        call = _Call((callback, args, copy_context() if context is None else context))
+        heappush(self._scheduled, (self._now + delay, next(self._numbers), call))
+        return call
 
     def _run_once(self) -> None:
         """All turns. In each, what is ready or due runs, and what that makes ready waits for the next."""
@@ -103,8 +105,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ready = []
         while scheduled and scheduled[0][2][0] is None:
             heappop(scheduled)
-        if len(ready) > 1:
+        if len(ready) > 2:
             self._random.shuffle(ready)
+        elif len(ready) == 2 and self._random.random() < 0.5:
+            ready.reverse()
         elif not ready and not self._stopping:
             if not scheduled:
                 raise Stuck("nothing will ever happen")

@@ -105,7 +105,8 @@ class FailingStorage:
         self._process.check()
         await self._weather.pass_by("storage: slow")
         self._process.check()
-        self._refuse(path)
+        if not self._weather.calm:
+            self._refuse(path)
 
     def _refuse(self, path: str) -> None:
         if self._weather.strikes("storage: transient"):
