@@ -442,7 +442,7 @@ class TestDemo:
         run(history(tmp_path / "orders"))
         told = one_line(cdfd("demo", tmp_path), 1)
         assert f"(table {tmp_path / 'orders'}, file _delta_log/{0:020d}.json)" in told
-        assert "give it another place" in told
+        assert "give it another location" in told
 
 
 class TestAround:

@@ -90,7 +90,7 @@ def nothing_may_grow(daemon: Daemon) -> Iterator[None]:
 
 
 def the_ledger_complains(daemon: Daemon) -> None:
-    line = daemon.wait_for("the ledger was not told")
+    line = daemon.wait_for("cannot record version")
     assert line["level"] == "warning"
     assert "retrying in" in line["message"]
 
@@ -135,7 +135,7 @@ class TestCannotBeWritten:
         with pipeline.daemon() as daemon:
             assert pipeline.check() == 3
             the_ledger_complains(daemon)
-            assert str(pipeline.ledger) in daemon.wait_for("the ledger was not told")["message"]
+            assert str(pipeline.ledger) in daemon.wait_for("cannot record version")["message"]
             pipeline.ledger.unlink()
             until(lambda: recorded(pipeline) == 1)
             daemon.stop()

@@ -144,7 +144,7 @@ def test_a_ledger_that_fails_keeps_no_row_waiting(pipeline: Pipeline, proxy: Pro
         proxy.faults = [Fault("answer", 9999, 503, "SlowDown", concerns=lambda asked: not of_the_table(asked))]
         do(table.insert(rows(1, 2)))
         assert pipeline.check() == 2
-        assert "SlowDown" in daemon.wait_for("the ledger was not told")["message"]
+        assert "SlowDown" in daemon.wait_for("cannot record version")["message"]
         proxy.faults = []
         until(lambda: recorded(pipeline) == 1)
         daemon.stop()
