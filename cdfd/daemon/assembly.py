@@ -166,7 +166,7 @@ def add_reset_hint(sink: Connector) -> Iterator[None]:
     except CdfdError as error:
         first = sink.before_reset
         if error.hint is not None and first is not None and first not in error.hint:
-            error.hint = error.hint.replace(_RESET, f"{first}, then {_RESET}")
+            error.hint = error.hint.replace(f"run {_RESET}", _RESET).replace(_RESET, f"{first}, then run {_RESET}")
         raise
 
 

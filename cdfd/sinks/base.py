@@ -169,13 +169,12 @@ class Connector(ABC):
             return
         async with self.opened(table) as sink:
             stands = await sink.last_position()
-            if to is None or (stands is not None and (stands.table_id != to.table_id or order(to) < order(stands))):
-                raise SinkError(
-                    f"rows in {self.place} cannot be taken back"
-                    if to is None
-                    else f"{self.place} is at {stands} and cannot go back",
-                    hint=None if self.before_reset is None else f"First {self.before_reset}, then repeat this command",
-                )
+            hint = None if self.before_reset is None else f"First {self.before_reset}, then repeat this command"
+            if to is None:
+                raise SinkError(f"rows in {self.place} cannot be taken back", hint=hint)
+            if stands is not None and (stands.table_id != to.table_id or order(to) < order(stands)):
+                at = f"version {stands.version} of table {stands.table_id}"
+                raise SinkError(f"{self.place} is at {at} and cannot go back", hint=hint)
             delivery = await sink.begin(stands or to)
             await delivery.commit(to)
 

@@ -78,6 +78,12 @@ def test_the_front_page(tmp_path: Path) -> None:
         played.play(ROOT / "README.md")
 
 
+def test_recovery(tmp_path: Path) -> None:
+    with tour(tmp_path) as played:
+        played.run("cdfd demo shop")
+        played.play(ROOT / "docs" / "recovery.md")
+
+
 @pytest.mark.slow
 def test_five_minutes_and_what_follows_them(broker: SharedBroker, tmp_path: Path) -> None:
     with tour(tmp_path, broker.bootstrap_servers) as played:

@@ -353,7 +353,7 @@ def test_what_the_hint_says_works(prepare: Prepare, tmp_path: Path, caplog: pyte
     assert isinstance(failed, CdfdError)
     said = progress_command.show(shop.path)[0]
     for hint in (failed.hint or "", said):
-        assert "move all files out of the sink's folder, then `cdfd progress reset`" in hint
+        assert "move all files out of the sink's folder, then run `cdfd progress reset`" in hint
     with pytest.raises(CdfdError, match="cannot be taken back"):
         progress_command.reset(shop.path, "orders")
     shutil.rmtree(shop.out)
