@@ -18,6 +18,7 @@ from cdfd.changes.read import TableFiles
 from cdfd.changes.stream import Version
 from cdfd.daemon.loop.deliverer import Limits
 from cdfd.daemon.loop.feed import Feed, Policies
+from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.encoding.json import JsonEncoder
 from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.files.formats import JsonLines
@@ -112,7 +113,7 @@ async def feed(
     limits = Limits(options.pop("part_bytes", 1 << 30), max_bytes=options.pop("max_bytes", 0))
     on_missing = options.pop("on_missing", None)
     stop = options.pop("stop", asyncio.Event())
-    recorder = options.pop("recorder", None)
+    recorder, monitor = options.pop("recorder", None), options.pop("monitor", NullMonitor())
 
     def watched(event: str, about: Any) -> None:
         hook(event, about)
@@ -125,7 +126,9 @@ async def feed(
     try:
         with opened.tailer(clock) as tailer:
             policies = Policies(**options)
-            await Feed(opened, Hooked(sink, watched), execution, tailer, policies, stop, limits, recorder).run()
+            await Feed(
+                opened, Hooked(sink, watched), execution, tailer, policies, stop, limits, recorder, monitor
+            ).run()
     finally:
         await sink.close()
 

@@ -14,6 +14,7 @@ from lake import BEGINNING, Lake, checkpoint, entry_path, manual_clock, rows, ru
 from manual_time import ManualClock
 
 from cdfd.changes.position import Position
+from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import (
     CdfdError,
@@ -402,6 +403,36 @@ class TestOtherTables:
             with pytest.raises(GapError, match=r"version 2 is no longer|versions? 3"):
                 await feed(lake, place, clock)
             assert await position(place) == Position("T", 3)
+
+        run(scenario())
+
+    def test_a_backup_that_is_restored_before_the_newest_versions_are_read(self, place: Place) -> None:
+        """What was listed before the restore is no lag after it."""
+
+        class Restoring(NullMonitor):
+            def __init__(self, lake: Lake, stop: asyncio.Event) -> None:
+                self.lake, self.stop = lake, stop
+                self.found: list[int] = []
+                self.tips: list[int] = []
+
+            def found_version(self, newest: int) -> None:
+                if not self.found:
+                    self.lake.forget(entry_path(4), entry_path(5))
+                self.found.append(newest)
+
+            def at_tip(self, listed: int = -1) -> None:
+                self.tips.append(listed)
+                self.stop.set()
+
+        async def scenario() -> None:
+            clock, stop = manual_clock(), asyncio.Event()
+            lake = Lake(clock)
+            await table(lake, 6, clock)
+            await feed(lake, place, clock, 1, start="earliest")
+            monitor = Restoring(lake, stop)
+            await feed(lake, place, clock, stop=stop, monitor=monitor)
+            assert ids(place) == [("insert", 1, 1), ("insert", 2, 2), ("insert", 3, 3)]
+            assert (monitor.found[0], monitor.tips) == (5, [3])
 
         run(scenario())
 

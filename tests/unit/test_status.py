@@ -86,6 +86,15 @@ def test_a_log_that_is_shorter_than_it_was_is_not_behind(orders: TableMonitor) -
     assert (orders.reading().table_version, orders.reading().lag_versions) == (3, 0)
 
 
+def test_a_version_that_is_listed_and_cannot_be_read_is_behind(orders: TableMonitor) -> None:
+    orders.started(at(4))
+    orders.found_version(5)
+    orders.at_tip(listed=5)
+    assert (orders.reading().table_version, orders.reading().lag_versions) == (5, 2)
+    orders.at_tip(listed=3)
+    assert (orders.reading().table_version, orders.reading().lag_versions) == (3, 0)
+
+
 def test_a_delivery_whose_outcome_was_unknown_is_found_to_count(orders: TableMonitor) -> None:
     orders.started(at(4))
     orders.oldest_pending(version(4, NOW_MS - 5_000))

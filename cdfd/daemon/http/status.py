@@ -56,7 +56,6 @@ class TableMonitor(Monitor):
         self._position: Position | None = None
         self._delivered: int | None = None
         self._newest: int | None = None
-        self._newest_since_start = -1  # since the loop's start: the log may have been longer before
         self._ledger_version: int | None = None
         self._oldest: tuple[int, int] | None = None  # version and timestamp (ms) of the oldest pending version
         self._lag_known = False  # whether no oldest pending version means no lag
@@ -72,7 +71,6 @@ class TableMonitor(Monitor):
         self._move(position)
         self._state = _state_at(position)
         self._lag_known = False
-        self._newest_since_start = -1
 
     def found_version(self, newest: int) -> None:
         """The table has this version."""
@@ -82,14 +80,14 @@ class TableMonitor(Monitor):
             # The version's own timestamp is unknown until the loop reads it.
             self._oldest = (self._position.version, self._clock.now_ms())
 
-    def at_tip(self) -> None:
-        """All known versions are delivered."""
+    def at_tip(self, listed: int = -1) -> None:
+        """All readable versions are delivered. A listed version that is not readable yet counts as lag."""
         self._state = "at_tip"
         self._lag_known = self._was_ready = True
         self._paused = False
         self._oldest = None
         if self._position is not None and self._position.version > 0:
-            self._newest = max(self._position.version - 1, self._newest_since_start)
+            self._newest = max(self._position.version - 1, listed)
 
     def oldest_pending(self, version: Version) -> None:
         """This is the oldest version that is not delivered."""
@@ -226,7 +224,6 @@ class TableMonitor(Monitor):
 
     def _note(self, version: int) -> int:
         """Note that the table has this version; the newest known version."""
-        self._newest_since_start = max(version, self._newest_since_start)
         self._newest = max(version, self._newest or 0)
         return self._newest
 

@@ -106,6 +106,7 @@ class Feed:
     warned: set[str] = field(default_factory=set)
     _deliverer: Deliverer = field(init=False)
     _lag_checked: float = field(init=False, default=-math.inf)
+    _listed: int = field(init=False, default=-1)
 
     def __post_init__(self) -> None:
         clock = self.tailer.clock
@@ -256,7 +257,7 @@ class Feed:
                 self._check_configuration(there)
         versions = stream.versions(self.tailer, position.version)
         async with contextlib.aclosing(version_batches(versions)) as ready:
-            while (burst := await self._next(ready)) is not None:
+            while (burst := await self._next(ready, position)) is not None:
                 while burst:
                     if self.stop.is_set():
                         return
@@ -303,16 +304,18 @@ class Feed:
         if self.recorder is not None:
             self.recorder.delivered(version, position.table_id, digest_of(position, version), ours=ours)
 
-    async def _next(self, ready: AsyncGenerator[list[Version], None]) -> list[Version] | None:
-        """The next versions; None if a stop came first."""
+    async def _next(self, ready: AsyncGenerator[list[Version], None], position: Position) -> list[Version] | None:
+        """The versions from `position` on; None if a stop came first."""
         if not self.tailer.idle.is_set() and self.tailer.clock.monotonic() - self._lag_checked > LAG_CHECK_SECONDS:
             await self._check_lag()
         following = asyncio.ensure_future(anext(ready))
         idle = asyncio.ensure_future(self.tailer.idle.wait())
         try:
             await asyncio.wait((following, idle), return_when=asyncio.FIRST_COMPLETED)
+            if not following.done() and self._listed >= position.version:
+                await self._check_lag()  # a restored backup may have fewer versions than the log had
             if not following.done():
-                self.monitor.at_tip()
+                self.monitor.at_tip(self._listed)
             found = following.result() if following.done() else await self._unless_stopped(following)
         finally:
             for future in (following, idle):
@@ -327,7 +330,8 @@ class Feed:
         self._lag_checked = self.tailer.clock.monotonic()
         # The stream reads the same log and raises the better error.
         with contextlib.suppress(LogError):
-            self.monitor.found_version(await self.table.log.latest_version())
+            self._listed = await self.table.log.latest_version()
+            self.monitor.found_version(self._listed)
 
     def _note_schema(self, version: Version) -> None:
         change = version.schema_change

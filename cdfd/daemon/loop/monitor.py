@@ -21,8 +21,8 @@ class Monitor:
     def found_version(self, newest: int) -> None:
         """The table has this version. It may have newer ones."""
 
-    def at_tip(self) -> None:
-        """All known versions are delivered, and the loop waits for the next one."""
+    def at_tip(self, listed: int = -1) -> None:
+        """All readable versions are delivered, and the loop waits for the next one. The newest version in the last listing is `listed`."""
 
     def oldest_pending(self, version: Version) -> None:
         """This is the oldest version that is not delivered."""
