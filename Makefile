@@ -24,11 +24,12 @@ demo-kafka: $(MARK)  ## The same into a topic of a real Kafka broker, with a con
 demo-s3: $(MARK)  ## The same with the table and the ledger on S3, served by a process of this machine
 	$(BIN)/python -m tests.s3.demo
 
-lint: $(MARK)  ## ruff, mypy, import walls
+lint: $(MARK)  ## ruff, mypy, import walls, words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.docs.words
 
 test: lint  ## All tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

@@ -228,7 +228,7 @@ class TestTail:
         for command in (["tail", "--until", "now"], ["inspect"]):
             told = one_line(cdfd(*command, Path(orders).parent), 1)
             assert "The folder has no log entry in _delta_log, but its folder 'orders' has one" in told
-        assert "That is a file" in one_line(cdfd("inspect", next(Path(orders).glob("*.parquet"))), 1)
+        assert "It is a file" in one_line(cdfd("inspect", next(Path(orders).glob("*.parquet"))), 1)
 
     def test_a_scheme_that_is_not_known(self) -> None:
         assert "no storage for gopher:// locations" in one_line(cdfd("tail", "gopher://x/y"), 1)
