@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path("docker/requirements")
-DEVELOPMENT = {"dev"}
+DEVELOPMENT = {"dev", "docs"}
 
 
 def extras() -> list[str]:

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docker" / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = sorted(set(PROJECT["optional-dependencies"]) - {"dev"})
+EXTRAS = sorted(set(PROJECT["optional-dependencies"]) - {"dev", "docs"})  # the image has neither
 
 
 def pins(name: str) -> dict[str, list[Requirement]]:
