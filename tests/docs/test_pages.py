@@ -78,6 +78,7 @@ def test_the_front_page(tmp_path: Path) -> None:
         played.play(ROOT / "README.md")
 
 
+@pytest.mark.slow
 def test_recovery(tmp_path: Path) -> None:
     with tour(tmp_path) as played:
         played.run("cdfd demo shop")
