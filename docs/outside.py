@@ -1,4 +1,4 @@
-"""Files outside `docs/` that belong to the site: the examples of configurations, and the changelog.
+"""Files outside `docs/` that belong to the site: the examples of configurations, the changelog, and the benchmarks.
 
 Pages link to them as they are in the repository (`../config/kafka.yaml`), so that the links work there, too.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-PAGES = {"CHANGELOG.md": "changelog.md"}
+PAGES = {"CHANGELOG.md": "changelog.md", "bench/README.md": "benchmarks.md"}
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -19,7 +19,7 @@ def on_files(files: Files, config: Any) -> Files:
     for example in sorted((ROOT / "config").glob("*.yaml")):
         files.append(File.generated(config, f"config/{example.name}", content=example.read_text(encoding="utf-8")))
     for name, page in PAGES.items():
-        text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+        text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](").replace("](../docs/", "](")
         files.append(File.generated(config, page, content=text))
     return files
 
