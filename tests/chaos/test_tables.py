@@ -58,7 +58,8 @@ def test_tables_that_are_replaced(broker: SharedBroker, pipeline: Pipeline, tmp_
                 shutil.rmtree(victim)
                 time.sleep(random.choice([0, 0, random.uniform(0, 0.3)]))
                 created(victim, number, random.randint(1, 8))
-                daemon.wait_for(lambda line: line.get("family") == "table_changed")
+                # A snapshot whose files vanish is retried after a minute.
+                daemon.wait_for(lambda line: line.get("family") == "table_changed", timeout=150)
                 assert daemon.running, daemon.log()
                 daemon.stop()
             reset = [sys.executable, "-m", "cdfd", "progress", "reset", "-c", str(pipeline.config), "victim"]
