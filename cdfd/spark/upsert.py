@@ -65,9 +65,9 @@ def apply_changes(
 
     Args:
         changes: a DataFrame, applied at once; or a streaming one, applied batch by batch.
-        target: the copy: a path or URI if it contains `/`, otherwise a name in the catalog. Created if missing.
+        target: the copy: an absolute path or a URI if it contains `/`, otherwise a name in the catalog. Created if missing.
         keys: columns that identify a row; those of the pipeline's `key`.
-        checkpoint: of the streaming query, which requires it.
+        checkpoint: of the streaming query, which requires it: an absolute path or a URI.
         trigger: of the streaming query, such as `{"availableNow": True}`. By default it runs forever.
         query_name: of the streaming query.
         evolve_schema: whether to add columns that the copy lacks. Otherwise they are an error.
@@ -85,6 +85,7 @@ def apply_changes(
     """
     columns = _table_columns(changes)
     _check_keys(changes.schema, columns, keys)
+    _check_absolute("target", target)
     if not changes.isStreaming:
         upsert = Upsert(target, tuple(keys), evolve_schema, tuple(partition_by), dict(properties or {}))
         upsert(changes)
@@ -94,6 +95,8 @@ def apply_changes(
             "a stream needs a `checkpoint`",
             hint="Give a folder that only this query uses. A restarted query resumes from it",
         )
+    if remember_deletes is not None:
+        _check_absolute("checkpoint", f"{checkpoint}/")
     upsert = Upsert(
         *(target, tuple(keys), evolve_schema, tuple(partition_by), dict(properties or {})),
         deleted=None if remember_deletes is None else f"{checkpoint.rstrip('/')}/cdfd-deleted",
@@ -300,6 +303,16 @@ def _identifier(target: str) -> str:
 
 def _is_path(target: str) -> bool:
     return "/" in target
+
+
+def _check_absolute(name: str, target: str) -> None:
+    """MERGE finds no table at a relative path."""
+    if _is_path(target) and not target.startswith("/") and ":/" not in target:
+        raise ConfigError(
+            f"`{name}` is a relative path",
+            path=target.rstrip("/"),
+            hint="Give an absolute path or a URI: Delta requires it",
+        )
 
 
 def _table_columns(changes: DataFrame) -> list[str]:

@@ -152,6 +152,7 @@ def test_wrong_arguments(made: Callable[..., DataFrame], spark: SparkSession, tm
     target = f"{tmp_path}/copy"
     for wrong, told in (
         ((changes, target, []), "is empty"),
+        ((changes, "copies/orders", ["id"]), "`target` is a relative path"),
         ((changes, target, "id"), "is empty"),
         ((changes, target, ["ident"]), "no column 'ident'"),
         ((changes.drop("_change_ordinal"), target, ["id"]), "no column _change_ordinal"),
