@@ -3,10 +3,12 @@
 - A block with lines that begin with `$ ` is a terminal: each such line is a command, and what follows it is its output.
 - `$ cat FILE` of a file that is not there writes the file.
 - A block of Python is a script. A plain block after it is its output.
+- Lines that begin with `>>> ` are typed into a console, and what follows them is their output. On pages that have a console, blocks of Python
+  run in it too.
 - A line `...` in an output stands for any number of lines.
 - What never ends (`cdfd run`, `cdfd tail`, a consumer) runs until it has printed what the page says; a daemon until the end of the page,
   or until a last line `^C`.
-- Times, ids, sizes and durations are masked. Places are put back to what the page calls them.
+- Times, ids, sizes and durations are masked, and so are widths of columns of times. Places are put back to what the page calls them.
 """
 
 from __future__ import annotations
@@ -19,20 +21,53 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 
+from tests.docs.console import Console
+
 WITHIN = 90.0  # seconds until a page is given up; nothing waits for it otherwise
+TYPED_WITHIN = 20.0  # the same for what is typed into a console: commits and queries of a few rows
 ELISION = "..."
 INTERRUPT = "^C"
 
 _FENCE = re.compile(r"```(\w*)")
 _ENDLESS = re.compile(r"^cdfd run |^cdfd tail (?!.*--until)|^for .* in records:", re.MULTILINE)
 _MASKS = (
-    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\.\d+Z", "<time>"),
+    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z", "<time>"),
+    # Tables of Spark: their columns of times are as wide as the longest one, which has no zeros at its end.
+    (r"\d{4}-\d\d-\d\d \d\d:\d\d:(\.\.\.|\d\d(\.\d+)?) *(?=\|)", "<time>"),
+    (r"_commit_timestamp *(?=\|)", "_commit_timestamp"),
+    (r"^(\+-+)+\+$", "<border>"),
     (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>"),
     (r"\d+\.\d m?s\b", "<duration>"),
     (r"[\d,]+ bytes", "<size>"),
+    (r'(?<="ts_ms":)\d+', "<time>"),
+    (r'(?<="digest": ")[0-9a-f]+', "<digest>"),
+    (r"(?<=\"uptime_seconds\": )[\d.]+", "<duration>"),
 )
+
+
+class Kind(Enum):
+    """What runs a step: a shell, a Python, or a console that shows the values of statements."""
+
+    COMMAND = auto()
+    PYTHON = auto()
+    TYPED = auto()
+
+
+_PROMPTS = {"$ ": Kind.COMMAND, ">>> ": Kind.TYPED}
+
+
+class Kind(Enum):
+    """What runs a step: a shell, a Python, or a console that shows the values of statements."""
+
+    COMMAND = auto()
+    PYTHON = auto()
+    TYPED = auto()
+
+
+_PROMPTS = {"$ ": Kind.COMMAND, ">>> ": Kind.TYPED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,36 +75,46 @@ class Step:
     """Something to run, and what the page says comes of it.
 
     Attributes:
-        script: a command of the shell, or a script of Python.
-        python: which of the two.
+        script: a command of the shell, or Python.
+        kind: what runs it.
         shown: the output's lines.
         first: number of the page's line (from 0) at which the output begins.
     """
 
     script: str
-    python: bool
+    kind: Kind
     shown: tuple[str, ...]
     first: int
 
 
 def steps(text: str) -> Iterator[Step]:
     """What a page shows, in order."""
-    blocks = list(_blocks(text.splitlines()))
-    for number, (first, language, block) in enumerate(blocks):
+    found = list(blocks(text.splitlines()))
+    for number, (first, language, block) in enumerate(found):
         if language == "python":
-            output = _output(text.splitlines(), blocks, number)
-            yield Step("\n".join(block), True, tuple(output[2]), output[0])
+            output = _output(text.splitlines(), found, number)
+            yield Step("\n".join(block), Kind.PYTHON, tuple(output[2]), output[0])
         elif language == "":
-            commands = [at for at, line in enumerate(block) if line.startswith("$ ")]
-            for at, end in zip(commands, [*commands, len(block)][1:], strict=bool(commands)):
-                yield Step(block[at][2:], False, tuple(block[at + 1 : end]), first + at + 1)
+            prompts = [(at, prompt) for at, line in enumerate(block) for prompt in _PROMPTS if line.startswith(prompt)]
+            ends = [at for at, _ in prompts][1:]
+            for (at, prompt), end in zip(prompts, [*ends, len(block)], strict=False):
+                yield Step(block[at].removeprefix(prompt), _PROMPTS[prompt], tuple(block[at + 1 : end]), first + at + 1)
+
+
+def is_step(lines: Sequence[str], found: Sequence[Block], number: int) -> bool:
+    """Whether `steps` has a block: to run it, or as the output of the one before it."""
+    _, language, block = found[number]
+    if language == "":
+        before = number > 0 and found[number - 1][1] == "python" and _output(lines, found, number - 1) == found[number]
+        return before or any(line.startswith(tuple(_PROMPTS)) for line in block)
+    return language == "python"
 
 
 Block = tuple[int, str, list[str]]
 """Number of the first line, language, lines."""
 
 
-def _blocks(lines: Sequence[str]) -> Iterator[Block]:
+def blocks(lines: Sequence[str]) -> Iterator[Block]:
     at = 0
     while at < len(lines):
         if (fence := _FENCE.fullmatch(lines[at])) is not None:
@@ -79,12 +124,12 @@ def _blocks(lines: Sequence[str]) -> Iterator[Block]:
         at += 1
 
 
-def _output(lines: Sequence[str], blocks: Sequence[Block], number: int) -> Block:
+def _output(lines: Sequence[str], found: Sequence[Block], number: int) -> Block:
     """The plain block right after a block, an empty one where there is none."""
-    end = blocks[number][0] + len(blocks[number][2]) + 1
-    following = blocks[number + 1] if number + 1 < len(blocks) else (0, "none", [])
+    end = found[number][0] + len(found[number][2]) + 1
+    following = found[number + 1] if number + 1 < len(found) else (0, "none", [])
     near = following[1] == "" and not any(line.strip() for line in lines[end : following[0] - 1])
-    return following if near and not any(line.startswith("$ ") for line in following[2]) else (end, "", [])
+    return following if near and not any(line.startswith(tuple(_PROMPTS)) for line in following[2]) else (end, "", [])
 
 
 @dataclass(slots=True)
@@ -96,12 +141,16 @@ class Tour:
         places: what pages call things, and what they are called here: addresses, ports.
         settings: lines that every configuration file gets besides.
         update: rewrite outputs instead of comparing them.
+        variables: of the environment, besides those of this process.
+        console: where Python runs. Without it, each block of Python is a process of its own.
     """
 
     folder: Path
     places: Mapping[str, str] = field(default_factory=dict)
     settings: str = ""
     update: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict)
+    console: Console | None = None
     _running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __enter__(self) -> Tour:
@@ -117,8 +166,8 @@ class Tour:
         self._stop()
 
     def run(self, command: str) -> None:
-        """Run a command that is on another page."""
-        found, _ = self._ran(Step(command, False, (ELISION,), 0))
+        """Run a command that is on another page. A daemon runs until the end of the next page."""
+        found, _ = self._played(Step(command, Kind.COMMAND, (ELISION,), 0))
         assert found, command
 
     def play(self, page: Path) -> None:
@@ -157,23 +206,32 @@ class Tour:
 
     def _ran(self, step: Step) -> tuple[list[str], bool]:
         """To its end. While a daemon is under way, again until the page is right: what the daemon does takes its time."""
-        deadline = time.monotonic() + WITHIN
+        deadline = time.monotonic() + (TYPED_WITHIN if step.kind is Kind.TYPED else WITHIN)
         while True:
-            done = subprocess.run(
-                self._command(step),
-                cwd=self.folder,
-                env=self._environment(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=WITHIN,
-                check=False,
-            )
-            found = self._lines(done.stdout)
-            assert not (step.python and done.returncode), "\n".join([step.script, *found])
-            agrees = _agree(step.shown, found) or (step.python and not step.shown)
-            if agrees or not self._running or time.monotonic() > deadline:
+            output, done = self._once(step)
+            # Spark's `show` ends with an empty line, which pages leave out.
+            found = self._lines(output if step.kind is Kind.COMMAND else output.rstrip())
+            assert done or step.kind is not Kind.PYTHON, "\n".join([step.script, *found])
+            agrees = _agree(step.shown, found) or (step.kind is Kind.PYTHON and not step.shown)
+            awaited = self._running or step.kind is Kind.TYPED  # the console may have a daemon of its own
+            if agrees or not awaited or time.monotonic() > deadline:
                 return found, agrees
             time.sleep(0.2)
+
+    def _once(self, step: Step) -> tuple[bytes, bool]:
+        """Output, and whether it ended without an error."""
+        if step.kind is not Kind.COMMAND and self.console is not None:
+            return self.console.run(self._here(step.script), shows=step.kind is Kind.TYPED)
+        done = subprocess.run(
+            self._command(step),
+            cwd=self.folder,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=WITHIN,
+            check=False,
+        )
+        return done.stdout, done.returncode == 0
 
     def _watched(self, step: Step) -> tuple[list[str], bool]:
         """Until it has said what the page says."""
@@ -183,7 +241,7 @@ class Tour:
             process = subprocess.Popen(
                 self._command(step),
                 cwd=self.folder,
-                env=self._environment(),
+                env=self.environment(),
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
@@ -197,7 +255,7 @@ class Tour:
             if agrees or ended or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
-        if step.python and not ended:
+        if step.kind is Kind.PYTHON and not ended:
             self._running.remove(process)
             process.kill()
             process.wait(WITHIN)
@@ -208,12 +266,15 @@ class Tour:
         return found, agrees
 
     def _command(self, step: Step) -> list[str]:
+        assert step.kind is not Kind.TYPED, f"there is no console for {step.script}"
         script = self._here(step.script)
-        return [sys.executable, "-u", "-c", script] if step.python else ["bash", "-c", script]
+        return [sys.executable, "-u", "-c", script] if step.kind is Kind.PYTHON else ["bash", "-c", script]
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """Of the processes that pages start."""
         paths = [str(self.folder.parent / "bin"), os.environ["PATH"]]
-        return os.environ | {"PATH": os.pathsep.join(paths), "PYTHONPATH": os.pathsep.join(sys.path)}
+        own = {"PATH": os.pathsep.join(paths), "PYTHONPATH": os.pathsep.join(sys.path)}
+        return os.environ | own | dict(self.variables)
 
     def _here(self, text: str) -> str:
         for there, here in self.places.items():

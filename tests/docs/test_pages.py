@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import Tour
+from tests.docs.played import DEMO, FIVE_MINUTES, FRONT
 from tests.kafka.shared import SharedBroker
 
 ROOT = Path(__file__).parents[2]
@@ -68,14 +69,15 @@ def test_python(tmp_path: Path) -> None:
 def test_the_table_of_the_demo(tmp_path: Path) -> None:
     with tour(tmp_path) as played:
         played.run("cdfd demo shop")
-        for page in ("tail", "python", "daemon"):
+        for page in DEMO:
             played.play(ROOT / "docs" / f"{page}.md")
 
 
 @pytest.mark.slow
 def test_the_front_page(tmp_path: Path) -> None:
     with tour(tmp_path) as played:
-        played.play(ROOT / "README.md")
+        for page in FRONT:
+            played.play(ROOT / f"{page}.md")
 
 
 @pytest.mark.slow
@@ -88,5 +90,5 @@ def test_recovery(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_five_minutes_and_what_follows_them(broker: SharedBroker, tmp_path: Path) -> None:
     with tour(tmp_path, broker.bootstrap_servers) as played:
-        for page in ("tutorial", "backfill", "kafka"):
+        for page in FIVE_MINUTES:
             played.play(ROOT / "docs" / f"{page}.md")

@@ -1,0 +1,13 @@
+"""Which pages are played, by which test. `test_blocks.py` looks for blocks that no test runs."""
+
+from __future__ import annotations
+
+FRONT = ("README",)
+DEMO = ("tail", "python", "daemon", "metrics")
+"""Pages on the table of the demo."""
+FIVE_MINUTES = ("tutorial", "backfill", "kafka", "formats")
+S3 = ("s3",)
+CHART = ("kubernetes",)
+SHELL = ("spark", "spark-kafka", "spark-topics")
+"""Pages in the shell of `make spark`."""
+PLAYED = (*FRONT, *DEMO, *FIVE_MINUTES, *S3, *CHART, *SHELL)
