@@ -19,11 +19,17 @@ __all__ = ["broker", "name", "needs_broker", "read", "spark"]
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """A session with delta-spark, the Kafka connector and nothing of ours registered. Skips where there is none; fails there in CI."""
-    if (reason := missing()) is not None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+def needs_spark() -> None:
+    """Skip where no Spark can run; fail there in continuous integration."""
+    if (reason := missing()) is None:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def spark(needs_spark: None) -> Iterator[SparkSession]:
+    """A session with delta-spark, the Kafka connector and nothing of ours registered."""
     with session() as opened:
         yield opened

@@ -1,30 +1,62 @@
-"""`make spark`: the shell has what it says, and leaves nothing behind."""
+"""`make spark` has what the pages of Spark say, answers as they say, and leaves nothing behind."""
 
 from __future__ import annotations
 
-import re
+import os
 import subprocess
 import sys
+from pathlib import Path
 
-from pyspark.sql import SparkSession
+import pytest
 
-TYPED = """\
-spark.read.format("cdfd").option("startingVersion", 0).load(table).count()
-from cdfd.spark.topics import read_changes
-import time
-until = time.monotonic() + 60
-while (found := read_changes(spark, topic, bootstrap_servers=servers, table=table).count()) < 6 and time.monotonic() < until: time.sleep(1)
+from tests.docs.console import console
+from tests.docs.pages import Tour
+from tests.docs.played import SHELL
 
-print("the topic has", found, "and the folder is", folder)
+DOCS = Path(__file__).parents[2] / "docs"
+SECONDS = 120.0  # until an answer of the shell is given up; nothing waits for it otherwise
+COMMAND = [sys.executable, "-m", "tests.spark.shell"]
+
+# The table of the tutorial, which the page of topics begins with. The shell's broker has a topic shop.orders of its own.
+TUTORIAL = """
+```
+$ cdfd demo shop
+...
+$ cat tutorial.yaml
+pipeline: tutorial
+tables:
+  - uri: shop/orders
+    key: [order_id]
+    start: earliest
+sink:
+  kind: kafka
+  bootstrap_servers: localhost:9092
+  topics: {prefix: tutorial.}
+progress: {ledger: none}
+http: {listen: null}
+$ cdfd run -c tutorial.yaml
+...
+$ cdfd progress show -c tutorial.yaml
+table   sink  ledger  newest  lag  next
+orders  7     -       7       0    resuming at version 8, the position in the topic _cdfd_progress.tutorial
+```
 """
 
 
-def test_what_it_offers(spark: SparkSession) -> None:
-    command = [sys.executable, "-m", "tests.spark.shell"]
-    done = subprocess.run(command, input=TYPED, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "A table at" in done.stdout
-    found = re.search(r"the topic has (\d+) and the folder is (\S+)", done.stdout)
-    assert found is not None, done.stdout + done.stderr
-    assert found[1] == "6"
-    assert subprocess.run(["pgrep", "-f", found[2]], capture_output=True, check=False).returncode == 1
+@pytest.mark.slow
+def test_pages_in_the_shell(needs_spark: None, needs_broker: None, tmp_path: Path) -> None:
+    errors, tutorial = tmp_path / "errors", tmp_path / "tutorial.md"
+    tutorial.write_text(TUTORIAL)
+    update = os.environ.get("CDFD_DOCS") == "update"
+    with (
+        Tour(tmp_path / "tour", update=update) as tour,
+        console(COMMAND, tour.folder, tour.environment(), errors, SECONDS) as shell,
+    ):
+        servers, folder = (shell.run(f"print({name})")[0].decode().strip() for name in ("servers", "folder"))
+        tour.console, tour.places = shell, {"localhost:9092": servers}
+        for page in SHELL:
+            if page == "spark-topics":
+                tour.play(tutorial)
+                tour.places = {"localhost:9092": servers, "shop.orders": "tutorial.orders"}
+            tour.play(DOCS / f"{page}.md")
+    assert subprocess.run(["pgrep", "-f", folder], capture_output=True, check=False).returncode == 1
