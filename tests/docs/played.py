@@ -5,9 +5,11 @@ from __future__ import annotations
 FRONT = ("README",)
 DEMO = ("tail", "python", "daemon", "metrics")
 """Pages on the table of the demo."""
+ALONE = ("recovery",)
+"""Pages that make the table of the demo themselves."""
 FIVE_MINUTES = ("tutorial", "backfill", "kafka", "formats")
 S3 = ("s3",)
 CHART = ("kubernetes",)
 SHELL = ("spark", "spark-kafka", "spark-topics")
 """Pages in the shell of `make spark`."""
-PLAYED = (*FRONT, *DEMO, *FIVE_MINUTES, *S3, *CHART, *SHELL)
+PLAYED = (*FRONT, *DEMO, *ALONE, *FIVE_MINUTES, *S3, *CHART, *SHELL)

@@ -21,6 +21,10 @@ REASONS = {
         "make demo     # a table changes, and you see every change as it is delivered (needs Python 3.11, nothing else)",
     ): ("this is `make test`, and the demo has tests of its own"),
     ("README", "make helm      # Helm, built by Go, if you have none"): "run by tests/helm/test_page.py",
+    (
+        "dependencies",
+        "KafkaProducer.send_batch(partition, data, record_count) -> Future",
+    ): "an interface that is proposed",
     ("docker", "docker build -t cdfd ."): "needs Docker: tests/image runs the steps of the Dockerfile",
     ("docker", "docker run --read-only --cap-drop ALL \\"): "needs Docker: tests/image runs the daemon in the same way",
     ("docker", "FROM cdfd"): "needs Docker",
@@ -46,6 +50,7 @@ REASONS = {
     ("kubernetes", "helm upgrade shop helm/cdfd --namespace data --reuse-values"): "the same",
     ("metrics", "scrape_configs:"): "a configuration of Prometheus",
     ("metrics", "{"): "an error that has passed, with the time of its retry: needs a lost file",
+    ("recovery", "cdfd: another daemon has taken over this table"): "needs two daemons and a broker: tests/kafka",
     ("s3", "{"): "a policy, which AWS evaluates",
     ("spark-kafka", "cdfd run -c shop.yaml"): "needs a cluster: tests/spark/test_feed.py runs such a feed",
     (

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import Tour
-from tests.docs.played import DEMO, FIVE_MINUTES, FRONT
+from tests.docs.played import ALONE, DEMO, FIVE_MINUTES, FRONT
 from tests.kafka.shared import SharedBroker
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +84,8 @@ def test_the_front_page(tmp_path: Path) -> None:
 def test_recovery(tmp_path: Path) -> None:
     with tour(tmp_path) as played:
         played.run("cdfd demo shop")
-        played.play(ROOT / "docs" / "recovery.md")
+        for page in ALONE:
+            played.play(ROOT / "docs" / f"{page}.md")
 
 
 @pytest.mark.slow
