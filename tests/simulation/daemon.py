@@ -94,6 +94,7 @@ class Watchful(TableMonitor):
     """The monitor of one table, which looks closely at what it is told."""
 
     weather: Weather
+    process: Process
 
     def failed(self, error: CdfdError, retry_in: float | None) -> None:
         super().failed(error, retry_in)
@@ -104,6 +105,8 @@ class Watchful(TableMonitor):
         self._look(error, "error")
 
     def _look(self, error: CdfdError, how: str) -> None:
+        if not self.process.alive:
+            return  # a task that ran after the kill, and was not cancelled yet
         self.weather.note(self.table.name, how, error.family, error.what)
         if not isinstance(error, CdfdError) or isinstance(error, InternalError):
             self.weather.violate(f"{self.table.name}: {error!r} is no error of ours")
@@ -189,7 +192,7 @@ class Daemon:
             if table.name in topics
         }
         for monitor in self.monitors.values():
-            monitor.weather = weather
+            monitor.weather, monitor.process = weather, self.process
         supervisor = Supervisor(
             {name: partial(self._feed, name) for name in topics}, self.monitors, self.stop, self.clock, weather.random
         )
