@@ -5,7 +5,7 @@ What is remembered is a value, made from the same bytes by a function that knows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -15,12 +15,17 @@ from cdfd.changes.plan import FileScan
 from cdfd.changes.read import RowBatch, TableFiles, read
 from cdfd.delta import commit, header, paths
 from cdfd.delta.actions import Metadata
+from cdfd.delta.checkpoint import State
 from cdfd.delta.schema import TableSchema
+from cdfd.tail import checkpoint_files
+from cdfd.tail.segment import Checkpoint
 from tests.simulation.storage import Held
 
 REMEMBERED = 4096
 """Log entries, and names of them."""
 _decoded: dict[tuple[object, ...], list[RowBatch]] = {}
+_states: dict[tuple[object, ...], State] = {}
+_read_state = checkpoint_files._read_state
 
 
 def _read_once(scan: FileScan, schema: TableSchema, files: TableFiles, **options: Any) -> Iterator[RowBatch]:
@@ -44,6 +49,17 @@ def _read_once(scan: FileScan, schema: TableSchema, files: TableFiles, **options
     if decoded is None:
         decoded = _decoded[key] = list(read(scan, schema, TableFiles(Held(data), Held), **options))
     yield from decoded
+
+
+def _state_once(storage: Any, checkpoint: Checkpoint, names: Sequence[str]) -> State:
+    """What a checkpoint holds besides files; opening it may fail, as ever. Here it is one file."""
+    (stat,) = checkpoint.files
+    with checkpoint_files._errors_naming(stat.path), storage.open_input_file(stat.path, stat.size):
+        data = storage.contents(stat.path)
+    key = (data, *names)
+    if key not in _states:
+        _states[key] = _read_state(Held(data), checkpoint, names)
+    return _states[key]
 
 
 def _once(parse: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,6 +86,7 @@ class _Schemas:
 
 _REMEMBERING: tuple[tuple[Any, str, Any], ...] = (
     (execute, "read", _read_once),
+    (checkpoint_files, "_read_state", _state_once),
     (commit, "parse", _once(commit.parse)),
     (header, "scan", _once(header.scan)),
     (header, "TableSchema", _Schemas),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -85,9 +86,14 @@ def _vector(hidden: frozenset[int]) -> Action:
 
 
 def checkpoint(rows: list[Action]) -> bytes:
+    return _checkpoint(orjson.dumps(rows))
+
+
+@cache
+def _checkpoint(rows: bytes) -> bytes:
     as_pairs = [
         {name: {key: list(value.items()) if key in _MAPS else value for key, value in fields.items()}}
-        for action in rows
+        for action in orjson.loads(rows)
         for name, fields in action.items()
     ]
     for row in as_pairs:
@@ -95,13 +101,13 @@ def checkpoint(rows: list[Action]) -> bytes:
             if "format" in fields:
                 fields["format"] = {"provider": "parquet", "options": []}
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(as_pairs, schema=_CHECKPOINT), buffer, compression="none")
+    pq.write_table(pa.Table.from_pylist(as_pairs, schema=_SCHEMA), buffer, compression="none")
     return buffer.getvalue()
 
 
 _MAPS = ("partitionValues", "configuration")
 _TEXT, _TEXTS = pa.string(), pa.map_(pa.string(), pa.string())
-_CHECKPOINT = pa.schema(
+_SCHEMA = pa.schema(
     {
         "protocol": pa.struct(
             {

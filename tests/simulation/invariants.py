@@ -40,9 +40,10 @@ class Auditor:
                         self._look(daemon, daemon.monitors[name], topic)
 
     def _look(self, daemon: Daemon, monitor: Watchful, topic: Topic) -> None:
-        reading, name, world = monitor.reading(), topic.world.name, topic.world
+        name, world = topic.world.name, topic.world
         if world.disturbed or topic.resets:
             return
+        reading = monitor.reading()
         for what, version in (("delivered", reading.delivered_version), ("ledger", reading.ledger_version)):
             if version is not None and version > max(topic.whole(), topic.first_version - 1):
                 self._weather.violate(f"{name}: says {what} {version}, and {topic.whole()} is")
