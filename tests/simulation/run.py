@@ -105,6 +105,7 @@ class Simulation:
             world = World(number, weather, disk, disturbances=disturbances, checkpoints=checkpoints)
             topic = Topic(world, weather, exactly_once=settled.exactly_once, on_missing=settled.on_missing)
             world.passed = topic.whole
+            world.halt = self._kill
             if not settled.exactly_once:
                 world.restorable = partial(self._before_the_ledger, topic)
             self.topics[world.name] = topic

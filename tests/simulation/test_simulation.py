@@ -28,7 +28,7 @@ from tests.simulation.__main__ import shown
 from tests.simulation.run import simulate
 
 SEEDS, PORTIONS = 400, 4
-MOST_SEEDS = 3000  # most bugs show within a hundred; a backup that is restored while the daemon is down is rare
+MOST_SEEDS = 1000  # most bugs show within a hundred
 """Seeds within which a planted bug is found."""
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -67,6 +67,7 @@ class World:
         lost: data files that are gone although some version needs them.
         passed: says up to which version followers have come: log clean-up most often keeps what is needed.
         restorable: says of how many versions, from the first one on, a backup may be put back.
+        halt: ends the processes that follow.
     """
 
     def __init__(self, number: int, weather: Weather, disk: Disk, *, disturbances: bool, checkpoints: bool) -> None:
@@ -77,6 +78,7 @@ class World:
         self.lost: set[str] = set()
         self.passed: Callable[[], int] = lambda: 0
         self.restorable: Callable[[], int] = lambda: self.now.tip
+        self.halt: Callable[[], Awaitable[None]]
         self._number = number
         self._weather = weather
         self._random: Random = weather.random
@@ -222,7 +224,10 @@ class World:
             await self._insert()
 
     async def _restore(self) -> None:
-        """Put back a backup of the table as it was at some version, and write on from there."""
+        """Put back a backup of the table as it was at some version, and write on from there. Careful operators stop all readers before."""
+        if self._random.random() < 0.5:
+            await asyncio.sleep(self._random.choice((0, 5, 30)))
+            await self.halt()
         versions = min(self.now.tip, self.restorable())
         if versions < 1:
             return
