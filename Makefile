@@ -69,7 +69,7 @@ docs: $(MARK)  ## Rewrite generated references, and the outputs that pages show 
 	CDFD_DOCS=update $(BIN)/python -m pytest -q tests/docs
 
 site: $(MARK)  ## The documentation as a site in `site/`; a broken link or anchor is an error
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 
 bench: $(MARK)  ## Benchmarks, with peers in the same run; updates bench/README.md
 	$(BIN)/python -m bench.run

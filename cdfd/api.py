@@ -95,7 +95,9 @@ def snapshot(
     Args:
         uri: a path or URI of a Delta table.
         version: a version or a time, as `end` of `changes`; None for the newest.
-        columns, storage_options, allowed_roots: as for `changes`.
+        columns: as for `changes`.
+        storage_options: as for `changes`.
+        allowed_roots: as for `changes`.
 
     Returns:
         A reader whose batches have the same columns as those of `changes`.
@@ -131,7 +133,10 @@ async def follow(
     Args:
         uri: a path or URI of a Delta table.
         start: `latest` (only commits from now on; everything, if the table does not exist yet), or as for `changes`.
-        changes, columns, storage_options, allowed_roots: as for `changes`.
+        changes: as for the function `changes`.
+        columns: as for `changes`.
+        storage_options: as for `changes`.
+        allowed_roots: as for `changes`.
         poll_interval: seconds between polls without file-system events. It backs off to five times that while no commit comes.
 
     Raises:

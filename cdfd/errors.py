@@ -89,7 +89,9 @@ class Within:
     """`with Within(table):` errors raised inside name the places that they did not know. A class: it is entered with every request.
 
     Args:
-        table, version, path: as for `CdfdError.within`.
+        table: as for `CdfdError.within`.
+        version: as for `CdfdError.within`.
+        path: as for `CdfdError.within`.
     """
 
     __slots__ = ("_path", "_table", "_version")
