@@ -20,6 +20,9 @@ BANNED = re.compile(
     r"|(?:^|[.!?] )(?:What|Who)\b(?=[^?]*(?:[.!]|$))"
 )
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_MARKER = re.compile(
+    r"^(?:[-*] +|\d+\. +)?[*_]*"
+)  # of a list item or of emphasis, which hides the beginning of a sentence
 _CODE = re.compile(r"`[^`\n]*`|\]\([^)]*\)|^#.*$", re.MULTILINE)
 
 Finding = tuple[Path, int, str]
@@ -32,7 +35,7 @@ def in_page(path: Path) -> Iterator[Finding]:
         text = kind.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
     for number, line in enumerate(text.splitlines(), 1):
         for cell in line.split("|"):
-            yield from ((path, number, found[0].strip()) for found in BANNED.finditer(cell.strip()))
+            yield from ((path, number, found[0].strip()) for found in BANNED.finditer(_MARKER.sub("", cell.strip())))
 
 
 def in_module(path: Path) -> Iterator[Finding]:
@@ -52,7 +55,7 @@ def in_module(path: Path) -> Iterator[Finding]:
 
 def findings() -> list[Finding]:
     """All findings in the pages and in the package."""
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
     modules = sorted((ROOT / "cdfd").rglob("*.py"))
     return [each for page in pages for each in in_page(page)] + [
         each for module in modules for each in in_module(module)
