@@ -19,7 +19,6 @@ from cdfd.changes.stream import Version
 from cdfd.daemon.loop.deliverer import Limits
 from cdfd.daemon.loop.feed import Feed, Policies
 from cdfd.daemon.loop.monitor import NullMonitor
-from cdfd.encoding.json import JsonEncoder
 from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.files.formats import JsonLines
 from cdfd.sinks.files.sink import FilesSink
@@ -95,8 +94,7 @@ class FilesPlace:
         self.folder = folder
 
     async def open(self) -> Sink:
-        lines = JsonLines(lambda batch: JsonEncoder(batch.schema).lines(batch))
-        return await FilesSink.open(self.folder, lines, fsync=False)
+        return await FilesSink.open(self.folder, JsonLines(), fsync=False)
 
     def rows(self) -> list[Row]:
         files = sorted(self.folder.glob("*.jsonl"))

@@ -22,7 +22,7 @@ from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.daemon.loop.feed import Feed, Policies
 from cdfd.demo.writer import TableWriter
-from cdfd.encoding.json import LineEncoder, lines
+from cdfd.encoding.json import lines
 from cdfd.errors import ExistsError, SinkError
 from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.files.formats import JsonLines
@@ -81,7 +81,7 @@ async def _show(place: Place) -> None:
     writer = await created(table)
     say(f"A Delta table at {table.uri}, a daemon that delivers its changes to {place.folder / 'changes'}\n")
     stop = asyncio.Event()
-    files = await FilesSink.open(place.folder / "changes", JsonLines(LineEncoder()))
+    files = await FilesSink.open(place.folder / "changes", JsonLines())
     sink = ShowingSink(files)
     with table.tailer(interval=POLL_SECONDS, max_interval=MAX_POLL_SECONDS) as tailer:
         feed = Feed(table, sink, Execution(table.files), tailer, Policies(start="earliest"), stop)

@@ -83,6 +83,15 @@ RECORD_FORMATS = Registry(
 )
 """The `cdfd.encoding.formats.RecordFormat` of each `sink.format` of records."""
 
+FILE_FORMATS = Registry(
+    "cdfd.file_formats",
+    {
+        "jsonl": "cdfd.sinks.files.formats:JsonLines",
+        "parquet": "cdfd.sinks.files.formats:Parquet",
+    },
+)
+"""The `cdfd.sinks.files.formats.RowsFormat` of each `sink.format` of files, a class that needs no arguments."""
+
 ENGINES = Registry(
     "cdfd.engines",
     {

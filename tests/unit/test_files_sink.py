@@ -19,7 +19,8 @@ import sink_crashes
 
 from cdfd.changes.position import Position
 from cdfd.config import parse
-from cdfd.errors import DataError, FencedError, SinkError
+from cdfd.errors import ConfigError, DataError, FencedError, SinkError
+from cdfd.ports.registry import FILE_FORMATS
 from cdfd.sinks.base import connector
 from cdfd.sinks.files.folder import read_position
 from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
@@ -444,6 +445,36 @@ class TestParquet:
         with pytest.raises(SinkError, match="the rows"):
             asyncio.run(deliver(tmp_path, Parquet(), 0, batch))
         assert names(tmp_path) == [".lock"]
+
+
+class Numbers(JsonLines):
+    """A format of another package."""
+
+    suffix = ".txt"
+
+    def __init__(self) -> None:
+        super().__init__(lambda batch: b"%d\n" % batch.num_rows)
+
+
+def test_a_format_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FILE_FORMATS._loaded, "numbers", Numbers)
+    text = f"pipeline: p\ntables: [{{uri: /lake/t}}]\nsink: {{kind: files, path: {tmp_path}, format: numbers}}\n"
+    config = parse(text, {})
+
+    async def scenario() -> Position | None:
+        async with connector(config).opened(config.tables[0]) as sink:
+            delivery = await sink.begin(at(4))
+            await delivery.write(rows(1, 2))
+            await delivery.commit(at(5))
+        # As a crash after the commit leaves it: only the file's name tells the position.
+        left = tmp_path / "t" / "_position.json"
+        left.write_text(json.dumps(json.loads(left.read_text()) | {"version": 4, "delivered": False}))
+        return await connector(config).position(config.tables[0])
+
+    assert asyncio.run(scenario()) == at(5)
+    assert (tmp_path / "t" / "00000000000000000004.txt").read_bytes() == b"2\n"
+    with pytest.raises(ConfigError, match="expected jsonl, parquet or numbers, found"):
+        parse(text.replace("numbers", "nombers"), {})
 
 
 def test_a_look_changes_nothing(tmp_path: Path) -> None:

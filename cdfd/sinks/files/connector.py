@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 
 from cdfd.changes.position import Position
 from cdfd.config.settings import Table
-from cdfd.encoding.json import LineEncoder
 from cdfd.errors import SinkError
+from cdfd.ports.registry import FILE_FORMATS
 from cdfd.sinks.base import Connector, StageTimer, unmeasured
 from cdfd.sinks.files.folder import read_position, refuse_link
-from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
+from cdfd.sinks.files.formats import RowsFormat
 from cdfd.sinks.files.settings import FilesSettings
 from cdfd.sinks.files.sink import FilesSink
 from cdfd.storage.durable import explain, nearest_existing
@@ -32,7 +32,7 @@ class FilesConnector(Connector):
     @asynccontextmanager
     async def opened(self, table: Table, stage: StageTimer = unmeasured) -> AsyncIterator[FilesSink]:
         """The sink of a table; see the port."""
-        rows: RowsFormat = Parquet() if self._sink.format == "parquet" else JsonLines(LineEncoder())
+        rows: RowsFormat = FILE_FORMATS.load(self._sink.format)()
         folder, mode = self._folder(table), int(self._sink.mode, 8)
         sink = await FilesSink.open(folder, rows, fsync=self._sink.fsync, mode=mode)
         try:

@@ -1,14 +1,16 @@
-"""Formats of a delivery's file: JSON lines or Parquet."""
+"""Formats of a delivery's file, by `sink.format`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, ClassVar, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cdfd.encoding.json import LineEncoder
 from cdfd.errors import SinkError
+from cdfd.ports.registry import FILE_FORMATS
 
 Encoder = Callable[[pa.RecordBatch], bytes | bytearray | memoryview | pa.Buffer]
 
@@ -31,27 +33,34 @@ class RowsWriter(Protocol):
 
 
 class RowsFormat(Protocol):
-    """A file format."""
+    """A file format.
 
-    @property
-    def suffix(self) -> str:
-        """The suffix of file names: `.jsonl` or `.parquet`."""
+    Attributes:
+        suffix: of file names, such as `.jsonl`: a dot, then lower-case letters and digits.
+    """
+
+    suffix: ClassVar[str]
 
     def writer(self, file: BinaryIO) -> RowsWriter:
         """A writer into an open, empty file."""
+
+
+def has_suffix(name: str) -> bool:
+    """Whether a file's name ends like those of a registered format."""
+    return name.endswith(tuple(FILE_FORMATS.load(each).suffix for each in FILE_FORMATS.names()))
 
 
 class JsonLines:
     """One JSON object a line.
 
     Args:
-        encode: encodes a record batch as lines, each with its newline.
+        encode: encodes a record batch as lines, each with its newline; by default as `flat` records.
     """
 
-    suffix = ".jsonl"
+    suffix: ClassVar[str] = ".jsonl"
 
-    def __init__(self, encode: Encoder) -> None:
-        self._encode = encode
+    def __init__(self, encode: Encoder | None = None) -> None:
+        self._encode = encode or LineEncoder()
 
     def writer(self, file: BinaryIO) -> RowsWriter:
         """A writer of lines into an open file."""
@@ -82,7 +91,7 @@ class Parquet:
         compression: a codec of pyarrow.
     """
 
-    suffix = ".parquet"
+    suffix: ClassVar[str] = ".parquet"
 
     def __init__(self, compression: str = "zstd") -> None:
         self._compression = compression

@@ -1,4 +1,4 @@
-"""Names of delivery files. A name alone determines the position after the delivery. Pure.
+"""Names of delivery files. A name alone determines the position after the delivery. No I/O.
 
     00000000000000000012.jsonl                              all of version 12
     00000000000000000012.to.00000000000000000015.jsonl      versions 12, 13 and 14
@@ -18,12 +18,13 @@ import re
 from dataclasses import dataclass, replace
 
 from cdfd.changes.position import Position
+from cdfd.sinks.files.formats import has_suffix
 
 _NAME = re.compile(
     r"(?P<version>\d{20})(?P<snapshot>-snapshot)?(?:\.(?P<part>\d{10,19}))?"
     r"(?:\.to\.(?P<next_version>\d{20})(?P<next_snapshot>-snapshot)?"
     r"(?:\.(?P<next_part>\d{10,19})\.(?P<next_ordinal>\d{1,19}))?)?"
-    r"\.(?:jsonl|parquet)",
+    r"\.[a-z0-9]+",
     re.ASCII,
 )
 
@@ -48,7 +49,7 @@ class DeliveryName:
 
 
 def delivery_name(first: Position, following: Position, suffix: str) -> str:
-    """The name of the file with the rows from `first` up to `following`; `suffix` is `.jsonl` or `.parquet`."""
+    """The name of the file with the rows from `first` up to `following`; `suffix` is of the format."""
     name = f"{first.version:020d}"
     if first.phase == "snapshot":
         name += "-snapshot"
@@ -66,7 +67,7 @@ def delivery_name(first: Position, following: Position, suffix: str) -> str:
 def parse_delivery_name(name: str, table_id: str) -> DeliveryName | None:
     """The delivery of a table, from a file's name; None for other files."""
     match = _NAME.fullmatch(name)
-    if match is None:
+    if match is None or not has_suffix(name):
         return None
     first = _position(table_id, match["version"], match["snapshot"], match["part"])
     if match["next_version"] is None:

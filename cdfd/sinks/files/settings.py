@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator
 
-from cdfd.config.settings import Flag, Folder, Settings, SinkSettings
+from cdfd.config.settings import Flag, Folder, Settings, SinkSettings, registered
+from cdfd.ports.registry import FILE_FORMATS
 
 if TYPE_CHECKING:
     from cdfd.sinks.files.connector import FilesConnector
@@ -21,7 +22,7 @@ class FilesSettings(SinkSettings):
     """Folder that gets a folder per topic. It must be outside of any table's folder."""
 
     format: Annotated[
-        Literal["jsonl", "parquet"], BeforeValidator(lambda value: "jsonl" if value == "flat" else value)
+        str, BeforeValidator(lambda value: "jsonl" if value == "flat" else value), registered(FILE_FORMATS)
     ] = "jsonl"
     """Form of the files. `jsonl` has a `flat` record on each line. You can also write `flat`."""
 
