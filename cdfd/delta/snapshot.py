@@ -11,7 +11,6 @@ snapshot before stays what it was. `compacted` folds the overlay into a new base
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from cdfd.delta.actions import Add, DomainMetadata, FileKey, Metadata, Protocol,
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import FILES, TEXT, PackedFiles, pack
 from cdfd.delta.header import Header, PartialHeader
+from cdfd.delta.retention import deleted_files_ms
 from cdfd.errors import LogError
 
 EMPTY = FILES.empty_table()
@@ -141,7 +141,7 @@ class Snapshot:
         table = _joined(_unmentioned(self.base.tombstones, self.overlay), removed)
         if now_ms is None:
             return PackedFiles(Remove, table)
-        oldest = now_ms - retention_ms(self.metadata)
+        oldest = now_ms - deleted_files_ms(self.metadata)
         return PackedFiles(Remove, table.filter(pc.greater(pc.fill_null(table.column("time"), 0), oldest)))
 
     def find(self, key: FileKey) -> Add | None:
@@ -208,30 +208,3 @@ def first(commit: Commit) -> Snapshot:
         raise LogError(f"the log begins at version {commit.version} and has no checkpoint", version=commit.version)
     header = PartialHeader(commit.version, commit.protocol, commit.metadata).finish()
     return Snapshot(header)._with(header, commit)
-
-
-def retention_ms(metadata: Metadata) -> int:
-    """`delta.deletedFileRetentionDuration` in milliseconds; a week where it is not set or not an interval of fixed length."""
-    interval = interval_ms(metadata.configuration.get("delta.deletedFileRetentionDuration", ""))
-    return 7 * 24 * 3_600_000 if interval is None else min(max(interval, -_LONGEST_MS), _LONGEST_MS)
-
-
-_LONGEST_MS = 1 << 60
-"""Longer than any time in a log is away, and no overflow."""
-_UNITS = {
-    "microsecond": 0.001,
-    "millisecond": 1,
-    "second": 1_000,
-    "minute": 60_000,
-    "hour": 3_600_000,
-    "day": 86_400_000,
-    "week": 604_800_000,
-}
-_TERM = re.compile(rf"([+-]?[0-9]{{1,12}})\s+({'|'.join(_UNITS)})s?(?:\s+|$)")
-_INTERVAL = re.compile(rf"\s*(?:interval\s+)?((?:{_TERM.pattern})+)", re.ASCII)
-
-
-def interval_ms(text: str) -> int | None:
-    """A Spark interval such as `interval 1 week 2 days` in milliseconds, or None where it is none of fixed length."""
-    match = _INTERVAL.fullmatch(text.lower())
-    return None if match is None else int(sum(int(amount) * _UNITS[unit] for amount, unit in _TERM.findall(match[1])))

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cdfd.cli import app
 from cdfd.daemon.http.metrics import Metrics, Reading
+from cdfd.daemon.loop.headroom import KINDS, Headroom
 from cdfd.errors import CdfdError
 from tests.docs import reference_settings
 
@@ -133,7 +134,7 @@ def _with_parts(text: str) -> str:
 def _metrics(kinds: tuple[str, ...]) -> Iterator[str]:
     metrics = Metrics("0")
     metrics.table("orders")
-    reading = Reading("orders", "at_tip", False, 0, 0, 0, 0, 0.0, 0.0)
+    reading = Reading("orders", "at_tip", False, 0, 0, 0, 0, 0.0, 0.0, tuple(Headroom(kind, 0, 0) for kind in KINDS))
     families = [
         family
         for family in text_string_to_metric_families(metrics.render([reading]).decode())

@@ -12,8 +12,8 @@ from fuzz.tables import PROPERTIES
 
 from cdfd.delta import (
     paths,
+    retention,
     schema_string,
-    snapshot,
     statistics,
     values,
 )
@@ -33,7 +33,7 @@ def check_schema(case: Case) -> str:
         again = schema_string.parse(schema_string.serialize(found.struct))
         if again != found.struct:
             raise Violation("written otherwise", f"{again} {found.struct}"[:500])
-        snapshot.retention_ms(metadata)
+        retention.Retention.of(metadata)
         return "value"
 
     return guarded(parse)

@@ -26,7 +26,8 @@ from cdfd.delta.actions import Add, DeletionVectorDescriptor, DomainMetadata, Me
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import FILES, PACK, pack
 from cdfd.delta.header import PartialHeader
-from cdfd.delta.snapshot import Base, Snapshot, first, interval_ms, replay, retention_ms
+from cdfd.delta.retention import Retention, deleted_files_ms, interval_ms
+from cdfd.delta.snapshot import Base, Snapshot, first, replay
 from cdfd.errors import LogError, UnsupportedError
 from cdfd.tail.log import DeltaLog
 
@@ -461,4 +462,17 @@ class TestTombstones:
         assert interval_ms(text) == milliseconds
         expected = WEEK if milliseconds is None else milliseconds
         metadata = Metadata("i", SCHEMA, (), {"delta.deletedFileRetentionDuration": text})
-        assert retention_ms(metadata) == expected
+        assert deleted_files_ms(metadata) == expected
+
+    @pytest.mark.parametrize(
+        ("properties", "expected"),
+        [
+            ({}, Retention(30 * 86_400_000, WEEK)),
+            ({"delta.logRetentionDuration": "interval 1 day"}, Retention(86_400_000, WEEK)),
+            ({"delta.logRetentionDuration": "interval 1 month"}, Retention(30 * 86_400_000, WEEK)),
+            ({"delta.enableExpiredLogCleanup": "False"}, Retention(None, WEEK)),
+            ({"delta.deletedFileRetentionDuration": "interval 2 hours"}, Retention(30 * 86_400_000, 7_200_000)),
+        ],
+    )
+    def test_retention_of_a_table(self, properties: dict[str, str], expected: Retention) -> None:
+        assert Retention.of(Metadata("i", SCHEMA, (), properties)) == expected

@@ -305,6 +305,7 @@ def test_the_document(status: Status, orders: TableMonitor, clock: ManualClock) 
         "last_delivery": "2023-11-14T22:13:20.000Z",
         "rows": {"insert": 3, "update_preimage": 0, "update_postimage": 0, "delete": 0},
         "commits": 1,
+        "retention": {},
         "last_error": None,
     }
     assert document["tables"]["customers"]["state"] == "starting"

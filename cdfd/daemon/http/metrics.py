@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from cdfd.daemon.loop.headroom import Headroom
 from cdfd.errors import CdfdError
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -48,6 +49,7 @@ class Reading:
         lag_versions: versions that the daemon has seen and not delivered.
         lag_seconds: age of the oldest undelivered commit; 0 at the tip.
         delivered_at: time of the last delivery, in seconds since the Unix epoch.
+        headrooms: retention headroom against each kind of clean-up; empty if unknown.
     """
 
     table: str
@@ -59,6 +61,7 @@ class Reading:
     lag_versions: int | None
     lag_seconds: float | None
     delivered_at: float | None
+    headrooms: tuple[Headroom, ...] = ()
 
 
 class TableMetrics:
@@ -186,7 +189,25 @@ class _Scrape(Collector):
                 if found is not None:
                     gauge.add_metric((reading.table,), found)
             yield gauge
+        yield from self._headrooms()
         yield self._states()
+
+    def _headrooms(self) -> Iterator[Metric]:
+        left = GaugeMetricFamily(
+            "cdfd_retention_headroom_seconds",
+            "Time until clean-up of the table may remove what is not delivered; all of the retention at the tip; negative: overdue.",
+            labels=("table", "retention"),
+        )
+        whole = GaugeMetricFamily(
+            "cdfd_retention_seconds",
+            "How long the table keeps log entries, and files that a commit deleted.",
+            labels=("table", "retention"),
+        )
+        for reading in self._readings:
+            for each in reading.headrooms:
+                left.add_metric((reading.table, each.kind), each.seconds)
+                whole.add_metric((reading.table, each.kind), each.retention)
+        yield from (left, whole)
 
     def _states(self) -> Metric:
         states = GaugeMetricFamily(

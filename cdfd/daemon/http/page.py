@@ -7,6 +7,7 @@ from html import escape
 from string import Template
 from typing import Any
 
+from cdfd.console.durations import duration
 from cdfd.console.escaping import one_line
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -64,7 +65,7 @@ def render(status: Mapping[str, Any]) -> str:
         verdict=verdict,
         verdict_class=verdict_class,
         version=_escaped(status["cdfd"]),
-        uptime=_duration(status["uptime_seconds"]),
+        uptime=duration(status["uptime_seconds"]),
         started=_moment(status["started"]),
         rows="".join(_row(name, table) for name, table in status["tables"].items()),
     )
@@ -73,7 +74,7 @@ def render(status: Mapping[str, Any]) -> str:
 def _row(name: str, table: Mapping[str, Any]) -> str:
     lag = "?" if table["lag_seconds"] is None else f"{table['lag_versions']:,}"
     if table["lag_versions"]:
-        lag += f"<small>{_duration(table['lag_seconds'])}</small>"
+        lag += f"<small>{duration(table['lag_seconds'])}</small>"
     return _ROW.substitute(
         name=_escaped(name),
         uri=_escaped(table["uri"]),
@@ -112,14 +113,3 @@ def _number(value: int | None) -> str:
 
 def _moment(iso: str | None) -> str:
     return "never" if iso is None else escape(iso.replace("T", " "))
-
-
-def _duration(seconds: float) -> str:
-    """A duration in its two largest units."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes = int(seconds) // 60
-    if minutes < 60:
-        return f"{minutes} min {int(seconds) % 60} s"
-    hours = minutes // 60
-    return f"{hours} h {minutes % 60} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"

@@ -19,7 +19,9 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.console.escaping import LONGEST_LINE, shortened
 from cdfd.daemon.http.metrics import CHANGE_TYPES, OTHER, Metrics, Reading, State, TableMetrics
+from cdfd.daemon.loop.headroom import Headroom, HeadroomTracker
 from cdfd.daemon.loop.monitor import Monitor
+from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError
 from cdfd.tail.clock import Clock, SystemClock
 
@@ -65,16 +67,28 @@ class TableMonitor(Monitor):
         self._rows: Counter[str] = Counter(dict.fromkeys(CHANGE_TYPES, 0))
         self._commits = 0
         self._last_error: LastError | None = None
+        self._headroom = HeadroomTracker(clock)
 
     def started(self, position: Position) -> None:
         """The loop delivers from `position` on."""
         self._move(position)
         self._state = _state_at(position)
         self._lag_known = False
+        self._headroom.left_tip()
+
+    def retained(self, retention: Retention) -> None:
+        """The table keeps log entries and deleted files for these times."""
+        self._headroom.retained(retention)
+
+    def undelivered_since(self, ms: int) -> None:
+        """No undelivered commit is older than this."""
+        self._headroom.undelivered_since(ms)
 
     def found_version(self, newest: int) -> None:
         """The table has this version."""
         self._note(newest)
+        if self._position is None or self._position.version <= newest:
+            self._headroom.left_tip()
         self._lag_known = True
         if self._oldest is None and self._position is not None and self._position.version <= newest:
             # The version's own timestamp is unknown until the loop reads it.
@@ -86,6 +100,7 @@ class TableMonitor(Monitor):
         self._lag_known = self._was_ready = True
         self._paused = False
         self._oldest = None
+        self._headroom.at_tip()
         if self._position is not None and self._position.version > 0:
             self._newest = max(self._position.version - 1, listed)
 
@@ -95,6 +110,10 @@ class TableMonitor(Monitor):
         self._oldest = (version.plan.version, version.plan.timestamp_ms)
         self._note(version.plan.version)
         self._state = "snapshot" if version.plan.origin == "snapshot" else "catching_up"
+        if version.plan.origin == "snapshot":
+            self._headroom.left_tip()  # its files are live: the next commit is the first that deletes any
+        else:
+            self._headroom.undelivered_since(version.plan.timestamp_ms)
 
     def committed(
         self, following: Position, versions: Sequence[Version], rows: Mapping[str, int], bytes_read: int
@@ -115,6 +134,8 @@ class TableMonitor(Monitor):
         if versions:
             last = versions[-1].plan
             newest = self._note(last.version)
+            if last.origin != "snapshot":
+                self._headroom.delivered(last.timestamp_ms)
             if self._oldest is None and newest > last.version:
                 # The next version is not older than this one. The loop reports its timestamp soon.
                 self._oldest = (following.version, last.timestamp_ms)
@@ -148,11 +169,17 @@ class TableMonitor(Monitor):
         self._state = "failed" if retry_in is None else "backing_off"
         self._paused = True
         self._lag_known = False
+        self._headroom.failed(error)
 
     def stopped(self) -> None:
         """The loop stopped on request."""
         self._state = "stopped"
         self._lag_known = False
+        self._headroom.left_tip()
+
+    def urgency(self) -> float | None:
+        """See `Monitor`."""
+        return self._headroom.urgency()
 
     @property
     def commits(self) -> int:
@@ -183,6 +210,7 @@ class TableMonitor(Monitor):
             lag_versions=lag_versions,
             lag_seconds=lag_seconds,
             delivered_at=None if self._delivered_ms is None else self._delivered_ms / 1000,
+            headrooms=self._headroom.headrooms(),
         )
 
     def not_ready(self) -> str | None:
@@ -219,6 +247,7 @@ class TableMonitor(Monitor):
             "last_delivery": None if self._delivered_ms is None else _iso(self._delivered_ms),
             "rows": dict(self._rows),
             "commits": self._commits,
+            "retention": _retention(reading.headrooms),
             "last_error": None if self._last_error is None else self._describe(self._last_error),
         }
 
@@ -307,6 +336,19 @@ class Status:
 
 def _state_at(position: Position) -> State:
     return "snapshot" if position.phase == "snapshot" else "catching_up"
+
+
+def _retention(headrooms: Sequence[Headroom]) -> dict[str, Any]:
+    """The headroom against each kind of clean-up; empty if unknown."""
+    return {
+        each.kind: {
+            "headroom_seconds": round(each.seconds, 3),
+            "retention_seconds": each.retention,
+            "at_risk": each.at_risk,
+            "lost": each.lost,
+        }
+        for each in headrooms
+    }
 
 
 def _short(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A log line each minute: deliveries since the previous line, and the lag of all tables."""
+"""A log line each minute: deliveries since the previous line, and the lag of all tables. Also warns of tables at risk."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from cdfd.daemon.http.retention_warnings import RetentionWarnings
 from cdfd.daemon.http.status import Status
 from cdfd.tail.clock import Clock
 
@@ -72,8 +73,10 @@ class Summary:
 
     async def run(self, clock: Clock) -> None:
         """Log a line each minute, forever."""
+        warnings = RetentionWarnings(self._status, clock)
         while True:
             await clock.sleep(SECONDS)
+            warnings.check()
             line = self.line()
             if line is not None:
                 extra = {name: getattr(line, name) for name in ("versions", "rows", "lag_versions", "not_ready")}

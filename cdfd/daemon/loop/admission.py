@@ -1,10 +1,15 @@
-"""Admission control among the tables of a daemon: large deliveries queue for a slot, small ones start at once."""
+"""Admission control among the tables of a daemon: large deliveries queue for a slot, small ones start at once.
+
+A table at risk of losing changes to clean-up goes before the others.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 STALL_SECONDS = 60.0
 """A delivery without progress for this long loses its slot: a store or broker of one table that hangs must not stop the other tables."""
@@ -12,8 +17,29 @@ SMALL_BYTES = 1 << 20
 """Deliveries of at most this many bytes of files need no slot. Most deliveries of a followed table are that small."""
 
 
+Urgency = Callable[[], float | None]
+"""Seconds until clean-up may remove what a table has not delivered, if it is at risk; None if it is not."""
+
+
+def no_urgency() -> None:
+    """The urgency of deliveries that nothing threatens."""
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    """A delivery that waits for a slot."""
+
+    urgency: Urgency
+    granted: asyncio.Future[None]
+
+    def rank(self) -> float:
+        """The request of the lowest rank goes first. Asked late, because a table may become at risk while it waits."""
+        urgency = self.urgency()
+        return math.inf if urgency is None else urgency
+
+
 class Admission:
-    """Admits a limited number of large deliveries at a time, in order of request.
+    """Admits a limited number of large deliveries at a time: tables at risk first, otherwise in order of request.
 
     The limit bounds the memory of all deliveries together. A table with a backlog requests a slot for each delivery, so that other
     tables get their share. A delivery that stalls keeps its memory, but loses its slot.
@@ -24,21 +50,46 @@ class Admission:
     """
 
     def __init__(self, limit: int, stall: float = STALL_SECONDS) -> None:
-        self._slots = asyncio.Semaphore(limit)
+        self._free = limit
+        self._waiting: list[_Request] = []
         self._stall = stall
 
     @asynccontextmanager
-    async def admit(self, size: int) -> AsyncIterator[Callable[[], None]]:
+    async def admit(self, size: int, urgency: Urgency = no_urgency) -> AsyncIterator[Callable[[], None]]:
         """Wait for a slot for a delivery of `size` bytes of files. Yields a function to call after each progress."""
         if size <= SMALL_BYTES:
             yield _no_slot
             return
-        await self._slots.acquire()
-        slot = _Slot(self._slots.release, self._stall)
+        await self._acquire(urgency)
+        slot = _Slot(self._release, self._stall)
         try:
             yield slot.progressed
         finally:
             slot.free()
+
+    async def _acquire(self, urgency: Urgency) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        request = _Request(urgency, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        try:
+            await request.granted
+        except asyncio.CancelledError:
+            if request in self._waiting:
+                self._waiting.remove(request)
+            elif not request.granted.cancelled():
+                self._release()  # the slot came together with the cancellation
+            raise
+
+    def _release(self) -> None:
+        self._waiting = [each for each in self._waiting if not each.granted.done()]
+        if not self._waiting:
+            self._free += 1
+            return
+        first = min(self._waiting, key=_Request.rank)  # the earliest of equals
+        self._waiting.remove(first)
+        first.granted.set_result(None)
 
 
 def _no_slot() -> None:

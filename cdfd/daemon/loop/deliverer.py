@@ -138,7 +138,10 @@ class Deliverer:
         plan, last = version.plan, end == len(version.plan.scans)
         truncated = replace(plan, scans=plan.scans[:end])
         size = sum(scan.share for scan in plan.scans[position.part : end])
-        async with self.admission.admit(size) as progressed, _delivery(self.sink, position, self.monitor) as delivery:
+        async with (
+            self.admission.admit(size, self.monitor.urgency) as progressed,
+            _delivery(self.sink, position, self.monitor) as delivery,
+        ):
             writer = _DeliveryWriter(delivery, [version], position.ordinal)
             await self._write(writer, [truncated], position, progressed)
             await writer.finish()
@@ -149,7 +152,10 @@ class Deliverer:
     async def _deliver_whole(self, versions: Sequence[Version], position: Position) -> int:
         """Deliver several versions, or as many as a limit allows; their number."""
         size = sum(version.plan.size for version in versions)
-        async with self.admission.admit(size) as progressed, _delivery(self.sink, position, self.monitor) as delivery:
+        async with (
+            self.admission.admit(size, self.monitor.urgency) as progressed,
+            _delivery(self.sink, position, self.monitor) as delivery,
+        ):
             writer = _DeliveryWriter(delivery, versions)
             await self._write(writer, [version.plan for version in versions], position, progressed)
             if not writer.stopped:

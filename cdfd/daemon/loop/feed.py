@@ -24,8 +24,10 @@ from cdfd.daemon.loop.deliverer import Deliverer, Limits
 from cdfd.daemon.loop.monitor import Monitor, NullMonitor
 from cdfd.daemon.loop.recorder import Recorder
 from cdfd.daemon.loop.resuming import check_fit, explain_gap, read_ledger, resumed
+from cdfd.delta.actions import Metadata
 from cdfd.delta.header import Header
-from cdfd.errors import CdfdError, LogError, MissingFileError, SchemaChangedError
+from cdfd.delta.retention import Retention
+from cdfd.errors import CdfdError, LogError, MissingFileError, NotFoundError, SchemaChangedError
 from cdfd.jobs.large_versions import LargeVersions
 from cdfd.progress.ledger import LedgerEntry
 from cdfd.progress.recovery import delivered, digest_of
@@ -107,6 +109,7 @@ class Feed:
     _deliverer: Deliverer = field(init=False)
     _lag_checked: float = field(init=False, default=-math.inf)
     _listed: int = field(init=False, default=-1)
+    _metadata: Metadata | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         clock = self.tailer.clock
@@ -152,7 +155,7 @@ class Feed:
         if position is None:
             return
         await self._unless_stopped(self._resume(position))
-        self.monitor.started(position)
+        await self._begin_at(position)
         while not self.stop.is_set():
             try:
                 with explain_gap():
@@ -163,6 +166,18 @@ class Feed:
                 position = await self._restart(error)
             else:
                 return
+
+    async def _begin_at(self, position: Position) -> None:
+        """Report the position, and since when there is something undelivered: clean-up also threatens a table that cannot be read."""
+        self.monitor.started(position)
+        first = position.version + 1 if position.phase == "snapshot" else position.version
+        try:
+            since_ms = (await self.table.log.stat(first)).modified_ms
+        except NotFoundError:
+            since_ms = self.tailer.clock.now_ms()
+        except CdfdError:
+            return  # the stream reads the same log and raises the better error
+        self.monitor.undelivered_since(since_ms)
 
     async def _start(self) -> Position | None:
         """The position to start from; None if a stop came first."""
@@ -237,7 +252,7 @@ class Feed:
             raise error
         logger.warning("%s; starting again from a snapshot", error, extra={"table": self.table.uri, "version": newest})
         await self._move(known, position)
-        self.monitor.started(position)
+        await self._begin_at(position)
         return position
 
     async def _move(self, known: Position, position: Position) -> None:
@@ -252,7 +267,10 @@ class Feed:
                 return
             position = following
         else:
-            there = await stream.begin(self.tailer, position.version)
+            try:
+                there = await stream.begin(self.tailer, position.version)
+            finally:
+                self._note_retention(stream.header)  # of the version before one that cannot be read
             if there is not None:
                 self._check_configuration(there)
         versions = stream.versions(self.tailer, position.version)
@@ -262,6 +280,7 @@ class Feed:
                     if self.stop.is_set():
                         return
                     self._note_schema(burst[0])
+                    self._note_retention(stream.header)
                     whole = await self._deliverer.deliver(burst, position)
                     if not whole:
                         return
@@ -285,11 +304,17 @@ class Feed:
 
     def _check_configuration(self, header: Header) -> None:
         """Check that the configuration fits the table where the delivery starts. Log each warning once."""
+        self._note_retention(header)
         policies = self.policies
         for warning in check_fit(policies.columns, policies.key, policies.changes, header):
             if warning not in self.warned:
                 self.warned.add(warning)
                 logger.warning("%s", warning, extra={"table": self.table.uri, "version": header.version})
+
+    def _note_retention(self, header: Header | None) -> None:
+        if header is not None and header.metadata is not self._metadata:
+            self._metadata = header.metadata
+            self.monitor.retained(Retention.of(header.metadata))
 
     def _delivered(self, versions: list[Version]) -> Position:
         """Note that `versions` are delivered; the position after them."""

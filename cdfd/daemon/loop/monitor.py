@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
+from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError
 
 
@@ -23,6 +24,12 @@ class Monitor:
 
     def at_tip(self, listed: int = -1) -> None:
         """All readable versions are delivered, and the loop waits for the next one. The newest version in the last listing is `listed`."""
+
+    def retained(self, retention: Retention) -> None:
+        """The table keeps log entries and deleted files for these times. Called where they may have changed."""
+
+    def undelivered_since(self, ms: int) -> None:
+        """No undelivered commit is older than this time, in ms since the Unix epoch. Called after every restart, before the log is read."""
 
     def oldest_pending(self, version: Version) -> None:
         """This is the oldest version that is not delivered."""
@@ -56,6 +63,13 @@ class Monitor:
 
     def stopped(self) -> None:
         """The loop stopped on request."""
+
+    def urgency(self) -> float | None:
+        """Seconds until clean-up may remove what is not delivered, if the table is at risk; None if it is not.
+
+        The only method that answers: a table at risk is admitted first.
+        """
+        return None
 
 
 class NullMonitor(Monitor):
