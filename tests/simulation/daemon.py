@@ -193,9 +193,9 @@ class Daemon:
         }
         for monitor in self.monitors.values():
             monitor.weather, monitor.process = weather, self.process
-        supervisor = Supervisor(
-            {name: partial(self._feed, name) for name in topics}, self.monitors, self.stop, self.clock, weather.random
-        )
+        supervisor = Supervisor(self.stop, self.clock, weather.random)
+        for name in topics:
+            supervisor.add(name, partial(self._feed, name), self.monitors[name])
         weather.note("process", number, "starts")
         self.task = asyncio.create_task(supervisor.run(), name=f"process {number}")
 
@@ -211,7 +211,7 @@ class Daemon:
         return CheckedLedger(ledger, self._by_app, self._weather)
 
     @asynccontextmanager
-    async def _feed(self, name: str) -> AsyncIterator[Feed]:
+    async def _feed(self, name: str, stop: asyncio.Event) -> AsyncIterator[Feed]:
         topic, settled, clock, monitor = self._topics[name], self._settled, self.clock, self.monitors[name]
         disk = topic.world.disk
         storage = FailingStorage(disk, self.process)
@@ -233,7 +233,7 @@ class Daemon:
                         recover_from_ledger=self._recover,
                         ledger_counts=not settled.exactly_once,
                     ),
-                    self.stop,
+                    stop,
                     settled.limits,
                     recorder if settled.ledger != "none" else None,
                     monitor,

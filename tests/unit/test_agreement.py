@@ -279,13 +279,13 @@ async def delivers(config: Settings, log: pytest.LogCaptureFixture) -> CdfdError
     try:
         preflight(config)
         async with assembly.shared(config, SystemClock()) as shared:
-            monitors = {each.name: status.table(each.name) for each in config.tables}
-            loops = {
-                each.name: partial(assembly.feed, shared, each, stop, monitors[each.name]) for each in config.tables
-            }
-            running = asyncio.create_task(Supervisor(loops, monitors, stop, SystemClock()).run())
+            supervisor = Supervisor(stop, SystemClock())
+            for each in config.tables:
+                monitor = status.table(each.name)
+                supervisor.add(each.name, partial(assembly.feed, shared, each, monitor=monitor), monitor)
+            running = asyncio.create_task(supervisor.run())
             try:
-                while not running.done() and monitors["orders"].reading().state != "at_tip":
+                while not running.done() and status.table("orders").reading().state != "at_tip":
                     if "waiting for the table to appear" in log.messages:
                         return False
                     await asyncio.sleep(0.005)

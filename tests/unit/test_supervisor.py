@@ -15,8 +15,15 @@ from statuses import configuration
 
 from cdfd.console.logs import JsonFormatter, TextFormatter
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.loop.monitor import Monitor, NullMonitor
-from cdfd.daemon.supervision.supervisor import MAX_RETRY_SECONDS, PERMANENT_RETRY_SECONDS, Supervisor
+from cdfd.daemon.loop.monitor import NullMonitor
+from cdfd.daemon.supervision.supervisor import (
+    FENCED_RETRY_SECONDS,
+    MAX_RETRY_SECONDS,
+    PERMANENT_RETRY_SECONDS,
+    Open,
+    Policy,
+    Supervisor,
+)
 from cdfd.errors import CdfdError, ConfigError, DataError, FencedError, InternalError, SinkError
 
 
@@ -52,13 +59,17 @@ class Daemon:
         self.runs = runs
         self.begun = dict.fromkeys(runs, 0)
         self.open = 0
+        self.stops: dict[str, asyncio.Event] = {}
         self.told = {name: Told() for name in runs}
-        self.supervisor = Supervisor({name: self.opener(name) for name in runs}, self.told, self.stop, self.clock)
+        self.supervisor = Supervisor(self.stop, self.clock)
+        for name in runs:
+            self.supervisor.add(name, self.opener(name), self.told[name])
 
-    def opener(self, name: str) -> Callable[[], object]:
+    def opener(self, name: str) -> Open:
         @asynccontextmanager
-        async def opened() -> AsyncIterator["Loop"]:
+        async def opened(stop: asyncio.Event) -> AsyncIterator["Loop"]:
             self.open += 1
+            self.stops[name] = stop
             number = min(self.begun[name], len(self.runs[name]) - 1)
             self.begun[name] += 1
             try:
@@ -223,10 +234,10 @@ UNEXPECTED = {
 @pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()])
 def test_whatever_one_table_raises_the_others_go_on(what: str, formatter: logging.Formatter) -> None:
     async def scenario() -> None:
-        daemon = Daemon(good=[forever], bad=[failing(lambda: UNEXPECTED[what]())])
+        daemon = Daemon(good=[forever])
         status = Status(configuration(), daemon.clock)
-        told: dict[str, Monitor] = {"good": Told(), "bad": status.table("orders")}
-        daemon.supervisor.monitors = told
+        daemon.runs["bad"], daemon.begun["bad"] = [failing(lambda: UNEXPECTED[what]())], 0
+        daemon.supervisor.add("bad", daemon.opener("bad"), status.table("orders"))
         task = asyncio.create_task(daemon.supervisor.run())
         for attempt in (1, 2, 3):
             await daemon.clock.wait_for_sleepers()
@@ -333,5 +344,130 @@ def test_a_stop_ends_loops_and_pauses() -> None:
         await task
         assert daemon.told["good"].has_stopped
         assert daemon.open == 0
+
+    run(scenario)
+
+
+async def until(met: Callable[[], bool]) -> None:
+    while not met():
+        await asyncio.sleep(0)
+
+
+def test_a_table_can_be_added_and_removed_while_the_others_continue() -> None:
+    async def scenario() -> None:
+        daemon = Daemon(stays=[forever])
+        task = asyncio.create_task(daemon.supervisor.run())
+        await settle()
+        for name in ("leaves", "joins"):
+            daemon.runs[name], daemon.begun[name], daemon.told[name] = [], 0, Told()
+
+            async def until_its_stop(name: str = name) -> None:
+                await daemon.stops[name].wait()
+
+            daemon.runs[name].append(until_its_stop)
+            daemon.supervisor.add(name, daemon.opener(name), daemon.told[name])
+        await until(lambda: daemon.open == 3)
+        await daemon.supervisor.remove("leaves")
+        assert daemon.told["leaves"].has_stopped
+        assert not daemon.stops["joins"].is_set()
+        assert daemon.open == 2
+        assert sorted(daemon.supervisor.names) == ["joins", "stays"]
+        daemon.supervisor.add("leaves", daemon.opener("leaves"), daemon.told["leaves"])
+        await until(lambda: daemon.begun["leaves"] == 2)
+        assert daemon.begun["stays"] == daemon.begun["joins"] == 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert daemon.open == 0
+
+    run(scenario)
+
+
+def test_a_removed_table_is_forgotten_with_its_pause_and_its_error() -> None:
+    async def scenario() -> None:
+        daemon = Daemon(good=[forever], pausing=[failing(passing)], bad=[failing(lasting)])
+        task = asyncio.create_task(daemon.supervisor.run())
+        await until(lambda: len(daemon.told["bad"].failures) + len(daemon.told["pausing"].failures) == 2)
+        await daemon.supervisor.remove("pausing")
+        await daemon.supervisor.remove("bad")
+        daemon.clock.advance(10 * PERMANENT_RETRY_SECONDS)
+        await settle()
+        assert (daemon.begun["pausing"], daemon.begun["bad"]) == (1, 1)
+        assert not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(scenario)
+
+
+def test_without_tables_it_waits_for_the_stop() -> None:
+    async def scenario() -> None:
+        daemon = Daemon()
+        task = asyncio.create_task(daemon.supervisor.run())
+        await settle()
+        assert not task.done()
+        daemon.stop.set()
+        await task
+
+    run(scenario)
+
+
+def test_where_more_tables_may_come_the_failure_of_all_does_not_end_it() -> None:
+    async def scenario() -> None:
+        daemon = Daemon()
+        daemon.supervisor = Supervisor(daemon.stop, daemon.clock, policy=Policy(awaits_tables=True))
+        daemon.runs["bad"], daemon.begun["bad"], daemon.told["bad"] = [failing(lasting)], 0, Told()
+        daemon.supervisor.add("bad", daemon.opener("bad"), daemon.told["bad"])
+        task = asyncio.create_task(daemon.supervisor.run())
+        await daemon.clock.wait_for_sleepers()
+        assert daemon.told["bad"].failures[-1][1] is not None
+        assert not task.done()
+        daemon.stop.set()
+        await task
+
+    run(scenario)
+
+
+def test_where_processes_share_tables_one_that_is_taken_over_is_let_go_for_a_while() -> None:
+    async def scenario() -> None:
+        daemon = Daemon()
+        daemon.supervisor = Supervisor(daemon.stop, daemon.clock, policy=Policy(shares_tables=True))
+        fenced = failing(lambda: FencedError("another one"))
+        for name, runs in {"good": [forever], "moved": [fenced, forever]}.items():
+            daemon.runs[name], daemon.begun[name], daemon.told[name] = runs, 0, Told()
+            daemon.supervisor.add(name, daemon.opener(name), daemon.told[name])
+        task = asyncio.create_task(daemon.supervisor.run())
+        await daemon.clock.wait_for_sleepers()
+        [(error, retry_in)] = daemon.told["moved"].failures
+        assert isinstance(error, FencedError)
+        assert retry_in is not None
+        assert retry_in >= 0.75 * FENCED_RETRY_SECONDS
+        daemon.clock.advance(retry_in)
+        await until(lambda: daemon.begun["moved"] == 2)
+        assert daemon.begun["good"] == 1
+        assert not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(scenario)
+
+
+def test_a_sink_that_another_process_still_has_is_tried_again_soon() -> None:
+    async def scenario() -> None:
+        daemon = Daemon()
+        daemon.supervisor = Supervisor(daemon.stop, daemon.clock, policy=Policy(shares_tables=True))
+
+        @asynccontextmanager
+        async def locked(_: asyncio.Event) -> AsyncIterator[Loop]:
+            raise FencedError("the folder is locked")
+            yield
+
+        told = Told()
+        daemon.supervisor.add("moved", locked, told)
+        task = asyncio.create_task(daemon.supervisor.run())
+        await daemon.clock.wait_for_sleepers()
+        assert told.failures[-1][1] is not None
+        assert told.failures[-1][1] < 1
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     run(scenario)

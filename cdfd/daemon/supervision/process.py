@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from pathlib import Path
 
 from cdfd import __version__
 from cdfd.config import load
-from cdfd.config.settings import Settings
+from cdfd.config.settings import Settings, Table
 from cdfd.daemon import assembly
 from cdfd.daemon.engines import OpenLoop, engine_of
 from cdfd.daemon.http import server as http
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.summary import summarised
+from cdfd.daemon.loop.monitor import Monitor
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.daemon.supervision.signals import Stopping
-from cdfd.daemon.supervision.supervisor import Supervisor
+from cdfd.daemon.supervision.supervisor import Loop, Supervisor
 from cdfd.errors import ConfigError
 from cdfd.tables import allocator
 from cdfd.tail.clock import SystemClock
@@ -61,17 +62,23 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
     async with AsyncExitStack() as stack:
         await _serve_http(stack, config, status)
         await stack.enter_async_context(summarised(status, clock))
-        monitors = {table.name: status.table(table.name) for table in config.tables}
         opened: OpenLoop
         if (of_engine := engine_of(config).loops(path, clock)) is not None:
             opened = await stack.enter_async_context(of_engine)
         else:
             shared = await stack.enter_async_context(assembly.shared(config, clock, recover_from_ledger))
             opened = partial(assembly.feed, shared)
-        loops = {table.name: partial(opened, table, stopping.event, monitors[table.name]) for table in config.tables}
-        await stopping.run(Supervisor(loops, monitors, stopping.event, clock).run())
+        supervisor = Supervisor(stopping.event, clock)
+        for table in config.tables:
+            monitor = status.table(table.name)
+            supervisor.add(table.name, partial(_opened, opened, table, monitor), monitor)
+        await stopping.run(supervisor.run())
     logger.info("stopped")
     return stopping.exit_code
+
+
+def _opened(loops: OpenLoop, table: Table, monitor: Monitor, stop: asyncio.Event) -> AbstractAsyncContextManager[Loop]:
+    return loops(table, stop, monitor)
 
 
 async def _serve_http(stack: AsyncExitStack, config: Settings, status: Status) -> None:

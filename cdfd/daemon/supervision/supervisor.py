@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from random import Random
@@ -13,6 +13,7 @@ from typing import Protocol
 
 from cdfd.console.escaping import shortened
 from cdfd.daemon.loop.monitor import Monitor
+from cdfd.daemon.supervision.signals import STOP_SECONDS
 from cdfd.errors import CdfdError, ConfigError, FencedError, InternalError, TableConfigError
 from cdfd.tail.clock import Clock
 from cdfd.tail.watch import Backoff
@@ -23,6 +24,10 @@ RETRY_SECONDS, MAX_RETRY_SECONDS = 0.5, 30.0
 """Backoff after a transient error: initial and maximum."""
 PERMANENT_RETRY_SECONDS = 60.0
 """Time to the next attempt after an error that needs an operator, while other tables continue."""
+FENCED_RETRY_SECONDS = 300.0
+"""Time to the next attempt after another process took a table over, where processes share the tables. A roll-out of all processes fits
+into it: a process that still has the old number of shards would otherwise take the table back.
+"""
 _LONGEST_TEXT = 1000
 
 
@@ -33,88 +38,200 @@ class Loop(Protocol):
         """Deliver until stopped."""
 
 
-Open = Callable[[], AbstractAsyncContextManager[Loop]]
+Open = Callable[[asyncio.Event], AbstractAsyncContextManager[Loop]]
+"""Opens the loop of a table, which ends where the event is set."""
 
 _Site = tuple[type[BaseException], str, int]
 _MOST_TRACEBACKS = 100
 """Most tracebacks to log for one table."""
 
 
-@dataclass(slots=True)
-class Supervisor:
-    """Runs loops until `stop` is set, or until no loop can continue.
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Which failures end the process.
 
     Attributes:
-        tables: functions that open each table's loop, by name.
-        monitors: the monitor of each table, by name.
-        stop: set it to stop all loops.
-        clock: the source of time.
+        awaits_tables: whether more tables may be found later. If not, the process ends once every table needs an operator.
+        shares_tables: whether other processes may take tables over, as shards do. If not, that ends the process.
     """
 
-    tables: Mapping[str, Open]
-    monitors: Mapping[str, Monitor]
-    stop: asyncio.Event
-    clock: Clock
-    _random: Random = field(default_factory=Random)
-    _failed: dict[str, CdfdError] = field(default_factory=dict)
-    _logged: dict[str, set[_Site]] = field(default_factory=dict)
+    awaits_tables: bool = False
+    shares_tables: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Supervised:
+    """A table and its loop.
+
+    Attributes:
+        open: opens the loop.
+        monitor: of the table.
+        stop: set to stop this loop alone.
+        task: keeps the loop running; None before the supervisor runs.
+        failed: the error of a loop that waits for an operator; None for a loop that runs, or that a retry may help.
+        opened: whether the last attempt opened the loop.
+        logged: places in the code whose tracebacks are logged.
+    """
+
+    open: Open
+    monitor: Monitor
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    failed: CdfdError | None = None
+    opened: bool = False
+    logged: set[_Site] = field(default_factory=set)
+
+
+class Supervisor:
+    """Runs the loops of tables until `stop` is set, or until no loop can continue. Tables can be added and removed while it runs.
+
+    Args:
+        stop: set it to stop all loops.
+        clock: the source of time.
+        random: of the jitter of retries.
+        policy: what ends the process.
+    """
+
+    def __init__(
+        self, stop: asyncio.Event, clock: Clock, random: Random | None = None, policy: Policy | None = None
+    ) -> None:
+        self._stop = stop
+        self._clock = clock
+        self._random = random or Random()
+        self._policy = policy or Policy()
+        self._tables: dict[str, _Supervised] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._running = False
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the tables."""
+        return self._tables.keys()
+
+    def add(self, name: str, open: Open, monitor: Monitor) -> None:
+        """Add a table. Its loop starts at once, or with `run`.
+
+        Args:
+            name: of the table; not yet in use.
+            open: opens its loop; called again after every error.
+            monitor: receives the events of the loop.
+        """
+        assert name not in self._tables, name
+        table = self._tables[name] = _Supervised(open, monitor)
+        if self._running:
+            self._start(name, table)
+
+    async def remove(self, name: str) -> None:
+        """Stop a table's loop and forget the table; the others continue. Returns once the loop has ended and its sink is closed.
+
+        A delivery gets `STOP_SECONDS` to finish, and is aborted after that. The caller may then add a table of that name again.
+
+        Raises:
+            KeyError: there is no such table.
+        """
+        table = self._tables.pop(name)
+        table.stop.set()
+        if table.task is None:
+            return
+        self._leaving.add(table.task)
+        try:
+            await asyncio.wait((table.task,), timeout=STOP_SECONDS)
+        finally:
+            table.task.cancel()
+            await asyncio.wait((table.task,))
+            self._leaving.discard(table.task)
+            self._changed.set()
 
     async def run(self) -> None:
         """Run all loops. Returns once `stop` is set and all loops have stopped.
 
         Raises:
-            FencedError: another process delivers one of the tables; the other loops are cancelled.
+            FencedError: another process delivers one of the tables, and that ends the process; the other loops are cancelled.
             CdfdError: the error of the last loop, once every loop has failed with an error that needs an operator. Its exit code is 1.
         """
-        loops = [asyncio.create_task(self._keep_running(name), name=name) for name in self.tables]
+        self._running = True
+        for name, table in self._tables.items():
+            self._start(name, table)
+        stopped = asyncio.create_task(self._stop.wait())
         try:
-            await asyncio.wait(loops, return_when=asyncio.FIRST_EXCEPTION)
+            while True:
+                if self._stop.is_set():
+                    for table in self._tables.values():
+                        table.stop.set()
+                self._raise_ended()
+                loops = self._loops()
+                if not loops and self._stop.is_set():
+                    return
+                self._changed.clear()
+                changed = asyncio.create_task(self._changed.wait())
+                others = {changed} if stopped.done() else {changed, stopped}
+                await asyncio.wait({*loops, *others}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
         finally:
-            for loop in loops:
-                loop.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
-        for loop in loops:
-            if not loop.cancelled():
-                loop.result()
+            self._running = False
+            ending = {stopped, *self._loops()}
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
 
-    async def _keep_running(self, name: str) -> None:
+    def _start(self, name: str, table: _Supervised) -> None:
+        table.task = asyncio.create_task(self._keep_running(name, table), name=name)
+        self._changed.set()
+
+    def _loops(self) -> set[asyncio.Task[None]]:
+        """The loops that have not ended."""
+        tasks = {table.task for table in self._tables.values() if table.task is not None} | self._leaving
+        return {task for task in tasks if not task.done()}
+
+    def _raise_ended(self) -> None:
+        """Raise the error of a loop that ended with one."""
+        for table in self._tables.values():
+            if table.task is not None and table.task.done() and not table.task.cancelled():
+                table.task.result()
+
+    async def _keep_running(self, name: str, table: _Supervised) -> None:
         backoff = Backoff(RETRY_SECONDS, MAX_RETRY_SECONDS)
-        while not self.stop.is_set():
-            began = self.clock.monotonic()
-            error = await self._run_once(name)
+        while not table.stop.is_set():
+            began = self._clock.monotonic()
+            error = await self._run_once(name, table)
             if error is not None:
                 # Earlier failures do not count after a long run.
-                if self.clock.monotonic() - began > MAX_RETRY_SECONDS:
+                if self._clock.monotonic() - began > MAX_RETRY_SECONDS:
                     backoff = backoff.reset()
-                await self._pause(name, error, backoff.delay)
+                await self._pause(name, table, error, backoff.delay)
                 backoff = backoff.longer()
 
-    async def _run_once(self, name: str) -> CdfdError | None:
+    async def _run_once(self, name: str, table: _Supervised) -> CdfdError | None:
         """Run a table's loop to its end; its error, or None if it was stopped.
 
         This is the boundary between tables. An error in one table, even a bug or a lack of memory, must not stop the others. So this is
         the only place that catches every exception.
 
         Raises:
-            FencedError: another process delivers this table.
+            FencedError: another process delivers this table, and that ends the process.
         """
+        table.opened = False
         try:
-            async with self.tables[name]() as feed:
-                self._failed.pop(name, None)
+            async with table.open(table.stop) as feed:
+                table.failed, table.opened = None, True
                 await feed.run()
-                self.monitors[name].stopped()
+                table.monitor.stopped()
         except FencedError as error:
-            raise error.within(table=name) from None
+            found = error.within(table=name)
+            if not self._policy.shares_tables:
+                raise found from None
+            return found
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            return self._failure(name, error)  # something inside the loop was cancelled, not the loop itself
+            return self._failure(name, table, error)  # something inside the loop was cancelled, not the loop itself
         except Exception as error:  # noqa: BLE001 - the boundary between tables: it is logged, counted and retried
-            return self._failure(name, error)
+            return self._failure(name, table, error)
         return None
 
-    def _failure(self, name: str, error: BaseException) -> CdfdError:
+    def _failure(self, name: str, table: _Supervised, error: BaseException) -> CdfdError:
         """The loop's error as a `CdfdError` about its table. Logs the traceback of the first error from each site."""
         # The error lives until the table runs again. Its frames may hold much memory, so they are cleared first.
         chain = list(_chain(error))
@@ -122,29 +239,31 @@ class Supervisor:
         for each in chain:
             traceback.clear_frames(each.__traceback__)
         found = _translated(error).within(table=name)
-        known = self._logged.setdefault(name, set())
-        if site not in known and len(known) < _MOST_TRACEBACKS:
-            known.add(site)
+        if site not in table.logged and len(table.logged) < _MOST_TRACEBACKS:
+            table.logged.add(site)
             level = logging.ERROR if isinstance(found, InternalError) else logging.DEBUG
             logger.log(level, "%s", found, exc_info=error, extra={"table": name, "family": found.family})
         for each in chain:
             each.__traceback__ = each.__cause__ = each.__context__ = None
         return found
 
-    async def _pause(self, name: str, error: CdfdError, delay: float) -> None:
+    async def _pause(self, name: str, table: _Supervised, error: CdfdError, delay: float) -> None:
         """Wait before the next attempt of a table that failed. Raises if every other table has failed too."""
-        if not error.retriable:
-            self._failed[name] = error
-            if len(self._failed) == len(self.tables):
-                self.monitors[name].failed(error, None)
+        if isinstance(error, FencedError):
+            # A sink that cannot be opened yet is the other process's: that one is about to stop, or two of them start at once.
+            delay = FENCED_RETRY_SECONDS if table.opened else delay
+        elif not error.retriable:
+            table.failed = error
+            if not self._policy.awaits_tables and all(each.failed is not None for each in self._tables.values()):
+                table.monitor.failed(error, None)
                 raise error
             delay = PERMANENT_RETRY_SECONDS
         # Jitter: tables that failed for the same reason should not all retry at the same moment.
         delay *= self._random.uniform(0.75, 1.25)
-        self.monitors[name].failed(error, delay)
+        table.monitor.failed(error, delay)
         extra = {"table": name, "family": error.family, "retry_in": round(delay, 1)}
         logger.error("%s; retrying in %.1f s", error, delay, extra=extra)
-        await self.clock.wait(self.stop, delay)
+        await self._clock.wait(table.stop, delay)
 
 
 def _translated(error: BaseException) -> CdfdError:
