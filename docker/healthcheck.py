@@ -1,11 +1,13 @@
 """The image's health check: exit code 0 if the daemon answers `/healthz` with 200.
 
-`CDFD_HEALTH_URL` is the address if `http.listen` is not at port 9464, or `none` if there is no server. It uses the standard library only: it
+`CDFD_HEALTH_URL` is the address if `http.listen` is not at port 9464, or `none` if there is no server. With TLS, `CDFD_HEALTH_CA` is the file
+of the authority's certificate, or `none` for a check that accepts any certificate. It uses the standard library only: it
 runs every 30 seconds, and must not cost what an import of cdfd costs.
 """
 
 import http.client
 import os
+import ssl
 import sys
 from urllib.parse import urlsplit
 
@@ -18,7 +20,16 @@ def main() -> int:
     if url == "none":
         return 0
     place = urlsplit(url)
-    connection = http.client.HTTPConnection(place.hostname or "127.0.0.1", place.port or 80, timeout=TIMEOUT)
+    host = place.hostname or "127.0.0.1"
+    connection: http.client.HTTPConnection
+    try:
+        if place.scheme == "https":
+            connection = http.client.HTTPSConnection(host, place.port or 443, timeout=TIMEOUT, context=tls())
+        else:
+            connection = http.client.HTTPConnection(host, place.port or 80, timeout=TIMEOUT)
+    except OSError as error:
+        sys.stdout.write(f"CDFD_HEALTH_CA: {error}\n")
+        return 1
     try:
         connection.request("GET", place.path or "/")
         response = connection.getresponse()
@@ -32,6 +43,14 @@ def main() -> int:
         sys.stdout.write(f"{url}: {response.status} {body}\n")
         return 1
     return 0
+
+
+def tls() -> ssl.SSLContext:
+    """Of the authority in `CDFD_HEALTH_CA`, or of those that the system trusts."""
+    authority = os.environ.get("CDFD_HEALTH_CA")
+    if authority == "none":  # as the kubelet's probes do; no credentials are sent
+        return ssl._create_unverified_context()
+    return ssl.create_default_context(cafile=authority)
 
 
 if __name__ == "__main__":

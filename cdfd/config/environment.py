@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cdfd.config.document import Node
+from cdfd.config.mounted import MountedText
 from cdfd.config.problems import Path, Problem, quoted
 
 _REFERENCE = re.compile(
@@ -19,7 +20,6 @@ _REFERENCE = re.compile(
     r"|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>(?:(?!\$\{)[^}])*))?\}"
     r"|\$\{"  # neither: malformed
 )
-_MAX_SECRET_BYTES = 1 << 20
 
 _AWS = {
     "endpoint_url": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
@@ -51,7 +51,7 @@ class Resolved:
     """A document with resolved references.
 
     Attributes:
-        data: text, None, lists and dicts.
+        data: text, mounted files, None, lists and dicts.
         sources: the source of each value.
         problems: references that cannot be resolved.
     """
@@ -119,26 +119,15 @@ class _Resolver:
             self.resolved.report((*path, key), f"given twice, here and as {key}_file")
         return repeated
 
-    def _mounted_secret(self, file: Any, path: Path) -> str | None:
-        """Text of a mounted secret, without the final line end, which editors and `echo` add."""
+    def _mounted_secret(self, file: Any, path: Path) -> MountedText | None:
         if not isinstance(file, str):
             self.resolved.report(path, "expected the path of a file")
             return None
         try:
-            with open(os.path.join(self._folder, file), "rb") as stream:
-                data = stream.read(_MAX_SECRET_BYTES + 1)
-            text = data.decode("utf-8")
-        except OSError as error:
-            self.resolved.report(path, f"cannot read the file: {error.strerror}")
-        except ValueError:
-            self.resolved.report(path, "cannot read the file: its name or content is not UTF-8 text")
-        else:
-            if len(data) <= _MAX_SECRET_BYTES and text.strip():
-                return text.removesuffix("\n").removesuffix("\r")
-            self.resolved.report(
-                path, "the file is empty" if not text.strip() else f"the file is larger than {_MAX_SECRET_BYTES} bytes"
-            )
-        return None
+            return MountedText(os.path.join(self._folder, file))
+        except ValueError as error:
+            self.resolved.report(path, str(error))
+            return None
 
     def _expand(self, text: str, path: Path) -> str | None:
         before = len(self.resolved.problems)

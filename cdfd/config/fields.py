@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from cdfd.config import values
-from cdfd.config.values import Secret
+from cdfd.config.values import Secret, UserName
 from cdfd.ports.registry import Registry
 
 AS_TEXT = PlainSerializer(str, return_type=str)
@@ -33,7 +33,7 @@ def in_folder(place: str, info: ValidationInfo) -> str:
     return values.in_folder(place, (info.context or {}).get(FOLDER))
 
 
-Text: TypeAlias = Annotated[str, Field(min_length=1)]
+Text: TypeAlias = Annotated[str, BeforeValidator(values.read_now), Field(min_length=1)]
 LocalPath: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(in_folder)]
 Folder: TypeAlias = Annotated[str, PlainValidator(values.folder), AfterValidator(in_folder)]
 Name: TypeAlias = Annotated[str, PlainValidator(values.topic_name)]
@@ -46,6 +46,7 @@ Size: TypeAlias = Annotated[int, BeforeValidator(values.size), Field(ge=1)]
 Count: TypeAlias = Annotated[int, BeforeValidator(values.whole), Field(ge=1)]
 Flag: TypeAlias = Annotated[bool, BeforeValidator(values.flag)]
 SecretText: TypeAlias = Annotated[Secret, PlainValidator(Secret.parse), AS_TEXT]
+UserText: TypeAlias = Annotated[UserName, PlainValidator(UserName.parse), AS_TEXT]
 
 
 class Section(BaseModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, PlainValidator, ValidationInfo, model_validator
 
@@ -25,7 +25,7 @@ from cdfd.config.fields import (
     registered,
 )
 from cdfd.config.problems import Conflicts, Path
-from cdfd.config.values import Ledger, Listen, Secret, Start
+from cdfd.config.values import Ledger, Secret, Start
 from cdfd.ports.registry import ENGINES
 
 
@@ -297,15 +297,3 @@ class Storage(Section):
     def options(self, uri: str) -> dict[str, object]:
         """The options for `open_storage` at a location, with revealed secrets. Stores other than S3 have their own configuration."""
         return self.s3.options() if uri.lower().startswith(("s3:", "s3a:")) else {}
-
-
-class Http(Section):
-    """Metrics, health and status over HTTP."""
-
-    nullable: ClassVar[frozenset[str]] = frozenset({"listen"})
-
-    listen: Annotated[Listen, PlainValidator(Listen.parse), AS_TEXT] | None = Listen("127.0.0.1", 9464)
-    """Address of metrics, health and status. `null` turns the server off."""
-
-    hosts: tuple[Annotated[str, PlainValidator(values.host_name)], ...] = ()
-    """Additional host names in URLs. `*.example.com` stands for all names below a domain, `*` for any name."""

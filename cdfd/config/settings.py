@@ -21,12 +21,14 @@ from cdfd.config.fields import (
     Section,
     Text,
     Uri,
+    UserText,
     WebAddress,
     either,
     registered,
 )
+from cdfd.config.http import Http, HttpAuthentication, HttpTls
 from cdfd.config.problems import Conflicts, Path, quoted
-from cdfd.config.sections import S3, CatchUp, Engine, Http, Poll, Progress, SparkEngine, Storage, Table
+from cdfd.config.sections import S3, CatchUp, Engine, Poll, Progress, SparkEngine, Storage, Table
 from cdfd.ports.registry import SINKS
 
 __all__ = [
@@ -38,6 +40,8 @@ __all__ = [
     "Flag",
     "Folder",
     "Http",
+    "HttpAuthentication",
+    "HttpTls",
     "LocalPath",
     "Poll",
     "Progress",
@@ -50,6 +54,7 @@ __all__ = [
     "Table",
     "Text",
     "Uri",
+    "UserText",
     "WebAddress",
     "registered",
 ]

@@ -10,9 +10,10 @@ import datetime
 import os
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 from urllib.parse import unquote
 
+from cdfd.config.mounted import MountedText
 from cdfd.errors import ConfigError
 from cdfd.storage import credentials
 from cdfd.tail.bounds import parse_bound
@@ -37,25 +38,28 @@ _SERVER = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:,/@\[\]]+):(?P<port>[0-9]{1,5})"
 
 
 class Secret:
-    """Text that no repr, message or dump contains."""
+    """Text that no repr, message or dump contains. The text of a mounted file is the file's, also after a change.
+
+    Two secrets are equal if they have the same text, or the same file.
+    """
 
     __slots__ = ("_text",)
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str | MountedText) -> None:
         self._text = text
 
     def reveal(self) -> str:
         """The text itself, for the one call that needs it."""
-        return self._text
+        return self._text if isinstance(self._text, str) else self._text.read()
 
     @classmethod
-    def parse(cls, value: object) -> Secret:
-        """Text that is not empty."""
+    def parse(cls, value: object) -> Self:
+        """Text that is not empty, or a mounted file."""
         if isinstance(value, cls):
             return value
-        if not isinstance(value, str) or not value:
-            raise ValueError("expected text that is not empty")
-        return cls(value)
+        if isinstance(value, MountedText) or (isinstance(value, str) and value):
+            return cls(value)
+        raise ValueError("expected text that is not empty")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Secret) and other._text == self._text
@@ -63,11 +67,27 @@ class Secret:
     def __hash__(self) -> int:
         return hash(self._text)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Another machine, such as one of Spark's executors, does not have the file.
+        return type(self), (self.reveal(),)
+
     def __repr__(self) -> str:
         return "Secret(***)"
 
     def __str__(self) -> str:
         return "***"
+
+
+class UserName(Secret):
+    """A user name, which is often mounted together with its password. Unlike a password, it is shown."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"UserName({self.reveal()!r})"
+
+    def __str__(self) -> str:
+        return self.reveal()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +184,11 @@ class Listen:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def read_now(value: object) -> object:
+    """The text of a mounted file, for a setting that does not follow the file's changes. Other values are unchanged."""
+    return value.read() if isinstance(value, MountedText) else value
 
 
 def seconds(value: object) -> float:

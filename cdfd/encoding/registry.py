@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -32,6 +33,7 @@ class SchemaRegistry:
         url: of the registry; what is behind the host is kept.
         username: for basic authentication; None for none.
         password: of the user.
+        credentials: user name and password, asked for at each request; instead of `username` and `password`.
         timeout: seconds to wait for an answer.
         attempts: how often to ask where there is no answer, or none that will last.
         backoff: seconds before the second attempt; doubled each time.
@@ -43,15 +45,15 @@ class SchemaRegistry:
         *,
         username: str | None = None,
         password: str | None = None,
+        credentials: Callable[[], tuple[str, str] | None] | None = None,
         timeout: float = 10.0,
         attempts: int = 5,
         backoff: float = 0.25,
     ) -> None:
         self._url = url.rstrip("/")
         headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE, "User-Agent": "cdfd"}
-        if username is not None:
-            # urllib3's own would take Latin-1; registries take UTF-8 (RFC 7617, section 2.1).
-            headers["Authorization"] = "Basic " + b64encode(f"{username}:{password or ''}".encode()).decode()
+        given = None if username is None else (username, password or "")
+        self._credentials: Callable[[], tuple[str, str] | None] = credentials or (lambda: given)
         # All requests are idempotent, so they can be retried. The client sets the delays, not the server.
         retries = urllib3.Retry(
             attempts - 1,
@@ -62,7 +64,8 @@ class SchemaRegistry:
             backoff_factor=backoff / 2,
             backoff_max=10.0,
         )
-        self._pool = urllib3.PoolManager(headers=headers, retries=retries, timeout=urllib3.Timeout(total=timeout))
+        self._common = headers
+        self._pool = urllib3.PoolManager(retries=retries, timeout=urllib3.Timeout(total=timeout))
         self._known: dict[tuple[str, str], int] = {}
 
     def __repr__(self) -> str:
@@ -127,12 +130,21 @@ class SchemaRegistry:
         """Close connections."""
         self._pool.clear()
 
+    def _headers(self) -> dict[str, str]:
+        credentials = self._credentials()
+        if credentials is None:
+            return self._common
+        # urllib3's own would take Latin-1; registries take UTF-8 (RFC 7617, section 2.1).
+        return self._common | {"Authorization": "Basic " + b64encode(":".join(credentials).encode()).decode()}
+
     def _ask(self, method: str, path: str, body: Any, what: str) -> tuple[int, Any]:
         """Status and answer; the text of an answer that is not JSON."""
         data = None if body is None else json.dumps(body).encode()
         try:
             # A redirect could lead anywhere, with our credentials.
-            response = self._pool.request(method, self._url + path, body=data, redirect=False, preload_content=False)
+            response = self._pool.request(
+                method, self._url + path, body=data, headers=self._headers(), redirect=False, preload_content=False
+            )
             text = response.read(_MAX_ANSWER)
             response.release_conn()
         except (urllib3.exceptions.HTTPError, UnicodeError) as error:

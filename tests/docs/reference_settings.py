@@ -17,12 +17,13 @@ from cdfd.config import values
 from cdfd.config.fields import in_folder
 from cdfd.config.settings import Section, Settings, SinkSettings
 from cdfd.config.validation_errors import file_settings
-from cdfd.config.values import Ledger, Listen, Secret, Start
+from cdfd.config.values import Ledger, Listen, Secret, Start, UserName
 from cdfd.ports.registry import SINKS
 
 _NAME = "letters, digits, `.`, `_`, `-`"
 _URI = "a path, `file://…`, `s3://…`, `gs://…`, `az://…`, `abfs://…`, `abfss://…`"
 _PARSED: dict[Any, tuple[str, str]] = {
+    values.read_now: ("text", ""),
     values.seconds: ("duration", ""),
     values.size: ("size", ""),
     values.whole: ("number", ""),
@@ -37,6 +38,7 @@ _PARSED: dict[Any, tuple[str, str]] = {
     values.topic_name: ("name", f"{_NAME}; at most 249"),
     values.topic_prefix: ("name", f"{_NAME}; at most 200"),
     Secret.parse: ("secret", ""),
+    UserName.parse: ("text", ""),
     Start.parse: ("text", "`snapshot`, `earliest`, `latest`, a version, a time"),
     Ledger.parse: ("path or URI", f"{_URI}, `source`, `none`"),
     Listen.parse: ("address", "`host:port`, `null`"),
@@ -61,6 +63,8 @@ _MORE = {
     "engine.spark.checkpoint": ("The whole feed on Spark", "spark-kafka.md#the-whole-feed-on-spark"),
     "http.listen": ("Metrics", "metrics.md"),
     "http.hosts": ("Host names", "metrics.md#host-names"),
+    "http.tls.certificate": ("The HTTP server", "security.md#the-http-server"),
+    "http.authentication.username": ("The HTTP server", "security.md#the-http-server"),
 }
 """Pages that say more about a key."""
 

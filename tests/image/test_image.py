@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import tempfile
 import time
@@ -20,6 +21,7 @@ import pytest
 from tests.commands import history
 from tests.image import rootfs
 from tests.image.rootfs import Container, Image
+from tests.kafka.certificates import Certificates
 
 ROOT = Path(__file__).parents[2]
 WITHIN = 60.0
@@ -152,10 +154,10 @@ class _Health(BaseHTTPRequestHandler):
         pass
 
 
-def health(url: str) -> tuple[int, str]:
+def health(url: str, **environ: str) -> tuple[int, str]:
     command = ["python3", "-I", str(ROOT / "docker" / "healthcheck.py")]
     done = subprocess.run(
-        command, env=os.environ | {"CDFD_HEALTH_URL": url}, capture_output=True, text=True, timeout=WITHIN
+        command, env=os.environ | {"CDFD_HEALTH_URL": url} | environ, capture_output=True, text=True, timeout=WITHIN
     )
     assert done.stderr == ""
     return done.returncode, done.stdout
@@ -172,3 +174,24 @@ def test_the_health_check() -> None:
     assert code == 1
     assert "refused" in said
     assert health("none") == (0, "")
+
+
+def test_the_health_check_with_tls(tmp_path: Path) -> None:
+    certificates = Certificates.issue(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates.server)
+    with HTTPServer(("127.0.0.1", 0), _Health) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"https://127.0.0.1:{server.server_port}/200"
+        assert health(address, CDFD_HEALTH_CA=str(certificates.ca)) == (0, "")
+        assert health(address, CDFD_HEALTH_CA="none") == (0, "")
+        for other in ({}, {"CDFD_HEALTH_CA": str(certificates.other_ca)}):
+            code, said = health(address, **other)
+            assert code == 1
+            assert "certificate verify failed" in said
+        assert health(address, CDFD_HEALTH_CA="/none.pem") == (
+            1,
+            "CDFD_HEALTH_CA: [Errno 2] No such file or directory\n",
+        )
+        server.shutdown()

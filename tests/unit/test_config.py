@@ -254,7 +254,7 @@ def test_names_that_http_answers_to() -> None:
 def test_http_can_be_turned_off() -> None:
     settings = parse(MINIMAL + "http: {listen: null}", {})
     assert settings.http.listen is None
-    assert settings.public()["http"] == {"listen": None, "hosts": []}
+    assert settings.public()["http"]["listen"] is None
 
 
 def test_anchors_and_merges() -> None:
@@ -330,7 +330,7 @@ def test_mounted_secrets(tmp_path: Path) -> None:
     )
     sink = parse(text, {"D": str(tmp_path)}).sink
     assert isinstance(sink, KafkaSettings)
-    assert (sink.security.username, sink.security.password) == ("u", Secret(" hunter2: ["))
+    assert (str(sink.security.username), sink.security.password.reveal()) == ("u", " hunter2: [")
 
 
 def test_mounted_secrets_that_cannot_be_read(tmp_path: Path) -> None:
@@ -686,7 +686,7 @@ def test_relative_paths_begin_at_the_folder_of_the_file(tmp_path: Path, monkeypa
         assert (others.uri, third.uri) == ("s3://lake/others", "file:///data/third")
         assert isinstance(settings.sink, KafkaSettings)
         security = settings.sink.security
-        assert (security.username, security.password) == ("alice", Secret("hunter2"))
+        assert (str(security.username), security.password.reveal()) == ("alice", "hunter2")
         assert (security.ca_path, security.certificate_path, security.key_path) == (
             f"{folder}/tls/ca.pem",
             f"{folder}/tls/client.pem",

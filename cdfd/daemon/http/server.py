@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -13,12 +14,14 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from cdfd.config import Listen
+from cdfd.config import Http, Listen
 from cdfd.console.escaping import as_json
 from cdfd.daemon.http import page
+from cdfd.daemon.http.access import Access, require
 from cdfd.daemon.http.connections import AllowedHosts, close_overdue_connections, require_allowed_host
 from cdfd.daemon.http.metrics import CONTENT_TYPE
 from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.tls import ServerTls
 from cdfd.errors import ConfigError, ListenError
 
 logger = logging.getLogger("cdfd.http")
@@ -39,32 +42,37 @@ Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 
 @asynccontextmanager
-async def serve(listen: Listen | None, status: Status, hosts: Sequence[str] = ()) -> AsyncIterator[Listen | None]:
+async def serve(
+    listen: Listen | None, status: Status, hosts: Sequence[str] = (), settings: Http | None = None
+) -> AsyncIterator[Listen | None]:
     """Serve until the block ends. Yields the address with the actual port, or None without a server.
 
     Args:
         listen: the address; None: no server. With port 0, the system chooses a port.
         status: the status to serve.
         hosts: accepted host names besides the machine's own; see `AllowedHosts`.
+        settings: TLS and authentication; None: neither.
 
     Raises:
         ListenError: another process listens at the address.
-        ConfigError: the server cannot listen at the address.
+        ConfigError: the server cannot listen at the address, or its certificate cannot be used.
     """
+    settings = settings or Http()
     if listen is None:
         yield None
         return
     writer = ThreadPoolExecutor(1, "cdfd-metrics")
-    application = _application(status, writer, AllowedHosts([listen.host, *hosts]))
+    tls = None if settings.tls is None else ServerTls(settings.tls).context
+    application = _application(status, writer, AllowedHosts([listen.host, *hosts]), Access(settings))
     runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
     closing: asyncio.Task[None] | None = None
     try:
         await runner.setup()
-        await _bind(runner, listen)
+        await _bind(runner, listen, tls)
         assert runner.server is not None
         closing = asyncio.create_task(close_overdue_connections(runner.server), name="cdfd-http-connections")
         bound = Listen(*runner.addresses[0][:2])
-        logger.info("metrics, health and status at http://%s", bound)
+        logger.info("metrics, health and status at %s://%s", "http" if tls is None else "https", bound)
         yield bound
     finally:
         if closing is not None:
@@ -73,9 +81,9 @@ async def serve(listen: Listen | None, status: Status, hosts: Sequence[str] = ()
         writer.shutdown(wait=False, cancel_futures=True)
 
 
-async def _bind(runner: web.AppRunner, listen: Listen) -> None:
+async def _bind(runner: web.AppRunner, listen: Listen, tls: ssl.SSLContext | None) -> None:
     try:
-        await web.TCPSite(runner, listen.host, listen.port).start()
+        await web.TCPSite(runner, listen.host, listen.port, ssl_context=tls).start()
     except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         what, hint = (
@@ -88,18 +96,21 @@ async def _bind(runner: web.AppRunner, listen: Listen) -> None:
         raise ConfigError(what, hint=hint) from error
 
 
-def _application(status: Status, writer: Executor, names: AllowedHosts) -> web.Application:
+def _application(status: Status, writer: Executor, names: AllowedHosts, access: Access) -> web.Application:
     async def metrics(_: web.Request) -> web.Response:
         # In a thread of its own: rendering many tables must not delay deliveries, and the loop's threads may all wait for a broker.
         text = await asyncio.get_running_loop().run_in_executor(writer, status.metrics())
         return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
 
-    async def health(_: web.Request) -> web.Response:
-        return _json(status.health(), 200)
+    # Probes have no credentials: names of tables and texts of errors are only for those who have.
+    async def health(request: web.Request) -> web.Response:
+        document = status.health()
+        return _json(document if access.refusal(request) is None else {"healthy": document["healthy"]}, 200)
 
-    async def readiness(_: web.Request) -> web.Response:
+    async def readiness(request: web.Request) -> web.Response:
         not_ready = status.not_ready()
-        return _json({"ready": not not_ready, "not_ready": not_ready}, 503 if not_ready else 200)
+        why = {"not_ready": not_ready} if access.refusal(request) is None else {}
+        return _json({"ready": not not_ready, **why}, 503 if not_ready else 200)
 
     async def everything(_: web.Request) -> web.Response:
         return _json(status.document(), 200)
@@ -117,7 +128,7 @@ def _application(status: Status, writer: Executor, names: AllowedHosts) -> web.A
         "/readyz": readiness,
         "/status": everything,
     }
-    application = web.Application(middlewares=[require_allowed_host(names)])
+    application = web.Application(middlewares=[require_allowed_host(names), require(access)])
     application.on_response_prepare.append(_set_headers)
     application.add_routes([web.get(path, handler) for path, handler in handlers.items()])
     return application

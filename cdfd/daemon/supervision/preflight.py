@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from cdfd.config.settings import Settings
 from cdfd.daemon.engines import engine_of
+from cdfd.daemon.http.tls import ServerTls
 from cdfd.errors import UnsupportedError
 from cdfd.sinks.base import connector
 from cdfd.storage.location import open_storage
@@ -32,4 +33,6 @@ def preflight(config: Settings) -> None:
         from cdfd.storage.s3.sqs import QueueName  # imports the S3 client, which is slow
 
         QueueName.parse(config.poll.notifications)
+    if config.http.tls is not None:
+        ServerTls(config.http.tls)
     engine_of(config).check()

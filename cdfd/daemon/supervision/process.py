@@ -84,7 +84,7 @@ def _opened(loops: OpenLoop, table: Table, monitor: Monitor, stop: asyncio.Event
 async def _serve_http(stack: AsyncExitStack, config: Settings, status: Status) -> None:
     """Start the HTTP server. If its address is the default and in use, the daemon runs without one."""
     try:
-        await stack.enter_async_context(http.serve(config.http.listen, status, config.http.hosts))
+        await stack.enter_async_context(http.serve(config.http.listen, status, config.http.hosts, config.http))
     except ConfigError as error:
         if "listen" in config.http.model_fields_set:
             raise

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 
 from cdfd.changes.position import Position
 from cdfd.config.settings import Settings, Table
@@ -18,6 +19,7 @@ from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
 from cdfd.sinks.kafka.progress import positions
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX
 from cdfd.sinks.kafka.settings import KafkaSettings
+from cdfd.sinks.kafka.settings import SchemaRegistry as SchemaRegistrySettings
 from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 
@@ -136,12 +138,18 @@ def registry(sink: KafkaSettings) -> Iterator[SchemaRegistry | None]:
     if found is None:
         yield None
         return
-    password = None if found.password is None else found.password.reveal()
-    opened = SchemaRegistry(found.url, username=found.username, password=password)
+    opened = SchemaRegistry(found.url, credentials=partial(_registry_user, found))
     try:
         yield opened
     finally:
         opened.close()
+
+
+def _registry_user(registry: SchemaRegistrySettings) -> tuple[str, str] | None:
+    """User name and password as they are now; None if not configured."""
+    if registry.username is None:
+        return None
+    return registry.username.reveal(), "" if registry.password is None else registry.password.reveal()
 
 
 def client(sink: KafkaSettings) -> MakeProducer:

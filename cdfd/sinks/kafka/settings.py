@@ -17,7 +17,7 @@ from cdfd.config.settings import (
     Section,
     Settings,
     SinkSettings,
-    Text,
+    UserText,
     WebAddress,
     registered,
 )
@@ -61,7 +61,7 @@ class Security(Section):
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
     """SASL mechanism. Required with SASL."""
 
-    username: Text | None = None
+    username: UserText | None = None
     """User name. Required with SASL."""
 
     password: SecretText | None = None
@@ -109,7 +109,7 @@ class SchemaRegistry(Section):
     url: WebAddress
     """Address of the registry."""
 
-    username: Text | None = None
+    username: UserText | None = None
     """User name at the registry."""
 
     password: SecretText | None = None

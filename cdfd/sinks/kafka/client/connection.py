@@ -85,7 +85,7 @@ def arguments(sink: KafkaSettings) -> dict[str, Any]:
     }
     if security.mechanism is not None and security.password is not None:
         options["sasl_mechanism"] = security.mechanism
-        options["sasl_plain_username"] = security.username
+        options["sasl_plain_username"] = str(security.username)
         options["sasl_plain_password"] = _Masked(security.password.reveal())
     if security.ca_path is not None:
         options["ssl_cafile"] = security.ca_path

@@ -1,0 +1,110 @@
+"""Rights of HTTP clients: the only place that decides.
+
+Probes may always read `/healthz` and `/readyz`, without reasons and names of tables. With `http.authentication`, everything else needs user
+and password, or the token; with `http.tls.client_ca`, it needs a client certificate. An action that changes something needs `bearer` with a
+token of its own: a browser sends a stored password by itself, also if another website asks it to.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ssl
+from base64 import b64decode
+from hashlib import sha256
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from cdfd.config.http import Http, HttpAuthentication
+from cdfd.config.values import Secret
+
+PROBES = frozenset({"/healthz", "/readyz"})
+"""Paths that need no authentication: the kubelet has none."""
+
+_CHALLENGES = {"basic": 'Basic realm="cdfd", charset="UTF-8"', "bearer": 'Bearer realm="cdfd"'}
+
+
+class Access:
+    """The clients that may read.
+
+    Args:
+        settings: the section `http`.
+    """
+
+    def __init__(self, settings: Http) -> None:
+        self._authentication = settings.authentication
+        self._certificates = settings.tls is not None and settings.tls.client_ca is not None
+
+    def refusal(self, request: web.Request) -> web.HTTPException | None:
+        """The answer for a client that may not read; None for one that may."""
+        if self._certificates and not _has_certificate(request):
+            return web.HTTPForbidden(text="403: the daemon wants a client certificate of `http.tls.client_ca`\n")
+        wanted = self._authentication
+        if wanted is None or _is_known(request, wanted):
+            return None
+        refusal = web.HTTPUnauthorized(text="401: the daemon wants the credentials of `http.authentication`\n")
+        for kind, given in (("basic", wanted.username), ("bearer", wanted.token)):
+            if given is not None:
+                refusal.headers.add("WWW-Authenticate", _CHALLENGES[kind])
+        return refusal
+
+
+def require(access: Access) -> Middleware:
+    """Refuses clients that may not read, except for probes."""
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path not in PROBES and (refusal := access.refusal(request)) is not None:
+            raise refusal
+        return await handler(request)
+
+    return check
+
+
+def bearer(request: web.Request, token: Secret) -> bool:
+    """Whether a request has a token. Takes the same time for each wrong one."""
+    scheme, given = _authorization(request)
+    return scheme == "bearer" and _same(given, token)
+
+
+def _is_known(request: web.Request, wanted: HttpAuthentication) -> bool:
+    if wanted.token is not None and bearer(request, wanted.token):
+        return True
+    return wanted.username is not None and wanted.password is not None and _basic(request, wanted)
+
+
+def _basic(request: web.Request, wanted: HttpAuthentication) -> bool:
+    assert wanted.username is not None
+    assert wanted.password is not None
+    scheme, given = _authorization(request)
+    if scheme != "basic":
+        return False
+    try:
+        # RFC 7617: a user name has no colon. UTF-8, which the challenge asks for.
+        name, colon, password = b64decode(given, validate=True).decode().partition(":")
+    except ValueError:
+        return False
+    # Both comparisons are made, so that the time does not tell which one failed.
+    matches = [_same(name, wanted.username), _same(password, wanted.password)]
+    return bool(colon) and all(matches)
+
+
+def _authorization(request: web.Request) -> tuple[str, str]:
+    """Scheme in lower case, and credentials; empty without the header, or with several."""
+    headers = request.headers.getall("Authorization", [])
+    if len(headers) != 1:
+        return "", ""
+    scheme, _, given = headers[0].partition(" ")
+    return scheme.lower(), given.strip()
+
+
+def _same(given: str, wanted: Secret) -> bool:
+    # Digests have one length, so that the time does not depend on the length of the secret. "surrogateescape": headers may have any bytes.
+    digests = (sha256(text.encode("utf-8", "surrogateescape")).digest() for text in (given, wanted.reveal()))
+    return hmac.compare_digest(*digests)
+
+
+def _has_certificate(request: web.Request) -> bool:
+    """Whether the client has shown a certificate. The TLS handshake has verified it: it refuses others."""
+    connection = request.get_extra_info("ssl_object")
+    return isinstance(connection, ssl.SSLObject) and connection.getpeercert() is not None
