@@ -50,6 +50,7 @@ def changes(
         uri: a path or URI of a Delta table.
         start: a version (-1 is the newest, -2 the one before), `earliest`, or a time (the first version not before it): a
             `datetime`, a `date` (its midnight, UTC), `2026-01-31T12:00:00Z`, `1 hour ago`, or milliseconds since the Unix epoch (13 digits).
+            `{"after": start}` excludes that version or time.
         end: a version or a time as for `start` (the last version not after it); None for the newest there is now.
         changes: `auto` reads change data files where there are any and derives changes from file actions elsewhere; `cdf` refuses
             tables without a change data feed; `files` ignores change data files.

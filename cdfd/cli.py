@@ -195,7 +195,7 @@ def tail(
         typer.Option(
             "--from",
             metavar="WHERE",
-            help="First version. Default: latest; with --until, earliest or only the snapshot.",
+            help="First version; `after WHERE` excludes it. Default: latest; with --until, earliest or only the snapshot.",
         ),
     ] = None,
     until: Annotated[

@@ -54,7 +54,7 @@ class Table(Section):
     """Columns that identify a row: the key of the records. The key does not pair updates."""
 
     start: Annotated[Start, PlainValidator(Start.parse), AS_TEXT] = Start("snapshot")
-    """Where delivery begins if there is no position yet."""
+    """Where delivery begins if there is no position yet. `{after: 41}` begins with the version, or the time, after the one named."""
 
     changes: Literal["auto", "cdf", "files"] = "auto"
     """Source of changes. `auto`: change data files if there are any, otherwise data files. `cdf`: refuse a table

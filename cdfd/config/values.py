@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 from urllib.parse import unquote
@@ -16,7 +17,7 @@ from urllib.parse import unquote
 from cdfd.config.mounted import MountedText
 from cdfd.errors import ConfigError
 from cdfd.storage import credentials
-from cdfd.tail.bounds import parse_bound
+from cdfd.tail.bounds import After, parse_bound
 
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _UNIT_BYTES = {
@@ -100,38 +101,45 @@ class Start:
         version: for `version`; negative numbers count from the newest version, which is -1.
         timestamp_ms: for `timestamp`, milliseconds since the Unix epoch.
         seconds_ago: for `ago`, relative to the start of the table.
+        exclusive: changes after that version or time, without it.
     """
 
     kind: Literal["snapshot", "earliest", "latest", "version", "timestamp", "ago"]
     version: int | None = None
     timestamp_ms: int | None = None
     seconds_ago: int | None = None
+    exclusive: bool = False
 
     @classmethod
     def parse(cls, value: object) -> Start:
-        """`snapshot`, or a value of `cdfd tail --from`."""
+        """`snapshot`, a value of `cdfd tail --from`, or a mapping of `after` to a version or a time."""
         if isinstance(value, Start):
             return value
         if value == "snapshot":
             return cls("snapshot")
         try:
-            bound = parse_bound(value if isinstance(value, str) else "")
+            bound = parse_bound(value if isinstance(value, str | Mapping) else "")
         except ConfigError:
             raise ValueError(
                 "expected snapshot, earliest, latest, a version such as 12 or -1, "
-                "or a time such as 2026-01-01T00:00:00Z or 1 hour ago"
+                "a time such as 2026-01-01T00:00:00Z or 1 hour ago, or after: and a version or a time"
             ) from None
-        match bound:
-            case int():
-                return cls("version", version=bound)
-            case datetime.datetime():
-                return cls("timestamp", timestamp_ms=(bound - _EPOCH) // datetime.timedelta(milliseconds=1))
-            case datetime.timedelta():
-                return cls("ago", seconds_ago=bound // datetime.timedelta(seconds=1))
+        exclusive = isinstance(bound, After)
+        match bound.bound if isinstance(bound, After) else bound:
+            case int(version):
+                return cls("version", version=version, exclusive=exclusive)
+            case datetime.datetime() as moment:
+                milliseconds = (moment - _EPOCH) // datetime.timedelta(milliseconds=1)
+                return cls("timestamp", timestamp_ms=milliseconds, exclusive=exclusive)
+            case datetime.timedelta() as duration:
+                return cls("ago", seconds_ago=duration // datetime.timedelta(seconds=1), exclusive=exclusive)
             case _:
                 return cls("earliest" if bound == "earliest" else "latest")
 
     def __str__(self) -> str:
+        return f"after {self._bound()}" if self.exclusive else self._bound()
+
+    def _bound(self) -> str:
         if self.version is not None:
             return str(self.version)
         if self.timestamp_ms is not None:

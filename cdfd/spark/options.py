@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 
 from cdfd.changes.plan import Changes
 from cdfd.errors import ConfigError
-from cdfd.tail.bounds import Bound, parse_bound
+from cdfd.tail.bounds import After, Bound, parse_bound
 
 STORAGE = "storage."
 """Prefix of options for the table's store, such as `storage.endpoint_url`."""
@@ -130,18 +130,21 @@ def _version(name: str, text: str) -> Bound:
     words = ("latest", "earliest", "snapshot") if name.startswith("start") else ("latest",)
     if word in words:
         return word
-    if re.fullmatch(r"-?[0-9]{1,12}", word):
-        return int(word)
+    number = word.removeprefix("after ").strip() if name.startswith("start") else word
+    if re.fullmatch(r"-?[0-9]{1,12}", number):
+        return int(number) if number == word else After(int(number))
     hint = f"It is a version, -1 for the newest, or one of: {', '.join(words)}"
     raise ConfigError(f"{name} is {text!r:.100}", hint=hint)
 
 
-def _moment(name: str, text: str) -> datetime | timedelta:
+def _moment(name: str, text: str) -> datetime | timedelta | After:
     """A time as in delta-spark (`2026-01-01`, `2026-01-01 12:30:00`, with a zone or in UTC) or as in `cdfd tail`."""
     try:
         found = parse_bound(text)
     except ConfigError:
         found = ""
+    if isinstance(found, After) and not isinstance(found.bound, int) and name.startswith("start"):
+        return found
     if isinstance(found, datetime | timedelta):
         return found
     raise ConfigError(

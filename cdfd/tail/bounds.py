@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import SupportsIndex, TypeAlias
 
 from cdfd.errors import ConfigError
 
-Start: TypeAlias = SupportsIndex | str | date
-"""A bound as users give it: a whole number, text, a date or a datetime."""
+Start: TypeAlias = SupportsIndex | str | date | Mapping[str, "SupportsIndex | str | date"]
+"""A bound as users give it: a whole number, text, a date or a datetime. `{"after": bound}` excludes the bound."""
 
-Bound: TypeAlias = int | str | datetime | timedelta
-"""A parsed bound: a version (negative ones count from the newest, -1), `earliest` or `latest`, a time in UTC, or a duration before now."""
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """The versions after a version or a time, without that version or time."""
+
+    bound: int | datetime | timedelta
+
+
+Bound: TypeAlias = int | str | datetime | timedelta | After
+"""A parsed bound: a version (negative ones count from the newest, -1), `earliest` or `latest`, a time in UTC, a duration before now, or what
+comes after one of them."""
 
 MILLISECOND_DIGITS = 13
 """A number with so many digits is milliseconds since the Unix epoch (2001 to 2286). No table has that many versions."""
@@ -33,16 +44,18 @@ _LENGTHS = {name: length for length, names in _UNITS.items() for name in names}
 _LONGEST = timedelta(days=36_525)
 
 
-def parse_bound(given: Start | timedelta) -> Bound:
-    """Parse a bound. A duration is parsed already.
+def parse_bound(given: Start | Bound) -> Bound:
+    """Parse a bound. A duration and `After` are parsed already.
 
     `now` is `latest`. Times without a zone are UTC, and a date is its midnight.
 
     Raises:
         ConfigError: it is not a bound.
     """
-    if isinstance(given, timedelta):
+    if isinstance(given, timedelta | After):
         return given
+    if isinstance(given, Mapping):
+        return _of_mapping(given)
     if isinstance(given, str):
         return _of_text(given)
     if isinstance(given, datetime) and given == given:  # excludes pandas' NaT
@@ -54,8 +67,23 @@ def parse_bound(given: Start | timedelta) -> Bound:
     raise _invalid(given)
 
 
+def _of_mapping(given: Mapping[str, SupportsIndex | str | date]) -> After:
+    if list(given) != ["after"] or isinstance(given["after"], Mapping):
+        raise _invalid(given)
+    return _after(given["after"])
+
+
+def _after(given: SupportsIndex | str | date) -> After:
+    bound = parse_bound(given)
+    if isinstance(bound, str | After):
+        raise ConfigError(f"nothing comes after {given!r:.100}", hint="Give a version or a time, such as `after 41`")
+    return After(bound)
+
+
 def _of_text(text: str) -> Bound:
     word = text.strip().lower()
+    if word.startswith("after "):
+        return _after(text.strip()[len("after ") :])
     if word in ("earliest", "latest", "now"):
         return "earliest" if word == "earliest" else "latest"
     if _NUMBER.fullmatch(word):
@@ -90,5 +118,5 @@ def _invalid(given: object) -> ConfigError:
     return ConfigError(
         f"{given!r:.200} is neither a version, nor a timestamp, nor a known word",
         hint="Known: earliest, latest, now; versions such as 12, or -1 for the newest; times such as 2026-01-31T12:00:00Z, "
-        "`1 hour ago`, or milliseconds since the Unix epoch (13 digits)",
+        "`1 hour ago`, or milliseconds since the Unix epoch (13 digits); `after 12` for the versions after a version or a time",
     )

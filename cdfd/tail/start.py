@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from cdfd.delta import paths
 from cdfd.delta.protocol import in_commit_timestamps_enabled
 from cdfd.errors import ConfigError, GapError, LogError, NotFoundError
-from cdfd.tail.bounds import Bound, Start, parse_bound
+from cdfd.tail.bounds import After, Bound, Start, parse_bound
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.log import DeltaLog, log_path
 from cdfd.tail.segment import SegmentBuilder
@@ -46,7 +46,7 @@ async def wait_for_start(tailer: Tailer, start: Start) -> int:
     """
     wanted = await _awaited(tailer, parse_bound(start))
     first = await start_version(tailer.log, wanted, tailer.clock.now_ms())
-    if isinstance(wanted, int):
+    if _is_version(wanted):
         await check_version_exists(tailer.log, first, await tailer.log.latest_version() + 1)
     return first
 
@@ -73,12 +73,16 @@ async def start_position(log: DeltaLog, start: Start | Bound, now_ms: int) -> St
     while True:
         header = await log.header()
         version = header.version if wanted is None else await start_version(log, wanted, now_ms)
-        if isinstance(wanted, int):
+        if _is_version(wanted):
             await check_version_exists(log, version, header.version + 1)
         basis = version if snapshot else version - 1
         digest = await log.digest(basis) if basis >= 0 else None
         if await log.history.confirm(header.metadata.id):
             return StartPosition(header.metadata.id, version, snapshot, digest)
+
+
+def _is_version(bound: Bound | None) -> bool:
+    return isinstance(bound.bound if isinstance(bound, After) else bound, int)
 
 
 async def _awaited(tailer: Tailer, start: Bound) -> Bound:
@@ -91,17 +95,21 @@ async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None 
     """The first version to deliver.
 
     `earliest` is the oldest version whose changes can be read: its log entry exists, and the table's state is known. `latest` is the version
-    after the newest. A timestamp is the first version not before it, which may also be the version after the newest.
+    after the newest. A timestamp is the first version not before it, which may also be the version after the newest. `After` excludes the
+    version, or versions of that very millisecond.
 
     Raises:
         ConfigError: not a start.
         GapError: that version is no longer in the log.
         LogError: a time in the future, or more versions back than exist.
     """
-    match await _resolved(log, parse_bound(start), now_ms):
+    bound = parse_bound(start)
+    exclusive = isinstance(bound, After)
+    match await _resolved(log, bound, now_ms):
         case "earliest":
             return await _earliest(log)
         case int(version):
+            version += exclusive
             earliest = await log.earliest_version()
             if version < earliest:
                 raise GapError(
@@ -112,7 +120,7 @@ async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None 
                 )
             return version
         case datetime() as moment:
-            milliseconds = -((_EPOCH - moment) // _MILLISECOND)
+            milliseconds = (moment - _EPOCH) // _MILLISECOND + 1 if exclusive else -((_EPOCH - moment) // _MILLISECOND)
             first = await _first_since(log, milliseconds)
             if milliseconds > _now_ms(now_ms) and first > (newest := await log.latest_version()):
                 raise LogError(
@@ -132,9 +140,14 @@ async def until_version(log: DeltaLog, until: Start | Bound | None, now_ms: int 
         ConfigError: not an end.
         LogError: more versions back than exist.
     """
-    match None if until is None else await _resolved(log, parse_bound(until), now_ms):
+    bound = None if until is None else parse_bound(until)
+    match None if bound is None else await _resolved(log, bound, now_ms):
         case None:
             return None
+        case _ if isinstance(bound, After):
+            raise ConfigError(
+                "a range cannot end after a bound", hint="`after` begins a range; end at a version or a time"
+            )
         case "earliest":
             raise ConfigError("a range cannot end at `earliest`", hint="Use `now`, or a version")
         case int(version):
@@ -197,7 +210,9 @@ async def check_version_exists(log: DeltaLog, version: int, last: int) -> None:
 
 
 async def _resolved(log: DeltaLog, bound: Bound, now_ms: int | None) -> int | str | datetime:
-    """A bound that no longer depends on the newest version or on the current time."""
+    """A bound that no longer depends on the newest version or on the current time; of `After`, the one that it excludes."""
+    if isinstance(bound, After):
+        bound = bound.bound
     if isinstance(bound, timedelta):
         return _EPOCH + timedelta(milliseconds=_now_ms(now_ms)) - bound
     if not isinstance(bound, int) or bound >= 0:

@@ -145,6 +145,10 @@ def test_files_sink_defaults_and_alias() -> None:
         ("-1", Start("version", version=-1)),
         ("1 hour ago", Start("ago", seconds_ago=3600)),
         ("5000 weeks ago", Start("ago", seconds_ago=5000 * 7 * 86400)),
+        ("{after: 41}", Start("version", version=41, exclusive=True)),
+        ("after 41", Start("version", version=41, exclusive=True)),
+        ("{after: 2026-01-01}", Start("timestamp", timestamp_ms=1767225600000, exclusive=True)),
+        ("{after: 1 hour ago}", Start("ago", seconds_ago=3600, exclusive=True)),
     ],
 )
 def test_starts(text: str, start: Start) -> None:
@@ -152,7 +156,9 @@ def test_starts(text: str, start: Start) -> None:
     assert Start.parse(str(start)) == start
 
 
-@pytest.mark.parametrize("text", ["soon", "1 hour", "99999999999999999999", "2026-13-01", "[1]"])
+@pytest.mark.parametrize(
+    "text", ["soon", "1 hour", "99999999999999999999", "2026-13-01", "[1]", "{before: 1}", "{after: latest}"]
+)
 def test_starts_that_are_none(text: str) -> None:
     found = problems(MINIMAL.replace("/data/orders", f"/data/orders, start: {text}"))
     assert len(found) == 1

@@ -11,6 +11,7 @@ from cdfd.changes.position import Position
 from cdfd.errors import ConfigError
 from cdfd.spark.offsets import Offset
 from cdfd.spark.options import SourceOptions
+from cdfd.tail.bounds import After
 
 
 def options(**given: str) -> SourceOptions:
@@ -36,6 +37,11 @@ class TestOptions:
         assert options(startingTimestamp="1 hour ago").start == timedelta(hours=1)
         assert options(endingTimestamp="1767312000000").end == datetime(2026, 1, 2, tzinfo=UTC)
         assert options(startingVersion="-2", endingVersion="-1").start == -2
+        assert options(startingVersion="after 41").start == After(41)
+        assert options(startingTimestamp="after 2026-01-02").start == After(datetime(2026, 1, 2, tzinfo=UTC))
+        for name in ("endingVersion", "endingTimestamp"):
+            with pytest.raises(ConfigError, match=name):
+                options(**{name: "after 41"})
 
     def test_words(self) -> None:
         assert [options(startingVersion=word).start for word in ("Latest", "earliest", "snapshot")] == [

@@ -70,6 +70,7 @@ class TestWords:
         [
             *[("earliest", 0), ("latest", 5), (" LATEST ", 5), ("now", 5), (3, 3), ("3", 3), (0, 0), (4, 4), (9, 9)],
             *[(-1, 4), ("-1", 4), ("-2", 3), (" -5 ", 0), (np.int64(3), 3), (np.int32(-1), 4)],
+            *[("after 3", 4), ({"after": 3}, 4), ({"after": "-1"}, 5), ("After -2", 4), ({"after": np.int64(0)}, 1)],
         ],
     )
     def test_starts(self, five: Lake, start: Start, version: int) -> None:
@@ -109,6 +110,22 @@ class TestWords:
     def test_what_is_no_end(self, five: Lake, word: str, told: str) -> None:
         with pytest.raises(ConfigError, match=told):
             ended(five, word)
+
+    @pytest.mark.parametrize("word", ["after latest", "after earliest", "after after 3", {"after": "now"}])
+    def test_nothing_comes_after_a_word(self, five: Lake, word: Start) -> None:
+        with pytest.raises(ConfigError, match=r"nothing comes after .* Give a version or a time"):
+            started(five, word)
+
+    @pytest.mark.parametrize(
+        "given", [{}, {"before": 3}, {"after": 3, "before": 5}, {"after": {"after": 3}}, "after", "after soon"]
+    )
+    def test_what_is_no_exclusive_start(self, five: Lake, given: Any) -> None:
+        with pytest.raises(ConfigError, match="neither a version, nor a timestamp"):
+            started(five, given)
+
+    def test_no_range_ends_after(self, five: Lake) -> None:
+        with pytest.raises(ConfigError, match="a range cannot end after a bound"):
+            ended(five, "after 3")
 
     def test_more_versions_back_than_there_are(self, five: Lake) -> None:
         for call in (started, ended):
@@ -245,6 +262,8 @@ class TestTimestamps:
     ) -> None:
         assert started(five, moment(seconds)) == first
         assert ended(five, moment(seconds)) == last
+        # Versions after a time are those that a range up to that time has not.
+        assert started(five, {"after": moment(seconds)}) == last + 1
 
     def test_how_long_ago(self, five: Lake) -> None:
         log, clock = DeltaLog(five), manual_clock()
@@ -431,6 +450,10 @@ class TestBeginnings:
             ("-5", 0, False),
             ("3 hours ago", 2, False),
             ("10 minutes ago", 5, False),
+            ("after 4", 5, False),
+            ({"after": 0}, 1, False),
+            ({"after": moment(3600)}, 2, False),
+            ("after 3 hours ago", 3, False),
         ],
     )
     def test_where_it_begins(self, five: Lake, start: Start, version: int, snapshot: bool) -> None:
@@ -441,6 +464,8 @@ class TestBeginnings:
         [
             (6, "there is no version 6 yet; the newest is 4, of 20.*up to 5"),
             ("99", "there is no version 99 yet; the newest is 4, of 20"),
+            ({"after": 5}, "there is no version 6 yet; the newest is 4, of 20"),
+            ({"after": moment(5 * 3600)}, r"2026-01-01T05:00:00\.000Z is in the future"),
             (moment(5 * 3600 + 0.001), r"2026-01-01T05:00:00\.001Z is in the future; the newest is 4, of 20"),
             ("2099-01-01", "2099-01-01.* is in the future"),
         ],
