@@ -363,6 +363,20 @@ def inspect(
     _print(inspection.report(table, version, as_json=as_json, allowed_roots=tuple(allowed_root or ())))
 
 
+trevni = typer.Typer(cls=_Group, help="Show and convert Trevni files.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(trevni, name="trevni")
+TREVNI_FILE = Annotated[str, typer.Argument(metavar="FILE", help="Path or URI of a Trevni file.")]
+
+
+@trevni.command("columns")
+def trevni_columns(file: TREVNI_FILE) -> None:
+    """Print the physical columns with their lengths and values, as one JSON document."""
+    from cdfd.commands import trevni as command
+
+    for part in command.columns(file):
+        _print(part)
+
+
 @app.command()
 def version() -> None:
     """Print the versions of cdfd and its main libraries."""

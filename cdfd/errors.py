@@ -56,14 +56,18 @@ class CdfdError(Exception):
         return self
 
     def __str__(self) -> str:
+        where = ", ".join(self.places())
+        hint = f". {_short(self.hint, _HINT)}" if self.hint else ""
+        return one_line(_short(self.what, _WHAT) + (f" ({where})" if where else "") + hint)
+
+    def places(self) -> list[str]:
+        """The known places, from the table inwards."""
         places = [
             f"table {_short(self.table, _PLACE)}" if self.table is not None else "",
             f"version {self.version}" if self.version is not None else "",
             f"file {_short(self.path, _PLACE)}" if self.path is not None else "",
         ]
-        where = ", ".join(place for place in places if place)
-        hint = f". {_short(self.hint, _HINT)}" if self.hint else ""
-        return one_line(_short(self.what, _WHAT) + (f" ({where})" if where else "") + hint)
+        return [place for place in places if place]
 
     def lines(self) -> list[str]:
         """The error for users: one line, or one for each of its problems."""
@@ -127,6 +131,36 @@ class DataError(CdfdError):
     """A data file, change data file or deletion vector is missing, truncated, corrupt, or does not match the schema."""
 
     family = "data"
+
+
+class TrevniError(DataError):
+    """A Trevni file is truncated, corrupt, or not a Trevni file.
+
+    Attributes:
+        column: name of the column, where known.
+        block: number of its block, from 0, where known.
+        offset: position in the file in bytes, where known.
+    """
+
+    column: str | None = None
+    block: int | None = None
+    offset: int | None = None
+
+    def at(self, *, column: str | None = None, block: int | None = None, offset: int | None = None) -> Self:
+        """The same error, with the places inside the file filled in that it does not name yet."""
+        self.column = column if self.column is None else self.column
+        self.block = block if self.block is None else self.block
+        self.offset = offset if self.offset is None else self.offset
+        return self
+
+    def places(self) -> list[str]:
+        """The known places, from the table inwards."""
+        inside = [
+            f"column {_short(self.column, _PLACE)}" if self.column is not None else "",
+            f"block {self.block}" if self.block is not None else "",
+            f"byte {self.offset}" if self.offset is not None else "",
+        ]
+        return [*super().places(), *(place for place in inside if place)]
 
 
 class MissingFileError(DataError):

@@ -1,0 +1,115 @@
+"""Compression of blocks (specification, "Codecs"). Deflate has no zlib header, and Snappy no frame or checksum.
+
+The size that a block's descriptor declares is checked before or while a block is decompressed, so a block cannot take more memory.
+"""
+
+from __future__ import annotations
+
+import bz2
+import zlib
+from enum import StrEnum
+
+import pyarrow as pa
+
+from cdfd.errors import TrevniError
+
+_SNAPPY_RATIO = 22
+"""Snappy's longest copy has 64 bytes, and its shortest form that can be repeated three."""
+_DEFLATE_RATIO = 1032
+"""Deflate's longest copy has 258 bytes, in two bits."""
+_SLACK = 64
+
+
+class Codec(StrEnum):
+    """A codec's name, as a file has it."""
+
+    NULL = "null"
+    DEFLATE = "deflate"
+    SNAPPY = "snappy"
+    BZIP2 = "bzip2"
+
+    def compress(self, data: bytes | memoryview) -> bytes | memoryview:
+        """The stored form of a block."""
+        match self:
+            case Codec.DEFLATE:
+                deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+                return deflate.compress(data) + deflate.flush()
+            case Codec.SNAPPY:
+                return memoryview(_SNAPPY.compress(pa.py_buffer(data))).cast("B")
+            case Codec.BZIP2:
+                return bz2.compress(data)
+        return data
+
+    def decompress(self, data: bytes | memoryview, size: int) -> bytes | memoryview:
+        """A block of `size` bytes from its stored form.
+
+        Raises:
+            TrevniError: the data is damaged, or the block has another size.
+        """
+        match self:
+            case Codec.DEFLATE:
+                found: bytes | memoryview = _deflated(data, size)
+            case Codec.SNAPPY:
+                found = _snapped(data, size)
+            case Codec.BZIP2:
+                found = _bzipped(data, size)
+            case _:
+                found = data
+        if len(found) != size:
+            more = "at least " if len(found) > size else ""
+            raise TrevniError(f"the block has {more}{len(found)} bytes, and its descriptor says {size}")
+        return found
+
+
+_SNAPPY = pa.Codec("snappy")
+
+
+def _deflated(data: bytes | memoryview, size: int) -> bytes:
+    if size > _DEFLATE_RATIO * len(data) + _SLACK:
+        raise TrevniError(f"{len(data)} deflated bytes cannot have {size} bytes inflated")
+    inflate = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        # One byte more than expected shows a block that is too long; 0 would mean no limit.
+        found = inflate.decompress(data, size + 1)
+    except zlib.error as error:
+        raise TrevniError(f"the deflated block is damaged: {error}") from None
+    if len(found) <= size and not inflate.eof:
+        raise TrevniError("the deflated block is truncated")
+    if inflate.unused_data:
+        raise TrevniError("the deflated block ends before its stored size")
+    return found
+
+
+def _snapped(data: bytes | memoryview, size: int) -> memoryview:
+    declared = _snappy_size(data)
+    if declared != size:
+        raise TrevniError(f"the Snappy block says that it has {declared} bytes, and its descriptor says {size}")
+    if size > _SNAPPY_RATIO * len(data) + _SLACK:
+        raise TrevniError(f"{len(data)} bytes of Snappy cannot have {size} bytes decompressed")
+    try:
+        return memoryview(_SNAPPY.decompress(pa.py_buffer(data), decompressed_size=size)).cast("B")
+    except (pa.ArrowException, OSError) as error:
+        raise TrevniError(f"the Snappy block is damaged: {error}") from None
+
+
+def _snappy_size(data: bytes | memoryview) -> int:
+    """The size that a Snappy block begins with, seven bits a byte."""
+    found = 0
+    for place in range(min(5, len(data))):
+        found |= (data[place] & 0x7F) << (7 * place)
+        if data[place] < 0x80:
+            return found
+    raise TrevniError("the Snappy block is truncated")
+
+
+def _bzipped(data: bytes | memoryview, size: int) -> bytes:
+    expand = bz2.BZ2Decompressor()
+    try:
+        found = expand.decompress(data, size + 1)
+    except (OSError, ValueError) as error:
+        raise TrevniError(f"the bzip2 block is damaged: {error}") from None
+    if len(found) <= size and not expand.eof:
+        raise TrevniError("the bzip2 block is truncated")
+    if expand.unused_data:
+        raise TrevniError("the bzip2 block ends before its stored size")
+    return found

@@ -1,0 +1,232 @@
+"""One column's lengths and values, in order: loads some blocks at once, and gives away what the next rows have of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from cdfd.errors import TrevniError
+from cdfd.trevni.blocks import BlockTable
+from cdfd.trevni.decoding import Decoded, decode
+from cdfd.trevni.lengths import Lengths
+from cdfd.trevni.source import Source
+from cdfd.trevni.value_types import ValueType
+from cdfd.trevni.varints import Numbers
+
+UNBACKED = 4 << 20
+"""Lengths and values of some rows, at most, that no bytes of the file stand for: runs of lengths, and nulls."""
+READ_BYTES = 8 << 20
+"""Bytes of the file to read at once, about."""
+
+
+class Slice(NamedTuple):
+    """Lengths, if it is an array column, and values of some rows in a column."""
+
+    lengths: Numbers | None
+    values: pa.Array
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """Decoded blocks.
+
+    Attributes:
+        blocks: numbers of the first block, and of the first after the last.
+        end: number of the first row after the last.
+        entry: first length that is left, or value if there are no lengths.
+        value: first value that is left.
+        size: bytes of the blocks.
+    """
+
+    decoded: Decoded
+    blocks: tuple[int, int]
+    end: int
+    entry: int
+    value: int
+    size: int
+
+
+class ColumnReader:
+    """Reads one column forwards.
+
+    Args:
+        source: the file.
+        table: the column's blocks.
+        block: the first to read.
+        row: the first row to read; the block's first row for columns with a parent.
+        runs: whether lengths may have runs.
+    """
+
+    def __init__(self, source: Source, table: BlockTable, block: int, row: int, *, runs: bool) -> None:
+        self._source = source
+        self.table = table
+        self.column = table.column
+        self._runs = runs
+        self._block = block
+        self._read: deque[tuple[int, list[memoryview]]] = deque()
+        self._pieces: deque[_Piece] = deque()
+        self._row = row
+        # The bits of a block do not say how many there are where a parent has the lengths.
+        self._apart = self.column.type is ValueType.BOOLEAN and self.column.parent is not None and not self.column.array
+
+    @property
+    def row(self) -> int:
+        """The next row."""
+        return self._row
+
+    @property
+    def piece_end(self) -> int:
+        """The row at which what is decoded together ends."""
+        return self._pieces[0].end if self._pieces else self._row
+
+    @property
+    def loaded(self) -> int:
+        """The row up to which blocks are loaded."""
+        return int(self.table.first_rows[self._block])
+
+    def read(self, row: int) -> None:
+        """Read the bytes of blocks up to a row.
+
+        Raises:
+            TrevniError: the file ends before.
+        """
+        last = min(int(np.searchsorted(self.table.first_rows, row)), len(self.table))
+        while self._block < last:
+            stop = self._block + 1
+            start = int(self.table.starts[self._block])
+            while stop < last and not self._apart and self._stored(stop) - start < READ_BYTES:
+                stop += 1
+            data = self._source.bytes_at(start, self._stored(stop - 1) - start)
+            bounds = [int(at) - start for at in (*self.table.starts[self._block : stop], self._stored(stop - 1))]
+            self._read.append((self._block, [data[a:b] for a, b in pairwise(bounds)]))
+            self._block = stop
+
+    def _stored(self, block: int) -> int:
+        """Where a block and its checksum end."""
+        return int(self.table.starts[block] + self.table.stored[block]) + self.column.checksum.size
+
+    def decode(self) -> None:
+        """Decode what was read. May run in a thread, one for each column at a time.
+
+        Raises:
+            TrevniError: a block is damaged.
+        """
+        while self._read:
+            first, stored = self._read[0]
+            last = first
+            blocks: list[bytes | memoryview] = []
+            while self._read and self._read[0][0] == last and (not self._apart or not blocks):
+                _, stored = self._read.popleft()
+                blocks += [self.table.read_block(data, last + number) for number, data in enumerate(stored)]
+                last += len(stored)
+            self._append(first, last, blocks)
+
+    def _append(self, first: int, last: int, blocks: list[bytes | memoryview]) -> None:
+        rows = self.table.rows[first:last]
+        try:
+            decoded = decode(self.column, blocks, rows, runs=self._runs)
+            if self.column.parent is None and decoded.entries is not None:
+                _check_rows(decoded.entries, rows)
+        except TrevniError as error:
+            block = first + (error.block or 0)
+            error.block = block
+            raise error.at(column=self.column.name, offset=int(self.table.starts[block])) from None
+        size = sum(map(len, blocks))
+        piece = _Piece(decoded, (first, last), int(self.table.first_rows[last]), 0, 0, size)
+        self._pieces.append(piece)
+        begin = int(self.table.first_rows[first])
+        if begin < self._row and len(self._pieces) == 1 and self.column.parent is None:
+            self._skip(piece, self._row - begin)
+
+    def _skip(self, piece: _Piece, entries: int) -> None:
+        if piece.decoded.lengths is not None:
+            piece.value = piece.decoded.lengths.total(0, entries)
+        piece.entry = entries
+
+    def total(self, entries: int) -> int:
+        """The sum of the next lengths."""
+        piece = self._pieces[0]
+        assert piece.decoded.lengths is not None
+        return piece.decoded.lengths.total(piece.entry, piece.entry + entries)
+
+    def available(self, entries: int) -> None:
+        """Check that the decoded blocks have that many more lengths or values.
+
+        Raises:
+            TrevniError: they do not.
+        """
+        piece = self._pieces[0]
+        lengths = piece.decoded.lengths
+        if lengths is not None:
+            left = len(lengths) - piece.entry
+        elif self.column.type is ValueType.NULL:
+            return
+        else:
+            left = len(piece.decoded.values) - piece.entry
+        if entries > left:
+            raise self._wrong(piece, f"the rows have {entries} values in the parent, and {left} are left")
+
+    def take(self, row: int, entries: int) -> Slice:
+        """The next lengths and values.
+
+        Args:
+            row: up to which they are, which is not beyond `piece_end`.
+            entries: how many lengths, or values if there are none, those rows have.
+
+        Raises:
+            TrevniError: the blocks have more or fewer.
+        """
+        self.available(entries)
+        piece = self._pieces[0]
+        first, piece.entry = piece.entry, piece.entry + entries
+        if piece.decoded.lengths is not None:
+            found = self._take_arrays(piece, piece.decoded.lengths, first)
+        elif self.column.type is ValueType.NULL:
+            found = Slice(None, pa.nulls(entries))
+        else:
+            found = Slice(None, piece.decoded.values.slice(first, entries))
+        self._row = row
+        if row == piece.end:
+            self._finish(piece)
+        return found
+
+    def _take_arrays(self, piece: _Piece, lengths: Lengths, first: int) -> Slice:
+        entries = piece.entry - first
+        if lengths.ends is not None and entries > UNBACKED + piece.size:
+            raise self._wrong(piece, f"a row has {entries} values in the parent, for which the file has no bytes")
+        each = lengths.expand(first, piece.entry)
+        count = int(each.sum())
+        at, piece.value = piece.value, piece.value + count
+        if self.column.type is ValueType.NULL:
+            return Slice(each, pa.nulls(count))
+        return Slice(each, piece.decoded.values.slice(at, count))
+
+    def _finish(self, piece: _Piece) -> None:
+        """Check that nothing is left of the decoded blocks, and forget them."""
+        lengths, values = piece.decoded.lengths, len(piece.decoded.values)
+        if lengths is not None:
+            left = len(lengths) - piece.entry
+        elif self.column.type is ValueType.NULL:
+            left = 0
+        else:
+            left = values - piece.entry
+            left = 0 if self._apart and left < 8 else left
+        if left:
+            raise self._wrong(piece, f"{left} values are left after the blocks' rows")
+        self._pieces.popleft()
+
+    def _wrong(self, piece: _Piece, what: str) -> TrevniError:
+        block = piece.blocks[0]
+        return TrevniError(what).at(column=self.column.name, block=block, offset=int(self.table.starts[block]))
+
+
+def _check_rows(entries: Numbers, rows: Numbers) -> None:
+    wrong = np.flatnonzero(entries != rows)
+    if wrong.size:
+        block = int(wrong[0])
+        raise TrevniError(f"the block has {entries[block]} lengths for {rows[block]} rows").at(block=block)

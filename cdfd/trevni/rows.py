@@ -1,0 +1,173 @@
+"""Rows of several columns, in windows: some consecutive rows of all columns, whose blocks end at different rows.
+
+    column a   [block 0      ][block 1      ][block 2   ]
+    column b   [block 0][block 1      ][block 2         ]
+    windows    [       ][    ][       ][     ][          ]     never across the end of what a column has decoded
+
+A column with a parent has values for those of its parent, so a read that begins within the file begins before the wanted row if it must:
+at the beginning of the child's block, and in a block of the parent that has that row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from cdfd.errors import TrevniError
+from cdfd.trevni import blocks, metadata
+from cdfd.trevni.blocks import BlockTable
+from cdfd.trevni.column_reader import UNBACKED, ColumnReader, Slice
+from cdfd.trevni.source import Source
+
+LOAD_BYTES = 24 << 20
+"""Bytes of blocks that are decoded at once, of all columns together, about."""
+WINDOW_VALUES = 1 << 20
+"""Values of a column in a window of several rows, at most, about."""
+
+Run: TypeAlias = Callable[[Sequence[Callable[[], None]]], None]
+"""Calls all functions, perhaps in threads, and returns when they have ended."""
+
+
+class Window(NamedTuple):
+    """Some consecutive rows: the first, the one after the last, and what they have of each column, by its number."""
+
+    start: int
+    end: int
+    columns: Mapping[int, Slice]
+
+
+def run_all(calls: Sequence[Callable[[], None]]) -> None:
+    """Calls functions one after the other."""
+    for call in calls:
+        call()
+
+
+class Reader:
+    """Reads the columns of a file.
+
+    Args:
+        source: the file.
+
+    Raises:
+        TrevniError: the header is damaged.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.metadata = metadata.read(source)
+        self._tables: dict[int, BlockTable] = {}
+        names = {column.name: number for number, column in enumerate(self.metadata.columns)}
+        self.parents = tuple(
+            None if column.parent is None else names[column.parent] for column in self.metadata.columns
+        )
+
+    def blocks(self, number: int) -> BlockTable:
+        """The blocks of a column.
+
+        Raises:
+            TrevniError: a descriptor is damaged.
+        """
+        if number not in self._tables:
+            found = self.metadata
+            column, start = found.columns[number], found.starts[number]
+            self._tables[number] = blocks.read(self.source, column, start, found.num_rows)
+        return self._tables[number]
+
+    def with_parents(self, numbers: Iterable[int]) -> list[int]:
+        """Columns together with those whose lengths they share, in the file's order."""
+        found = set[int]()
+        for number in numbers:
+            each: int | None = number
+            while each is not None and each not in found:
+                found.add(each)
+                each = self.parents[each]
+        return sorted(found)
+
+    def windows(
+        self,
+        numbers: Iterable[int],
+        start: int = 0,
+        end: int | None = None,
+        *,
+        most: int | None = None,
+        load_bytes: int = LOAD_BYTES,
+        run: Run = run_all,
+    ) -> Iterator[Window]:
+        """The rows `[start, end)` in order, with the columns `numbers` and their parents.
+
+        Args:
+            numbers: columns to read.
+            start: first row.
+            end: the row after the last; None for the last of the file.
+            most: rows of a window, at most; None for as many as are decoded together.
+            load_bytes: bytes of blocks to decode at once, about.
+            run: decodes columns in parallel.
+
+        Raises:
+            TrevniError: the file is damaged.
+        """
+        end = self.metadata.num_rows if end is None else min(end, self.metadata.num_rows)
+        wanted = self.with_parents(numbers)
+        if start >= end:
+            return
+        readers = self._readers(wanted, start)
+        step = self._rows_at_once(wanted, load_bytes)
+        row = min((reader.row for reader in readers.values()), default=start)
+        loaded = row
+        while row < end:
+            if row >= loaded:
+                loaded = min(end, row + step)
+                due = [reader for reader in readers.values() if reader.loaded < loaded]
+                for reader in due:
+                    reader.read(loaded)
+                run([reader.decode for reader in due])
+            active = {number: reader for number, reader in readers.items() if reader.row <= row}
+            stops = [reader.row for reader in readers.values() if reader.row > row]
+            stops += [reader.piece_end for reader in active.values()]
+            stops += [end, loaded] + ([start] if row < start else []) + ([row + most] if most else [])
+            window = self._window(active, row, min(stops))
+            row = window.end
+            if window.start >= start:
+                yield window
+
+    def _readers(self, wanted: Sequence[int], start: int) -> dict[int, ColumnReader]:
+        need = dict.fromkeys(wanted, start)
+        found: dict[int, ColumnReader] = {}
+        for number in reversed(wanted):
+            table, parent = self.blocks(number), self.parents[number]
+            block = table.block_of(need[number])
+            row = need[number] if parent is None else int(table.first_rows[block])
+            if parent is not None:
+                need[parent] = min(need[parent], row)
+            runs = self.metadata.runs
+            found[number] = ColumnReader(self.source, table, block, row, runs=runs)
+        return dict(sorted(found.items()))
+
+    def _rows_at_once(self, wanted: Sequence[int], load_bytes: int) -> int:
+        size = sum(self.blocks(number).num_bytes for number in wanted)
+        rows = self.metadata.num_rows
+        return max(1, rows if size <= load_bytes else rows * load_bytes // size)
+
+    def _window(self, active: Mapping[int, ColumnReader], row: int, end: int) -> Window:
+        entries = self._entries(active, row, end)
+        while end - row > 1 and max(entries.values(), default=0) > max(WINDOW_VALUES, end - row):
+            end = row + (end - row) // 2
+            entries = self._entries(active, row, end)
+        return Window(row, end, {number: reader.take(end, entries[number]) for number, reader in active.items()})
+
+    def _entries(self, active: Mapping[int, ColumnReader], row: int, end: int) -> dict[int, int]:
+        """How many lengths, or values if there are none, the rows have of each column."""
+        found: dict[int, int] = {}
+        for number, reader in active.items():
+            parent = self.parents[number]
+            found[number] = end - row if parent is None else active[parent].total(found[parent])
+            reader.available(found[number])
+            if found[number] > UNBACKED and end - row == 1:
+                _check_backed(reader, found[number])
+        return found
+
+
+def _check_backed(reader: ColumnReader, values: int) -> None:
+    """Nulls need no memory by themselves, and arrays of them do not either."""
+    if reader.column.array and values > UNBACKED + reader.table.num_bytes:
+        raise TrevniError(f"a row has {values} arrays, for which the file has no bytes").at(column=reader.column.name)
