@@ -41,6 +41,8 @@ def add(fields: Json, with_stats: bool = False) -> Add:
         data_change=_flag(fields, "add", "dataChange"),
         stats=stats if isinstance(stats, str) else None,
         deletion_vector=deletion_vector(fields.get("deletionVector")),
+        base_row_id=_integer_or_none(fields.get("baseRowId")),
+        default_row_commit_version=_integer_or_none(fields.get("defaultRowCommitVersion")),
     )
 
 
@@ -54,6 +56,8 @@ def remove(fields: Json) -> Remove:
         partition_values=None if values is None else _partition_values(values),
         size=None if fields.get("size") is None else _size(fields, "remove"),
         deletion_vector=deletion_vector(fields.get("deletionVector")),
+        base_row_id=_integer_or_none(fields.get("baseRowId")),
+        default_row_commit_version=_integer_or_none(fields.get("defaultRowCommitVersion")),
     )
 
 
@@ -165,7 +169,14 @@ def commit_info(fields: Json) -> CommitInfo:
         operation=fields["operation"] if isinstance(fields.get("operation"), str) else None,
         operation_metrics=_metrics(metrics) if isinstance(metrics, dict) else {},
         engine_info=fields["engineInfo"] if isinstance(fields.get("engineInfo"), str) else None,
+        rows_preserved=_rows_preserved(fields.get("tags")),
     )
+
+
+def _rows_preserved(tags: object) -> bool | None:
+    said = tags.get("delta.rowTracking.preserved") if isinstance(tags, dict) else None
+    # Writers put text there; JSON's own boolean means the same.
+    return None if said is None else str(said).lower() == "true"
 
 
 def _metrics(metrics: Json) -> Mapping[str, str]:

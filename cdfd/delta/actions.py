@@ -47,7 +47,10 @@ class DeletionVectorDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """A logical file that belongs to the table from this version on."""
+    """A logical file that belongs to the table from this version on.
+
+    `base_row_id` and `default_row_commit_version` are those of row tracking, as the log has them; None where it has none.
+    """
 
     path: str
     partition_values: PartitionValues
@@ -56,6 +59,8 @@ class Add:
     data_change: bool
     stats: str | None = None
     deletion_vector: DeletionVectorDescriptor | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
 
     @property
     def key(self) -> FileKey:
@@ -68,7 +73,7 @@ class Remove:
     """A logical file that no longer belongs to the table; a tombstone until it expires.
 
     `partition_values` is None where the writer left them out (`extendedFileMetadata` absent or false).
-    `deletion_timestamp` is in milliseconds since the Unix epoch.
+    `deletion_timestamp` is in milliseconds since the Unix epoch. `base_row_id` and `default_row_commit_version` are as in `Add`.
     """
 
     path: str
@@ -77,6 +82,8 @@ class Remove:
     partition_values: PartitionValues | None = None
     size: int | None = None
     deletion_vector: DeletionVectorDescriptor | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
 
     @property
     def key(self) -> FileKey:
@@ -150,13 +157,18 @@ class DomainMetadata:
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
-    """Provenance, of which only what derivation needs is kept. Timestamps in ms since the epoch."""
+    """Provenance, of which only what derivation needs is kept. Timestamps in ms since the epoch.
+
+    `rows_preserved` is whether the writer kept the row ids of rows that it copied (`tags`, `delta.rowTracking.preserved`); None if it
+    does not say.
+    """
 
     timestamp: int | None = None
     in_commit_timestamp: int | None = None
     operation: str | None = None
     operation_metrics: Mapping[str, str] = field(default_factory=lambda: NO_VALUES)
     engine_info: str | None = None
+    rows_preserved: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,11 +44,16 @@ FILES = pa.schema(
 )
 """One row per file action. `time` is `modificationTime` of an add and `deletionTimestamp` of a remove, in ms since the epoch."""
 
+COMMITTED = pa.schema([*FILES, pa.field("base_row_id", pa.int64()), pa.field("default_row_commit_version", pa.int64())])
+"""The same, with the row ids of a commit's files. The state of a table has none: only the rows that a commit changes need them."""
+
 PACK = 4096
 
 
 class PackedFiles(Sequence[T]):
-    """An immutable sequence of file actions over a table of the `FILES` schema. Random access costs one row, iteration a chunk at a time.
+    """An immutable sequence of file actions over a table of the `FILES` or the `COMMITTED` schema.
+
+    Random access costs one row, iteration a chunk at a time.
 
     Equal to any sequence of equal actions, hence without a hash. A slice pickles as what it holds, not as what it was cut from.
     """
@@ -135,7 +140,7 @@ class FileList(Generic[T]):
         """Add one action at the end."""
         self._pending.append(value)
         if len(self._pending) >= PACK:
-            self._packed.append(pack(self._pending))
+            self._packed.append(pack(self._pending, COMMITTED))
             self._pending.clear()
 
     def freeze(self) -> Sequence[T]:
@@ -146,15 +151,15 @@ class FileList(Generic[T]):
         """
         if not self._packed:
             return tuple(_distinct(self._pending))
-        rest = [pack(self._pending)] if self._pending else []
-        table = pa.Table.from_batches([*self._packed, *rest], schema=FILES)
+        rest = [pack(self._pending, COMMITTED)] if self._pending else []
+        table = pa.Table.from_batches([*self._packed, *rest], schema=COMMITTED)
         # Counting takes a fraction of what grouping does, and repetitions are rare.
         if (files := PackedFiles(self._kind, table)).distinct():
             return files
         counts = table.group_by("path").aggregate([([], "count_all")])
         repeated = counts.filter(pc.greater(counts.column("count_all"), 1)).column("path")
         several = pc.is_in(table.column("path"), value_set=repeated.combine_chunks())
-        distinct = pack(_distinct(PackedFiles[T](self._kind, table.filter(several))))
+        distinct = pack(_distinct(PackedFiles[T](self._kind, table.filter(several))), COMMITTED)
         return PackedFiles(
             self._kind, pa.concat_tables([table.filter(pc.invert(several)), pa.Table.from_batches([distinct])])
         )
@@ -172,12 +177,12 @@ def _distinct(values: Iterable[T]) -> Iterator[T]:
             )
 
 
-def pack(values: Iterable[FileAction]) -> pa.RecordBatch:
-    """File actions as one record batch of the `FILES` schema."""
+def pack(values: Iterable[FileAction], schema: pa.Schema = FILES) -> pa.RecordBatch:
+    """File actions as one record batch of the `FILES` or the `COMMITTED` schema."""
     rows = [_row(value) for value in values]
-    columns = zip(*rows, strict=True) if rows else [()] * len(FILES)
+    columns = list(zip(*rows, strict=True))[: len(schema)] if rows else [()] * len(schema)
     return pa.record_batch(
-        [pa.array(column, kind) for column, kind in zip(columns, FILES.types, strict=True)], schema=FILES
+        [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)], schema=schema
     )
 
 
@@ -185,11 +190,13 @@ def _row(value: FileAction) -> tuple[Any, ...]:
     values = None if value.partition_values is None else list(value.partition_values.items())
     if isinstance(value, Add):
         dv = _descriptor_row(value.deletion_vector)
-        return value.path, values, value.size, value.modification_time, value.data_change, value.stats, dv
+        ids = value.base_row_id, value.default_row_commit_version
+        return value.path, values, value.size, value.modification_time, value.data_change, value.stats, dv, *ids
     if isinstance(value, Remove):
         dv = _descriptor_row(value.deletion_vector)
-        return value.path, values, value.size, value.deletion_timestamp, value.data_change, None, dv
-    return value.path, values, value.size, None, False, None, None
+        ids = value.base_row_id, value.default_row_commit_version
+        return value.path, values, value.size, value.deletion_timestamp, value.data_change, None, dv, *ids
+    return value.path, values, value.size, None, False, None, None, None, None
 
 
 def _descriptor_row(descriptor: DeletionVectorDescriptor | None) -> tuple[Any, ...] | None:
@@ -219,6 +226,8 @@ def _add(row: Mapping[str, Any]) -> Add:
         row["data_change"],
         row["stats"],
         deletion_vector=_descriptor(row["deletion_vector"]),
+        base_row_id=row.get("base_row_id"),
+        default_row_commit_version=row.get("default_row_commit_version"),
     )
 
 
@@ -231,6 +240,8 @@ def _remove(row: Mapping[str, Any]) -> Remove:
         None if values is None else dict(values),
         row["size"],
         _descriptor(row["deletion_vector"]),
+        row.get("base_row_id"),
+        row.get("default_row_commit_version"),
     )
 
 

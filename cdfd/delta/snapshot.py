@@ -108,7 +108,7 @@ class Snapshot:
         base, overlay = self.base, self.overlay
         if isinstance(commit.adds, PackedFiles) and not commit.removes and self._empty:
             # A table's first files, by the million where it was converted: packed as they are, they are the base.
-            base = Base(commit.adds.table)
+            base = Base(commit.adds.table.select(FILES.names))
         elif commit.adds or commit.removes:
             changed = overlay.mutate()
             for action in commit.removes:

@@ -516,7 +516,7 @@ class TestNoise:
         (name, fields), *_ = data.draw(st.sampled_from(actions)).items()
         key = data.draw(st.sampled_from(sorted(fields)))
         fields[key] = data.draw(JSON)
-        if isinstance(fields.get("deletionVector"), dict) and data.draw(st.booleans()):
+        if isinstance(fields.get("deletionVector"), dict) and fields["deletionVector"] and data.draw(st.booleans()):
             inner = data.draw(st.sampled_from(sorted(fields["deletionVector"])))
             fields["deletionVector"][inner] = data.draw(JSON)
         text = json.dumps({name: fields}).encode(errors="replace")
