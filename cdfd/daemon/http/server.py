@@ -16,9 +16,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from cdfd.config import Http, Listen
 from cdfd.console.escaping import as_json
-from cdfd.daemon.http import page
+from cdfd.daemon.http import overview, page
 from cdfd.daemon.http.access import Access, require
 from cdfd.daemon.http.connections import AllowedHosts, close_overdue_connections, require_allowed_host
+from cdfd.daemon.http.history import History
 from cdfd.daemon.http.metrics import CONTENT_TYPE
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.tls import ServerTls
@@ -43,7 +44,11 @@ Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 @asynccontextmanager
 async def serve(
-    listen: Listen | None, status: Status, hosts: Sequence[str] = (), settings: Http | None = None
+    listen: Listen | None,
+    status: Status,
+    hosts: Sequence[str] = (),
+    settings: Http | None = None,
+    history: History | None = None,
 ) -> AsyncIterator[Listen | None]:
     """Serve until the block ends. Yields the address with the actual port, or None without a server.
 
@@ -52,6 +57,7 @@ async def serve(
         status: the status to serve.
         hosts: accepted host names besides the machine's own; see `AllowedHosts`.
         settings: TLS and authentication; None: neither.
+        history: of the tables, for the page.
 
     Raises:
         ListenError: another process listens at the address.
@@ -63,7 +69,8 @@ async def serve(
         return
     writer = ThreadPoolExecutor(1, "cdfd-metrics")
     tls = None if settings.tls is None else ServerTls(settings.tls).context
-    application = _application(status, writer, AllowedHosts([listen.host, *hosts]), Access(settings))
+    names, past = AllowedHosts([listen.host, *hosts]), history or History(status)
+    application = _application(status, past, writer, names, Access(settings))
     runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
     closing: asyncio.Task[None] | None = None
     try:
@@ -96,7 +103,9 @@ async def _bind(runner: web.AppRunner, listen: Listen, tls: ssl.SSLContext | Non
         raise ConfigError(what, hint=hint) from error
 
 
-def _application(status: Status, writer: Executor, names: AllowedHosts, access: Access) -> web.Application:
+def _application(
+    status: Status, history: History, writer: Executor, names: AllowedHosts, access: Access
+) -> web.Application:
     async def metrics(_: web.Request) -> web.Response:
         # In a thread of its own: rendering many tables must not delay deliveries, and the loop's threads may all wait for a broker.
         text = await asyncio.get_running_loop().run_in_executor(writer, status.metrics())
@@ -116,10 +125,18 @@ def _application(status: Status, writer: Executor, names: AllowedHosts, access: 
         return _json(status.document(), 200)
 
     async def for_people(_: web.Request) -> web.Response:
-        # AllowedHosts of files may hold what is no UTF-8.
-        body = page.render(status.document()).encode("utf-8", "backslashreplace")
-        headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": page.POLICY}
-        return web.Response(body=body, headers=headers)
+        headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": page.policy()}
+        return web.Response(body=page.render(), headers=headers)
+
+    async def tables(_: web.Request) -> web.Response:
+        return _json(overview.overview(status, history), 200, indent=None)
+
+    async def table(request: web.Request) -> web.Response:
+        name = request.query.get("name", "")
+        found = next((each for each in status.tables() if each.table.name == name), None)
+        if found is None:
+            raise web.HTTPNotFound(text="404: there is no such table\n")
+        return _json(overview.details(found, history), 200, indent=None)
 
     handlers: Mapping[str, Handler] = {
         "/": for_people,
@@ -127,6 +144,8 @@ def _application(status: Status, writer: Executor, names: AllowedHosts, access: 
         "/healthz": health,
         "/readyz": readiness,
         "/status": everything,
+        "/overview": tables,
+        "/overview/table": table,
     }
     application = web.Application(middlewares=[require_allowed_host(names), require(access)])
     application.on_response_prepare.append(_set_headers)
@@ -146,6 +165,6 @@ async def _set_headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["Connection"] = "close"
 
 
-def _json(document: Mapping[str, Any], status: int) -> web.Response:
+def _json(document: Mapping[str, Any], status: int, indent: int | None = 2) -> web.Response:
     # ASCII, because file names may contain bytes that are not UTF-8.
-    return web.Response(text=f"{as_json(document, indent=2)}\n", status=status, content_type="application/json")
+    return web.Response(text=f"{as_json(document, indent)}\n", status=status, content_type="application/json")

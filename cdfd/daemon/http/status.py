@@ -18,6 +18,7 @@ from cdfd.changes.stream import Version
 from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.console.escaping import LONGEST_LINE, shortened
+from cdfd.daemon.http.activity import Activity
 from cdfd.daemon.http.metrics import CHANGE_TYPES, OTHER, Metrics, Reading, State, TableMetrics
 from cdfd.daemon.loop.headroom import Headroom, HeadroomTracker
 from cdfd.daemon.loop.monitor import Monitor
@@ -48,6 +49,9 @@ class TableMonitor(Monitor):
         table: of the configuration.
         metrics: of that table.
         clock: the source of time.
+
+    Attributes:
+        activity: recent events.
     """
 
     def __init__(self, table: settings.Table, metrics: TableMetrics, clock: Clock) -> None:
@@ -68,6 +72,7 @@ class TableMonitor(Monitor):
         self._commits = 0
         self._last_error: LastError | None = None
         self._headroom = HeadroomTracker(clock)
+        self.activity = Activity()
 
     def started(self, position: Position) -> None:
         """The loop delivers from `position` on."""
@@ -108,6 +113,7 @@ class TableMonitor(Monitor):
         """This is the oldest version that is not delivered."""
         self._lag_known = True
         self._oldest = (version.plan.version, version.plan.timestamp_ms)
+        self.activity.files = len(version.plan.scans)
         self._note(version.plan.version)
         self._state = "snapshot" if version.plan.origin == "snapshot" else "catching_up"
         if version.plan.origin == "snapshot":
@@ -124,7 +130,9 @@ class TableMonitor(Monitor):
         self._metrics.committed(rows, len(changes), bytes_read)
         for plan in changes:
             if plan.origin != "none":
-                self._metrics.delivered_after(max(0, now_ms - plan.timestamp_ms) / 1000)
+                seconds = max(0, now_ms - plan.timestamp_ms) / 1000
+                self._metrics.delivered_after(seconds)
+                self.activity.delivered_after(seconds)
         for kind, count in rows.items():
             self._rows[kind if kind in CHANGE_TYPES else OTHER] += count
         self._commits += len(changes)
@@ -147,6 +155,11 @@ class TableMonitor(Monitor):
     def stage(self, name: str, seconds: float) -> None:
         """Duration of one stage of a delivery. Called from any thread."""
         self._metrics.stage(name, seconds)
+        self.activity.stage(name, seconds)
+
+    def waiting(self, waits: bool) -> None:
+        """A large delivery waits for a slot, or no longer waits."""
+        self.activity.waiting = waits
 
     def aborted(self) -> None:
         """A delivery is aborted."""
@@ -159,13 +172,13 @@ class TableMonitor(Monitor):
     def error(self, error: CdfdError) -> None:
         """An error that does not stop the loop."""
         self._metrics.error(error)
-        self._last_error = LastError(error, self._clock.now_ms())
+        self._note_error(LastError(error, self._clock.now_ms()))
 
     def failed(self, error: CdfdError, retry_in: float | None) -> None:
         """An error stopped the loop. It restarts after `retry_in` seconds; None: it does not restart."""
         self._metrics.error(error)
         retry_at = None if retry_in is None else self._clock.monotonic() + retry_in
-        self._last_error = LastError(error, self._clock.now_ms(), retry_at)
+        self._note_error(LastError(error, self._clock.now_ms(), retry_at))
         self._state = "failed" if retry_in is None else "backing_off"
         self._paused = True
         self._lag_known = False
@@ -190,6 +203,23 @@ class TableMonitor(Monitor):
     def rows(self) -> int:
         """Rows delivered since the start."""
         return self._rows.total()
+
+    @property
+    def position(self) -> Position | None:
+        """The next position to deliver; None if unknown."""
+        return self._position
+
+    @property
+    def last_error(self) -> LastError | None:
+        """The last error."""
+        return self._last_error
+
+    def errors(self) -> list[dict[str, Any]]:
+        """The last errors, newest first, as JSON values."""
+        return [
+            self._describe(LastError(each.error, each.at_ms)) | {"count": each.count}
+            for each in reversed(self.activity.errors)
+        ]
 
     def reading(self) -> Reading:
         """The status of the table at this moment."""
@@ -219,7 +249,7 @@ class TableMonitor(Monitor):
         if self._state == "failed":
             return f"failed without a retry: {what}"
         if self._state == "backing_off":
-            return f"retry in {self._retry_in() or 0:.1f} s: {what}"
+            return f"retry in {self.retry_in() or 0:.1f} s: {what}"
         if self._state == "stopped":
             return "stopped"
         if self._paused:
@@ -251,6 +281,10 @@ class TableMonitor(Monitor):
             "last_error": None if self._last_error is None else self._describe(self._last_error),
         }
 
+    def _note_error(self, error: LastError) -> None:
+        self._last_error = error
+        self.activity.error(error.error, error.at_ms)
+
     def _note(self, version: int) -> int:
         """Note that the table has this version; the newest known version."""
         self._newest = max(version, self._newest or 0)
@@ -263,7 +297,7 @@ class TableMonitor(Monitor):
         if self._oldest is not None and self._oldest[0] < position.version:
             self._oldest = None
 
-    def _retry_in(self) -> float | None:
+    def retry_in(self) -> float | None:
         """Seconds until the loop restarts; None if it does not wait for a restart."""
         if self._state != "backing_off" or self._last_error is None or self._last_error.retry_at is None:
             return None
@@ -275,7 +309,7 @@ class TableMonitor(Monitor):
             "what": _short(error.what),
             "family": error.family,
             "at": _iso(last_error.at_ms),
-            "retry_in": self._retry_in(),
+            "retry_in": self.retry_in(),
             "version": error.version,
             "path": None if error.path is None else _short(error.path),
             "hint": None if error.hint is None else _short(error.hint),
@@ -320,13 +354,22 @@ class Status:
         """The tables that are not ready, and why."""
         return {name: why for name, table in self._tables.items() if (why := table.not_ready()) is not None}
 
+    @property
+    def pipeline(self) -> str:
+        """The name of the pipeline."""
+        return self._config.pipeline
+
+    def uptime(self) -> float:
+        """Seconds since the start."""
+        return self._clock.monotonic() - self._started
+
     def document(self) -> dict[str, Any]:
         """`/status`, as JSON values."""
         return {
             "cdfd": __version__,
             "pipeline": self._config.pipeline,
             "started": _iso(self._started_ms),
-            "uptime_seconds": round(self._clock.monotonic() - self._started, 3),
+            "uptime_seconds": round(self.uptime(), 3),
             "healthy": True,
             "ready": not self.not_ready(),
             "tables": {name: table.document() for name, table in self._tables.items()},

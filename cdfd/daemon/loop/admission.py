@@ -25,6 +25,10 @@ def no_urgency() -> None:
     """The urgency of deliveries that nothing threatens."""
 
 
+def _unobserved(waits: bool) -> None:
+    """Ignores that a delivery waits."""
+
+
 @dataclass(eq=False, slots=True)
 class _Request:
     """A delivery that waits for a slot."""
@@ -55,22 +59,34 @@ class Admission:
         self._stall = stall
 
     @asynccontextmanager
-    async def admit(self, size: int, urgency: Urgency = no_urgency) -> AsyncIterator[Callable[[], None]]:
-        """Wait for a slot for a delivery of `size` bytes of files. Yields a function to call after each progress."""
+    async def admit(
+        self, size: int, urgency: Urgency = no_urgency, waiting: Callable[[bool], None] = _unobserved
+    ) -> AsyncIterator[Callable[[], None]]:
+        """Wait for a slot for a delivery of `size` bytes of files. Yields a function to call after each progress.
+
+        Args:
+            size: bytes of files.
+            urgency: of the table.
+            waiting: called with True before a wait, and with False after it.
+        """
         if size <= SMALL_BYTES:
             yield _no_slot
             return
-        await self._acquire(urgency)
+        if self._free:
+            self._free -= 1
+        else:
+            waiting(True)
+            try:
+                await self._queue(urgency)
+            finally:
+                waiting(False)
         slot = _Slot(self._release, self._stall)
         try:
             yield slot.progressed
         finally:
             slot.free()
 
-    async def _acquire(self, urgency: Urgency) -> None:
-        if self._free:
-            self._free -= 1
-            return
+    async def _queue(self, urgency: Urgency) -> None:
         request = _Request(urgency, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         try:

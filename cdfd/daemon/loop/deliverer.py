@@ -139,7 +139,7 @@ class Deliverer:
         truncated = replace(plan, scans=plan.scans[:end])
         size = sum(scan.share for scan in plan.scans[position.part : end])
         async with (
-            self.admission.admit(size, self.monitor.urgency) as progressed,
+            self.admission.admit(size, self.monitor.urgency, self.monitor.waiting) as progressed,
             _delivery(self.sink, position, self.monitor) as delivery,
         ):
             writer = _DeliveryWriter(delivery, [version], position.ordinal)
@@ -153,7 +153,7 @@ class Deliverer:
         """Deliver several versions, or as many as a limit allows; their number."""
         size = sum(version.plan.size for version in versions)
         async with (
-            self.admission.admit(size, self.monitor.urgency) as progressed,
+            self.admission.admit(size, self.monitor.urgency, self.monitor.waiting) as progressed,
             _delivery(self.sink, position, self.monitor) as delivery,
         ):
             writer = _DeliveryWriter(delivery, versions)

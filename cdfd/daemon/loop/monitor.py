@@ -34,6 +34,9 @@ class Monitor:
     def oldest_pending(self, version: Version) -> None:
         """This is the oldest version that is not delivered."""
 
+    def waiting(self, waits: bool) -> None:
+        """A large delivery waits for a slot, or no longer waits."""
+
     def stage(self, name: str, seconds: float) -> None:
         """Duration of one stage of a delivery: `read`, `encode`, `send` or `commit`. Called from any thread."""
 

@@ -15,6 +15,7 @@ from cdfd.config.settings import Settings, Table
 from cdfd.daemon import assembly
 from cdfd.daemon.engines import OpenLoop, engine_of
 from cdfd.daemon.http import server as http
+from cdfd.daemon.http.history import History, sampled
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.summary import summarised
 from cdfd.daemon.loop.monitor import Monitor
@@ -60,7 +61,8 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
     clock = SystemClock()
     status = Status(config, clock)
     async with AsyncExitStack() as stack:
-        await _serve_http(stack, config, status)
+        history = await stack.enter_async_context(sampled(status, clock))
+        await _serve_http(stack, config, status, history)
         await stack.enter_async_context(summarised(status, clock))
         opened: OpenLoop
         if (of_engine := engine_of(config).loops(path, clock)) is not None:
@@ -81,10 +83,10 @@ def _opened(loops: OpenLoop, table: Table, monitor: Monitor, stop: asyncio.Event
     return loops(table, stop, monitor)
 
 
-async def _serve_http(stack: AsyncExitStack, config: Settings, status: Status) -> None:
+async def _serve_http(stack: AsyncExitStack, config: Settings, status: Status, history: History) -> None:
     """Start the HTTP server. If its address is the default and in use, the daemon runs without one."""
     try:
-        await stack.enter_async_context(http.serve(config.http.listen, status, config.http.hosts, config.http))
+        await stack.enter_async_context(http.serve(config.http.listen, status, config.http.hosts, config.http, history))
     except ConfigError as error:
         if "listen" in config.http.model_fields_set:
             raise
