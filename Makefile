@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak simulate oracle lint lock helm docs site bench kafka spark clean
+.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak simulate oracle lint lock helm docs page site bench kafka spark clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
@@ -67,6 +67,9 @@ HELM_FLAGS = -s -w -X helm.sh/helm/v3/internal/version.version=$(HELM_VERSION) $
 docs: $(MARK)  ## Rewrite generated references, and the outputs that pages show (outputs need Java and Maven)
 	$(BIN)/python -m tests.docs.reference
 	CDFD_DOCS=update $(BIN)/python -m pytest -q tests/docs
+
+page: $(MARK)  ## Take the pictures of the daemon's page again (Debian's chromium; installs it if you are root)
+	PYTHONPATH=.:tests $(BIN)/python -m tests.browser.picture
 
 site: $(MARK)  ## The documentation as a site in `site/`; a broken link or anchor is an error
 	$(BIN)/mkdocs build --strict

@@ -111,7 +111,13 @@ class Tab:
 
     async def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page."""
-        found = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        found = await self.call(
+            "Runtime.evaluate",
+            expression=expression,
+            returnByValue=True,
+            awaitPromise=True,
+            allowUnsafeEvalBlockedByCSP=False,  # `eval` inside of it is under the page's policy
+        )
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 

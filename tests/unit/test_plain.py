@@ -22,7 +22,8 @@ from cdfd.commands.check import aligned
 from cdfd.config.problems import ConfigProblems, Problem
 from cdfd.console import logs
 from cdfd.console.escaping import LONGEST_LINE, as_json, one_line, quoted, shortened
-from cdfd.daemon.http import page
+from cdfd.daemon.http.history import History
+from cdfd.daemon.http.overview import details, overview
 from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError, LogError, StorageError
 
@@ -127,6 +128,14 @@ def test_tables_of_reports(text: str) -> None:
         check(line, 2 * LONGEST_LINE + 2)
 
 
+def strings(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for key, each in value.items() for text in (key, *strings(each))]
+    if isinstance(value, list):
+        return [text for each in value for text in strings(each)]
+    return [value] if isinstance(value, str) else []
+
+
 @settings(deadline=None)
 @given(text=texts)
 @example(text=HOSTILE)
@@ -136,9 +145,13 @@ def test_the_page_and_the_status(text: str) -> None:
     document = status.document()
     told = as_json(document, indent=2)
     assert told.isascii()
-    for shown in (told, page.render(document), as_json(status.not_ready())):
+    for shown in (told, as_json(status.not_ready())):
         assert all(line.isprintable() for line in shown.split("\n"))
         assert len(shown) < 100_000
+    history = History(status)
+    for shown_by_page in (overview(status, history), details(status.table("orders"), history)):
+        assert all(each.isprintable() for each in strings(shown_by_page))
+        assert len(as_json(shown_by_page)) < 100_000
 
 
 @settings(deadline=None)

@@ -24,6 +24,7 @@ const number = (value) => value === null || value === undefined ? "?" : value.to
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return "?";
   if (seconds < 0) return `-${duration(-seconds)}`;
+  if (seconds === 0) return "0 s";
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
   if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
   const minutes = Math.floor(seconds / 60), hours = Math.floor(minutes / 60);
@@ -173,6 +174,16 @@ function shown() {
   found.sort(reversed ? (a, b) => order(b, a) : order);
   return found;
 }
+// Only rows that are in another place move, so that nothing flickers. A row that moves would lose the focus.
+function place(body, wanted) {
+  const focused = document.activeElement;
+  wanted.forEach((row, index) => {
+    if (body.children[index + 1] === row) body.children[index].remove();
+    if (body.children[index] !== row) body.insertBefore(row, body.children[index] || null);
+  });
+  while (body.children.length > wanted.length) body.lastElementChild.remove();
+  if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
+}
 function showRows() {
   const found = shown(), body = $("rows"), wanted = [];
   for (const table of found) {
@@ -183,9 +194,7 @@ function showRows() {
     wanted.push(made.row);
     if (table.name === opened) wanted.push(panel.row);
   }
-  // Only rows that are in another place move, so that the page neither flickers nor loses the focus.
-  wanted.forEach((row, index) => { if (body.children[index] !== row) body.insertBefore(row, body.children[index] || null); });
-  while (body.children.length > wanted.length) body.lastElementChild.remove();
+  place(body, wanted);
   $("empty").hidden = found.length > 0;
   say($("count"), found.length === tables.length ? tablesOf(tables.length) : `${number(found.length)} of ${tablesOf(tables.length)}`);
   for (const button of $("filters").children) {

@@ -1,0 +1,18 @@
+"""Tests of the page need a browser."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.browser import chromium
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _browser() -> None:
+    reason = chromium.missing()
+    if reason is not None:
+        assert "CI" not in os.environ, reason
+        pytest.skip(reason)
+    chromium.chromium()
