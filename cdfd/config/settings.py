@@ -29,6 +29,7 @@ from cdfd.config.fields import (
 from cdfd.config.http import Http, HttpAuthentication, HttpTls
 from cdfd.config.problems import Conflicts, Path, quoted
 from cdfd.config.sections import S3, CatchUp, Engine, Poll, Progress, SparkEngine, Storage, Table
+from cdfd.config.telemetry import Heartbeat
 from cdfd.ports.registry import SINKS
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Engine",
     "Flag",
     "Folder",
+    "Heartbeat",
     "Http",
     "HttpAuthentication",
     "HttpTls",
@@ -68,6 +70,9 @@ class SinkSettings(Section):
 
     ledger_by_default: ClassVar[bool] = False
     """Whether there is a ledger where `progress.ledger` says nothing."""
+
+    has_topics: ClassVar[bool] = False
+    """Whether the sink has topics, for records of the daemon itself."""
 
     kind: str
     """Kind of the destination."""
@@ -118,6 +123,7 @@ class Settings(Section):
     engine: Engine = Engine()
     storage: Storage = Storage()
     http: Http = Http()
+    heartbeat: Heartbeat = Heartbeat()
 
     @model_validator(mode="before")
     @classmethod
@@ -177,6 +183,14 @@ class Settings(Section):
             for key, place in sink.places(table.topic).items():
                 _check_apart((key,), place, tables)
         return sink
+
+    @field_validator("heartbeat")
+    @classmethod
+    def _check_heartbeat(cls, heartbeat: Heartbeat, info: ValidationInfo) -> Heartbeat:
+        sink = info.data.get("sink")
+        if heartbeat.interval is not None and sink is not None and not sink.has_topics:
+            raise Conflicts((("interval",), "needs a Kafka sink"))
+        return heartbeat
 
     def table(self, name: str) -> Table | None:
         """The table of that name, or None."""

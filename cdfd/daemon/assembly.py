@@ -133,7 +133,8 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
     ledger = shared.ledger_of(table)
     recorder = None
     if ledger is not None:
-        recorder = Recorder(ledger, app_id(config.pipeline, table.name), config.progress.interval, clock, monitor)
+        name, renewal = app_id(config.pipeline, table.name), config.heartbeat.interval
+        recorder = Recorder(ledger, name, config.progress.interval, clock, monitor, renewal)
     poll = config.poll
     with (
         add_reset_hint(sinks),

@@ -7,7 +7,7 @@ in the order of positions and never overlap.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
@@ -114,6 +114,10 @@ class JobSink(Sink, Protocol):
         """Move to the position after the version, once all parts are delivered. `counts`: the rows of all parts."""
 
 
+Announce = Callable[[Sequence[tuple[bytes, bytes]]], Awaitable[None]]
+"""Writes records of the daemon itself, as pairs of key and value. Raises `SinkError` if they may not be written; another call tries again."""
+
+
 class Connector(ABC):
     """A configured sink of a pipeline. Creating one accesses nothing.
 
@@ -177,6 +181,17 @@ class Connector(ABC):
                 raise SinkError(f"{self.place} is at {at} and cannot go back", hint=hint)
             delivery = await sink.begin(stands or to)
             await delivery.commit(to)
+
+    def announcing(self, topic: str) -> AbstractAsyncContextManager[Announce]:
+        """A writer of records about the daemon, apart from all deliveries. It connects with the first records, and closes with the block.
+
+        Args:
+            topic: the topic. If it is missing, it is created, compacted and with one partition.
+
+        Raises:
+            UnsupportedError: the sink has no topics.
+        """
+        raise UnsupportedError("this sink has no topics", hint="Use a Kafka sink")
 
     async def deliver_part(
         self, table: Table, number: int, job: Job, position: Position, write: Write, role: str | None = None

@@ -14,6 +14,7 @@ from cdfd.config import load
 from cdfd.config.settings import Settings, Table
 from cdfd.daemon import assembly
 from cdfd.daemon.engines import OpenLoop, engine_of
+from cdfd.daemon.heartbeats import beating
 from cdfd.daemon.http import server as http
 from cdfd.daemon.http.history import History, sampled
 from cdfd.daemon.http.status import Status
@@ -64,6 +65,7 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
         history = await stack.enter_async_context(sampled(status, clock))
         await _serve_http(stack, config, status, history)
         await stack.enter_async_context(summarised(status, clock))
+        await stack.enter_async_context(beating(config, status, clock))
         opened: OpenLoop
         if (of_engine := engine_of(config).loops(path, clock)) is not None:
             opened = await stack.enter_async_context(of_engine)

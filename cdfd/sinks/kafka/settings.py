@@ -120,6 +120,7 @@ class KafkaSettings(SinkSettings):
     """Topics of a Kafka cluster."""
 
     ledger_by_default: ClassVar[bool] = True
+    has_topics: ClassVar[bool] = True
 
     kind: Literal["kafka"] = "kafka"
     bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(values.servers)]
