@@ -233,7 +233,7 @@ class TestWrongPlaces:
     def test_a_listener_without_users(self, secured: Broker) -> None:
         security = {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": "alice", "password": PASSWORD}
         error = refusal(sink(secured.bootstrap_servers, **security))
-        assert "does not use user name" in error.what
+        assert "does not use a login" in error.what
         assert "sink.security.protocol" in str(error.hint)
 
     def test_one_of_several_servers_is_enough(self, secured: Broker) -> None:

@@ -14,7 +14,7 @@ from cdfd.encoding.registry import SchemaRegistry
 from cdfd.errors import ConfigError
 from cdfd.sinks.base import Announce, Connector, Counts, Job, StageTimer, Write, unmeasured
 from cdfd.sinks.kafka.announcements import announcing
-from cdfd.sinks.kafka.client.connection import arguments, check_files
+from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
 from cdfd.sinks.kafka.progress import positions
@@ -46,7 +46,7 @@ class KafkaConnector(Connector):
     def preflight(self) -> None:
         """Check the client and the files of `sink.security`; see the port."""
         client(self._sink)
-        check_files(self._sink.security)
+        arguments(self._sink)
 
     def destination(self, table: Table, role: str | None = None) -> Destination:
         """The destination of a table, in a role. Only the daemon's own delivery writes to the side topics.
