@@ -9,7 +9,7 @@ from typing import Any
 
 from cdfd.changes.position import Position
 from cdfd.commands.check import aligned
-from cdfd.commands.dry_run import DryRun, check_position, dry_run
+from cdfd.commands.dry_run import DryRun, dry_run
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings
 from cdfd.console.escaping import as_json as json_of
@@ -19,6 +19,7 @@ from cdfd.errors import ConfigError
 from cdfd.progress.ledger import LedgerEntry, app_id
 from cdfd.progress.recovery import delivered
 from cdfd.sinks.base import Connector, connector
+from cdfd.tables.table import check_position
 
 COLUMNS = ("table", "sink", "ledger", "newest", "lag", "next")
 

@@ -28,7 +28,7 @@ from cdfd.config.fields import (
 )
 from cdfd.config.http import Http, HttpAuthentication, HttpTls
 from cdfd.config.problems import Conflicts, Path, quoted
-from cdfd.config.sections import S3, CatchUp, Engine, Poll, Progress, SparkEngine, Storage, Table
+from cdfd.config.sections import S3, CatchUp, Controls, Engine, Poll, Progress, SparkEngine, Storage, Table
 from cdfd.config.telemetry import Heartbeat
 from cdfd.ports.registry import SINKS
 
@@ -36,6 +36,7 @@ __all__ = [
     "FOLDER",
     "S3",
     "CatchUp",
+    "Controls",
     "Count",
     "Engine",
     "Flag",
@@ -124,6 +125,7 @@ class Settings(Section):
     storage: Storage = Storage()
     http: Http = Http()
     heartbeat: Heartbeat = Heartbeat()
+    controls: Controls = Controls()
 
     @model_validator(mode="before")
     @classmethod
@@ -191,6 +193,16 @@ class Settings(Section):
         if heartbeat.interval is not None and sink is not None and not sink.has_topics:
             raise Conflicts((("interval",), "needs a Kafka sink"))
         return heartbeat
+
+    @field_validator("controls")
+    @classmethod
+    def _check_controls(cls, controls: Controls, info: ValidationInfo) -> Controls:
+        sink = info.data.get("sink")
+        if sink is not None and not sink.has_topics:
+            wanted = [name for name in ("signals", "notifications") if getattr(controls, name)]
+            if wanted:
+                raise Conflicts(*(((name,), "needs a Kafka sink") for name in wanted))
+        return controls
 
     def table(self, name: str) -> Table | None:
         """The table of that name, or None."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from cdfd import __version__
+from cdfd.changes.control import Pause
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.config import settings
@@ -21,7 +22,7 @@ from cdfd.console.escaping import LONGEST_LINE, shortened
 from cdfd.daemon.http.activity import Activity
 from cdfd.daemon.http.metrics import CHANGE_TYPES, OTHER, Metrics, Reading, State, TableMetrics
 from cdfd.daemon.loop.headroom import Headroom, HeadroomTracker
-from cdfd.daemon.loop.monitor import Monitor
+from cdfd.daemon.loop.monitor import Monitor, ResnapshotProgress
 from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError
 from cdfd.tail.clock import Clock, SystemClock
@@ -73,6 +74,8 @@ class TableMonitor(Monitor):
         self._last_error: LastError | None = None
         self._headroom = HeadroomTracker(clock)
         self.activity = Activity()
+        self._pause: Pause | None = None
+        self._resnapshot: ResnapshotProgress | None = None
 
     def started(self, position: Position) -> None:
         """The loop delivers from `position` on."""
@@ -174,6 +177,18 @@ class TableMonitor(Monitor):
         self._metrics.error(error)
         self._note_error(LastError(error, self._clock.now_ms()))
 
+    def paused(self, pause: Pause | None) -> None:
+        """A request paused the table; None: the table is not paused."""
+        if pause is not None:
+            self._state = "paused"
+        elif self._pause is not None:
+            self._state = "starting" if self._position is None else _state_at(self._position)
+        self._pause = pause
+
+    def resnapshot(self, progress: ResnapshotProgress | None) -> None:
+        """A re-snapshot began or went on; None: it ended."""
+        self._resnapshot = progress
+
     def failed(self, error: CdfdError, retry_in: float | None) -> None:
         """An error stopped the loop. It restarts after `retry_in` seconds; None: it does not restart."""
         self._metrics.error(error)
@@ -252,6 +267,8 @@ class TableMonitor(Monitor):
             return f"retry in {self.retry_in() or 0:.1f} s: {what}"
         if self._state == "stopped":
             return "stopped"
+        if self._state == "paused":
+            return None  # as an operator wants it
         if self._paused:
             return f"retrying after: {what}"
         if self._was_ready:
@@ -268,6 +285,8 @@ class TableMonitor(Monitor):
             "ready": why is None,
             "not_ready": why,
             "paused": reading.paused,
+            "pause": None if self._pause is None else {"id": self._pause.id, "since": _iso(self._pause.at_ms)},
+            "resnapshot": None if self._resnapshot is None else asdict(self._resnapshot),
             "position": None if self._position is None else self._position.fields(),
             "delivered_version": reading.delivered_version,
             "table_version": reading.table_version,
@@ -322,6 +341,9 @@ class Status:
     Args:
         config: of the daemon. No document contains its secrets.
         clock: the source of time.
+
+    Attributes:
+        notifications: returns the newest notifications.
     """
 
     def __init__(self, config: Settings, clock: Clock | None = None) -> None:
@@ -329,6 +351,7 @@ class Status:
         self._clock = clock or SystemClock()
         self._started_ms, self._started = self._clock.now_ms(), self._clock.monotonic()
 
+        self.notifications: Callable[[], Sequence[Mapping[str, Any]]] = tuple
         self._metrics = metrics = Metrics(__version__)
         self._tables = {
             table.name: TableMonitor(table, metrics.table(table.name), self._clock) for table in config.tables
@@ -372,6 +395,7 @@ class Status:
             "uptime_seconds": round(self.uptime(), 3),
             "healthy": True,
             "ready": not self.not_ready(),
+            "notifications": list(self.notifications()),
             "tables": {name: table.document() for name, table in self._tables.items()},
             "configuration": self._config.public(),
         }

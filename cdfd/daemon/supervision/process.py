@@ -13,9 +13,11 @@ from cdfd import __version__
 from cdfd.config import load
 from cdfd.config.settings import Settings, Table
 from cdfd.daemon import assembly
+from cdfd.daemon.controls.controller import Controller, controlled_tables
 from cdfd.daemon.engines import OpenLoop, engine_of
 from cdfd.daemon.heartbeats import beating
 from cdfd.daemon.http import server as http
+from cdfd.daemon.http.controls import ControlRoutes
 from cdfd.daemon.http.history import History, sampled
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.summary import summarised
@@ -25,7 +27,7 @@ from cdfd.daemon.supervision.signals import Stopping
 from cdfd.daemon.supervision.supervisor import Loop, Supervisor
 from cdfd.errors import ConfigError
 from cdfd.tables import allocator
-from cdfd.tail.clock import SystemClock
+from cdfd.tail.clock import Clock, SystemClock
 
 logger = logging.getLogger("cdfd.daemon")
 
@@ -63,19 +65,25 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
     status = Status(config, clock)
     async with AsyncExitStack() as stack:
         history = await stack.enter_async_context(sampled(status, clock))
-        await _serve_http(stack, config, status, history)
+        controller = Controller(config.pipeline, controlled_tables(config), clock)
+        status.notifications = controller.recent
+        await _serve_http(stack, config, status, history, controller, clock)
         await stack.enter_async_context(summarised(status, clock))
         await stack.enter_async_context(beating(config, status, clock))
         opened: OpenLoop
         if (of_engine := engine_of(config).loops(path, clock)) is not None:
             opened = await stack.enter_async_context(of_engine)
         else:
-            shared = await stack.enter_async_context(assembly.shared(config, clock, recover_from_ledger))
+            shared = await stack.enter_async_context(
+                assembly.shared(config, clock, recover_from_ledger, controller.tables)
+            )
             opened = partial(assembly.feed, shared)
         supervisor = Supervisor(stopping.event, clock)
         for table in config.tables:
             monitor = status.table(table.name)
-            supervisor.add(table.name, partial(_opened, opened, table, monitor), monitor)
+            mailbox = controller.tables.get(table.name)
+            wake = None if mailbox is None else mailbox.interrupt
+            supervisor.add(table.name, partial(_opened, opened, table, monitor), monitor, wake)
         await stopping.run(supervisor.run())
     logger.info("stopped")
     return stopping.exit_code
@@ -85,10 +93,16 @@ def _opened(loops: OpenLoop, table: Table, monitor: Monitor, stop: asyncio.Event
     return loops(table, stop, monitor)
 
 
-async def _serve_http(stack: AsyncExitStack, config: Settings, status: Status, history: History) -> None:
-    """Start the HTTP server. If its address is the default and in use, the daemon runs without one."""
+async def _serve_http(
+    stack: AsyncExitStack, config: Settings, status: Status, history: History, controller: Controller, clock: Clock
+) -> None:
+    """Start the HTTP server and the socket of controls. If the server's address is the default and in use, the daemon runs without it."""
+    trusted = ControlRoutes(controller, None, clock, trusted=True)
+    await stack.enter_async_context(http.serve_socket(config.controls.socket, status, history, trusted))
+    controls = ControlRoutes(controller, config.controls.token, clock)
+    listen, hosts = config.http.listen, config.http.hosts
     try:
-        await stack.enter_async_context(http.serve(config.http.listen, status, config.http.hosts, config.http, history))
+        await stack.enter_async_context(http.serve(listen, status, hosts, config.http, history, controls))
     except ConfigError as error:
         if "listen" in config.http.model_fields_set:
             raise
