@@ -65,6 +65,7 @@ _MORE = {
     "engine.spark.checkpoint": ("The whole feed on Spark", "spark-kafka.md#the-whole-feed-on-spark"),
     "http.listen": ("Metrics", "metrics.md"),
     "http.hosts": ("Host names", "metrics.md#host-names"),
+    "heartbeat.interval": ("Heartbeats", "kafka.md#heartbeats"),
     "http.tls.certificate": ("The HTTP server", "security.md#the-http-server"),
     "http.authentication.username": ("The HTTP server", "security.md#the-http-server"),
 }

@@ -43,6 +43,9 @@ REASONS = {
         "kafka",
         "cdfd: the topic _cdfd_progress.shop has no position, but the ledger",
     ): "needs a cluster that lost its topics",
+    ("kafka", '{"pipeline": "shop", "table": "orders", "topic": "shop.orders", "ts_ms"'): (
+        "has the time of its writing; tests/kafka/test_heartbeats.py reads such records"
+    ),
     (
         "kubernetes",
         "helm upgrade --install shop helm/cdfd --namespace data",
