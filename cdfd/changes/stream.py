@@ -11,6 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
 
 from cdfd.changes.plan import ChangePlan, Changes, commit_timestamp, file_time, needs_snapshot, plan, plan_snapshot
+from cdfd.changes.resnapshot import NumberedFiles, Touched
 from cdfd.delta import paths
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.schema_change import SchemaChange, compare
@@ -35,6 +36,7 @@ class Version:
         schema_change: the difference to the schema of the version before; None if there is none, or no version before.
         only_txns: the appIds of a version that consists of transaction identifiers alone; empty for other versions.
         digest: hash of its log entry (see `cdfd.tail.history`); None if the entry is gone.
+        touched: the files of a re-snapshot that it removes or brings back; None if there is no re-snapshot.
     """
 
     plan: ChangePlan
@@ -42,6 +44,7 @@ class Version:
     schema_change: SchemaChange | None = None
     only_txns: tuple[str, ...] = ()
     digest: str | None = None
+    touched: Touched | None = None
 
 
 @dataclass(slots=True)
@@ -51,10 +54,12 @@ class PlanStream:
     Attributes:
         log: of the table.
         changes: which sources of change rows to use; see `plan`.
+        files: the files of a re-snapshot, which versions may touch.
     """
 
     log: DeltaLog
     changes: Changes = "auto"
+    files: NumberedFiles | None = None
     _header: Header | None = None
     _snapshot: Snapshot | None = None
     _timestamp: int | None = None
@@ -197,7 +202,8 @@ class PlanStream:
         change = None
         if previous is not None and previous.schema != header.schema:
             change = compare(previous.schema, header.schema) or None
-        return Version(made, header.metadata.id, change, commit.only_txns, entry.digest)
+        touched = None if self.files is None else self.files.touched(commit)
+        return Version(made, header.metadata.id, change, commit.only_txns, entry.digest, touched)
 
     async def _state_at(self, version: int) -> Snapshot:
         """The state at a version, verified to belong to the same log."""

@@ -128,16 +128,3 @@ async def plan_first(table: Table, policies: Policies, position: Position) -> li
         check_fit(policies.columns, policies.key, policies.changes, header) for header in (there or newest, newest)
     ]
     return list(dict.fromkeys(itertools.chain(*found)))
-
-
-async def check_position(table: Table, position: Position) -> None:
-    """Check that the log has the version of a position.
-
-    Raises:
-        CdfdError: the position is of another table or beyond the newest version, or log clean-up removed its version.
-    """
-    with table.tailer() as tailer:
-        await tailer.resume(position.table_id, position.basis, position.digest)
-        await table.stream().begin(tailer, position.version)
-        async with aclosing(tailer.entries(position.version, await table.log.latest_version())) as entries:
-            await anext(entries, None)

@@ -44,7 +44,7 @@ class HttpAuthentication(Section):
         if (self.username is None) != (self.password is None):
             raise Conflicts(((), "username and password go together"))
         if self.username is None and self.token is None:
-            raise Conflicts(((), "expected username and password, or token, or all three"))
+            raise Conflicts(((), "username and password, or token, are required"))
         return self
 
 

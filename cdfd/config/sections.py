@@ -13,6 +13,7 @@ from cdfd.config.fields import (
     AS_TEXT,
     Count,
     Flag,
+    LocalPath,
     Name,
     Seconds,
     SecretText,
@@ -297,3 +298,29 @@ class Storage(Section):
     def options(self, uri: str) -> dict[str, object]:
         """The options for `open_storage` at a location, with revealed secrets. Stores other than S3 have their own configuration."""
         return self.s3.options() if uri.lower().startswith(("s3:", "s3a:")) else {}
+
+
+class Controls(Section):
+    """Requests of operators to the running daemon: pause, resume, publish again, move, change the log level."""
+
+    token: Annotated[SecretText, AfterValidator(values.long_secret)] | None = None
+    """Token of requests over HTTP, at least 16 characters. Senders give it as `Authorization: Bearer`.
+
+    Default: none, and no requests over HTTP.
+    """
+
+    socket: LocalPath | None = None
+    """Unix socket for requests without a token. Only the daemon's user can open it.
+
+    Default: none.
+    """
+
+    signals: tuple[Literal["pause", "resume", "snapshot", "stop-snapshot", "move", "log-level"], ...] = ()
+    """Requests that the daemon takes from the topic `_cdfd_signals.<pipeline>`. Without any, it does not read the
+    topic. Needs a Kafka sink.
+    """
+
+    notifications: Flag = False
+    """Whether `<prefix>.notifications` gets a record for each answer. Without a prefix, the topic is
+    `<pipeline>.notifications`. Needs a Kafka sink.
+    """

@@ -5,13 +5,12 @@ Sinks of other packages import the types of their settings from here. `docs/refe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, PlainValidator, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from cdfd.config import table_folders, values
-from cdfd.config.discovery import Discovery
 from cdfd.config.fields import (
     FOLDER,
     Count,
@@ -29,18 +28,20 @@ from cdfd.config.fields import (
 )
 from cdfd.config.http import Http, HttpAuthentication, HttpTls
 from cdfd.config.problems import Conflicts, Path, quoted
-from cdfd.config.sections import S3, CatchUp, Engine, Poll, Progress, SparkEngine, Storage, Table
+from cdfd.config.sections import S3, CatchUp, Controls, Engine, Poll, Progress, SparkEngine, Storage, Table
+from cdfd.config.telemetry import Heartbeat
 from cdfd.ports.registry import SINKS
 
 __all__ = [
     "FOLDER",
     "S3",
     "CatchUp",
+    "Controls",
     "Count",
-    "Discovery",
     "Engine",
     "Flag",
     "Folder",
+    "Heartbeat",
     "Http",
     "HttpAuthentication",
     "HttpTls",
@@ -71,6 +72,9 @@ class SinkSettings(Section):
     ledger_by_default: ClassVar[bool] = False
     """Whether there is a ledger where `progress.ledger` says nothing."""
 
+    has_topics: ClassVar[bool] = False
+    """Whether the sink has topics, for records of the daemon itself."""
+
     kind: str
     """Kind of the destination."""
 
@@ -100,15 +104,6 @@ def _sink(given: Any, info: ValidationInfo) -> Any:
     return SINKS.load(kind).model_validate(given, context=info.context)
 
 
-def _entry(given: Any, info: ValidationInfo) -> Any:
-    """An entry of `tables`: one table, or a pattern of folders."""
-    if not isinstance(given, dict):
-        if isinstance(given, Table | Discovery):
-            return given
-        raise ValueError("expected a mapping")
-    return (Discovery if "discover" in given else Table).model_validate(given, context=info.context)
-
-
 class Settings(Section):
     """The configuration of a daemon."""
 
@@ -117,8 +112,8 @@ class Settings(Section):
     each other.
     """
 
-    tables: tuple[Annotated[SerializeAsAny[Table | Discovery], BeforeValidator(_entry)], ...]
-    """The tables, and patterns of folders with tables. At least one."""
+    tables: tuple[Table, ...]
+    """The tables, at least one."""
 
     sink: Annotated[SerializeAsAny[SinkSettings], BeforeValidator(_sink)]
     """Destination of the changes. Its keys depend on `sink.kind`."""
@@ -129,6 +124,8 @@ class Settings(Section):
     engine: Engine = Engine()
     storage: Storage = Storage()
     http: Http = Http()
+    heartbeat: Heartbeat = Heartbeat()
+    controls: Controls = Controls()
 
     @model_validator(mode="before")
     @classmethod
@@ -151,12 +148,11 @@ class Settings(Section):
 
     @field_validator("tables")
     @classmethod
-    def _check_tables(cls, entries: tuple[Table | Discovery, ...]) -> tuple[Table | Discovery, ...]:
-        conflicts: list[tuple[Path, str]] = [] if entries else [((), "at least one is required")]
-        tables = [(index, entry) for index, entry in enumerate(entries) if isinstance(entry, Table)]
+    def _check_tables(cls, tables: tuple[Table, ...]) -> tuple[Table, ...]:
+        conflicts: list[tuple[Path, str]] = [] if tables else [((), "at least one is required")]
         for field in ("name", "topic"):
             first: dict[str, int] = {}
-            for index, table in tables:
+            for index, table in enumerate(tables):
                 value = getattr(table, field)
                 if value in first:
                     conflicts.append(
@@ -169,7 +165,7 @@ class Settings(Section):
         conflicts += [((index, "name"), what) for index, what in _taken_names(tables)]
         if conflicts:
             raise Conflicts(*conflicts)
-        return entries
+        return tables
 
     @field_validator("progress")
     @classmethod
@@ -178,56 +174,51 @@ class Settings(Section):
         if sink is not None and not sink.keeps_positions and progress.ledger.kind == "none":
             raise Conflicts((("ledger",), "required with delivery at_least_once, which keeps positions nowhere else"))
         if progress.ledger.kind == "table":
-            _check_apart(("ledger",), progress.ledger.uri, _listed(info.data.get("tables", ())))
+            _check_apart(("ledger",), progress.ledger.uri, info.data.get("tables", ()))
         return progress
 
     @field_validator("sink")
     @classmethod
     def _check_sink(cls, sink: SinkSettings, info: ValidationInfo) -> SinkSettings:
-        tables = _listed(info.data.get("tables", ()))
+        tables: tuple[Table, ...] = info.data.get("tables", ())
         for table in tables:
             for key, place in sink.places(table.topic).items():
                 _check_apart((key,), place, tables)
         return sink
 
-    @property
-    def listed(self) -> tuple[Table, ...]:
-        """The tables that the configuration names one by one."""
-        return _listed(self.tables)
+    @field_validator("heartbeat")
+    @classmethod
+    def _check_heartbeat(cls, heartbeat: Heartbeat, info: ValidationInfo) -> Heartbeat:
+        sink = info.data.get("sink")
+        if heartbeat.interval is not None and sink is not None and not sink.has_topics:
+            raise Conflicts((("interval",), "needs a Kafka sink"))
+        return heartbeat
 
-    @property
-    def discoveries(self) -> tuple[Discovery, ...]:
-        """The patterns of folders with tables."""
-        return tuple(entry for entry in self.tables if isinstance(entry, Discovery))
-
-    def with_tables(self, tables: Iterable[Table]) -> Settings:
-        """The same settings with these tables, and without patterns of folders."""
-        return self.model_copy(update={"tables": tuple(tables)})
+    @field_validator("controls")
+    @classmethod
+    def _check_controls(cls, controls: Controls, info: ValidationInfo) -> Controls:
+        sink = info.data.get("sink")
+        if sink is not None and not sink.has_topics:
+            wanted = [name for name in ("signals", "notifications") if getattr(controls, name)]
+            if wanted:
+                raise Conflicts(*(((name,), "needs a Kafka sink") for name in wanted))
+        return controls
 
     def table(self, name: str) -> Table | None:
-        """The table of that name that the configuration lists, or None."""
-        return next((table for table in self.listed if table.name == name), None)
+        """The table of that name, or None."""
+        return next((table for table in self.tables if table.name == name), None)
 
     def public(self) -> dict[str, Any]:
         """Everything but secrets, as JSON has it; for `/status`."""
         return self.model_dump(mode="json")
 
 
-def _listed(entries: tuple[Table | Discovery, ...]) -> tuple[Table, ...]:
-    return tuple(entry for entry in entries if isinstance(entry, Table))
-
-
-def _taken_names(tables: Sequence[tuple[int, Table]]) -> Iterator[tuple[int, str]]:
-    """Tables with a name that another one's parts and backfills have in Kafka."""
-    for index, table in tables:
-        for _, other in tables:
-            if is_taken(table.name, other.name):
+def _taken_names(tables: tuple[Table, ...]) -> Iterator[tuple[int, str]]:
+    """Tables by whose name another one's parts and backfills are known to Kafka."""
+    for index, table in enumerate(tables):
+        for other in tables:
+            if table.name.startswith((f"{other.name}.part.", f"{other.name}.backfill")):
                 yield index, f"a part or backfill of the table {quoted(other.name)} has such a name; give it another"
-
-
-def is_taken(name: str, other: str) -> bool:
-    """Whether a part or a backfill of the table `other` may have a table's name in Kafka."""
-    return name.startswith((f"{other}.part.", f"{other}.backfill"))
 
 
 def _check_apart(key: Path, place: str, tables: tuple[Table, ...]) -> None:
@@ -237,8 +228,6 @@ def _check_apart(key: Path, place: str, tables: tuple[Table, ...]) -> None:
 
 
 def _with_topic(table: Any, prefix: str) -> Any:
-    if isinstance(table, dict) and "discover" in table and table.get("topic") is None:
-        return table | {"topic": f"{prefix}{table.get('name') or '{path}'}"}
     if not isinstance(table, dict) or not isinstance(table.get("uri"), str) or table.get("topic") is not None:
         return table
     return table | {"topic": prefix + values.last_segment(table["uri"])}

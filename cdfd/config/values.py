@@ -91,6 +91,13 @@ class UserName(Secret):
         return self.reveal()
 
 
+def long_secret(secret: Secret) -> Secret:
+    """A secret that cannot be guessed by trying."""
+    if len(secret.reveal()) < 16:
+        raise ValueError("expected at least 16 characters, such as the output of `openssl rand -hex 32`")
+    return secret
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """The start of a table without a position.

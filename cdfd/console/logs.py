@@ -52,11 +52,17 @@ def set_up(format: str = "auto", level: str = "info", stream: TextIO | None = No
     for earlier in [known for known in root.handlers if isinstance(known, _Handler)]:
         root.removeHandler(earlier)
     root.addHandler(handler)
+    set_level(level)
+    logging.captureWarnings(True)
+
+
+def set_level(level: str) -> None:
+    """Change the lowest level of logs to one of `LEVELS`; see `set_up`."""
+    root = logging.getLogger()
     ours = logging.getLevelNamesMapping()[level.upper()]
     root.setLevel(logging.INFO if ours == logging.DEBUG else max(ours, logging.WARNING))
     logging.getLogger(_PACKAGE).setLevel(ours)
     logging.getLogger(_CLIENTS).setLevel(logging.WARNING if ours == logging.DEBUG else logging.CRITICAL)
-    logging.captureWarnings(True)
 
 
 def writes_json() -> bool:

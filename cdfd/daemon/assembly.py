@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.console.progress_line import watched
+from cdfd.daemon.controls.mailbox import Mailbox
 from cdfd.daemon.engines import engine_of, large_versions
 from cdfd.daemon.ledgers import ledgers
 from cdfd.daemon.loop.admission import Admission
@@ -51,6 +53,7 @@ class Shared:
         notifications: receives S3 events; None if not configured.
         engine: of large versions.
         warned: the warnings of each table; see `Feed`.
+        mailboxes: the requests for each table.
     """
 
     config: Settings
@@ -62,10 +65,16 @@ class Shared:
     notifications: Notifications | None
     engine: Engine
     warned: dict[str, set[str]] = field(default_factory=dict)
+    mailboxes: Mapping[str, Mailbox] = field(default_factory=dict)
 
 
 @asynccontextmanager
-async def shared(config: Settings, clock: Clock, recover_from_ledger: bool = False) -> AsyncIterator[Shared]:
+async def shared(
+    config: Settings,
+    clock: Clock,
+    recover_from_ledger: bool = False,
+    mailboxes: Mapping[str, Mailbox] = MappingProxyType({}),
+) -> AsyncIterator[Shared]:
     """Open the resources that all tables share, and close them at the end of the block.
 
     Raises:
@@ -88,6 +97,7 @@ async def shared(config: Settings, clock: Clock, recover_from_ledger: bool = Fal
                 file_events,
                 notifications,
                 found,
+                mailboxes=mailboxes,
             )
 
 
@@ -133,8 +143,9 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
     ledger = shared.ledger_of(table)
     recorder = None
     if ledger is not None:
-        recorder = Recorder(ledger, app_id(config.pipeline, table.name), config.progress.interval, clock, monitor)
-    poll = config.poll
+        name, renewal = app_id(config.pipeline, table.name), config.heartbeat.interval
+        recorder = Recorder(ledger, name, config.progress.interval, clock, monitor, renewal)
+    poll, mailbox = config.poll, shared.mailboxes.get(table.name) or Mailbox()
     with (
         add_reset_hint(sinks),
         opened.tailer(clock, poll.interval, poll.max_interval, shared.file_events, shared.notifications) as tailer,
@@ -152,10 +163,11 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                 monitor,
                 shared.admission,
                 sinks.place,
-                terminal=watched() and len(config.tables) == len(config.listed) == 1,
-                # A table that was found is not in the settings, and parts of its versions are delivered by these.
-                large=large_versions(config.with_tables((table,)), table, sink, shared.engine, stop),
+                terminal=watched() and len(config.tables) == 1,
+                large=large_versions(config, table, sink, shared.engine, mailbox.interrupt),
                 warned=shared.warned.setdefault(table.name, set()),
+                mailbox=mailbox,
+                name=table.name,
             )
 
 

@@ -59,6 +59,9 @@ class Ledger(Protocol):
         If it raises, the outcome may be unknown: read `position`. A retriable `StorageError` means too many concurrent writers.
         """
 
+    async def renew(self, app_id: str) -> None:
+        """Record the present time with the table's position. Does nothing without a position, and in tables of users."""
+
     async def forget(self, app_id: str) -> None:
         """Record that the table has no position."""
 
@@ -79,6 +82,9 @@ class NoLedger:
         return None
 
     async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:
+        """Does nothing."""
+
+    async def renew(self, app_id: str) -> None:
         """Does nothing."""
 
     async def forget(self, app_id: str) -> None:

@@ -23,7 +23,7 @@ from cdfd.delta.last_checkpoint import LastCheckpoint
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.progress.ledger import PREFIX, LedgerEntry
-from cdfd.progress.txn_positions import position_actions, stored_position
+from cdfd.progress.txn_positions import position_actions, renewal, stored_position
 from cdfd.progress.txn_state import Action, TxnState
 
 _FORMAT = "1"
@@ -41,12 +41,14 @@ class Change:
         version: the last delivered version; `FORGOTTEN`: none.
         table_id: id of the table.
         digest: hash of that version's log entry; None where it is not known.
+        renews: whether the recorded position stays, with the present time. The other fields then mean nothing.
     """
 
     app_id: str
     version: int
     table_id: str | None
     digest: str | None = None
+    renews: bool = False
 
 
 def creation(table_id: str, now_ms: int) -> list[Action]:
@@ -92,8 +94,10 @@ def entry_of(state: TxnState, app_id: str) -> LedgerEntry | None:
 def proposal(state: TxnState, changes: Iterable[Change], now_ms: int) -> list[Action]:
     """The actions that record `changes`. Of several changes of one appId the last one counts. Empty if all are recorded."""
     configuration = dict(state.metadata.configuration)
-    actions = []
-    for change in {change.app_id: change for change in changes}.values():
+    actions: list[Action] = []
+    for app_id in {change.app_id for change in changes if change.renews}:
+        actions += renewal(state, app_id, now_ms)
+    for change in {change.app_id: change for change in changes if not change.renews}.values():
         known, digest = stored_position(state, change.app_id), change.digest
         if digest is None and (known.version, configuration.get(_key(change.app_id))) == (
             change.version,

@@ -45,6 +45,9 @@ class SourceLedger(TxnLedger):
             if state is None or not await self._is_only_progress(state, app_id, version):
                 await self._log.append(self._proposal(app_id, version, table_id, digest))
 
+    async def renew(self, app_id: str) -> None:
+        """Does nothing: each renewal would be a version of the user's table."""
+
     async def forget(self, app_id: str) -> None:
         """See the port."""
         self._require_open()

@@ -44,6 +44,10 @@ class TableLedger(TxnLedger):
         """
         await self._change(Change(app_id, version, table_id, digest))
 
+    async def renew(self, app_id: str) -> None:
+        """See the port."""
+        await self._change(Change(app_id, FORGOTTEN, None, renews=True))
+
     async def forget(self, app_id: str) -> None:
         """See the port."""
         await self._change(Change(app_id, FORGOTTEN, None))
@@ -69,7 +73,7 @@ class TableLedger(TxnLedger):
         try:
             version = await self._log.append(propose)
         except NotATableError:
-            if all(change.version == FORGOTTEN for change in changes):
+            if all(change.version == FORGOTTEN for change in changes):  # also those that renew
                 return
             await self._log.create(ledger_table.creation(str(uuid4()), self._clock.now_ms()))
             version = await self._log.append(propose)

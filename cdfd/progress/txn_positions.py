@@ -78,6 +78,15 @@ def position_actions(state: TxnState, app_id: str, version: int, digest: str | N
     return actions + [txn(name, half, now_ms) for name, half in zip(names, halves, strict=True)]
 
 
+def renewal(state: TxnState, app_id: str, now_ms: int) -> list[Action]:
+    """The actions that record the same position with another time; empty if there is none."""
+    known = stored_position(state, app_id)
+    if known.version == FORGOTTEN:
+        return []
+    names = (app_id, *(_app_ids(app_id) if known.digest is not None else ()))
+    return [txn(name, state.txns[name].version, now_ms) for name in names]
+
+
 def is_part(app_id: str) -> bool:
     """Whether an appId stores half of a hash, and is not a position."""
     return _APP_ID.fullmatch(app_id) is not None

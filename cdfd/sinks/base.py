@@ -7,13 +7,14 @@ in the order of positions and never overlap.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from cdfd.changes.control import Control
 from cdfd.changes.position import Phase, Position
 from cdfd.changes.stream import Version
 from cdfd.config.settings import Settings, Table
@@ -114,6 +115,46 @@ class JobSink(Sink, Protocol):
         """Move to the position after the version, once all parts are delivered. `counts`: the rows of all parts."""
 
 
+Announce = Callable[[Sequence[tuple[bytes, bytes]]], Awaitable[None]]
+"""Writes records of the daemon itself, as pairs of key and value. Raises `SinkError` if they may not be written; another call tries again."""
+
+
+class Chunk(Protocol):
+    """A part of a re-snapshot in progress: rows that are delivered without moving the position."""
+
+    async def write(self, batch: pa.RecordBatch) -> None:
+        """Take one batch of change rows; see `Delivery.write`."""
+
+    async def commit(self, control: Control) -> None:
+        """Make the rows and the control durable, atomically. The position stays."""
+
+    async def abort(self) -> None:
+        """Discard the rows."""
+
+
+@runtime_checkable
+class ControlSink(Sink, Protocol):
+    """A sink that stores a table's `Control` with the position. Other deliveries keep it as it is."""
+
+    @property
+    def stores_control(self) -> bool:
+        """Whether it does with these settings."""
+
+    @property
+    def control(self) -> Control:
+        """The stored control."""
+
+    async def set_control(self, control: Control, to: Position | None = None) -> None:
+        """Store a control, and with `to` another position. There is a position already.
+
+        Raises:
+            SinkError: the sink cannot move to the position.
+        """
+
+    async def begin_chunk(self, position: Position, version: Version) -> Chunk:
+        """Start to deliver rows of `version`, the last one that is delivered, while the position is `position`."""
+
+
 class Connector(ABC):
     """A configured sink of a pipeline. Creating one accesses nothing.
 
@@ -177,6 +218,17 @@ class Connector(ABC):
                 raise SinkError(f"{self.place} is at {at} and cannot go back", hint=hint)
             delivery = await sink.begin(stands or to)
             await delivery.commit(to)
+
+    def announcing(self, topic: str) -> AbstractAsyncContextManager[Announce]:
+        """A writer of records about the daemon, apart from all deliveries. It connects with the first records, and closes with the block.
+
+        Args:
+            topic: the topic. If it is missing, it is created, compacted and with one partition.
+
+        Raises:
+            UnsupportedError: the sink has no topics.
+        """
+        raise UnsupportedError("this sink has no topics", hint="Use a Kafka sink")
 
     async def deliver_part(
         self, table: Table, number: int, job: Job, position: Position, write: Write, role: str | None = None

@@ -64,6 +64,12 @@ class Cursor:
         if following.table_id != begun.table_id or (order(following) <= order(begun) and not stays):
             raise SinkError(f"a delivery from {begun} cannot lead to {following}", version=following.version)
 
+    def check_chunk(self) -> None:
+        """`SinkError` if there is no delivery whose rows leave the position where it is."""
+        self._require_usable()
+        if self._begun is None:
+            raise SinkError("there is no delivery to commit")
+
     def mark_uncertain(self) -> None:
         """The outcome of the commit is uncertain, until `advance`."""
         self._refusal = "the outcome of the last commit is unknown"

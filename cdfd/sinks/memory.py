@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.errors import SinkError
@@ -14,11 +15,12 @@ from cdfd.sinks.cursor import Cursor
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A committed delivery: its position, the position after it, and its rows."""
+    """A committed delivery: its position, the position after it, its rows, and the control after it."""
 
     position: Position
     following: Position
     batches: tuple[pa.RecordBatch, ...]
+    control: Control = EMPTY
 
 
 class MemorySink:
@@ -32,6 +34,26 @@ class MemorySink:
         self.delivered = [] if delivered is None else delivered
         self._cursor = Cursor(self.delivered[-1].following if self.delivered else None)
         self._delivery: MemoryDelivery | None = None
+
+    stores_control = True
+
+    @property
+    def control(self) -> Control:
+        """The stored control; see the port."""
+        return self.delivered[-1].control if self.delivered else EMPTY
+
+    async def set_control(self, control: Control, to: Position | None = None) -> None:
+        """Append a delivery without rows; see the port."""
+        position = self._cursor.position
+        assert position is not None
+        following = position if to is None else to
+        self._cursor.begin(position)
+        self.delivered.append(Delivered(position, following, (), control))
+        self._cursor.advance(following)
+
+    async def begin_chunk(self, position: Position, version: Version) -> MemoryChunk:
+        """Start to deliver rows; see the port."""
+        return MemoryChunk(await self.begin(position))
 
     async def last_position(self) -> Position | None:
         """The next position to deliver; see the port."""
@@ -56,7 +78,7 @@ class MemoryDelivery:
     def __init__(self, delivered: list[Delivered], cursor: Cursor, position: Position) -> None:
         self._delivered = delivered
         self._cursor = cursor
-        self._position = position
+        self.position = position
         self._batches: list[pa.RecordBatch] = []
         self._ended = False
 
@@ -72,7 +94,12 @@ class MemoryDelivery:
         """Append the delivery to the sink's list."""
         self._require_open()
         self._cursor.check(following, rows=any(batch.num_rows for batch in self._batches))
-        self._delivered.append(Delivered(self._position, following, tuple(self._batches)))
+        self.append(following, self._delivered[-1].control if self._delivered else EMPTY)
+
+    def append(self, following: Position, control: Control) -> None:
+        """End the delivery at a position, with a control."""
+        self._require_open()
+        self._delivered.append(Delivered(self.position, following, tuple(self._batches), control))
         self._cursor.advance(following)
         self._ended = True
 
@@ -84,4 +111,23 @@ class MemoryDelivery:
 
     def _require_open(self) -> None:
         if self._ended:
-            raise SinkError("the delivery has ended", version=self._position.version)
+            raise SinkError("the delivery has ended", version=self.position.version)
+
+
+class MemoryChunk:
+    """A part of a re-snapshot into a `MemorySink`."""
+
+    def __init__(self, delivery: MemoryDelivery) -> None:
+        self._delivery = delivery
+
+    async def write(self, batch: pa.RecordBatch) -> None:
+        """Keep a batch."""
+        await self._delivery.write(batch)
+
+    async def commit(self, control: Control) -> None:
+        """Append the rows and the control to the sink's list."""
+        self._delivery.append(self._delivery.position, control)
+
+    async def abort(self) -> None:
+        """Discard the batches."""
+        await self._delivery.abort()

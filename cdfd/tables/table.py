@@ -10,6 +10,7 @@ from functools import cache
 from typing import get_args
 
 from cdfd.changes.plan import Changes
+from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.errors import ConfigError
@@ -126,3 +127,16 @@ async def versions(
     async with aclosing(stream.versions(tailer, start, until)) as following:
         async for version in following:
             yield version
+
+
+async def check_position(table: Table, position: Position) -> None:
+    """Check that the log has the version of a position.
+
+    Raises:
+        CdfdError: the position is of another table or beyond the newest version, or log clean-up removed its version.
+    """
+    with table.tailer() as tailer:
+        await tailer.resume(position.table_id, position.basis, position.digest)
+        await table.stream().begin(tailer, position.version)
+        async with aclosing(tailer.entries(position.version, await table.log.latest_version())) as entries:
+            await anext(entries, None)

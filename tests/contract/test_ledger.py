@@ -6,6 +6,7 @@ likes, for a table whose id is `TABLE`.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -257,5 +258,36 @@ def test_no_ledger_knows_nothing() -> None:
         await ledger.forget(ORDERS)
         await ledger.close()
         assert ledger.uri == "none"
+
+    run(scenario())
+
+
+def test_a_renewal_keeps_the_position_and_moves_its_time(opened: Open) -> None:
+    """Tables of users are left as they are: each renewal would be a version."""
+
+    async def scenario() -> None:
+        ledger = opened()
+        await ledger.renew(ORDERS)
+        assert await ledger.position(ORDERS) is None
+        await ledger.record(ORDERS, FIRST, TABLE, DIGESTS[0])
+        await ledger.record(ITEMS, FIRST, TABLE)
+        before = await ledger.position(ORDERS)
+        other = await ledger.position(ITEMS)
+        assert before is not None
+        assert before.last_updated is not None
+        while SystemClock().now_ms() <= before.last_updated:
+            await asyncio.sleep(0.001)
+        await ledger.renew(ORDERS)
+        await ledger.renew("cdfd/shop/nobody")
+        after = await opened().position(ORDERS)
+        assert after is not None
+        assert after.last_updated is not None
+        moves = isinstance(ledger, TableLedger)
+        assert (after.last_updated > before.last_updated) == moves
+        assert replace(after, last_updated=0) == replace(before, last_updated=0)
+        assert await opened().position(ITEMS) == other
+        await ledger.forget(ORDERS)
+        await ledger.renew(ORDERS)
+        assert await opened().position(ORDERS) is None
 
     run(scenario())

@@ -13,8 +13,7 @@ from functools import partial
 from textwrap import dedent
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from cdfd.config import discovery, values
-from cdfd.config.discovery import Discovery
+from cdfd.config import values
 from cdfd.config.fields import in_folder
 from cdfd.config.settings import Section, Settings, SinkSettings
 from cdfd.config.validation_errors import file_settings
@@ -44,12 +43,10 @@ _PARSED: dict[Any, tuple[str, str]] = {
     Ledger.parse: ("path or URI", f"{_URI}, `source`, `none`"),
     Listen.parse: ("address", "`host:port`, `null`"),
     in_folder: ("path", "a local file"),
-    discovery.parse_template: ("text", f"{_NAME}, `{{table}}`, `{{parent}}`, `{{path}}`"),
 }
 """The type and the allowed values that each function accepts."""
 
 _MORE = {
-    "tables[].discover": ("Many tables", "many-tables.md"),
     "tables[].uri": ("Stores", "s3.md#other-stores"),
     "tables[].key": ("Keys and updates", "configuration.md#keys-and-updates"),
     "tables[].start": ("Start", "configuration.md#start"),
@@ -59,6 +56,8 @@ _MORE = {
     "sink.format": ("Formats", "formats.md"),
     "sink.oversized": ("Records that are too large", "kafka.md#records-that-are-too-large"),
     "sink.security.protocol": ("Security", "kafka.md#security"),
+    "sink.security.oauth.token_url": ("OAUTHBEARER", "security.md#oauthbearer"),
+    "sink.security.aws.region": ("Amazon MSK with IAM", "security.md#amazon-msk-with-iam"),
     "sink.mode": ("File permissions", "daemon.md#file-permissions"),
     "progress.ledger": ("The ledger", "configuration.md#the-ledger"),
     "poll.notifications": ("Wake-ups", "s3.md#wake-ups"),
@@ -66,6 +65,7 @@ _MORE = {
     "engine.spark.checkpoint": ("The whole feed on Spark", "spark-kafka.md#the-whole-feed-on-spark"),
     "http.listen": ("Metrics", "metrics.md"),
     "http.hosts": ("Host names", "metrics.md#host-names"),
+    "heartbeat.interval": ("Heartbeats", "kafka.md#heartbeats"),
     "http.tls.certificate": ("The HTTP server", "security.md#the-http-server"),
     "http.authentication.username": ("The HTTP server", "security.md#the-http-server"),
 }
@@ -119,15 +119,13 @@ def _section(section: type[Section], prefix: str, depth: int, heading: str) -> I
         yield "|---|---|---|---|---|"
         yield from (key.row() for key in keys)
         yield ""
-    for name, several in within.items():
+    for name, [inner] in within.items():
         many = get_origin(fields[name].annotation) is tuple
         path = f"{prefix}{name}{'[]' if many else ''}"
-        for inner in several:
-            if inner is SinkSettings:
-                yield from _sinks()
-            else:
-                title = f"`{path}`" + (" with `discover`" if inner is Discovery else "")
-                yield from _section(inner, f"{path}.", depth + 1, _heading(inner, title, depth + 1))
+        if inner is SinkSettings:
+            yield from _sinks()
+        else:
+            yield from _section(inner, f"{path}.", depth + 1, _heading(inner, f"`{path}`", depth + 1))
 
 
 def _sinks() -> Iterator[str]:
@@ -178,8 +176,6 @@ def _type(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[str, str]:
     arguments = get_args(annotation)
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return "mapping", ""
-    if get_origin(annotation) is Annotated and _sections_in(annotation):
-        return "mapping", ""
     if get_origin(annotation) is Annotated:
         return _type(arguments[0], arguments[1:])
     if get_origin(annotation) is Literal:
@@ -229,10 +225,7 @@ def _default(value: Any, kind: str) -> str:
         smallest = round(value * 1000) if kind == "duration" else value
         size, unit = next((size, unit) for size, unit in _UNITS[kind] if smallest % size == 0)
         return f"`{smallest // size}{unit}`"
-    shown: Callable[[Any], str] = {
-        bool: lambda flag: str(flag).lower(),
-        tuple: lambda items: f"[{', '.join(map(str, items))}]",
-    }.get(type(value), str)
+    shown: Callable[[Any], str] = {bool: lambda flag: str(flag).lower(), tuple: lambda _: "[]"}.get(type(value), str)
     return f"`{shown(value)}`"
 
 

@@ -43,19 +43,14 @@ REASONS = {
         "kafka",
         "cdfd: the topic _cdfd_progress.shop has no position, but the ledger",
     ): "needs a cluster that lost its topics",
+    ("kafka", '{"pipeline": "shop", "table": "orders", "topic": "shop.orders", "ts_ms"'): (
+        "has the time of its writing; tests/kafka/test_heartbeats.py reads such records"
+    ),
     (
         "kubernetes",
         "helm upgrade --install shop helm/cdfd --namespace data",
     ): "needs a cluster: tests/helm/test_page.py checks names and options",
     ("kubernetes", "helm upgrade shop helm/cdfd --namespace data --reuse-values"): "the same",
-    (
-        "many-tables",
-        "ALTER TABLE orders SET TBLPROPERTIES",
-    ): "a statement of Spark; tests/unit/test_discovery.py reads the property",
-    (
-        "many-tables",
-        "cdfd run -c shop.yaml --shard 0/3",
-    ): "needs several processes: tests/kafka/test_shards.py runs them",
     ("metrics", "scrape_configs:"): "a configuration of Prometheus",
     ("metrics", "{"): "an error that has passed, with the time of its retry: needs a lost file",
     ("recovery", "cdfd: another daemon has taken over this table"): "needs two daemons and a broker: tests/kafka",

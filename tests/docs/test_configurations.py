@@ -40,7 +40,7 @@ def is_configuration(lines: list[str]) -> bool:
 @pytest.mark.parametrize("example", list(examples()))
 def test_it_loads(example: str, tmp_path: Path) -> None:
     for number, path in enumerate(re.findall(r"_file: (/\S+)", example)):
-        (tmp_path / f"secret-{number}").write_text("secret\n")
+        (tmp_path / f"secret-{number}").write_text("a-secret-of-some-length\n")
         example = example.replace(path, str(tmp_path / f"secret-{number}"))
     whole = completed(yaml.safe_load(example))
     parse(yaml.safe_dump(whole), {}, folder=str(tmp_path))

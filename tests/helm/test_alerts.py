@@ -88,10 +88,34 @@ def test_the_expressions_of_the_dashboard_are_promql(promtool: Path, tmp_path: P
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_variables_ask_for_metrics_and_labels_that_exist() -> None:
+    for each in DASHBOARD["templating"]["list"]:
+        if each["type"] == "query":
+            metric, label = re.fullmatch(r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", each["definition"]).groups()  # type: ignore[union-attr]
+            assert metric in exported()
+            assert label in ("job", "instance", "table")
+            assert each["query"]["query"] == each["definition"]
+
+
+def test_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+
+
 def test_every_panel_uses_the_chosen_data_source_and_says_what_it_shows() -> None:
     (source,) = [each for each in DASHBOARD["templating"]["list"] if each["type"] == "datasource"]
+    for place in (*DASHBOARD["panels"], *(target for panel in DASHBOARD["panels"] for target in panel["targets"])):
+        assert place["datasource"] == {"type": "prometheus", "uid": f"${{{source['name']}}}"}
     for panel in DASHBOARD["panels"]:
-        assert panel["datasource"]["uid"] == f"${{{source['name']}}}"
         assert panel["description"]
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 

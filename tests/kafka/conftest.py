@@ -94,7 +94,7 @@ def create(admin: KafkaAdminClient) -> Callable[..., str]:
 
 @pytest.fixture
 def read(broker: SharedBroker) -> Callable[..., list[Record]]:
-    """`read(topic, at_least=0, timeout=20, committed=True)`: all its records, by partition and offset; see `read_topic`."""
+    """`read(topic, at_least=0, timeout=60, committed=True)`: all its records, by partition and offset; see `read_topic`."""
 
     def records(topic: str, **options: Any) -> list[Record]:
         return read_topic(broker.bootstrap_servers, topic, **options)

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from commands import CDFD
 
-WITHIN = 40.0  # seconds until a test gives up; nothing waits for it otherwise
+WITHIN = 60.0  # seconds until a test gives up; nothing waits for it otherwise
 
 Line = dict[str, Any]
 

@@ -27,7 +27,7 @@ PRODUCE, METADATA, INIT_PRODUCER_ID, END_TXN = 0, 3, 22, 26
 T = TypeVar("T")
 Fate = Literal["lost", "halved", "unanswered", "stalled"]
 
-_WITHIN = 30.0
+_WITHIN = 60.0
 
 
 class Fault:

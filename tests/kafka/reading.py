@@ -24,7 +24,7 @@ def read_topic(
     topic: str,
     *,
     at_least: int = 0,
-    timeout: float = 20.0,
+    timeout: float = 60.0,
     committed: bool = True,
     **options: Any,
 ) -> list[Record]:

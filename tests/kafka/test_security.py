@@ -13,6 +13,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.admin import (
     ACL,
+    ACLFilter,
     ACLOperation,
     ACLPermissionType,
     ACLResourcePatternType,
@@ -28,6 +29,7 @@ from cdfd.sinks.kafka.progress.topics import Topic, TopicAdmin
 from cdfd.sinks.kafka.settings import KafkaSettings
 from tests.kafka.broker import Broker
 from tests.kafka.certificates import Certificates
+from tests.kafka.daemon_process import until
 from tests.kafka.node import free_ports
 
 # kafka-python leaves sockets whose connection is refused to the collector.
@@ -233,7 +235,7 @@ class TestWrongPlaces:
     def test_a_listener_without_users(self, secured: Broker) -> None:
         security = {"protocol": "SASL_PLAINTEXT", "mechanism": "PLAIN", "username": "alice", "password": PASSWORD}
         error = refusal(sink(secured.bootstrap_servers, **security))
-        assert "does not use user name" in error.what
+        assert "does not use a login" in error.what
         assert "sink.security.protocol" in str(error.hint)
 
     def test_one_of_several_servers_is_enough(self, secured: Broker) -> None:
@@ -264,6 +266,9 @@ class TestRights:
         acls = [ACL("User:alice", "*", operation, ACLPermissionType.ALLOW, pattern) for operation in operations]
         created = master.create_acls(acls)
         assert not created["failed"]
+        # The controller answers before the broker has applied them.
+        known = ACLFilter("User:alice", "*", ACLOperation.ANY, ACLPermissionType.ALLOW, pattern)
+        until(lambda: {acl.operation for acl in master.describe_acls(known)[0]} >= set(operations))
 
     def test_none_at_all(self, alice: TopicAdmin, name: str) -> None:
         for attempt in (alice.ensure, alice.check):

@@ -427,7 +427,7 @@ colour: red
         'poll.interval: expected a duration such as 500ms, 1s or 5m, found "5" (line 15)',
         'engine: expected a mapping, found "embedded" (line 16)',
         'http.listen: expected an address such as 127.0.0.1:9464, or null for no server, found "9464" (line 17)',
-        "colour: unknown key; known here: catch_up, engine, http, pipeline, poll, progress, sink, storage, "
+        "colour: unknown key; known here: catch_up, controls, engine, heartbeat, http, pipeline, poll, progress, sink, storage, "
         "tables (line 18)",
     )
 
@@ -747,12 +747,8 @@ def _keys(section: type[Section], prefix: str = "") -> dict[str, Any]:
         key = f"{prefix}{name}"
         if not below or field.is_required():
             keys[key] = field
-        if name == "overrides":
-            keys[key] = field  # its keys are those of tables
-            continue
         for inner in below:
-            # A pattern of folders has keys of tables, with the same meaning.
-            keys = _keys(inner, f"{key}[]." if name == "tables" else f"{key}.") | keys
+            keys |= _keys(inner, f"{key}[]." if name == "tables" else f"{key}.")
     return keys
 
 
@@ -827,3 +823,54 @@ def test_any_tree_is_settings_or_problems(tree: Any) -> None:
 def test_any_text_is_settings_or_problems(text: str) -> None:
     with pytest.raises(ConfigProblems):
         parse(text, {})
+
+
+class TestMechanisms:
+    def said(self, security: str) -> list[str]:
+        text = re.sub(r"(?m)^  security: .*$", f"  security: {security}", SHOP)
+        return [line.partition(" (line")[0] for line in problems(text)]
+
+    def test_kerberos_is_refused_by_name(self) -> None:
+        for name in ("GSSAPI", "kerberos"):
+            [said] = self.said(f"{{protocol: SASL_SSL, mechanism: {name}, username: u, password: p}}")
+            assert said.startswith("sink.security.mechanism: Kerberos (GSSAPI) is not supported. Use SCRAM-SHA-512")
+
+    def test_oauth_needs_a_source(self) -> None:
+        begin = "{protocol: SASL_SSL, mechanism: OAUTHBEARER"
+        assert self.said(begin + "}") == [
+            "sink.security.oauth: required with protocol SASL_SSL and mechanism OAUTHBEARER"
+        ]
+        assert self.said(begin + ", oauth: {}}") == ["sink.security.oauth: either token_url or token is required"]
+        assert self.said(begin + ", oauth: {token_url: 'https://i/t'}}") == [
+            "sink.security.oauth.client_id: required with token_url",
+            "sink.security.oauth.client_secret: required with token_url",
+        ]
+        client = "token_url: 'https://i/t', client_id: c, client_secret: s"
+        assert self.said(f"{begin}, username: u, oauth: {{{client}}}}}") == [
+            "sink.security.username: has no use with mechanism OAUTHBEARER"
+        ]
+        assert self.said(f"{begin}, oauth: {{{client}, parameters: {{grant_type: password}}}}}}") == [
+            "sink.security.oauth.parameters.grant_type: has a key of its own, or is always the same"
+        ]
+        assert self.said(f"{begin}, oauth: {{{client}, extensions: {{auth: x}}}}}}")[0].startswith(
+            "sink.security.oauth.extensions.auth: expected a name of letters"
+        )
+
+    def test_iam_needs_tls_and_no_password(self) -> None:
+        assert self.said("{protocol: SASL_PLAINTEXT, mechanism: AWS_MSK_IAM}") == [
+            "sink.security.protocol: expected SASL_SSL with mechanism AWS_MSK_IAM"
+        ]
+        assert self.said("{protocol: SASL_SSL, mechanism: AWS_MSK_IAM, password: p}") == [
+            "sink.security.password: has no use with mechanism AWS_MSK_IAM"
+        ]
+        assert self.said("{protocol: SASL_SSL, mechanism: AWS_MSK_IAM, aws: {profile: a, role_arn: b}}") == [
+            "sink.security.aws.role_arn: has no use with profile, which can name a role itself"
+        ]
+
+    def test_secrets_of_a_client_are_shown_nowhere(self) -> None:
+        oauth = "{token_url: 'https://i/t', client_id: c, client_secret: cl1ent-secret}"
+        text = re.sub(
+            r"(?m)^  security: .*$", f"  security: {{protocol: SASL_SSL, mechanism: OAUTHBEARER, oauth: {oauth}}}", SHOP
+        )
+        settings = parse(text, {"KAFKA_PASSWORD": "x"})
+        assert "cl1ent-secret" not in f"{settings!r}{settings}{settings.public()}"

@@ -24,6 +24,7 @@ class Book(NoLedger):
         self.versions: list[int] = []
         self.digests: list[str | None] = []
         self.full = False
+        self.renewals = 0
 
     async def position(self, app_id: str) -> LedgerEntry | None:
         return LedgerEntry(app_id, self.versions[-1], "T", None) if self.versions else None
@@ -34,6 +35,11 @@ class Book(NoLedger):
             raise StorageError("no space left on device")
         self.versions.append(version)
         self.digests.append(digest)
+
+    async def renew(self, app_id: str) -> None:
+        if self.full:
+            raise StorageError("no space left on device")
+        self.renewals += 1
 
 
 class Told(NullMonitor):
@@ -97,6 +103,21 @@ class TestRecorder:
             recorder.delivered(5, "T")
             await recorder.finish()
             assert list(zip(book.versions, book.digests, strict=True)) == [(3, "of 3"), (5, None)]
+
+        run(scenario)
+
+    def test_the_position_of_a_quiet_table_is_renewed(self) -> None:
+        async def scenario() -> None:
+            book, told, clock = Book(), Told(), ManualClock()
+            task = asyncio.create_task(Recorder(book, "cdfd/shop/orders", 1, clock, told, renewal=30).run())
+            for full in (False, True, False):
+                book.full = full
+                await clock.wait_for_sleepers()
+                clock.advance(30)
+                await settle()
+            assert (book.renewals, len(told.errors)) == (2, 1)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
         run(scenario)
 

@@ -296,6 +296,8 @@ def test_the_document(status: Status, orders: TableMonitor, clock: ManualClock) 
         "ready": True,
         "not_ready": None,
         "paused": False,
+        "pause": None,
+        "resnapshot": None,
         "position": {"table_id": "id", "version": 5, "part": 0, "phase": "stream", "ordinal": 0},
         "delivered_version": 4,
         "table_version": 4,

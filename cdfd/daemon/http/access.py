@@ -29,9 +29,11 @@ class Access:
 
     Args:
         settings: the section `http`.
+        control: the token of `controls.token`, which may read, too; None: there is none.
     """
 
-    def __init__(self, settings: Http) -> None:
+    def __init__(self, settings: Http, control: Secret | None = None) -> None:
+        self._control = control
         self._authentication = settings.authentication
         self._certificates = settings.tls is not None and settings.tls.client_ca is not None
 
@@ -41,6 +43,8 @@ class Access:
             return web.HTTPForbidden(text="403: the daemon wants a client certificate of `http.tls.client_ca`\n")
         wanted = self._authentication
         if wanted is None or _is_known(request, wanted):
+            return None
+        if self._control is not None and bearer(request, self._control):
             return None
         refusal = web.HTTPUnauthorized(text="401: the daemon wants the credentials of `http.authentication`\n")
         for kind, given in (("basic", wanted.username), ("bearer", wanted.token)):

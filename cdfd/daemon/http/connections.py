@@ -8,13 +8,18 @@ an attacker cannot redirect.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
+
+from cdfd.errors import ConfigError, ListenError
 
 CONNECTION_SECONDS = 30.0
 """How long a connection may last. It has one request, and a scrape takes a fraction of a second."""
@@ -67,6 +72,53 @@ def require_allowed_host(names: AllowedHosts) -> Middleware:
         return await handler(request)
 
     return check
+
+
+@contextmanager
+def private_socket(path: str) -> Iterator[socket.socket]:
+    """A Unix socket that only this user can open, removed at the end of the block. A socket without a server is replaced.
+
+    Raises:
+        ListenError: another process serves the socket.
+        ConfigError: the socket cannot be made.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        try:
+            _remove_unused(path)
+            # The mode of the file decides who may connect, from its first moment on.
+            before = os.umask(0o177)
+            try:
+                listening.bind(path)
+            finally:
+                os.umask(before)
+            made = os.stat(path).st_ino
+        except OSError as error:
+            what = f"cannot make the socket {path}: {error.strerror or error}"
+            raise ConfigError(what, hint="Set `controls.socket` to another path") from error
+        try:
+            yield listening
+        finally:
+            with suppress(OSError):
+                if os.stat(path).st_ino == made:
+                    os.unlink(path)
+
+
+def _remove_unused(path: str) -> None:
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise ConfigError(f"{path} exists and is not a socket", hint="Set `controls.socket` to another path")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise ListenError(
+        f"another process serves the socket {path}", hint="Stop it, or set `controls.socket`", retriable=True
+    )
 
 
 async def close_overdue_connections(server: web.Server) -> None:

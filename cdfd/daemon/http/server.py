@@ -1,4 +1,4 @@
-"""Metrics, health and status over HTTP: serves `Status`, read-only."""
+"""Metrics, health and status over HTTP, and the controls of operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ from cdfd.config import Http, Listen
 from cdfd.console.escaping import as_json
 from cdfd.daemon.http import overview, page
 from cdfd.daemon.http.access import Access, require
-from cdfd.daemon.http.connections import AllowedHosts, close_overdue_connections, require_allowed_host
+from cdfd.daemon.http.connections import (
+    AllowedHosts,
+    close_overdue_connections,
+    private_socket,
+    require_allowed_host,
+)
+from cdfd.daemon.http.controls import ControlRoutes
 from cdfd.daemon.http.history import History
 from cdfd.daemon.http.metrics import CONTENT_TYPE
 from cdfd.daemon.http.status import Status
@@ -49,6 +55,7 @@ async def serve(
     hosts: Sequence[str] = (),
     settings: Http | None = None,
     history: History | None = None,
+    controls: ControlRoutes | None = None,
 ) -> AsyncIterator[Listen | None]:
     """Serve until the block ends. Yields the address with the actual port, or None without a server.
 
@@ -58,6 +65,7 @@ async def serve(
         hosts: accepted host names besides the machine's own; see `AllowedHosts`.
         settings: TLS and authentication; None: neither.
         history: of the tables, for the page.
+        controls: the routes of controls; None: no controls.
 
     Raises:
         ListenError: another process listens at the address.
@@ -70,7 +78,8 @@ async def serve(
     writer = ThreadPoolExecutor(1, "cdfd-metrics")
     tls = None if settings.tls is None else ServerTls(settings.tls).context
     names, past = AllowedHosts([listen.host, *hosts]), history or History(status)
-    application = _application(status, past, writer, names, Access(settings))
+    access = Access(settings, None if controls is None else controls.token)
+    application = _application(status, past, writer, names, access, controls)
     runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
     closing: asyncio.Task[None] | None = None
     try:
@@ -84,6 +93,35 @@ async def serve(
     finally:
         if closing is not None:
             closing.cancel()
+        await runner.cleanup()
+        writer.shutdown(wait=False, cancel_futures=True)
+
+
+@asynccontextmanager
+async def serve_socket(
+    path: str | None, status: Status, history: History, controls: ControlRoutes
+) -> AsyncIterator[None]:
+    """Serve the same on a Unix socket that only this user can open, until the block ends. Does nothing without a path.
+
+    Raises:
+        ConfigError: the socket cannot be made.
+    """
+    if path is None:
+        yield
+        return
+    writer = ThreadPoolExecutor(1, "cdfd-socket")
+    application = _application(status, history, writer, AllowedHosts([]), Access(Http()), controls)
+    runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
+    try:
+        await runner.setup()
+        with private_socket(path) as listening:
+            await web.SockSite(runner, listening).start()
+            logger.info("controls at the socket %s", path)
+            try:
+                yield
+            finally:
+                await runner.cleanup()
+    finally:
         await runner.cleanup()
         writer.shutdown(wait=False, cancel_futures=True)
 
@@ -104,7 +142,12 @@ async def _bind(runner: web.AppRunner, listen: Listen, tls: ssl.SSLContext | Non
 
 
 def _application(
-    status: Status, history: History, writer: Executor, names: AllowedHosts, access: Access
+    status: Status,
+    history: History,
+    writer: Executor,
+    names: AllowedHosts,
+    access: Access,
+    controls: ControlRoutes | None,
 ) -> web.Application:
     async def metrics(_: web.Request) -> web.Response:
         # In a thread of its own: rendering many tables must not delay deliveries, and the loop's threads may all wait for a broker.
@@ -150,6 +193,8 @@ def _application(
     application = web.Application(middlewares=[require_allowed_host(names), require(access)])
     application.on_response_prepare.append(_set_headers)
     application.add_routes([web.get(path, handler) for path, handler in handlers.items()])
+    if controls is not None:
+        application.add_routes(controls.routes())
     return application
 
 

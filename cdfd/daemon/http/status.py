@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from cdfd import __version__
+from cdfd.changes.control import Pause
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.config import settings
@@ -20,12 +21,10 @@ from cdfd.config.settings import Settings
 from cdfd.console.escaping import LONGEST_LINE, shortened
 from cdfd.daemon.http.activity import Activity
 from cdfd.daemon.http.metrics import CHANGE_TYPES, OTHER, Metrics, Reading, State, TableMetrics
-from cdfd.daemon.http.searches import Searches
 from cdfd.daemon.loop.headroom import Headroom, HeadroomTracker
-from cdfd.daemon.loop.monitor import Monitor
+from cdfd.daemon.loop.monitor import Monitor, ResnapshotProgress
 from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError
-from cdfd.tables.shard import Shard
 from cdfd.tail.clock import Clock, SystemClock
 
 
@@ -75,6 +74,8 @@ class TableMonitor(Monitor):
         self._last_error: LastError | None = None
         self._headroom = HeadroomTracker(clock)
         self.activity = Activity()
+        self._pause: Pause | None = None
+        self._resnapshot: ResnapshotProgress | None = None
 
     def started(self, position: Position) -> None:
         """The loop delivers from `position` on."""
@@ -176,6 +177,18 @@ class TableMonitor(Monitor):
         self._metrics.error(error)
         self._note_error(LastError(error, self._clock.now_ms()))
 
+    def paused(self, pause: Pause | None) -> None:
+        """A request paused the table; None: the table is not paused."""
+        if pause is not None:
+            self._state = "paused"
+        elif self._pause is not None:
+            self._state = "starting" if self._position is None else _state_at(self._position)
+        self._pause = pause
+
+    def resnapshot(self, progress: ResnapshotProgress | None) -> None:
+        """A re-snapshot began or went on; None: it ended."""
+        self._resnapshot = progress
+
     def failed(self, error: CdfdError, retry_in: float | None) -> None:
         """An error stopped the loop. It restarts after `retry_in` seconds; None: it does not restart."""
         self._metrics.error(error)
@@ -254,6 +267,8 @@ class TableMonitor(Monitor):
             return f"retry in {self.retry_in() or 0:.1f} s: {what}"
         if self._state == "stopped":
             return "stopped"
+        if self._state == "paused":
+            return None  # as an operator wants it
         if self._paused:
             return f"retrying after: {what}"
         if self._was_ready:
@@ -270,6 +285,8 @@ class TableMonitor(Monitor):
             "ready": why is None,
             "not_ready": why,
             "paused": reading.paused,
+            "pause": None if self._pause is None else {"id": self._pause.id, "since": _iso(self._pause.at_ms)},
+            "resnapshot": None if self._resnapshot is None else asdict(self._resnapshot),
             "position": None if self._position is None else self._position.fields(),
             "delivered_version": reading.delivered_version,
             "table_version": reading.table_version,
@@ -324,44 +341,25 @@ class Status:
     Args:
         config: of the daemon. No document contains its secrets.
         clock: the source of time.
-        shard: of this process; None: it delivers all tables.
+
+    Attributes:
+        notifications: returns the newest notifications.
     """
 
-    def __init__(self, config: Settings, clock: Clock | None = None, shard: Shard | None = None) -> None:
+    def __init__(self, config: Settings, clock: Clock | None = None) -> None:
         self._config = config
-        self._shard = shard
         self._clock = clock or SystemClock()
         self._started_ms, self._started = self._clock.now_ms(), self._clock.monotonic()
 
+        self.notifications: Callable[[], Sequence[Mapping[str, Any]]] = tuple
         self._metrics = metrics = Metrics(__version__)
         self._tables = {
-            table.name: TableMonitor(table, metrics.table(table.name), self._clock)
-            for table in config.listed
-            if shard is None or shard.owns(table.name)
+            table.name: TableMonitor(table, metrics.table(table.name), self._clock) for table in config.tables
         }
-        self.searches = Searches()
 
     def table(self, name: str) -> TableMonitor:
         """The monitor of a table of the configuration, by its name."""
         return self._tables[name]
-
-    def add(self, table: settings.Table) -> TableMonitor:
-        """The monitor of a table that the daemon starts to deliver."""
-        known = self._tables.get(table.name)
-        if known is not None and known.table == table:
-            return known
-        monitor = TableMonitor(table, self._metrics.table(table.name), self._clock)
-        self._tables[table.name] = monitor
-        return monitor
-
-    def remove(self, name: str) -> None:
-        """Forget a table that the daemon does not deliver any more, with its metrics."""
-        del self._tables[name]
-        self._metrics.remove(name)
-
-    def configure(self, config: Settings) -> None:
-        """The daemon has other settings now."""
-        self._config = config
 
     def tables(self) -> Sequence[TableMonitor]:
         """The monitors of all tables."""
@@ -369,17 +367,15 @@ class Status:
 
     def metrics(self) -> Callable[[], bytes]:
         """A function that renders `/metrics` of this moment, in any thread."""
-        families = tuple(self.searches.families())
-        return partial(self._metrics.render, [table.reading() for table in self._tables.values()], families)
+        return partial(self._metrics.render, [table.reading() for table in self._tables.values()])
 
     def health(self) -> Mapping[str, Any]:
         """`/healthz`, as JSON values. A daemon that answers is healthy: it ends as soon as a loop ends unexpectedly."""
         return {"healthy": True, "ended": {}}
 
     def not_ready(self) -> Mapping[str, str]:
-        """The tables that are not ready, and the patterns without a search, and why."""
-        tables = {name: why for name, table in self._tables.items() if (why := table.not_ready()) is not None}
-        return tables | dict(self.searches.not_ready())
+        """The tables that are not ready, and why."""
+        return {name: why for name, table in self._tables.items() if (why := table.not_ready()) is not None}
 
     @property
     def pipeline(self) -> str:
@@ -399,9 +395,8 @@ class Status:
             "uptime_seconds": round(self.uptime(), 3),
             "healthy": True,
             "ready": not self.not_ready(),
-            "shard": None if self._shard is None else str(self._shard),
+            "notifications": list(self.notifications()),
             "tables": {name: table.document() for name, table in self._tables.items()},
-            **self.searches.document(),
             "configuration": self._config.public(),
         }
 

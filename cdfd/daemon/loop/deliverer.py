@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from cdfd.changes.cutting import ranges
 from cdfd.changes.execute import ChangeBatch, Execution, iterate_in_thread
@@ -43,6 +43,13 @@ class Limits:
     max_seconds: float = 10.0
 
 
+class Stop(Protocol):
+    """Says whether deliveries have to end, such as an `asyncio.Event`."""
+
+    def is_set(self) -> bool:
+        """Whether they have to."""
+
+
 @dataclass(slots=True)
 class Deliverer:
     """Delivers versions of one table to one sink, in order.
@@ -64,7 +71,7 @@ class Deliverer:
     sink: Sink
     execution: Execution
     limits: Limits
-    stop: asyncio.Event
+    stop: Stop
     monitor: Monitor
     report: ProgressLine
     admission: Admission

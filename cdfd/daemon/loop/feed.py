@@ -19,10 +19,13 @@ from cdfd.changes.planning import version_batches
 from cdfd.changes.position import Phase, Position
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.console.progress_line import ProgressLine
+from cdfd.daemon.controls.mailbox import Mailbox
 from cdfd.daemon.loop.admission import Admission
+from cdfd.daemon.loop.controls import Controls
 from cdfd.daemon.loop.deliverer import Deliverer, Limits
 from cdfd.daemon.loop.monitor import Monitor, NullMonitor
 from cdfd.daemon.loop.recorder import Recorder
+from cdfd.daemon.loop.resnapshotter import Resnapshotter, cancel_impossible
 from cdfd.daemon.loop.resuming import check_fit, explain_gap, read_ledger, resumed
 from cdfd.delta.actions import Metadata
 from cdfd.delta.header import Header
@@ -90,6 +93,8 @@ class Feed:
         terminal: whether to show the progress of long work on a terminal instead of logging it.
         large: delivers versions that are too large for this process.
         warned: warnings since the daemon started; a restarted loop does not repeat them.
+        mailbox: has the requests of operators.
+        name: of the table in the configuration.
     """
 
     table: Table
@@ -106,6 +111,9 @@ class Feed:
     terminal: bool = False
     large: LargeVersions | None = None
     warned: set[str] = field(default_factory=set)
+    mailbox: Mailbox = field(default_factory=Mailbox)
+    name: str = ""
+    _controls: Controls = field(init=False)
     _deliverer: Deliverer = field(init=False)
     _lag_checked: float = field(init=False, default=-math.inf)
     _listed: int = field(init=False, default=-1)
@@ -114,12 +122,16 @@ class Feed:
     def __post_init__(self) -> None:
         clock = self.tailer.clock
         report = ProgressLine(logger, "delivered", self.table.uri, terminal=self.terminal, clock=clock)
+        name = self.name or self.table.uri
+        self._controls = Controls(
+            name, self.table, self.sink, self.mailbox, self.stop, self.monitor, self.recorder, clock, self.sink_name
+        )
         self._deliverer = Deliverer(
             self.table.uri,
             self.sink,
             self.execution,
             self.limits,
-            self.stop,
+            self._controls,
             self.monitor,
             report,
             self.admission,
@@ -133,6 +145,15 @@ class Feed:
         Raises:
             CdfdError: the delivery failed and is aborted.
         """
+        self.mailbox.open()
+        stopping = asyncio.create_task(self._controls.watch_stop())
+        try:
+            await self._run_recorded()
+        finally:
+            stopping.cancel()
+            await asyncio.wait((stopping,))
+
+    async def _run_recorded(self) -> None:
         if self.recorder is None:
             await self._run()
             return
@@ -151,9 +172,12 @@ class Feed:
         await self.recorder.finish()
 
     async def _run(self) -> None:
-        position = await self._start()
-        if position is None:
+        if await self.sink.last_position() is not None:
+            await self._controls.obey()  # a table that fails further on can be paused, too
+        begun = await self._start()
+        if begun is None:
             return
+        position = begun
         await self._unless_stopped(self._resume(position))
         await self._begin_at(position)
         while not self.stop.is_set():
@@ -165,7 +189,17 @@ class Feed:
                     raise
                 position = await self._restart(error)
             else:
-                return
+                position = await self._obey(position)
+
+    async def _obey(self, before: Position) -> Position:
+        """Carry out requests after the loop ended at a position; the position to continue at."""
+        await self._controls.obey()
+        position = await self.sink.last_position() or before
+        await cancel_impossible(self._controls, position)
+        if not self.stop.is_set() and (position.table_id, position.version) != (before.table_id, before.version):
+            await self._resume(position)
+            await self._begin_at(position)
+        return position
 
     async def _begin_at(self, position: Position) -> None:
         """Report the position, and since when there is something undelivered: clean-up also threatens a table that cannot be read."""
@@ -273,19 +307,39 @@ class Feed:
                 self._note_retention(stream.header)  # of the version before one that cannot be read
             if there is not None:
                 self._check_configuration(there)
+        again = await self._resnapshotter(position, stream)
         versions = stream.versions(self.tailer, position.version)
         async with contextlib.aclosing(version_batches(versions)) as ready:
-            while (burst := await self._next(ready, position)) is not None:
+            while (burst := await self._next(ready, position, again)) is not None:
                 while burst:
-                    if self.stop.is_set():
+                    clear = len(burst) if again is None else await again.clear(burst, position)
+                    if self._interrupted or not clear:
                         return
                     self._note_schema(burst[0])
                     self._note_retention(stream.header)
-                    whole = await self._deliverer.deliver(burst, position)
+                    whole = await self._deliverer.deliver(burst[:clear], position)
                     if not whole:
                         return
                     position = self._delivered(burst[:whole])
+                    if again is not None:
+                        again.delivered(burst[whole - 1])
+                    elif self._controls.control.snapshot is not None:
+                        return  # a re-snapshot that waited for the end of a version begins
                     burst = burst[whole:]
+
+    async def _resnapshotter(self, position: Position, stream: PlanStream) -> Resnapshotter | None:
+        """The re-snapshot in progress; None if there is none, or if a version is partly delivered, which comes first."""
+        await cancel_impossible(self._controls, position)
+        if self._controls.control.snapshot is None or position.part or self._deliverer.partly_delivered:
+            return None
+        found = Resnapshotter(self.table, self.execution, self._controls, self.admission)
+        await found.begin(position, stream, self.tailer)
+        return found if found.active else None
+
+    @property
+    def _interrupted(self) -> bool:
+        """Whether the loop has to end: to stop, or to carry out requests."""
+        return self._controls.is_set()
 
     async def _snapshot(self, stream: PlanStream, position: Position) -> Position | None:
         """Deliver the live rows at `position`; the position after them, or None if a stop came first."""
@@ -300,7 +354,8 @@ class Feed:
         seconds = self.tailer.clock.monotonic() - began
         extra = {"table": self.table.uri, "version": position.version, "files": len(version.plan.scans)}
         logger.info("snapshot of version %d completed in %.1f s", position.version, seconds, extra=extra)
-        return None if self.stop.is_set() else self._delivered([version])
+        following = self._delivered([version])
+        return None if self._interrupted else following
 
     def _check_configuration(self, header: Header) -> None:
         """Check that the configuration fits the table where the delivery starts. Log each warning once."""
@@ -329,19 +384,24 @@ class Feed:
         if self.recorder is not None:
             self.recorder.delivered(version, position.table_id, digest_of(position, version), ours=ours)
 
-    async def _next(self, ready: AsyncGenerator[list[Version], None], position: Position) -> list[Version] | None:
-        """The versions from `position` on; None if a stop came first."""
+    async def _next(
+        self, ready: AsyncGenerator[list[Version], None], position: Position, again: Resnapshotter | None
+    ) -> list[Version] | None:
+        """The versions from `position` on; None if an interruption came first. Meanwhile a re-snapshot goes on, by one chunk at least."""
         if not self.tailer.idle.is_set() and self.tailer.clock.monotonic() - self._lag_checked > LAG_CHECK_SECONDS:
             await self._check_lag()
         following = asyncio.ensure_future(anext(ready))
         idle = asyncio.ensure_future(self.tailer.idle.wait())
         try:
+            while again is not None and again.active and not self._interrupted:
+                if not await again.step(position) or following.done():
+                    break
             await asyncio.wait((following, idle), return_when=asyncio.FIRST_COMPLETED)
             if not following.done() and self._listed >= position.version:
                 await self._check_lag()  # a restored backup may have fewer versions than the log had
             if not following.done():
                 self.monitor.at_tip(self._listed)
-            found = following.result() if following.done() else await self._unless_stopped(following)
+            found = following.result() if following.done() else await self._unless_interrupted(following)
         finally:
             for future in (following, idle):
                 future.cancel()
@@ -376,15 +436,23 @@ class Feed:
 
     async def _unless_stopped(self, work: Awaitable[T]) -> T | None:
         """The result of `work`; None if a stop came first."""
-        task = asyncio.ensure_future(work)
-        stopped = asyncio.ensure_future(self.stop.wait())
-        try:
-            await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
-            return task.result() if task.done() else None
-        finally:
-            for future in (task, stopped):
-                future.cancel()
-            await asyncio.gather(task, stopped, return_exceptions=True)
+        return await _unless(self.stop, work)
+
+    async def _unless_interrupted(self, work: Awaitable[T]) -> T | None:
+        """The result of `work`; None if a stop or a request came first."""
+        return await _unless(self.mailbox.interrupt, work)
 
     def _log(self, message: str, version: int, position: Position) -> None:
         logger.info(message, version, extra={"table": self.table.uri, "version": version, "part": position.part})
+
+
+async def _unless(event: asyncio.Event, work: Awaitable[T]) -> T | None:
+    task = asyncio.ensure_future(work)
+    stopped = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for future in (task, stopped):
+            future.cancel()
+        await asyncio.gather(task, stopped, return_exceptions=True)

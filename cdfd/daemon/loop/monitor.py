@@ -3,11 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from cdfd.changes.control import Pause
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError
+
+
+@dataclass(frozen=True, slots=True)
+class ResnapshotProgress:
+    """The progress of a re-snapshot.
+
+    Attributes:
+        id: of the request.
+        version: whose live files are published.
+        files: how many files are selected.
+        remaining: how many of them are not published yet.
+        rows: rows so far.
+        where: the condition; empty: all files.
+    """
+
+    id: str
+    version: int
+    files: int
+    remaining: int
+    rows: int
+    where: str
 
 
 class Monitor:
@@ -63,6 +86,12 @@ class Monitor:
 
     def failed(self, error: CdfdError, retry_in: float | None) -> None:
         """An error stopped the loop. It restarts after `retry_in` seconds; None: it does not restart."""
+
+    def paused(self, pause: Pause | None) -> None:
+        """A request paused the table; None: the table is not paused."""
+
+    def resnapshot(self, progress: ResnapshotProgress | None) -> None:
+        """A re-snapshot began or went on; None: it ended."""
 
     def stopped(self) -> None:
         """The loop stopped on request."""

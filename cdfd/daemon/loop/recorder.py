@@ -26,13 +26,23 @@ class Recorder:
         seconds: minimum time between two records.
         clock: the source of time.
         monitor: receives successful records and errors.
+        renewal: seconds without a record after which the position is recorded with the present time; None: never.
     """
 
-    def __init__(self, ledger: Ledger, app_id: str, seconds: float, clock: Clock, monitor: Monitor) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        app_id: str,
+        seconds: float,
+        clock: Clock,
+        monitor: Monitor,
+        renewal: float | None = None,
+    ) -> None:
         self._ledger = ledger
         self._app_id = app_id
         self._clock = clock
         self._monitor = monitor
+        self._renewal = renewal
         self._interval = RecordInterval(seconds)
         self._table_id = ""
         self._digest: str | None = None
@@ -59,12 +69,23 @@ class Recorder:
         while True:
             wait = self._interval.wait(self._clock.monotonic())
             if wait is None:
-                await self._more.wait()
+                await self._wait_or_renew()
             elif wait > 0:
                 await self._clock.sleep(wait)
             else:
                 await self._try()
             self._more.clear()
+
+    async def _wait_or_renew(self) -> None:
+        """Wait for a delivered version. Readers of the ledger see from the renewed times that the daemon works."""
+        if self._renewal is None:
+            await self._more.wait()
+        elif not await self._clock.wait(self._more, self._renewal):
+            try:
+                await self._ledger.renew(self._app_id)
+            except CdfdError as error:
+                self._monitor.error(error)
+                logger.warning("cannot renew the position in the ledger: %s", error, extra=self._about)
 
     async def finish(self) -> None:
         """Record the pending version at a clean stop. Log a warning if the ledger takes too long."""

@@ -71,6 +71,7 @@ class _Supervised:
         failed: the error of a loop that waits for an operator; None for a loop that runs, or that a retry may help.
         opened: whether the last attempt opened the loop.
         logged: places in the code whose tracebacks are logged.
+        wake: set by requests, which end the wait for a retry.
     """
 
     open: Open
@@ -80,6 +81,7 @@ class _Supervised:
     failed: CdfdError | None = None
     opened: bool = False
     logged: set[_Site] = field(default_factory=set)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Supervisor:
@@ -109,16 +111,17 @@ class Supervisor:
         """The names of the tables."""
         return self._tables.keys()
 
-    def add(self, name: str, open: Open, monitor: Monitor) -> None:
+    def add(self, name: str, open: Open, monitor: Monitor, wake: asyncio.Event | None = None) -> None:
         """Add a table. Its loop starts at once, or with `run`.
 
         Args:
             name: of the table; not yet in use.
             open: opens its loop; called again after every error.
             monitor: receives the events of the loop.
+            wake: if it is set during the wait for a retry, the retry comes at once.
         """
         assert name not in self._tables, name
-        table = self._tables[name] = _Supervised(open, monitor)
+        table = self._tables[name] = _Supervised(open, monitor, wake=wake or asyncio.Event())
         if self._running:
             self._start(name, table)
 
@@ -263,7 +266,19 @@ class Supervisor:
         table.monitor.failed(error, delay)
         extra = {"table": name, "family": error.family, "retry_in": round(delay, 1)}
         logger.error("%s; retrying in %.1f s", error, delay, extra=extra)
-        await self._clock.wait(table.stop, delay)
+        await self._wait(table, delay)
+
+    async def _wait(self, table: _Supervised, delay: float) -> None:
+        """Wait until a loop has to stop, or is woken. A request that waits already has not helped, and does not end the wait."""
+        waiting = [asyncio.create_task(self._clock.wait(table.stop, delay))]
+        if not table.wake.is_set():
+            waiting.append(asyncio.create_task(table.wake.wait()))
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
 
 
 def _translated(error: BaseException) -> CdfdError:

@@ -1,14 +1,16 @@
 """The folder of a files sink: its owner, its deliveries and its position. Blocking.
 
     .lock                  locked by the process that delivers into the folder
-    _position.json         the table's id and the position, updated after every delivery
-    _position.next.json    the position after the delivery that is being committed
+    _position.json         the table's id, the position and the control, updated after every delivery
+    _position.next.json    the same after the delivery that is being committed
     <first position>…      a delivery's rows (`delivery_name`)
+    <version>.resnapshot…  rows of a re-snapshot (`chunk_name`)
     .cdfd-<random>.tmp     rows of the current delivery
 
 Renaming the file with the rows is the commit. `_position.next.json` is written before it and becomes `_position.json` after it. Writing
 `_position.json` is itself the commit of a delivery without rows. So after a crash at most one delivery is missing in `_position.json`. The
-name of its file has the position, and `_position.next.json` has the hash of the log entry, which the name lacks.
+name of its file has the position, and `_position.next.json` has the hash of the log entry, which the name lacks. The name of a file of a
+re-snapshot has no position: `_position.next.json` names the file, and counts if the file is there.
 
 Consumers may have the right to write into the folder. So the folder is opened once, its files are accessed by its descriptor, and symbolic
 links are not followed.
@@ -21,12 +23,14 @@ import fcntl
 import json
 import os
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
+from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
 from cdfd.errors import FencedError, SinkError
 from cdfd.sinks.cursor import order
-from cdfd.sinks.files.names import DeliveryName, delivery_name, parse_delivery_name
+from cdfd.sinks.files.names import DeliveryName, delivery_name, is_chunk_name, parse_delivery_name
 from cdfd.storage.durable import is_temporary, make_folder, open_new, put, replace, sync_folder, temporary_name
 
 _LOCK = ".lock"
@@ -36,6 +40,23 @@ _FORMAT = 1
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # A position is much smaller. A larger file is invalid.
 _POSITION_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The contents of `_position.json` or `_position.next.json`.
+
+    Attributes:
+        position: the next position to deliver; None without a file.
+        delivered: whether anything was ever delivered.
+        control: of the table.
+        file: the file with the rows of the delivery; empty if it has none.
+    """
+
+    position: Position | None = None
+    delivered: bool = False
+    control: Control = EMPTY
+    file: str = ""
 
 
 class DeliveryFolder:
@@ -60,7 +81,7 @@ class DeliveryFolder:
         self._lock: int | None = None
         try:
             self._lock = self._acquire()
-            self._start, self._delivered = _read_position(self._descriptor, self.path, _POSITION)
+            self._kept = _read_position(self._descriptor, self.path, _POSITION)
             self._recover()
         except BaseException:
             self.close()
@@ -69,7 +90,12 @@ class DeliveryFolder:
     @property
     def position(self) -> Position | None:
         """The next position to deliver; None if nothing was ever delivered."""
-        return self._start if self._delivered else None
+        return self._kept.position if self._kept.delivered else None
+
+    @property
+    def control(self) -> Control:
+        """The control that is stored with the position."""
+        return self._kept.control
 
     def temporary(self) -> tuple[str, int]:
         """A new temporary file: its name, and a descriptor that the caller closes."""
@@ -84,15 +110,29 @@ class DeliveryFolder:
     def commit(self, rows: str | None, first: Position, following: Position, suffix: str) -> None:
         """Commit a delivery. `rows` is the name of its complete, synced file; None without rows."""
         if rows is not None:
-            if self._start is None:
+            if self._kept.position is None:
                 # The table's id must be stored before its first rows.
-                self._write_position(first, delivered=False)
-            # The sync after the next rename also makes this name durable. If a power failure keeps only the rows, the hash is unknown.
-            put(self._descriptor, _NEXT, _serialized(following, True), mode=self._mode, sync=self.sync)
-            self._publish(rows, delivery_name(first, following, suffix))
-            self._make_current(following)
+                self._write(_Kept(first, False, self._kept.control))
+            self._commit_file(rows, delivery_name(first, following, suffix), following, self._kept.control)
         else:
-            self._write_position(following, delivered=True)
+            self._write(_Kept(following, True, self._kept.control))
+
+    def commit_chunk(self, rows: str, name: str, control: Control) -> None:
+        """Commit rows of a re-snapshot, and the control after them. `rows` is the name of their complete, synced file."""
+        assert self._kept.position is not None
+        self._commit_file(rows, name, self._kept.position, control)
+
+    def commit_control(self, control: Control, to: Position | None) -> None:
+        """Store a control, and with `to` another position."""
+        position = self._kept.position if to is None else to
+        self._write(_Kept(position, True, control))
+
+    def _commit_file(self, rows: str, name: str, following: Position, control: Control) -> None:
+        # The sync after the next rename also makes this name durable. If a power failure keeps only the rows, the hash is unknown.
+        prepared = _Kept(following, True, control, name)
+        put(self._descriptor, _NEXT, _serialized(prepared), mode=self._mode, sync=self.sync)
+        self._publish(rows, name)
+        self._make_current(prepared)
 
     def close(self) -> None:
         """Release the folder to other processes."""
@@ -138,16 +178,16 @@ class DeliveryFolder:
         if self.sync:
             sync_folder(folder)
 
-    def _write_position(self, position: Position, *, delivered: bool) -> None:
-        replace(self._descriptor, _POSITION, _serialized(position, delivered), mode=self._mode, sync=self.sync)
-        self._start, self._delivered = position, delivered
+    def _write(self, kept: _Kept) -> None:
+        replace(self._descriptor, _POSITION, _serialized(kept), mode=self._mode, sync=self.sync)
+        self._kept = kept
 
-    def _make_current(self, following: Position) -> None:
-        """Rename `_position.next.json`, whose position is `following`, to `_position.json`."""
+    def _make_current(self, prepared: _Kept) -> None:
+        """Rename `_position.next.json`, which has `prepared`, to `_position.json`."""
         os.replace(_NEXT, _POSITION, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
         if self.sync:
             sync_folder(self._descriptor)
-        self._start, self._delivered = following, True
+        self._kept = prepared
 
     def _recover(self) -> None:
         """Advance the position over deliveries committed after it was written, and remove temporary files."""
@@ -155,9 +195,9 @@ class DeliveryFolder:
         for name in names:
             if is_temporary(name):
                 os.unlink(name, dir_fd=self._descriptor)
-        start = _roll_forward(self.path, names, self._start, _read_position(self._descriptor, self.path, _NEXT)[0])
-        if start is not None and start != self._start:
-            self._write_position(start, delivered=True)
+        kept = _roll_forward(self.path, names, self._kept, _read_position(self._descriptor, self.path, _NEXT))
+        if kept != self._kept:
+            self._write(kept)
         self.remove(_NEXT)
 
 
@@ -175,12 +215,12 @@ def read_position(path: str) -> Position | None:
     try:
         names = os.listdir(folder)
         # In the reverse order of a commit: a delivery that commits in between is in `_position.json`, even if not among the names.
-        prepared, _ = _read_position(folder, path, _NEXT)
-        start, was_delivered = _read_position(folder, path, _POSITION)
+        prepared = _read_position(folder, path, _NEXT)
+        kept = _read_position(folder, path, _POSITION)
     finally:
         os.close(folder)
-    following = _roll_forward(path, names, start, prepared)
-    return following if was_delivered or following != start else None
+    found = _roll_forward(path, names, kept, prepared)
+    return found.position if found.delivered else None
 
 
 def _open_folder(path: str) -> int:
@@ -199,12 +239,12 @@ def refuse_link(path: str) -> None:
         raise SinkError("the folder is a symbolic link", path=path, hint=hint)
 
 
-def _read_position(folder: int, path: str, name: str) -> tuple[Position | None, bool]:
+def _read_position(folder: int, path: str, name: str) -> _Kept:
     path = os.path.join(path, name)
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
-        return None, False
+        return _Kept()
     with os.fdopen(descriptor, "rb") as file:
         data = file.read(_POSITION_BYTES)
     try:
@@ -217,15 +257,16 @@ def _read_position(folder: int, path: str, name: str) -> tuple[Position | None, 
         ) from error
 
 
-def _roll_forward(path: str, names: list[str], start: Position | None, prepared: Position | None) -> Position | None:
-    """The position `start`, advanced over the deliveries committed after it was written.
+def _roll_forward(path: str, names: list[str], kept: _Kept, prepared: _Kept) -> _Kept:
+    """The kept position, advanced over the deliveries committed after it was written.
 
     Args:
         path: the folder, for messages.
         names: of its files.
-        start: the position in `_position.json`.
-        prepared: the position after the last attempted delivery, from `_position.next.json`.
+        kept: the contents of `_position.json`.
+        prepared: the contents of `_position.next.json`: the position after the last attempted delivery.
     """
+    start = kept.position
     table_id = "" if start is None else start.table_id
     found = [delivery for name in names if (delivery := parse_delivery_name(name, table_id)) is not None]
     if start is None:
@@ -235,7 +276,9 @@ def _roll_forward(path: str, names: list[str], start: Position | None, prepared:
                 path=path,
                 hint="Restore the file, or deliver into an empty folder",
             )
-        return None
+        return kept
+    if is_chunk_name(prepared.file) and prepared.file in names:
+        kept = prepared
     for delivery in _beyond(found, start):
         if not delivery.begins_at(start):
             raise SinkError(
@@ -243,8 +286,10 @@ def _roll_forward(path: str, names: list[str], start: Position | None, prepared:
                 path=os.path.join(path, delivery.name),
                 hint=f"Restore the missing files or the matching {_POSITION}, or deliver into an empty folder",
             )
-        start = prepared if prepared == delivery.following else delivery.following
-    return start
+        known = prepared.position
+        start = known if known == delivery.following else delivery.following
+        kept = _Kept(start, True, kept.control)
+    return kept
 
 
 def _beyond(deliveries: list[DeliveryName], start: Position) -> list[DeliveryName]:
@@ -253,11 +298,17 @@ def _beyond(deliveries: list[DeliveryName], start: Position) -> list[DeliveryNam
     return sorted(beyond, key=lambda delivery: order(delivery.first))
 
 
-def _serialized(position: Position, delivered: bool) -> bytes:
-    return json.dumps({"format": _FORMAT, **position.fields(), "delivered": delivered}).encode() + b"\n"
+def _serialized(kept: _Kept) -> bytes:
+    assert kept.position is not None
+    document: dict[str, Any] = {"format": _FORMAT, **kept.position.fields(), "delivered": kept.delivered}
+    if kept.control != EMPTY:
+        document["control"] = kept.control.document()
+    if kept.file:
+        document["file"] = kept.file
+    return json.dumps(document).encode() + b"\n"
 
 
-def _parse_position(document: Any) -> tuple[Position, bool]:
+def _parse_position(document: Any) -> _Kept:
     if not isinstance(document, dict):
         document = {}
     if document.get("format") != _FORMAT:
@@ -277,4 +328,5 @@ def _parse_position(document: Any) -> tuple[Position, bool]:
     position = Position(
         document["table_id"], document["version"], document["part"], document["phase"], document["ordinal"], digest
     )
-    return position, document["delivered"]
+    control = Control.parse(document["control"]) if "control" in document else EMPTY
+    return _Kept(position, document["delivered"], control, str(document.get("file", "")))

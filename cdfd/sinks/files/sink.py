@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedWriter, FileIO
 from threading import Lock
@@ -12,12 +12,14 @@ from typing import Literal, Self
 
 import pyarrow as pa
 
+from cdfd.changes.control import Control
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.errors import SinkError
-from cdfd.sinks.cursor import Cursor
+from cdfd.sinks.cursor import Cursor, order
 from cdfd.sinks.files.folder import DeliveryFolder
 from cdfd.sinks.files.formats import RowsFormat
+from cdfd.sinks.files.names import chunk_name
 from cdfd.storage.durable import explain
 
 _BUFFER = 256 * 1024
@@ -66,6 +68,29 @@ class FilesSink:
         """The next position to deliver; see the port."""
         return self._cursor.position
 
+    stores_control = True
+
+    @property
+    def control(self) -> Control:
+        """The stored control; see the port."""
+        return self._folder.control
+
+    async def set_control(self, control: Control, to: Position | None = None) -> None:
+        """Write `_position.json`; see the port. A position can only move forward, because files are not taken back."""
+        known = self._cursor.position
+        assert known is not None
+        if to is not None and order(to) < order(known):
+            at = f"version {known.version}"
+            raise SinkError(
+                f"the folder is at {at} and cannot go back", hint="Move the table while the daemon is stopped"
+            )
+        delivery = await self.begin(known)
+        await delivery.commit_control(control, to)
+
+    async def begin_chunk(self, position: Position, version: Version) -> FileChunk:
+        """Start a file with rows of a re-snapshot; see the port."""
+        return FileChunk(await self.begin(position), version.plan.version, self.control)
+
     async def begin(self, position: Position) -> FileDelivery:
         """Start a delivery; see the port. Creates no file until there are rows."""
         self._cursor.begin(position)
@@ -98,6 +123,11 @@ class FileDelivery:
         self._spool: _Spool | None = None
         self._state: Literal["open", "failed", "ended"] = "open"
 
+    @property
+    def suffix(self) -> str:
+        """The suffix of its file."""
+        return self._rows.suffix
+
     async def start_version(self, version: Version) -> None:
         """Does nothing, because each row has its version."""
 
@@ -108,6 +138,21 @@ class FileDelivery:
     async def commit(self, following: Position) -> None:
         """Sync and rename the file; without rows, only write the position. See the port."""
         await asyncio.to_thread(self._commit, following)
+
+    async def commit_control(self, control: Control, to: Position | None = None) -> None:
+        """Without rows: store a control, and with `to` another position."""
+        await asyncio.to_thread(self._end, lambda rows: self._folder.commit_control(control, to), to or self._position)
+
+    async def commit_chunk(self, name: str, control: Control) -> None:
+        """Sync and rename the file to `name`, and store a control. The position stays."""
+
+        def commit(rows: str | None) -> None:
+            if rows is None:
+                self._folder.commit_control(control, None)
+            else:
+                self._folder.commit_chunk(rows, name, control)
+
+        await asyncio.to_thread(self._end, commit, self._position)
 
     async def abort(self) -> None:
         """Remove the temporary file. Does nothing after a commit."""
@@ -125,13 +170,21 @@ class FileDelivery:
             self._state = "open"
 
     def _commit(self, following: Position) -> None:
+        def commit(rows: str | None) -> None:
+            self._folder.commit(rows, self._position, following, self._rows.suffix)
+
+        self._end(commit, following, lambda: self._cursor.check(following, rows=self._spool is not None))
+
+    def _end(
+        self, commit: Callable[[str | None], None], following: Position, check: Callable[[], None] | None = None
+    ) -> None:
         with self._lock, _translated("commit", self._folder.path):
             self._require_open()
-            self._cursor.check(following, rows=self._spool is not None)
+            (check or self._cursor.check_chunk)()
             self._state = "failed"
             rows = None if self._spool is None else self._spool.complete(sync=self._folder.sync)
             self._cursor.mark_uncertain()
-            self._folder.commit(rows, self._position, following, self._rows.suffix)
+            commit(rows)
             self._cursor.advance(following)
             self._spool = None
             self._state = "ended"
@@ -149,6 +202,27 @@ class FileDelivery:
         if self._state != "open":
             hint = "Abort it, then begin a new delivery at last_position" if self._state == "failed" else None
             raise SinkError(f"the delivery has {self._state}", version=self._position.version, hint=hint)
+
+
+class FileChunk:
+    """A part of a re-snapshot into a `FilesSink`; see the port."""
+
+    def __init__(self, delivery: FileDelivery, version: int, control: Control) -> None:
+        ordinal = 0 if control.snapshot is None else control.snapshot.ordinal
+        self._delivery = delivery
+        self._name = chunk_name(version, ordinal, delivery.suffix)
+
+    async def write(self, batch: pa.RecordBatch) -> None:
+        """See the port."""
+        await self._delivery.write(batch)
+
+    async def commit(self, control: Control) -> None:
+        """See the port."""
+        await self._delivery.commit_chunk(self._name, control)
+
+    async def abort(self) -> None:
+        """See the port."""
+        await self._delivery.abort()
 
 
 class _Spool:

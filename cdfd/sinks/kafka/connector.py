@@ -12,12 +12,13 @@ from cdfd.changes.position import Position
 from cdfd.config.settings import Settings, Table
 from cdfd.encoding.registry import SchemaRegistry
 from cdfd.errors import ConfigError
-from cdfd.sinks.base import Connector, Counts, Job, StageTimer, Write, unmeasured
-from cdfd.sinks.kafka.client.connection import arguments, check_files
+from cdfd.sinks.base import Announce, Connector, Counts, Job, StageTimer, Write, unmeasured
+from cdfd.sinks.kafka.announcements import announcing
+from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
 from cdfd.sinks.kafka.progress import positions
-from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX
+from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, announcement_topic
 from cdfd.sinks.kafka.settings import KafkaSettings
 from cdfd.sinks.kafka.settings import SchemaRegistry as SchemaRegistrySettings
 from cdfd.sinks.kafka.transactions import parts
@@ -45,7 +46,7 @@ class KafkaConnector(Connector):
     def preflight(self) -> None:
         """Check the client and the files of `sink.security`; see the port."""
         client(self._sink)
-        check_files(self._sink.security)
+        arguments(self._sink)
 
     def destination(self, table: Table, role: str | None = None) -> Destination:
         """The destination of a table, in a role. Only the daemon's own delivery writes to the side topics.
@@ -100,6 +101,11 @@ class KafkaConnector(Connector):
                 yield made
             finally:
                 await made.close()
+
+    def announcing(self, topic: str) -> AbstractAsyncContextManager[Announce]:
+        """A producer of its own, without transactions; see the port."""
+        sink = self._sink
+        return announcing(arguments(sink), announcement_topic(topic, sink.topics), client(sink), sink.compression)
 
     async def check(self, table: Table) -> str:
         """Check the broker, the topics and the schema registry; see the port.

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from cdfd.config import values
-from cdfd.config.problems import Conflicts, Path
+from cdfd.config.problems import Conflicts
 from cdfd.config.settings import (
     Count,
     Flag,
-    LocalPath,
     SecretText,
     Section,
     Settings,
@@ -23,6 +22,7 @@ from cdfd.config.settings import (
 )
 from cdfd.encoding.formats import record_format
 from cdfd.ports.registry import RECORD_FORMATS
+from cdfd.sinks.kafka.security import Security
 
 if TYPE_CHECKING:
     from cdfd.sinks.kafka.connector import KafkaConnector
@@ -52,57 +52,6 @@ class Topics(Section):
     """Whether `<prefix>.transactions` gets a BEGIN record for each version, and an END record with counts."""
 
 
-class Security(Section):
-    """Access to the Kafka cluster."""
-
-    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    """Protocol of the connections."""
-
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
-    """SASL mechanism. Required with SASL."""
-
-    username: UserText | None = None
-    """User name. Required with SASL."""
-
-    password: SecretText | None = None
-    """Password. Required with SASL."""
-
-    ca_path: LocalPath | None = None
-    """PEM file of trusted certificate authorities.
-
-    Default: the system's.
-    """
-
-    certificate_path: LocalPath | None = None
-    """PEM file of the client's certificate."""
-
-    key_path: LocalPath | None = None
-    """PEM file of the client's private key."""
-
-    key_password: SecretText | None = None
-    """Password of the private key."""
-
-    @model_validator(mode="after")
-    def _check_protocol(self) -> Security:
-        conflicts: list[tuple[Path, str]] = []
-        sasl, tls = self.protocol.startswith("SASL_"), self.protocol.endswith("SSL")
-        for name in ("mechanism", "username", "password"):
-            if sasl and getattr(self, name) is None:
-                conflicts.append(((name,), f"required with protocol {self.protocol}"))
-            if not sasl and getattr(self, name) is not None:
-                conflicts.append(
-                    ((name,), f"has no use with protocol {self.protocol}; expected SASL_SSL or SASL_PLAINTEXT")
-                )
-        for name in ("ca_path", "certificate_path", "key_path"):
-            if not tls and getattr(self, name) is not None:
-                conflicts.append(((name,), f"has no use with protocol {self.protocol}; expected SSL or SASL_SSL"))
-        if tls and (self.certificate_path is None) != (self.key_path is None):
-            conflicts.append(((), "certificate_path and key_path go together"))
-        if conflicts:
-            raise Conflicts(*conflicts)
-        return self
-
-
 class SchemaRegistry(Section):
     """A Confluent-compatible schema registry. Required with `format: avro`."""
 
@@ -120,6 +69,7 @@ class KafkaSettings(SinkSettings):
     """Topics of a Kafka cluster."""
 
     ledger_by_default: ClassVar[bool] = True
+    has_topics: ClassVar[bool] = True
 
     kind: Literal["kafka"] = "kafka"
     bootstrap_servers: Annotated[tuple[str, ...], BeforeValidator(values.servers)]

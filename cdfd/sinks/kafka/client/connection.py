@@ -16,7 +16,8 @@ with the broker's default settings.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -35,8 +36,11 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
-from cdfd.errors import ConfigError, SinkError
-from cdfd.sinks.kafka.settings import KafkaSettings, Security
+from cdfd.errors import SinkError
+from cdfd.sinks.kafka.client.certificates import check_files
+from cdfd.sinks.kafka.client.login import LOGINS, Credentials, SecretArgument, login, login_hint, mechanism_of, ready
+from cdfd.sinks.kafka.client.tokens import TokenFailure
+from cdfd.sinks.kafka.settings import KafkaSettings
 
 _RECONNECT_BACKOFF_MAX_MS = 1000
 _SETUP_MS = 10_000
@@ -60,20 +64,11 @@ class _Failure:
     refused: bool = False
 
 
-class _Masked(str):
-    """A password in a client's arguments. kafka-python logs the `repr` of all of them."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "'***'"
-
-
 def arguments(sink: KafkaSettings) -> dict[str, Any]:
     """The connection arguments of every client of kafka-python. Their `repr` shows no password.
 
     Raises:
-        ConfigError: a certificate or key cannot be used.
+        ConfigError: a certificate or key cannot be used, or the library for the mechanism is not installed.
     """
     security = sink.security
     check_files(security)
@@ -83,17 +78,14 @@ def arguments(sink: KafkaSettings) -> dict[str, Any]:
         "security_protocol": security.protocol,
         "reconnect_backoff_max_ms": _RECONNECT_BACKOFF_MAX_MS,
     }
-    if security.mechanism is not None and security.password is not None:
-        options["sasl_mechanism"] = security.mechanism
-        options["sasl_plain_username"] = str(security.username)
-        options["sasl_plain_password"] = _Masked(security.password.reveal())
+    options |= login(security, sink.bootstrap_servers)
     if security.ca_path is not None:
         options["ssl_cafile"] = security.ca_path
     if security.certificate_path is not None:
         options["ssl_certfile"] = security.certificate_path
         options["ssl_keyfile"] = security.key_path
     if security.key_password is not None:
-        options["ssl_password"] = _Masked(security.key_password.reveal())
+        options["ssl_password"] = SecretArgument(security.key_password)
     return options
 
 
@@ -108,11 +100,12 @@ def network(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         SinkError: the cluster cannot be reached, or refuses access.
     """
     network = _ClientFactory()
+    ready(options)
     try:
         yield {**options, "kafka_client": network.client}
     except (KafkaError, OSError, ValueError) as error:
         network.close()
-        raise _connect_error(error, network.failure, options["bootstrap_servers"]) from error
+        raise _connect_error(error, network.failure, options) from error
 
 
 class _ClientFactory:
@@ -120,6 +113,7 @@ class _ClientFactory:
 
     def __init__(self) -> None:
         self.failure: _Failure | None = None
+        self._begun = time.monotonic()
         self._clients: list[tuple[Any, Any]] = []
         self._watched: dict[Any, Any] = {}
         self._hangups = 0
@@ -134,7 +128,7 @@ class _ClientFactory:
         selector = NetworkSelector(**options)
         manager = KafkaConnectionManager(selector, **options)
         manager.cluster.config["allow_auto_create_topics"] = False
-        self._watch(manager, with_user=options.get("sasl_mechanism") is not None)
+        self._watch(manager, Credentials(manager.config, self._begun))
         client = KafkaNetClient(net=selector, manager=manager, **options)
         self._clients.append((selector, client))
         return client
@@ -144,10 +138,11 @@ class _ClientFactory:
             selector.stop()
             client.close()
 
-    def _watch(self, manager: Any, *, with_user: bool) -> None:
+    def _watch(self, manager: Any, credentials: Credentials) -> None:
         connect = manager.get_connection
 
         def get_connection(node: Any, *further: Any, **options: Any) -> Any:
+            credentials.refresh()  # a new connection is made with them
             if manager.bootstrapped:
                 return connect(node, *further, **options)
             if self.failure is not None and self.failure.final:
@@ -157,22 +152,25 @@ class _ClientFactory:
                 self._watched[node] = connection
                 broker = manager.cluster.broker_metadata(node)
                 address = f"{broker.host}:{broker.port}"
-                connection.close_future.add_errback(
-                    lambda error: self._note_failure(address, error, with_user=with_user)
-                )
+                connection.close_future.add_errback(lambda error: self._note_failure(address, error, credentials))
             return connection
 
         manager.get_connection = get_connection
 
-    def _note_failure(self, address: str, error: Exception, *, with_user: bool) -> None:
-        if with_user and "socket disconnected" in error.args:
+    def _note_failure(self, address: str, error: Exception, credentials: Credentials) -> None:
+        if credentials.mechanism is not None and "socket disconnected" in error.args:
             self._hangups += 1
         refused = self._hangups >= _MOST_HANGUPS
-        self.failure = _Failure(address, error, final=refused or not _is_transient(error), refused=refused)
+        transient = _is_transient(error)
+        if refused or isinstance(error, SaslAuthenticationFailedError):
+            transient = credentials.renewed()
+        self.failure = _Failure(address, error, final=not transient, refused=refused)
 
 
 def _is_transient(error: Exception) -> bool:
     """Whether another attempt may succeed."""
+    if isinstance(error, TokenFailure):
+        return error.error.retriable
     return isinstance(error, RetriableError) and _tls_error(error) is None
 
 
@@ -184,32 +182,37 @@ def _tls_error(error: Exception) -> ssl.SSLError | None:
     return None
 
 
-def _connect_error(error: Exception, failure: _Failure | None, servers: Sequence[str]) -> SinkError:
+def _connect_error(error: Exception, failure: _Failure | None, options: Mapping[str, Any]) -> SinkError:
+    servers = options["bootstrap_servers"]
     what = f"cannot connect to Kafka at {', '.join(servers)}"
     if failure is None:
         return SinkError(f"{what}: {error}", retriable=isinstance(error, RetriableError))
-    reason, hint = _REFUSED if failure.refused else reason_of(failure.error)
+    mechanism = mechanism_of(options)
+    reason, hint = _hangup(mechanism) if failure.refused else reason_of(failure.error, mechanism)
     where = "" if list(servers) == [failure.address] else f"{failure.address}: "
     return SinkError(f"{what}: {where}{reason}", hint=hint, retriable=not failure.final)
 
 
-_REFUSED = (
-    "the broker closes the connection during the login, and may have refused user name and password",
-    "Check sink.security.username and password, and whether sink.security.protocol fits the port",
-)
+def _hangup(mechanism: str | None) -> tuple[str, str | None]:
+    return (
+        f"the broker closes the connection during the login, and may have refused {LOGINS[mechanism]}",
+        f"{login_hint(mechanism)}, and whether sink.security.protocol fits the port",
+    )
 
 
-def reason_of(error: Exception) -> tuple[str, str]:
-    """The reason of a failed connection, and a hint."""
+def reason_of(error: Exception, mechanism: str | None = None) -> tuple[str, str | None]:
+    """The reason of a failed connection with a mechanism, and a hint."""
     text = ", ".join(str(part) for part in error.args)
     tls = _tls_error(error)
     match error:
+        case TokenFailure():
+            return error.error.what, error.error.hint
         case SaslAuthenticationFailedError():
-            return f"the broker refused user name or password ({text})", "Check sink.security.username and password"
+            return f"the broker refused {LOGINS[mechanism]} ({text})", login_hint(mechanism)
         case UnsupportedSaslMechanismError():
             return f"the broker does not support the mechanism ({text})", "Check sink.security.mechanism"
         case IllegalSaslStateError():
-            return "the port does not use user name and password", "Check sink.security.protocol, and the port"
+            return "the port does not use a login", "Check sink.security.protocol, and the port"
         case AuthorizationError():
             return f"access is denied ({text})", "Give the user of sink.security access to the cluster"
         case KafkaProtocolError():
@@ -230,34 +233,3 @@ def reason_of(error: Exception) -> tuple[str, str]:
         return "connection refused", "Check that a broker runs there"
     hint = "Check that a broker runs there, and that sink.security.protocol fits the port"
     return text or "the connection ended without a response", hint
-
-
-def check_files(security: Security) -> None:
-    """Load certificates and keys once. The error names the setting that is wrong.
-
-    Raises:
-        ConfigError: a file cannot be used.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if security.ca_path is not None:
-        with _usable("ca_path", security.ca_path, "Expected certificates as PEM"):
-            context.load_verify_locations(security.ca_path)
-    if security.certificate_path is not None and security.key_path is not None:
-        # Without a password, OpenSSL would prompt for one on the terminal.
-        password = "" if security.key_password is None else security.key_password.reveal()
-        with _usable("certificate_path", security.certificate_path, "Expected a readable file"):
-            open(security.certificate_path, "rb").close()
-        with _usable("key_path", security.key_path, "Expected the certificate's key as PEM, and its key_password"):
-            open(security.key_path, "rb").close()
-            context.load_cert_chain(security.certificate_path, security.key_path, password)
-
-
-@contextmanager
-def _usable(name: str, path: str, hint: str) -> Iterator[None]:
-    try:
-        yield
-    except ssl.SSLError as error:
-        reason = (error.reason or "not PEM").replace("_", " ").lower()
-        raise ConfigError(f"sink.security.{name} cannot be used: {reason}", path=path, hint=hint) from error
-    except OSError as error:
-        raise ConfigError(f"sink.security.{name} cannot be read: {error.strerror}", path=path, hint=hint) from error

@@ -39,7 +39,7 @@ _HINTS = {
     32: "Check this machine's clock: the topic's message.timestamp.*.max.ms bounds the timestamps of records.",
     50: "Set sink.transaction_timeout to no more than the broker's transaction.max.timeout.ms.",
     53: _ACCESS + " It needs Write and Describe on the transactional id.",
-    58: "Check sink.security.username and password.",
+    58: "Check the credentials in sink.security.",
     87: "A compacted topic does not accept records without a key.",
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -16,8 +17,11 @@ from confluent_kafka import Producer as Client
 from cdfd.encoding.records import Records
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.base import BaseProducer
+from cdfd.sinks.kafka.client.certificates import TlsFiles
 from cdfd.sinks.kafka.client.failures import failure, fenced
+from cdfd.sinks.kafka.client.login import Credentials, login_hint, ready
 from cdfd.sinks.kafka.client.producer import ProducerSettings
+from cdfd.sinks.kafka.client.tokens import TokenProvider
 from cdfd.sinks.kafka.records.batches import Oversized, Partitions, each, rows
 
 _client_log = logging.getLogger("kafka.librdkafka")
@@ -58,6 +62,8 @@ _RETRY_BACKOFF_MS = 3
 _LINGER_MS = 5
 # Seconds between two checks for space in the client's queue.
 _POLL = 0.05
+# Seconds between two checks for a refused login.
+_ATTEMPT = 0.5
 
 
 class LibrdkafkaProducer(BaseProducer):
@@ -77,19 +83,51 @@ class LibrdkafkaProducer(BaseProducer):
         self._undelivered: SinkError | None = None
         self._refusal: KafkaError | None = None
         self._client: Any = None
+        self._credentials = Credentials(dict(settings.connection), time.monotonic())
+        self._files = TlsFiles(settings.connection)
+        doing = f"connect to Kafka at {_text(settings.connection.get('bootstrap_servers', ()))}"
+        ready(settings.connection)
         try:
             self._client = Client(_options(settings) | {"error_cb": self._note_refusal}, logger=_client_log)
-            self._client.list_topics(timeout=settings.timeout)
+            self._meet_broker(settings.timeout)
         except KafkaException as error:
-            if self._client is not None:
+            raise self._connect_error(self._refusal or error.args[0], doing) from error
+
+    def _meet_broker(self, timeout: float) -> None:
+        """Wait for a response. Ends at the first refused login: further attempts may lock the account."""
+        deadline = time.monotonic() + timeout
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                self._client.list_topics(timeout=max(min(left, _ATTEMPT), 0.001))
+            except KafkaException:
                 self._client.poll(0)
-            servers = _text(settings.connection.get("bootstrap_servers", ()))
-            raise _translated(self._refusal or error.args[0], f"connect to Kafka at {servers}") from error
+                if self._refusal is not None or left < _ATTEMPT:
+                    raise
+            else:
+                return
+
+    def _connect_error(self, error: KafkaError, doing: str) -> SinkError:
+        found = _translated(error, doing)
+        if error.code() in (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED):
+            found.hint = login_hint(self._credentials.mechanism)
+            found.retriable = self._credentials.renewed()
+        return found
 
     def _note_refusal(self, error: KafkaError) -> None:
         """Callback for errors that the client retries. A refused login says more than the timeout that follows."""
         if error.code() == KafkaError._AUTHENTICATION:
             self._refusal = error
+
+    def begin(self) -> None:
+        """See the port. Uses a changed password for new connections; changed certificates need a new producer."""
+        if self._failure is None and self._credentials.refresh():
+            self._client.set_sasl_credentials(*self._credentials.user())
+        if self._failure is None and self._files.changed():
+            self._failure = SinkError(
+                "the files of sink.security have changed", hint="The daemon connects again with them", retriable=True
+            )
+        super().begin()
 
     def _init_transactions(self) -> None:
         self._client.init_transactions(self._settings.timeout)
@@ -207,11 +245,15 @@ def _not_acknowledged(records: int, timeout: float) -> SinkError:
 
 
 def _options(settings: ProducerSettings) -> dict[str, Any]:
-    unknown = settings.connection.keys() - _NAMES.keys()
+    connection = dict(settings.connection)
+    provider = connection.pop("sasl_oauth_token_provider", None)
+    unknown = connection.keys() - _NAMES.keys()
     if unknown:
         raise SinkError(f"librdkafka has no setting for {', '.join(sorted(unknown))}")
     timeout_ms = int(settings.timeout * 1000)
-    options: dict[str, Any] = {_NAMES[name]: _text(value) for name, value in settings.connection.items()}
+    options: dict[str, Any] = {_NAMES[name]: _text(value) for name, value in connection.items()}
+    if provider is not None:
+        options["oauth_cb"] = partial(_token, provider)
     options |= {
         "enable.idempotence": True,
         "allow.auto.create.topics": False,
@@ -231,6 +273,12 @@ def _options(settings: ProducerSettings) -> dict[str, Any]:
         options["transactional.id"] = settings.transactional_id
         options["transaction.timeout.ms"] = max(int(settings.transaction_timeout * 1000), timeout_ms)
     return options
+
+
+def _token(provider: TokenProvider, _: object) -> tuple[str, float, str, dict[str, str]]:
+    """Callback for a token, in a thread of the client. If it fails, the client asks again after 10 seconds."""
+    token = provider.tokens.current()
+    return token.value, token.expires, "cdfd", provider.extensions()
 
 
 def _text(value: Any) -> str:

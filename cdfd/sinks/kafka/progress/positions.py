@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
+from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.producer import send_record
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination, MakeProducer
@@ -96,13 +99,24 @@ def _move(destination: Destination, make_producer: MakeProducer, position: Posit
         return
     with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
         admin.ensure([destination.progress])
-    value = None if position is None else value_of(Progress(position))
     with closing(make_producer(destination.producer_settings(Batching()))) as producer:
         producer.init_transactions()
+        # A pause outlives a move. A reset forgets everything.
+        value = None if position is None else value_of(Progress(position, control=_kept_control(destination)))
         producer.begin()
         key = key_of(destination.pipeline, destination.delivery_name)
         send_record(producer, destination.progress.name, PROGRESS_PARTITION, key, value)
         producer.commit()
+
+
+def _kept_control(destination: Destination) -> Control:
+    try:
+        known = _read(destination)
+    except SinkError as error:
+        if error.retriable:
+            raise
+        return EMPTY  # the move replaces an invalid record
+    return EMPTY if known is None else replace(known.control, snapshot=None)
 
 
 def _check(destination: Destination) -> str:

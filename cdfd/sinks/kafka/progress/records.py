@@ -25,6 +25,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from cdfd import __version__
+from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.connection import network
@@ -52,6 +53,7 @@ class Progress:
         announced: whether the table's schema was sent to the schema topic.
         job: the job that delivers the position's version in parts. In the record of a part, its job.
         backfill: the range of a backfill; empty for the daemon's own delivery. It stays until another backfill starts.
+        control: whether the table is paused or published again.
     """
 
     position: Position
@@ -59,6 +61,7 @@ class Progress:
     announced: bool = False
     job: Mapping[str, str | int] = field(default_factory=dict)
     backfill: Mapping[str, str | int] = field(default_factory=dict)
+    control: Control = EMPTY
 
 
 class _InvalidRecord(ValueError):
@@ -82,6 +85,8 @@ def value_of(progress: Progress) -> bytes:
         document["job"] = dict(progress.job)
     if progress.backfill:
         document["whole"] = dict(progress.backfill)
+    if progress.control != EMPTY:
+        document["control"] = progress.control.document()
     return _json(document | {"writer": writer})
 
 
@@ -105,7 +110,8 @@ def progress_of(value: bytes) -> Progress:
         _number(document, "ordinal"),
         _text(document, "digest") if "digest" in document else None,
     )
-    return Progress(position, {name: _number(counts, name) for name in counts}, announced, job, backfill)
+    control = Control.parse(document["control"]) if "control" in document else EMPTY
+    return Progress(position, {name: _number(counts, name) for name in counts}, announced, job, backfill, control)
 
 
 def newest(

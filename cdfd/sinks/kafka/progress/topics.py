@@ -128,6 +128,12 @@ def side_topic(name: str, topics: Topics) -> Topic:
     return Topic(name, 1, topics.replication_factor, _COMMON_CONFIG | config, keyed=False)
 
 
+def announcement_topic(name: str, topics: Topics) -> Topic:
+    """A topic for records of the daemon itself: the newest record of each key stays."""
+    config = _COMMON_CONFIG | {"cleanup.policy": "compact"}
+    return Topic(name, 1, topics.replication_factor, config)
+
+
 def tombstones(setting: Literal["auto", "always", "never"], found: ExistingTopic) -> bool:
     """Whether a record without value follows a delete; `auto`: on compacted topics.
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from cdfd.changes.control import Control
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.errors import CdfdError, SinkError
@@ -141,7 +142,23 @@ class KafkaDelivery:
         self._state = "failed"
         for record in self._markers.finish(following):
             self._accumulator.add_side_record(record)
-        progress = self._markers.progress(following, job, counts)
+        await self._complete(self._markers.progress(following, job, counts))
+
+    def hold_version(self, version: Version) -> None:
+        """The next rows belong to a version that is delivered already, and is not begun or ended again."""
+        self._require_open()
+        for record in self._markers.announce(version):
+            self._accumulator.add_side_record(record)
+        self._version = version
+
+    async def commit_control(self, control: Control, to: Position | None = None) -> None:
+        """Make the rows and a control durable. The position stays, or without rows moves to `to`."""
+        self._require_open()
+        self._context.cursor.check_chunk()
+        self._state = "failed"
+        await self._complete(self._markers.controlled(self._context.progress, control, to))
+
+    async def _complete(self, progress: Progress) -> None:
         chunk = self._accumulator.take()
         if self._submitted:
             self._encode(chunk, last=True)
@@ -234,6 +251,26 @@ class KafkaDelivery:
             raise
         finally:
             self._failed = self._failed or not done
+
+
+class KafkaChunk:
+    """A part of a re-snapshot into a `KafkaSink`; see the port."""
+
+    def __init__(self, delivery: KafkaDelivery, version: Version) -> None:
+        self._delivery = delivery
+        delivery.hold_version(version)
+
+    async def write(self, batch: pa.RecordBatch) -> None:
+        """See the port."""
+        await self._delivery.write(batch)
+
+    async def commit(self, control: Control) -> None:
+        """See the port."""
+        await self._delivery.commit_control(control)
+
+    async def abort(self) -> None:
+        """See the port."""
+        await self._delivery.abort()
 
 
 def _is_done(encoded: Future[Future[None]]) -> bool:

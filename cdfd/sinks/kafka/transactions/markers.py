@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 
+from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.encoding.side import RowCounts, begin_record, end_record, schema_record
@@ -33,6 +35,7 @@ class Markers:
         self._job: Mapping[str, str | int] = {} if progress is None else progress.job
         self._backfill: Mapping[str, str | int] = {} if progress is None else progress.backfill
         self._counts_before: Mapping[str, int] = {} if progress is None else progress.counts
+        self._control = EMPTY if progress is None else progress.control
         self._counts = RowCounts()
         self._version: Version | None = None
 
@@ -82,8 +85,31 @@ class Markers:
         if counts is None:
             counts = self._total() if following.part else {}
         return Progress(
-            following, {name: count for name, count in counts.items() if count}, self._announced, job, self._backfill
+            following,
+            {name: count for name, count in counts.items() if count},
+            self._announced,
+            job,
+            self._backfill,
+            self._control,
         )
+
+    def announce(self, version: Version) -> Iterator[SideRecord]:
+        """The record of the schema before the first rows, if they are rows of a re-snapshot. BEGIN and END are not repeated for those."""
+        if self._schema_topic is not None and not self._announced:
+            yield SideRecord(self._schema_topic, schema_record(self._origin, version.plan, None))
+            self._announced = True
+
+    def controlled(self, known: Progress | None, control: Control, to: Position | None) -> Progress:
+        """The progress record after a delivery that keeps the position, or moves it to `to`.
+
+        Args:
+            known: the last progress record.
+            control: the new control.
+            to: another position; None: it stays.
+        """
+        if known is None or to is not None:
+            return Progress(to or self._position, {}, self._announced, {}, self._backfill, control)
+        return replace(known, announced=self._announced, control=control)
 
     def _end(self) -> Iterator[SideRecord]:
         if self._version is None:

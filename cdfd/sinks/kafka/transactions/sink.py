@@ -11,6 +11,7 @@ from functools import partial
 from typing import Self
 from uuid import uuid4
 
+from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.sinks.base import Counts, Job, StageTimer, unmeasured
@@ -24,7 +25,7 @@ from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, TopicAdmin, tombstones
 from cdfd.sinks.kafka.records.batches import Batching
 from cdfd.sinks.kafka.transactions.accumulator import CHUNK_BYTES
-from cdfd.sinks.kafka.transactions.delivery import DeliveryContext, KafkaDelivery
+from cdfd.sinks.kafka.transactions.delivery import DeliveryContext, KafkaChunk, KafkaDelivery
 from cdfd.sinks.kafka.transactions.jobs import job_of
 from cdfd.sinks.kafka.transactions.stages import EncodeStage, SendStage
 
@@ -127,6 +128,27 @@ class KafkaSink:
         context = self._context
         context.cursor.move(position)
         context.progress = Progress(position, backfill=backfill or {})
+
+    @property
+    def stores_control(self) -> bool:
+        """Whether there are progress records, which have the control; see the port."""
+        return self._context.destination.exactly_once
+
+    @property
+    def control(self) -> Control:
+        """The control of the last committed delivery; see the port."""
+        return EMPTY if self.progress is None else self.progress.control
+
+    async def set_control(self, control: Control, to: Position | None = None) -> None:
+        """Write a progress record; see the port."""
+        position = await self.last_position()
+        assert position is not None
+        async with self.delivery(position) as delivery:
+            await delivery.commit_control(control, to)
+
+    async def begin_chunk(self, position: Position, version: Version) -> KafkaChunk:
+        """Start a transaction that leaves the position where it is; see the port."""
+        return KafkaChunk(await self.begin(position), version)
 
     async def begin(self, position: Position) -> KafkaDelivery:
         """Start a delivery; see the port. Sends nothing until there are rows."""

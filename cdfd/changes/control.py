@@ -1,0 +1,142 @@
+"""The state that operators give a table: paused or not, and the files to publish again. Stored with the table's position. Pure.
+
+{"paused": {"id": "ops-7", "at_ms": 1767225600000},
+ "snapshot": {"id": "ops-8", "version": 41, "next": 12, "ordinal": 1099511640000, "rows": 12288, ...},
+ "snapshots": 1, "recent": ["ops-7", "ops-8"]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+RECENT = 16
+"""Ids of requests that a table remembers. A request with one of them is not carried out again."""
+ORDINALS = 1 << 40
+"""A re-snapshot's rows have `_change_ordinal`s from a multiple of this number on, so they differ from those of the version's own changes."""
+_SNAPSHOTS = 4096  # times ORDINALS, the ordinals are still integers that every JSON reader can represent
+
+_LONGEST_TEXT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A pause.
+
+    Attributes:
+        id: of the request.
+        at_ms: when it began, in ms since the Unix epoch.
+    """
+
+    id: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resnapshot:
+    """The progress of a re-snapshot. Its files are those that are live at one version, numbered in the order of their paths.
+
+    Attributes:
+        id: of the request.
+        version: the version whose live files are published; -1 until the stream is at the beginning of a version.
+        next: the files before this number are published.
+        ordinal: `_change_ordinal` of the next row.
+        rows: rows so far.
+        where: the condition that selects files; empty: all files.
+        ahead_of: a version that removes files; those of them that were to be published later are published before it. -1: none.
+        ahead: how many of these are published.
+    """
+
+    id: str
+    version: int = -1
+    next: int = 0
+    ordinal: int = 0
+    rows: int = 0
+    where: str = ""
+    ahead_of: int = -1
+    ahead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """The state of a table.
+
+    Attributes:
+        paused: the pause; None: not paused.
+        snapshot: the re-snapshot in progress; None: there is none.
+        snapshots: how many re-snapshots have begun.
+        recent: ids of the newest requests that changed the state or the position.
+    """
+
+    paused: Pause | None = None
+    snapshot: Resnapshot | None = None
+    snapshots: int = 0
+    recent: tuple[str, ...] = ()
+
+    def remember(self, id: str) -> Control:
+        """The same, with the id of a request that is carried out."""
+        return replace(self, recent=(*self.recent, id)[-RECENT:])
+
+    def begin(self, id: str, where: str) -> Control:
+        """The same, with a new re-snapshot."""
+        ordinal = ORDINALS * (1 + self.snapshots % _SNAPSHOTS)
+        begun = Resnapshot(id, ordinal=ordinal, where=where)
+        return replace(self, snapshot=begun, snapshots=self.snapshots + 1).remember(id)
+
+    def document(self) -> dict[str, Any]:
+        """The fields for JSON; empty for the state of a table that was never controlled."""
+        return {name: value for name, value in asdict(self).items() if value not in (None, 0, ())}
+
+    @classmethod
+    def parse(cls, document: object) -> Self:
+        """The state in a document. `ValueError` if it is invalid. Unknown fields are ignored."""
+        document = _object({"control": document}, "control") or {}
+        recent, snapshots = document.get("recent", []), document.get("snapshots", 0)
+        if (
+            not isinstance(recent, list | tuple)
+            or len(recent) > RECENT
+            or not all(isinstance(id, str) for id in recent)
+        ):
+            raise ValueError("control has invalid ids")
+        if type(snapshots) is not int or snapshots < 0:
+            raise ValueError("control has an invalid number of snapshots")
+        return cls(_pause(document), _resnapshot(document), snapshots, tuple(recent))
+
+
+EMPTY = Control()
+"""The state of a table that was never controlled."""
+
+
+def _pause(document: Mapping[str, Any]) -> Pause | None:
+    found = _object(document, "paused")
+    return None if found is None else Pause(_text(found, "id"), _number(found, "at_ms"))
+
+
+def _resnapshot(document: Mapping[str, Any]) -> Resnapshot | None:
+    found = _object(document, "snapshot")
+    if found is None:
+        return None
+    numbers = {name: _number(found, name) for name in ("version", "next", "ordinal", "rows", "ahead_of", "ahead")}
+    return Resnapshot(_text(found, "id"), where=_text(found, "where"), **numbers)
+
+
+def _object(document: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    found = document.get(name)
+    if found is not None and not isinstance(found, dict):
+        raise ValueError(f"{name} is not an object")
+    return found
+
+
+def _text(document: Mapping[str, Any], name: str) -> str:
+    found = document.get(name)
+    if not isinstance(found, str) or len(found) > _LONGEST_TEXT:
+        raise ValueError(f"{name} is not a text")
+    return found
+
+
+def _number(document: Mapping[str, Any], name: str) -> int:
+    found = document.get(name)
+    if type(found) is not int or found < -1:
+        raise ValueError(f"{name} is not a number")
+    return found

@@ -1,0 +1,1 @@
+"""Requests of operators: pause, resume, publish a table again, move it, change the log level. Answered by notifications."""

@@ -1,0 +1,142 @@
+"""Takes requests from all channels, hands them to the loops of their tables, and tells everyone about the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from cdfd.config.settings import Settings
+from cdfd.console import logs
+from cdfd.daemon.controls.mailbox import Mailbox
+from cdfd.daemon.controls.requests import Notification, Refused, Request, answer, refusal
+from cdfd.tail.clock import Clock
+
+logger = logging.getLogger("cdfd.controls")
+
+KEPT = 50
+"""Notifications that `/status` shows."""
+_MOST_IDS = 1000
+_NO_TABLE_SHOWN = 20
+
+Listener = Callable[[dict[str, Any]], None]
+
+
+class Controller:
+    """The controls of a daemon.
+
+    Args:
+        pipeline: its name.
+        tables: names of its tables.
+        clock: the source of time.
+
+    Attributes:
+        listeners: called with the document of every notification. They must not block or raise.
+    """
+
+    def __init__(self, pipeline: str, tables: Iterable[str], clock: Clock) -> None:
+        self._pipeline = pipeline
+        self._clock = clock
+        self._tables: dict[str, Mailbox] = {}
+        self._ids: OrderedDict[str, None] = OrderedDict()
+        self._recent: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self.listeners: list[Listener] = []
+        for name in tables:
+            self.add(name)
+
+    def add(self, name: str) -> Mailbox:
+        """Take requests for a table; its mailbox."""
+        return self._tables.setdefault(name, Mailbox(self.notify))
+
+    def remove(self, name: str) -> None:
+        """Take no more requests for a table. Those that wait are refused."""
+        mailbox = self._tables.pop(name, None)
+        while mailbox is not None and mailbox.first is not None:
+            mailbox.refuse(Refused("unknown", "the table is no longer in the configuration"))
+
+    @property
+    def tables(self) -> Mapping[str, Mailbox]:
+        """The mailboxes, by name of the table."""
+        return self._tables
+
+    def recent(self) -> list[dict[str, Any]]:
+        """The newest notifications, the oldest first, as JSON values."""
+        return list(self._recent)
+
+    async def submit(self, request: Request, timeout: float | None = None) -> Notification:
+        """Carry out a request; the answer. It is also logged and sent to all listeners.
+
+        Args:
+            request: the request.
+            timeout: seconds to wait. If the table has not carried out the request by then, the answer is `ACCEPTED`, and another
+                notification follows.
+        """
+        try:
+            done = self._hand_over(request)
+        except Refused as error:
+            return self.refuse(error, request.id, request.action, request.table)
+        done.add_done_callback(self._answered)
+        await asyncio.wait((done,), timeout=timeout)
+        if done.done():
+            return done.result()
+        message = "the table has not carried out the request yet; another notification follows"
+        return answer(request, "ACCEPTED", message)
+
+    def refuse(self, error: Refused, id: str = "", action: str = "", table: str | None = None) -> Notification:
+        """Tell everyone that a request is refused; the notification."""
+        found = refusal(error, id, action, table)
+        self.notify(found)
+        return found
+
+    def document(self, notification: Notification) -> dict[str, Any]:
+        """A notification of this moment as JSON values."""
+        return notification.document(self._pipeline, self._clock.now_ms())
+
+    def notify(self, notification: Notification) -> None:
+        """Log a notification, keep it for `/status`, and send it to all listeners."""
+        document = self.document(notification)
+        self._recent.append(document)
+        level = logging.WARNING if notification.type in ("REFUSED", "ABORTED") else logging.INFO
+        extra: dict[str, Any] = {"request": notification.id, "type": notification.type}
+        if notification.table is not None:
+            extra["table"] = notification.table
+        logger.log(level, "%s", notification.message, extra=extra | dict(notification.details or {}))
+        for listener in self.listeners:
+            listener(document)
+
+    def _hand_over(self, request: Request) -> asyncio.Future[Notification]:
+        if request.id in self._ids:
+            raise Refused("duplicate", f"a request with the id {request.id} was already received")
+        if request.action == "log-level":
+            self._remember(request.id)
+            return self._set_log_level(request)
+        mailbox = self._tables.get(request.table or "")
+        if mailbox is None:
+            names = sorted(self._tables)
+            listed = ", ".join(names[:_NO_TABLE_SHOWN]) + (", ..." if len(names) > _NO_TABLE_SHOWN else "")
+            raise Refused("unknown", f"there is no table {request.table!r:.100}; the tables are {listed}")
+        done = mailbox.put(request)
+        self._remember(request.id)
+        return done
+
+    def _remember(self, id: str) -> None:
+        self._ids[id] = None
+        if len(self._ids) > _MOST_IDS:
+            self._ids.popitem(last=False)
+
+    def _set_log_level(self, request: Request) -> asyncio.Future[Notification]:
+        logs.set_level(request.level)
+        done: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
+        done.set_result(answer(request, "CHANGED", f"the log level is {request.level}", level=request.level))
+        return done
+
+    def _answered(self, done: asyncio.Future[Notification]) -> None:
+        if not done.cancelled():
+            self.notify(done.result())
+
+
+def controlled_tables(config: Settings) -> list[str]:
+    """The tables of a configuration that take requests: none with `engine.kind: spark`, whose queries have no such state."""
+    return [] if config.engine.kind == "spark" else [table.name for table in config.tables]

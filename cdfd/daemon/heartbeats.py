@@ -1,0 +1,94 @@
+"""Heartbeats: a record about each table in regular intervals, so that consumers tell a quiet table from a dead daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from cdfd import __version__
+from cdfd.config.settings import Settings
+from cdfd.daemon.http.status import Status, TableMonitor
+from cdfd.errors import CdfdError
+from cdfd.sinks.base import Announce, connector
+from cdfd.tail.clock import Clock
+
+logger = logging.getLogger("cdfd.daemon")
+
+
+def heartbeat(status: Status, table: TableMonitor, now_ms: int) -> tuple[bytes, bytes]:
+    """The record about a table: its name, and the state as JSON."""
+    reading = table.reading()
+    document = {
+        "pipeline": status.pipeline,
+        "table": table.table.name,
+        "topic": table.table.topic,
+        "ts_ms": now_ms,
+        "state": reading.state,
+        "delivered_version": reading.delivered_version,
+        "table_version": reading.table_version,
+        "lag_versions": reading.lag_versions,
+        "lag_seconds": None if reading.lag_seconds is None else round(reading.lag_seconds, 3),
+        "cdfd": __version__,
+    }
+    return table.table.name.encode(), json.dumps(document, separators=(",", ":")).encode()
+
+
+class Heartbeats:
+    """Writes heartbeats. A failure is logged once, and never affects deliveries.
+
+    Args:
+        status: of the daemon.
+        announce: writes the records.
+        clock: the source of time.
+    """
+
+    def __init__(self, status: Status, announce: Announce, clock: Clock) -> None:
+        self._status = status
+        self._announce = announce
+        self._clock = clock
+        self._failing = False
+
+    async def beat(self) -> None:
+        """Write a record about each table."""
+        now_ms = self._clock.now_ms()
+        records = [heartbeat(self._status, table, now_ms) for table in self._status.tables()]
+        if not records:
+            return
+        try:
+            await self._announce(records)
+        except CdfdError as error:
+            level = logging.DEBUG if self._failing else logging.WARNING
+            self._failing = True
+            logger.log(level, "cannot write heartbeats: %s; deliveries continue", error)
+        else:
+            if self._failing:
+                logger.info("heartbeats are written again")
+            self._failing = False
+
+    async def run(self, seconds: float) -> None:
+        """Write heartbeats forever, the first one at once."""
+        while True:
+            await self.beat()
+            await self._clock.sleep(seconds)
+
+
+@asynccontextmanager
+async def beating(config: Settings, status: Status, clock: Clock) -> AsyncIterator[None]:
+    """Write the configured heartbeats until the block ends."""
+    interval = config.heartbeat.interval
+    if interval is None:
+        yield
+        return
+    topic = config.heartbeat.topic or f"_cdfd_heartbeat.{config.pipeline}"
+    async with connector(config).announcing(topic) as announce:
+        task = asyncio.create_task(Heartbeats(status, announce, clock).run(interval), name="heartbeats")
+        try:
+            yield
+        finally:
+            task.cancel()
+            [ended] = await asyncio.gather(task, return_exceptions=True)
+            if isinstance(ended, Exception):
+                logger.error("the heartbeats ended unexpectedly", exc_info=ended)

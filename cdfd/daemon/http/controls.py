@@ -1,0 +1,140 @@
+"""Requests of operators over HTTP: `POST` only, with a token, or over the Unix socket."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+
+from cdfd.config.values import Secret
+from cdfd.console.escaping import as_json
+from cdfd.daemon.controls.controller import Controller
+from cdfd.daemon.controls.requests import (
+    MOST_BYTES,
+    Kind,
+    Notification,
+    Refused,
+    Source,
+    document_of,
+    parse_id,
+    parse_request,
+)
+from cdfd.daemon.http.access import bearer
+from cdfd.tail.clock import Clock
+
+logger = logging.getLogger("cdfd.http")
+
+ANSWER_SECONDS = 10.0
+"""How long a response waits for the table. After that it is 202, and a notification follows."""
+_UNAUTHORISED_SECONDS = 10.0
+_CODES: Mapping[Kind, int] = {
+    "malformed": 400,
+    "unauthorised": 401,
+    "unknown": 404,
+    "conflict": 409,
+    "duplicate": 409,
+    "too_large": 413,
+    "unsupported": 422,
+    "busy": 429,
+    "failed": 500,
+}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ControlRoutes:
+    """The routes of controls.
+
+    Args:
+        controller: carries out the requests.
+        token: the token that requests must have; None: this server has no controls.
+        clock: the source of time.
+        trusted: whether the server itself keeps others out, as a Unix socket does.
+    """
+
+    def __init__(self, controller: Controller, token: Secret | None, clock: Clock, *, trusted: bool = False) -> None:
+        self._controller = controller
+        self.token = token
+        self._trusted = trusted
+        self._clock = clock
+        self._last_unauthorised = -_UNAUTHORISED_SECONDS
+        self._source: Source = "socket" if trusted else "http"
+
+    def routes(self) -> list[web.RouteDef]:
+        """The routes. No other method than `POST` has an effect."""
+        return [
+            web.post("/tables/{table}/snapshot/stop", self._handler("stop-snapshot")),
+            web.post("/tables/{table}/{action}", self._of_table),
+            web.post("/log-level", self._handler("log-level")),
+        ]
+
+    async def _of_table(self, request: web.Request) -> web.StreamResponse:
+        action = request.match_info["action"]
+        return await self._respond(request, action if action in ("pause", "resume", "snapshot", "move") else "?")
+
+    def _handler(self, action: str) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return await self._respond(request, action)
+
+        return handle
+
+    async def _respond(self, request: web.Request, action: str) -> web.Response:
+        try:
+            self._check_access(request)
+            if action == "?":
+                raise web.HTTPNotFound
+            found = await self._carried_out(request, action)
+        except Refused as error:
+            found = self._refused(error, action, request.match_info.get("table"))
+        return self._response(found)
+
+    def _check_access(self, request: web.Request) -> None:
+        if self._trusted:
+            return
+        if self.token is None:
+            raise Refused("unknown", "controls over HTTP are off: set `controls.token`")
+        if not bearer(request, self.token):
+            raise Refused(
+                "unauthorised", "the token is missing or wrong: send `Authorization: Bearer <controls.token>`"
+            )
+
+    async def _carried_out(self, request: web.Request, action: str) -> Notification:
+        table, id = request.match_info.get("table"), ""
+        try:
+            document = document_of(await _body(request))
+            id = parse_id(document)
+            parsed = parse_request(action, table, id, document, self._source)
+        except Refused as error:
+            return self._controller.refuse(error, id, action, table)
+        return await self._controller.submit(parsed, ANSWER_SECONDS)
+
+    def _refused(self, error: Refused, action: str, table: str | None) -> Notification:
+        """The notification about a request without a valid token. Few of them are sent: anyone who reaches the port can cause them."""
+        now = self._clock.monotonic()
+        notification = Notification("", "Access", "REFUSED", error.reason, refusal=error.kind)
+        if now - self._last_unauthorised >= _UNAUTHORISED_SECONDS:
+            self._last_unauthorised = now
+            self._controller.notify(notification)
+        return notification
+
+    def _response(self, found: Notification) -> web.Response:
+        code = 202 if found.type == "ACCEPTED" else 200
+        headers = {}
+        if found.refusal is not None:
+            code = _CODES[found.refusal]
+            if code == 401:
+                headers["WWW-Authenticate"] = 'Bearer realm="cdfd"'
+        text = as_json(self._controller.document(found), indent=2) + "\n"
+        return web.Response(text=text, status=code, headers=headers, content_type="application/json")
+
+
+async def _body(request: web.Request) -> bytes:
+    """The body, of bounded size, whatever the request says about it."""
+    if (request.content_length or 0) > MOST_BYTES:
+        raise Refused("too_large", f"the request has {request.content_length} bytes; at most {MOST_BYTES} are allowed")
+    parts = bytearray()
+    async for part in request.content.iter_any():
+        parts += part
+        if len(parts) > MOST_BYTES:
+            raise Refused("too_large", f"the request has more than {MOST_BYTES} bytes")
+    return bytes(parts)

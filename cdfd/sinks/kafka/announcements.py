@@ -1,0 +1,86 @@
+"""Records of the daemon itself, such as heartbeats: written apart from all deliveries, without transactions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from cdfd.encoding.records import Records
+from cdfd.errors import SinkError
+from cdfd.sinks.base import Announce
+from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
+from cdfd.sinks.kafka.client.worker import Worker, finished
+from cdfd.sinks.kafka.destination import MakeProducer
+from cdfd.sinks.kafka.progress.topics import Topic, TopicAdmin
+from cdfd.sinks.kafka.records.batches import Batching
+from cdfd.sinks.kafka.records.compression import Compression
+
+CLOSING_SECONDS = 1.0
+
+
+class Announcer:
+    """Writes records to one topic. Connects at the first records, and again after an error.
+
+    Args:
+        connection: of `connection.arguments`.
+        topic: receives the records, in its only partition.
+        make: the configured producer.
+        compression: of record batches.
+    """
+
+    def __init__(
+        self, connection: Mapping[str, Any], topic: Topic, make: MakeProducer, compression: Compression
+    ) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._make = make
+        self._settings = ProducerSettings(connection, None, Batching(compression), closing_timeout=CLOSING_SECONDS)
+        self._producer: Producer | None = None
+        self._worker = Worker("cdfd-announcements")
+
+    async def write(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+        """See `Announce`."""
+        await finished(self._worker.submit(lambda: self._write(records)))
+
+    def close(self) -> None:
+        """Disconnect, without waiting for it."""
+        self._worker.submit(self._disconnect)
+        self._worker.close()
+
+    def _write(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+        keys, values = zip(*records, strict=True)
+        batch = Records(pa.array(keys, pa.large_binary()), pa.array(values, pa.large_binary()))
+        try:
+            if self._producer is None:
+                with TopicAdmin(self._connection) as admin:
+                    admin.ensure([self._topic])
+                self._producer = self._make(self._settings)
+            self._producer.begin()
+            oversized = self._producer.send(self._topic.name, 0, batch, time.time_ns() // 1_000_000)
+            self._producer.commit()
+        except SinkError:
+            self._disconnect()  # a producer is unusable after an error
+            raise
+        if oversized:
+            raise SinkError(f"a record of {oversized[0].size} bytes is too large for topic {self._topic.name}")
+
+    def _disconnect(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None
+
+
+@asynccontextmanager
+async def announcing(
+    connection: Mapping[str, Any], topic: Topic, make: MakeProducer, compression: Compression
+) -> AsyncIterator[Announce]:
+    """A writer of records to a topic, closed at the end of the block; see `Connector.announcing`."""
+    announcer = Announcer(connection, topic, make, compression)
+    try:
+        yield announcer.write
+    finally:
+        announcer.close()

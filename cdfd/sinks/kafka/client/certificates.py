@@ -1,0 +1,76 @@
+"""Certificates and keys of the connections to Kafka. Both clients read the files themselves; here they are checked first."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from cdfd.config.mounted import states_of
+from cdfd.errors import ConfigError
+from cdfd.sinks.kafka.security import Security
+
+
+class TlsFiles:
+    """The files of a client that reads them only once.
+
+    Args:
+        options: the client's arguments, of `connection.arguments`. Make it before the client reads the files.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._paths = [options.get(f"ssl_{name}file") for name in ("ca", "cert", "key")]
+        self._password = options.get("ssl_password")
+        self._states = states_of(self._paths)
+
+    def changed(self) -> bool:
+        """Whether there are other files than the client has read, that fit together."""
+        states = states_of(self._paths)
+        if states == self._states or not self._usable():
+            return False
+        self._states = states
+        return True
+
+    def _usable(self) -> bool:
+        authority, certificate, key = self._paths
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            if authority is not None:
+                context.load_verify_locations(authority)
+            if certificate is not None:
+                context.load_cert_chain(certificate, key, "" if self._password is None else str(self._password.now()))
+        except OSError:  # SSLError is one
+            return False
+        return True
+
+
+def check_files(security: Security) -> None:
+    """Load certificates and keys once. The error names the setting that is wrong.
+
+    Raises:
+        ConfigError: a file cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if security.ca_path is not None:
+        with _usable("ca_path", security.ca_path, "Expected certificates as PEM"):
+            context.load_verify_locations(security.ca_path)
+    if security.certificate_path is not None and security.key_path is not None:
+        # Without a password, OpenSSL would prompt for one on the terminal.
+        password = "" if security.key_password is None else security.key_password.reveal()
+        with _usable("certificate_path", security.certificate_path, "Expected a readable file"):
+            open(security.certificate_path, "rb").close()
+        with _usable("key_path", security.key_path, "Expected the certificate's key as PEM, and its key_password"):
+            open(security.key_path, "rb").close()
+            context.load_cert_chain(security.certificate_path, security.key_path, password)
+
+
+@contextmanager
+def _usable(name: str, path: str, hint: str) -> Iterator[None]:
+    try:
+        yield
+    except ssl.SSLError as error:
+        reason = (error.reason or "not PEM").replace("_", " ").lower()
+        raise ConfigError(f"sink.security.{name} cannot be used: {reason}", path=path, hint=hint) from error
+    except OSError as error:
+        raise ConfigError(f"sink.security.{name} cannot be read: {error.strerror}", path=path, hint=hint) from error
