@@ -51,6 +51,7 @@ REASONS = {
         "helm upgrade --install shop helm/cdfd --namespace data",
     ): "needs a cluster: tests/helm/test_page.py checks names and options",
     ("kubernetes", "helm upgrade shop helm/cdfd --namespace data --reuse-values"): "the same",
+    ("kubernetes", "http:"): "values of the chart, rendered by tests/helm/test_page.py",
     ("metrics", "scrape_configs:"): "a configuration of Prometheus",
     ("metrics", "{"): "an error that has passed, with the time of its retry: needs a lost file",
     ("recovery", "cdfd: another daemon has taken over this table"): "needs two daemons and a broker: tests/kafka",

@@ -139,6 +139,116 @@ def test_helm_test_asks_for_a_name_that_the_daemon_answers_to(chart: Chart) -> N
     assert one(objects, "Service")["metadata"]["name"] == "shop-cdfd"
 
 
+TLS = {"tls": {"secretName": "page-tls"}}
+AUTHENTICATION = {"authentication": {"secretName": "page"}}
+
+
+class TestSecuredServer:
+    """`http.tls` and `http.authentication`: the configuration, the mounts, and all that connect to the server."""
+
+    def http(self, objects: list[Object]) -> dict[str, Any]:
+        found: dict[str, Any] = yaml.safe_load(configuration(objects))["http"]
+        return found
+
+    def test_the_configuration_names_what_is_mounted(self, chart: Chart) -> None:
+        objects = chart.objects(http=TLS | AUTHENTICATION)
+        http = self.http(objects)
+        tls, page = "/run/secrets/http-tls", "/run/secrets/http-authentication"
+        assert http["tls"] == {"certificate": f"{tls}/tls.crt", "key": f"{tls}/tls.key"}
+        assert http["authentication"] == {
+            "username_file": f"{page}/username",
+            "password_file": f"{page}/password",
+            "token_file": f"{page}/token",
+        }
+        mounts = {mount["name"]: mount["mountPath"] for mount in daemon(objects)["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in pod(objects)["spec"]["volumes"]}
+        assert (mounts["http-tls"], mounts["http-authentication"]) == (tls, page)
+        assert volumes["http-tls"]["secret"] == {"secretName": "page-tls", "defaultMode": 0o440}
+        assert volumes["http-authentication"]["secret"] == {"secretName": "page", "defaultMode": 0o440}
+
+    def test_one_way_and_client_certificates(self, chart: Chart) -> None:
+        page = {"secretName": "page", "basic": False}
+        objects = chart.objects(http={"tls": {"secretName": "t", "clientCaKey": "ca.crt"}, "authentication": page})
+        assert self.http(objects)["tls"]["client_ca"] == "/run/secrets/http-tls/ca.crt"
+        assert list(self.http(objects)["authentication"]) == ["token_file"]
+
+    @pytest.mark.parametrize("values", [{"http": TLS}, {"config": CONFIG | {"http": {"tls": {"certificate": "/c"}}}}])
+    def test_probes_and_the_test_of_helm_use_tls(self, chart: Chart, values: dict[str, Any]) -> None:
+        objects = chart.objects(**values)
+        for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert daemon(objects)[name]["httpGet"]["scheme"] == "HTTPS"
+            assert "scheme" not in daemon(chart.objects())[name]["httpGet"]
+        environment = {each["name"]: each["value"] for each in one(objects, "Pod")["spec"]["containers"][0]["env"]}
+        assert environment == {"CDFD_HEALTH_URL": "https://shop-cdfd:9464/readyz", "CDFD_HEALTH_CA": "none"}
+
+    def test_a_probe_of_yours_keeps_its_form(self, chart: Chart) -> None:
+        probe = {"exec": {"command": ["true"]}}
+        objects = chart.objects(http=TLS, livenessProbe=probe | {"httpGet": None})
+        assert daemon(objects)["livenessProbe"]["exec"] == {"command": ["true"]}
+        assert "httpGet" not in daemon(objects)["livenessProbe"]
+
+    @pytest.mark.parametrize(
+        ("kind", "endpoints"), [("PodMonitor", "podMetricsEndpoints"), ("ServiceMonitor", "endpoints")]
+    )
+    def test_prometheus_has_the_same_secrets(self, chart: Chart, kind: str, endpoints: str) -> None:
+        value = kind[0].lower() + kind[1:]
+
+        def endpoint(http: dict[str, Any], **monitor: Any) -> dict[str, Any]:
+            objects = chart.objects(http=http, **{value: {"enabled": True} | monitor})
+            [found] = one(objects, kind)["spec"][endpoints]
+            return {key: found[key] for key in ("scheme", "tlsConfig", "authorization", "basicAuth") if key in found}
+
+        secured = {
+            "scheme": "https",
+            "tlsConfig": {
+                "ca": {"secret": {"name": "page-tls", "key": "ca.crt"}},
+                "serverName": "shop-cdfd.data.svc",
+            },
+        }
+        token = {"authorization": {"credentials": {"name": "page", "key": "token"}}}
+        assert endpoint({}) == {}
+        assert endpoint(TLS) == secured
+        assert endpoint(TLS | AUTHENTICATION) == secured | token
+        assert endpoint(AUTHENTICATION) == token
+        assert endpoint({"authentication": {"secretName": "page", "bearer": False}}) == {
+            "basicAuth": {
+                "username": {"name": "page", "key": "username"},
+                "password": {"name": "page", "key": "password"},
+            }
+        }
+        assert endpoint(TLS, tlsConfig={"insecureSkipVerify": True}) == {
+            "scheme": "https",
+            "tlsConfig": {"insecureSkipVerify": True},
+        }
+        other = {"credentials": {"name": "other", "key": "token"}}
+        assert endpoint(AUTHENTICATION, authorization=other) == {"authorization": other}
+
+    @pytest.mark.parametrize(
+        ("values", "what"),
+        [
+            (
+                {"http": TLS, "config": CONFIG | {"http": {"tls": {"certificate": "/c"}}}},
+                "set one of config.http.tls and http.tls.secretName",
+            ),
+            (
+                {"http": AUTHENTICATION, "config": CONFIG | {"http": {"authentication": {"token_file": "/t"}}}},
+                "set one of config.http.authentication and http.authentication.secretName",
+            ),
+            (
+                {"http": {"authentication": {"secretName": "s", "basic": False, "bearer": False}}},
+                "at least one of basic and bearer",
+            ),
+            (
+                {"config": CONFIG | {"http": {"authentication": {"token": "plain"}}}},
+                "config.http.authentication.token is a secret",
+            ),
+            ({"http": {"tls": {"secretName": "A B"}}}, "/http/tls/secretName"),
+        ],
+    )
+    def test_refused(self, chart: Chart, values: dict[str, Any], what: str) -> None:
+        assert what in chart.refused(**values)
+
+
 def test_a_changed_configuration_restarts_the_pod_and_a_new_chart_does_not(chart: Chart, tmp_path: Path) -> None:
     def template(**values: Any) -> Object:
         return pod(chart.objects(**values))

@@ -38,6 +38,15 @@ def test_what_it_runs_in_a_cluster_is_there(chart: Chart, tmp_path: Path) -> Non
             assert f"{option} " in known.stdout, command
 
 
+def test_the_values_for_tls_and_authentication(chart: Chart) -> None:
+    block = re.search(r"## TLS and authentication.*?```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert block is not None
+    objects: list[Object] = chart.objects(**yaml.safe_load(block[1]))
+    [endpoint] = one(objects, "PodMonitor")["spec"]["podMetricsEndpoints"]
+    assert (endpoint["scheme"], endpoint["tlsConfig"]["serverName"]) == ("https", "shop-cdfd.data.svc")
+    assert endpoint["authorization"] == {"credentials": {"name": "shop-cdfd-page", "key": "token"}}
+
+
 def test_two_commands_of_the_readme(chart: Chart) -> None:
     commands = re.search(r"```\n(make helm.*)\n(\.cache/helm/helm template .*)\n```", (ROOT / "README.md").read_text())
     assert commands is not None

@@ -80,11 +80,85 @@ annotations:
 {{- $address := ternary (printf "[%s]" .Values.http.address) .Values.http.address (contains ":" .Values.http.address) -}}
 {{- $_ := set $http "listen" (printf "%s:%v" $address .Values.http.port) -}}
 {{- $_ := set $http "hosts" (uniq $hosts) -}}
+{{- with .Values.http.tls -}}
+{{- if .secretName -}}
+{{- if hasKey $http "tls" -}}
+{{- fail "set one of config.http.tls and http.tls.secretName" -}}
+{{- end -}}
+{{- $folder := include "cdfd.tlsFolder" $ -}}
+{{- $tls := dict "certificate" (printf "%s/tls.crt" $folder) "key" (printf "%s/tls.key" $folder) -}}
+{{- with .clientCaKey -}}{{- $_ := set $tls "client_ca" (printf "%s/%s" $folder .) -}}{{- end -}}
+{{- $_ := set $http "tls" $tls -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.http.authentication -}}
+{{- if .secretName -}}
+{{- if hasKey $http "authentication" -}}
+{{- fail "set one of config.http.authentication and http.authentication.secretName" -}}
+{{- end -}}
+{{- if not (or .basic .bearer) -}}
+{{- fail "http.authentication: at least one of basic and bearer must be true" -}}
+{{- end -}}
+{{- $folder := include "cdfd.authenticationFolder" $ -}}
+{{- $given := dict -}}
+{{- range $key := concat (ternary (list "username" "password") list .basic) (ternary (list "token") list .bearer) -}}
+{{- $_ := set $given (printf "%s_file" $key) (printf "%s/%s" $folder $key) -}}
+{{- end -}}
+{{- $_ := set $http "authentication" $given -}}
+{{- end -}}
+{{- end -}}
 {{- $_ := set $config "http" $http -}}
 {{- if eq .Values.configKind "ConfigMap" -}}
 {{- include "cdfd.refusePlainSecrets" (dict "path" "config" "value" $config) -}}
 {{- end -}}
 {{ toYaml $config }}
+{{- end -}}
+
+{{- define "cdfd.tlsFolder" -}}/run/secrets/http-tls{{- end -}}
+{{- define "cdfd.authenticationFolder" -}}/run/secrets/http-authentication{{- end -}}
+
+{{/* Not empty if the server has TLS. The chart cannot see it in a configuration that is not its own: set http.tls.secretName there, too. */}}
+{{- define "cdfd.https" -}}
+{{- if or .Values.http.tls.secretName (dig "http" "tls" dict .Values.config) -}}yes{{- end -}}
+{{- end -}}
+
+{{/* A probe, with the scheme of the server. */}}
+{{- define "cdfd.probe" -}}
+{{- $probe := deepCopy .probe -}}
+{{- if and .https $probe.httpGet -}}
+{{- $_ := set $probe "httpGet" (merge $probe.httpGet (dict "scheme" "HTTPS")) -}}
+{{- end -}}
+{{ toYaml $probe }}
+{{- end -}}
+
+{{/* How Prometheus connects: fields of a monitor's endpoint. Takes the root and the monitor. */}}
+{{- define "cdfd.scrape" -}}
+{{- $http := .root.Values.http -}}
+{{- if include "cdfd.https" .root -}}
+scheme: https
+{{ $name := printf "%s.%s.svc" (include "cdfd.fullname" .root) .root.Release.Namespace -}}
+{{- $default := dict "serverName" $name -}}
+{{- with $http.tls.secretName -}}
+{{- $_ := set $default "ca" (dict "secret" (dict "name" . "key" "ca.crt")) -}}
+{{- end -}}
+tlsConfig:
+  {{- toYaml (.monitor.tlsConfig | default $default) | nindent 2 }}
+{{ end -}}
+{{- $secret := $http.authentication.secretName -}}
+{{- if .monitor.authorization -}}
+authorization:
+  {{- toYaml .monitor.authorization | nindent 2 }}
+{{ else if .monitor.basicAuth -}}
+basicAuth:
+  {{- toYaml .monitor.basicAuth | nindent 2 }}
+{{ else if and $secret $http.authentication.bearer -}}
+authorization:
+  credentials: {name: {{ $secret }}, key: token}
+{{ else if $secret -}}
+basicAuth:
+  username: {name: {{ $secret }}, key: username}
+  password: {name: {{ $secret }}, key: password}
+{{ end -}}
 {{- end -}}
 
 {{/* Everybody who can look at the namespace can read a ConfigMap. */}}

@@ -19,7 +19,7 @@ from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.base import BaseProducer
 from cdfd.sinks.kafka.client.certificates import TlsFiles
 from cdfd.sinks.kafka.client.failures import failure, fenced
-from cdfd.sinks.kafka.client.login import Credentials, login_hint, ready
+from cdfd.sinks.kafka.client.login import Credentials, current, login_hint, ready
 from cdfd.sinks.kafka.client.producer import ProducerSettings
 from cdfd.sinks.kafka.client.tokens import TokenProvider
 from cdfd.sinks.kafka.records.batches import Oversized, Partitions, each, rows
@@ -251,7 +251,7 @@ def _options(settings: ProducerSettings) -> dict[str, Any]:
     if unknown:
         raise SinkError(f"librdkafka has no setting for {', '.join(sorted(unknown))}")
     timeout_ms = int(settings.timeout * 1000)
-    options: dict[str, Any] = {_NAMES[name]: _text(value) for name, value in connection.items()}
+    options: dict[str, Any] = {_NAMES[name]: _text(current(value)) for name, value in connection.items()}
     if provider is not None:
         options["oauth_cb"] = partial(_token, provider)
     options |= {

@@ -62,6 +62,11 @@ class SecretArgument(str):
         return self if self.secret.reveal() == self else SecretArgument(self.secret)
 
 
+def current(argument: Any) -> Any:
+    """An argument as it is now: secrets may have changed since it was made."""
+    return argument.now() if isinstance(argument, SecretArgument) else argument
+
+
 class Credentials:
     """The credentials of one of kafka-python's network clients.
 
@@ -75,6 +80,7 @@ class Credentials:
         self.mechanism = mechanism_of(options)
         self._options = options
         self._arguments = [name for name, value in options.items() if isinstance(value, SecretArgument)]
+        self.refresh()
 
     def refresh(self) -> bool:
         """Use the current credentials for new connections. Whether they differ from the earlier ones."""
