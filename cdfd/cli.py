@@ -368,6 +368,57 @@ app.add_typer(trevni, name="trevni")
 TREVNI_FILE = Annotated[str, typer.Argument(metavar="FILE", help="Path or URI of a Trevni file.")]
 
 
+TREVNI_COLUMNS = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Read only these columns.")]
+TREVNI_FORMAT = "trevni, parquet, jsonl, arrow or avro. Default: by the ending of the name."
+
+
+@trevni.command("schema")
+def trevni_schema(
+    file: TREVNI_FILE, avro: Annotated[bool, typer.Option("--avro", help="Print the Avro schema in the file.")] = False
+) -> None:
+    """Print the columns of the rows, and their types."""
+    from cdfd.commands import trevni as command
+
+    _print(command.schema(file, avro=avro))
+
+
+@trevni.command("head")
+def trevni_head(
+    file: TREVNI_FILE,
+    rows: Annotated[int, typer.Option("--rows", "-n", min=0, help="Number of rows.")] = 10,
+    columns: TREVNI_COLUMNS = None,
+) -> None:
+    """Print the first rows as JSON lines."""
+    from cdfd.commands import trevni as command
+
+    for lines in command.rows(file, command.names(columns), f":{rows}"):
+        _print(lines)
+
+
+@trevni.command("cat")
+def trevni_cat(
+    file: TREVNI_FILE,
+    columns: TREVNI_COLUMNS = None,
+    rows: Annotated[
+        str | None,
+        typer.Option("--rows", metavar="FROM:TO", help="Only these rows; the first is 0, and TO is left out."),
+    ] = None,
+) -> None:
+    """Print rows as JSON lines."""
+    from cdfd.commands import trevni as command
+
+    for lines in command.rows(file, command.names(columns), rows):
+        _print(lines)
+
+
+@trevni.command("stats")
+def trevni_stats(file: TREVNI_FILE, as_json: AS_JSON = False) -> None:
+    """Print blocks, sizes, codecs and compression ratios of the physical columns."""
+    from cdfd.commands import trevni as command
+
+    _print(command.stats(file, as_json=as_json))
+
+
 @trevni.command("columns")
 def trevni_columns(file: TREVNI_FILE) -> None:
     """Print the physical columns with their lengths and values, as one JSON document."""
@@ -375,6 +426,29 @@ def trevni_columns(file: TREVNI_FILE) -> None:
 
     for part in command.columns(file):
         _print(part)
+
+
+@trevni.command("convert")
+def trevni_convert(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="File to read.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="File to write.")],
+    from_: Annotated[str | None, typer.Option("--from", metavar="FORMAT", help=TREVNI_FORMAT)] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="FORMAT", help=TREVNI_FORMAT)] = None,
+    codec: Annotated[
+        str, typer.Option(metavar="NAME", help="Of a Trevni target: null, snappy, deflate or bzip2.")
+    ] = "snappy",
+    checksum: Annotated[str, typer.Option(metavar="NAME", help="Of a Trevni target: null or crc32.")] = "crc32",
+    columns: TREVNI_COLUMNS = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing TARGET.")] = False,
+) -> None:
+    """Convert a Trevni file to Parquet, JSON lines, Arrow IPC or Avro, or one of them to Trevni."""
+    from cdfd.commands import trevni_convert as command
+
+    _print(
+        command.run(
+            command.Request(source, target, from_, to, codec, checksum, command.names(columns), overwrite=overwrite)
+        )
+    )
 
 
 @app.command()

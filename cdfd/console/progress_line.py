@@ -43,8 +43,8 @@ class ProgressLine:
         self._began = self._last = self._logged = self._clock.monotonic()
         self._bar: tuple[Progress, TaskID] | None = None
 
-    def count(self, version: int, rows: int) -> None:
-        """Count rows of a version."""
+    def count(self, version: int | None, rows: int) -> None:
+        """Count rows of a version; None where there are no versions."""
         now = self._clock.monotonic()
         if now - self._last > IDLE_SECONDS:
             self.close()
@@ -61,7 +61,10 @@ class ProgressLine:
         elif now - self._logged >= LOG_SECONDS:
             self._logged = now
             extra = {"table": self._table, "version": version, "rows": self._rows}
-            self._logger.info("at version %d, %d rows %s", version, self._rows, self._verb, extra=extra)
+            if version is None:
+                self._logger.info("%d rows %s", self._rows, self._verb, extra=extra)
+            else:
+                self._logger.info("at version %d, %d rows %s", version, self._rows, self._verb, extra=extra)
 
     def close(self) -> None:
         """Remove the bar, if there is one."""
@@ -69,7 +72,7 @@ class ProgressLine:
             self._bar[0].stop()
             self._bar = None
 
-    def _show(self, version: int) -> None:
+    def _show(self, version: int | None) -> None:
         if self._bar is None:
             # Imported late, because the import takes longer than most commands.
             from rich.console import Console
@@ -81,7 +84,8 @@ class ProgressLine:
             self._bar = bar, bar.add_task("")
         bar, task = self._bar
         speed = self._rows / max(self._clock.monotonic() - self._began, 0.001)
-        bar.update(task, description=f"version {version}: {self._rows:,} rows {self._verb}, {speed:,.0f} a second")
+        where = "" if version is None else f"version {version}: "
+        bar.update(task, description=f"{where}{self._rows:,} rows {self._verb}, {speed:,.0f} a second")
 
 
 def watched() -> bool:

@@ -1,0 +1,203 @@
+"""Arrow schemas as Avro schemas, for `avro.schema`.
+
+| Arrow                        | Avro                                                                   |
+|------------------------------|------------------------------------------------------------------------|
+| null, bool, float, double    | the same                                                               |
+| int8, int16                  | `int` with the attribute `arrow.type`                                  |
+| uint8, uint16, int32         | `int`                                                                  |
+| uint32, int64                | `long`                                                                 |
+| half                         | `float`                                                                |
+| decimal128                   | `fixed` of as few bytes as the precision needs, `decimal`              |
+| date                         | `int`, `date`                                                          |
+| timestamp                    | `long`, `timestamp-micros`, or `local-timestamp-micros` without a zone |
+| time                         | `int`, `time-millis`, or `long`, `time-micros`                         |
+| string, binary               | `string`, `bytes`                                                      |
+| fixed-size binary            | `fixed`                                                                |
+| arrow.json                   | `string` with the attribute `arrow.type`                               |
+| struct, list                 | record, array                                                          |
+| map with strings as keys     | map                                                                    |
+| map with other keys          | array of records of `key` and `value`, `map`                           |
+| dense union                  | union                                                                  |
+| dictionary                   | as its values                                                          |
+
+A nullable column is a union with null. Names that Avro does not allow get `_` for other characters, and the attribute `arrow.name`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+from pyarrow import types
+
+from cdfd.errors import UnsupportedError
+from cdfd.trevni.avro_schema import FIELD_ID, NAME, TYPE
+
+
+def avro_schema(schema: pa.Schema, name: str = "row") -> bytes:
+    """The Avro schema of rows, as JSON.
+
+    Args:
+        schema: of the rows.
+        name: of the record that a row is.
+
+    Raises:
+        UnsupportedError: a column is of a type that Avro has no form for.
+    """
+    names = _Names(name)
+    document = {"type": "record", "name": names.take(), "fields": _fields(list(schema), names)}
+    return orjson.dumps(document)
+
+
+class _Names:
+    """Names of records: the names on the way to them. None is given twice."""
+
+    def __init__(self, path: str, given: set[str] | None = None) -> None:
+        self._path = path
+        self._given = set() if given is None else given
+
+    def under(self, name: str) -> _Names:
+        return _Names(f"{self._path}_{name}", self._given)
+
+    def take(self) -> str:
+        return _unique(_legal(self._path), self._given)
+
+
+def _unique(name: str, given: set[str]) -> str:
+    found, number = name, 2
+    while found in given:
+        found, number = f"{name}_{number}", number + 1
+    given.add(found)
+    return found
+
+
+def _legal(name: str) -> str:
+    legal = re.sub("[^A-Za-z0-9_]", "_", name)
+    return legal if re.match("[A-Za-z_]", legal) else f"_{legal}"
+
+
+def _fields(fields: Iterable[Any], names: _Names) -> list[dict[str, Any]]:
+    given: set[str] = set()
+    found = []
+    for field in fields:
+        legal = _unique(_legal(field.name), given)
+        try:
+            each: dict[str, Any] = {"name": legal, "type": _nullable(field, names.under(field.name))}
+        except UnsupportedError as error:
+            raise UnsupportedError(f"column {field.name}: {error.what}", hint=error.hint) from None
+        if legal != field.name:
+            each[NAME] = field.name
+        id = (field.metadata or {}).get(b"PARQUET:field_id", b"")
+        if re.fullmatch(rb"-?[0-9]{1,9}", id):
+            each[FIELD_ID] = int(id)
+        found.append(each)
+    return found
+
+
+def _nullable(field: Any, names: _Names) -> Any:
+    kind = _type(field.type, names)
+    return ["null", kind] if field.nullable and kind != "null" and not types.is_union(field.type) else kind
+
+
+def _type(kind: pa.DataType, names: _Names) -> Any:
+    for matches, build in _TYPES:
+        if matches(kind):
+            return build(kind, names)
+    hint = "Leave the column out, or cast it to another type"
+    raise UnsupportedError(f"values of the type {kind!s:.200} have no form in Trevni files", hint=hint)
+
+
+def _logical(kind: str, name: str) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name}
+
+
+def decimal_bytes(precision: int) -> int:
+    """Bytes of the largest number with so many digits, and its sign."""
+    return int((10**precision).bit_length() // 8 + 1)
+
+
+def _decimal(kind: Any, names: _Names) -> Any:
+    if not 0 <= kind.scale <= kind.precision:
+        hint = "Cast the column to a decimal with a scale from 0 to its precision"
+        raise UnsupportedError(f"values of the type {kind} have no form in Trevni files", hint=hint)
+    fixed = {"type": "fixed", "name": names.take(), "size": decimal_bytes(kind.precision)}
+    return fixed | {"logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+
+
+def _timestamp(kind: Any, _names: _Names) -> Any:
+    unit = {"s": "millis", "ms": "millis", "us": "micros", "ns": "nanos"}[kind.unit]
+    return _logical("long", f"{'local-' if kind.tz is None else ''}timestamp-{unit}")
+
+
+def _time(kind: Any, _names: _Names) -> Any:
+    return _logical("int", "time-millis") if types.is_time32(kind) else _logical("long", "time-micros")
+
+
+def _fixed(kind: Any, names: _Names) -> Any:
+    return {"type": "fixed", "name": names.take(), "size": kind.byte_width}
+
+
+def _struct(kind: Any, names: _Names) -> Any:
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    return {"type": "record", "name": names.take(), "fields": _fields(fields, names)}
+
+
+def _list(kind: Any, names: _Names) -> Any:
+    return {"type": "array", "items": _nullable(kind.value_field, names.under("element"))}
+
+
+def _map(kind: Any, names: _Names) -> Any:
+    if types.is_string(kind.key_type) or types.is_large_string(kind.key_type):
+        return {"type": "map", "values": _nullable(kind.item_field, names.under("value"))}
+    key = kind.key_field.with_name("key").with_nullable(False)
+    entry = {"type": "record", "name": names.under("entry").take()}
+    fields = _fields([key, kind.item_field.with_name("value")], names)
+    return {"type": "array", "items": entry | {"fields": fields}, "logicalType": "map"}
+
+
+def _union(kind: Any, names: _Names) -> Any:
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    return [_type(field.type, names.under(field.name)) for field in fields]
+
+
+def _json(kind: Any) -> bool:
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"
+
+
+def _named(name: str) -> Callable[[Any, _Names], Any]:
+    return lambda _kind, _names: name
+
+
+def _attribute(kind: str, name: str) -> Callable[[Any, _Names], Any]:
+    return lambda _kind, _names: {"type": kind, TYPE: name}
+
+
+_STRINGS: Final = (types.is_string, types.is_large_string, types.is_string_view)
+_BYTES: Final = (types.is_binary, types.is_large_binary, types.is_binary_view)
+_LISTS: Final = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+_TYPES: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any, _Names], Any]], ...]] = (
+    (types.is_null, _named("null")),
+    (types.is_boolean, _named("boolean")),
+    (types.is_int8, _attribute("int", "int8")),
+    (types.is_int16, _attribute("int", "int16")),
+    *((matches, _named("int")) for matches in (types.is_uint8, types.is_uint16, types.is_int32)),
+    *((matches, _named("long")) for matches in (types.is_uint32, types.is_int64)),
+    *((matches, _named("float")) for matches in (types.is_float16, types.is_float32)),
+    (types.is_float64, _named("double")),
+    (types.is_decimal128, _decimal),
+    (types.is_date, lambda _kind, _names: _logical("int", "date")),
+    (types.is_timestamp, _timestamp),
+    (lambda kind: types.is_time(kind) and kind.unit != "ns", _time),
+    *((matches, _named("string")) for matches in _STRINGS),
+    *((matches, _named("bytes")) for matches in _BYTES),
+    (types.is_fixed_size_binary, _fixed),
+    (_json, _attribute("string", "json")),
+    (types.is_struct, _struct),
+    (types.is_map, _map),
+    *((matches, _list) for matches in _LISTS),
+    (lambda kind: types.is_union(kind) and kind.mode == "dense", _union),
+    (types.is_dictionary, lambda kind, names: _type(kind.value_type, names)),
+)

@@ -1,0 +1,267 @@
+"""Avro schemas as shapes and physical columns, as the reference's `AvroColumnator` makes them.
+
+| Avro            | columns                                                                                             |
+|-----------------|-----------------------------------------------------------------------------------------------------|
+| record          | those of its fields, `#` between names: `address#city`                                              |
+| array           | `tags[]`, an array column if its items are simple; otherwise its lengths, and then the items        |
+| map             | `m>` for the lengths, `m>key`, and those of the values: `m>value`                                   |
+| union           | `x/string`, an array column of at most one value, for each branch but null, by the branch's full name |
+| enum, fixed     | `int`, which is the number of the symbol, and `bytes`                                               |
+| others          | the type of the same name                                                                           |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from cdfd.errors import TrevniError
+from cdfd.trevni.metadata import ColumnMetadata
+from cdfd.trevni.shapes import Array, Branch, Field, Leaf, Map, Record, Shape, Union
+from cdfd.trevni.value_types import ValueType
+
+KEY = "avro.schema"
+"""The file's property that has the schema."""
+NAME, TYPE, FIELD_ID = "arrow.name", "arrow.type", "field-id"
+"""Attributes of the schema: a column's name that Avro does not allow, an Arrow type that Avro does not have, and a column's id."""
+DEEPEST = 100
+"""Levels of a schema, at most."""
+
+_SIMPLE: Mapping[str, tuple[ValueType, Any]] = {
+    "null": (ValueType.NULL, pa.null()),
+    "boolean": (ValueType.BOOLEAN, pa.bool_()),
+    "int": (ValueType.INT, pa.int32()),
+    "long": (ValueType.LONG, pa.int64()),
+    "float": (ValueType.FLOAT, pa.float32()),
+    "double": (ValueType.DOUBLE, pa.float64()),
+    "bytes": (ValueType.BYTES, pa.binary()),
+    "string": (ValueType.STRING, pa.string()),
+}
+_LOGICAL: Mapping[tuple[str, str], Any] = {
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time32("ms"),
+    ("long", "time-micros"): pa.time64("us"),
+    **{
+        ("long", f"{local}timestamp-{long}"): pa.timestamp(unit, zone)
+        for long, unit in (("millis", "ms"), ("micros", "us"), ("nanos", "ns"))
+        for local, zone in (("", "UTC"), ("local-", None))
+    },
+}
+ARROW_ONLY: Mapping[str, tuple[str, Any]] = {
+    "int8": ("int", pa.int8()),
+    "int16": ("int", pa.int16()),
+    "json": ("string", pa.json_(pa.string())),
+}
+"""Types that Avro does not have, by the attribute `arrow.type`: the Avro type of their values."""
+
+
+def parse(text: bytes | str, most: int) -> tuple[list[ColumnMetadata], Shape]:
+    """The columns and the shape of rows with a schema.
+
+    Args:
+        text: the schema, as JSON.
+        most: columns, at most. A short schema can have very many: its named types may be used again and again.
+
+    Raises:
+        TrevniError: the schema is no Avro schema, is recursive, or has more columns.
+    """
+    try:
+        schema = orjson.loads(text)
+    except ValueError as error:
+        raise TrevniError(f"the Avro schema is not JSON: {error}") from None
+    columnator = _Columnator(most)
+    shape = columnator.shape(None, schema, None, "")
+    return columnator.columns, shape
+
+
+class _Columnator:
+    def __init__(self, most: int) -> None:
+        self.columns: list[ColumnMetadata] = []
+        self._most = most
+        self._named: dict[str, tuple[Any, str]] = {}
+        self._open: list[str] = []
+        self._depth = 0
+
+    def _add(self, path: str, kind: ValueType, parent: str | None, *, array: bool) -> int:
+        if len(self.columns) >= self._most:
+            raise TrevniError(f"the Avro schema has more than {self._most} columns")
+        self.columns.append(ColumnMetadata(path, kind, array, parent))
+        return len(self.columns) - 1
+
+    def shape(self, path: str | None, schema: Any, parent: str | None, namespace: str) -> Shape:
+        """The shape of values at a path. Adds their columns."""
+        schema, namespace = self._resolved(schema, namespace)
+        simple = self._simple(schema)
+        if simple is not None:
+            kind, arrow, symbols = simple
+            name = _full_name(schema, namespace) if path is None else path
+            return Leaf(self._add(name, kind, parent, array=False), kind, arrow, symbols)
+        name = _full_name(schema, namespace) if _type(schema) == "record" else ""
+        if name in self._open and name:
+            raise TrevniError(f"the Avro schema is recursive: {name!r:.100} contains itself")
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise TrevniError(f"the Avro schema has more than {DEEPEST} levels")
+        self._open.append(name)
+        try:
+            return self._complex(path, schema, parent, namespace)
+        finally:
+            self._open.pop()
+            self._depth -= 1
+
+    def _complex(self, path: str | None, schema: Any, parent: str | None, namespace: str) -> Shape:
+        if isinstance(schema, list):
+            return self._union(path, schema, parent, namespace)
+        match _type(schema):
+            case "record":
+                return self._record(path, schema, parent, _namespace(schema, namespace))
+            case "array":
+                return self._array(f"{path or ''}[]", schema, parent, namespace)
+            case "map":
+                return self._map(f"{path or ''}>", schema, parent, namespace)
+        raise TrevniError(f"the Avro schema has an unknown type: {str(_type(schema))!r:.100}")
+
+    def _record(self, path: str | None, schema: Any, parent: str | None, namespace: str) -> Record:
+        fields = schema.get("fields")
+        if not isinstance(fields, list):
+            raise TrevniError("a record of the Avro schema has no fields")
+        found = []
+        for field in fields:
+            if not isinstance(field, dict) or not isinstance(field.get("name"), str) or "type" not in field:
+                raise TrevniError("a field of the Avro schema has no name or no type")
+            name = field["name"]
+            shape = self.shape(name if path is None else f"{path}#{name}", field["type"], parent, namespace)
+            shown, id = field.get(NAME, name), field.get(FIELD_ID)
+            found.append(Field(shown if isinstance(shown, str) else name, shape, id if isinstance(id, int) else None))
+        return Record(tuple(found))
+
+    def _array(self, path: str, schema: Any, parent: str | None, namespace: str) -> Array:
+        if "items" not in schema:
+            raise TrevniError("an array of the Avro schema has no items")
+        column, items, inner = self._item(path, schema["items"], parent, namespace)
+        entries = None
+        if schema.get("logicalType") == "map" and isinstance(items, Record) and len(items.fields) == 2:
+            key, value = (field.shape for field in items.fields)
+            entries = (key, value) if isinstance(key, Leaf) else None
+        return Array(column, items, inner, entries)
+
+    def _item(self, path: str, schema: Any, parent: str | None, namespace: str) -> tuple[int, Shape, bool]:
+        """An array column: its number, the shape of its items, and whether their values are in the same column."""
+        resolved, inside = self._resolved(schema, namespace)
+        simple = self._simple(resolved)
+        if simple is not None:
+            kind, arrow, symbols = simple
+            column = self._add(path, kind, parent, array=True)
+            return column, Leaf(column, kind, arrow, symbols), True
+        column = self._add(path, ValueType.NULL, parent, array=True)
+        return column, self.shape(path, schema, path, inside), False
+
+    def _map(self, path: str, schema: Any, parent: str | None, namespace: str) -> Map:
+        if "values" not in schema:
+            raise TrevniError("a map of the Avro schema has no values")
+        column = self._add(path, ValueType.NULL, parent, array=True)
+        key = Leaf(self._add(f"{path}key", ValueType.STRING, path, array=False), ValueType.STRING, pa.string())
+        return Map(column, key, self.shape(f"{path}value", schema["values"], path, namespace))
+
+    def _union(self, path: str | None, schema: list[Any], parent: str | None, namespace: str) -> Union:
+        branches: list[Branch | None] = []
+        for each in schema:
+            resolved, inside = self._resolved(each, namespace)
+            if isinstance(resolved, list):
+                raise TrevniError("a union of the Avro schema is directly in another one")
+            if _type(resolved) == "null":
+                branches.append(None)
+                continue
+            name = _full_name(resolved, inside)
+            column, shape, inner = self._item(name if path is None else f"{path}/{name}", each, parent, namespace)
+            branches.append(Branch(column, shape, inner, name))
+        return Union(tuple(branches))
+
+    def _resolved(self, schema: Any, namespace: str) -> tuple[Any, str]:
+        """A schema instead of its name, and the namespace around it. Remembers named types."""
+        while isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
+            # {"type": {"type": "int"}} is the type within.
+            schema = schema["type"]
+        if isinstance(schema, str) and schema not in _SIMPLE:
+            name = schema if "." in schema else f"{namespace}.{schema}".lstrip(".")
+            found = self._named.get(name) or self._named.get(schema)
+            if found is None:
+                raise TrevniError(f"the Avro schema has an unknown type: {schema!r:.100}")
+            return found
+        if not isinstance(schema, str | dict | list):
+            raise TrevniError("the Avro schema has a type that is neither text, nor an object or a list")
+        if isinstance(schema, dict) and _type(schema) in ("record", "enum", "fixed"):
+            self._named[_full_name(schema, namespace)] = (schema, namespace)
+        elif (
+            isinstance(schema, dict)
+            and isinstance(_type(schema), str)
+            and _type(schema)
+            not in (
+                *_SIMPLE,
+                "array",
+                "map",
+            )
+        ):
+            return self._resolved(schema["type"], namespace)
+        return schema, namespace
+
+    def _simple(self, schema: Any) -> tuple[ValueType, Any, tuple[str, ...] | None] | None:
+        kind = _type(schema)
+        if isinstance(schema, dict) and kind == "enum":
+            symbols = schema.get("symbols")
+            if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
+                raise TrevniError("an enum of the Avro schema has no symbols")
+            return ValueType.INT, pa.dictionary(pa.int32(), pa.string()), tuple(symbols)
+        if isinstance(schema, dict) and kind == "fixed":
+            size = schema.get("size")
+            if not isinstance(size, int) or not 0 <= size < 1 << 31:
+                raise TrevniError("a fixed type of the Avro schema has no size")
+            return ValueType.BYTES, _decimal(schema) or pa.binary(size), None
+        if kind not in _SIMPLE:
+            return None
+        value, arrow = _SIMPLE[kind]
+        if isinstance(schema, dict):
+            arrow = _logical(schema, kind) or arrow
+        return value, arrow, None
+
+
+def _type(schema: Any) -> Any:
+    return schema.get("type") if isinstance(schema, dict) else schema if isinstance(schema, str) else None
+
+
+def _logical(schema: Mapping[str, Any], kind: str) -> Any:
+    """The Arrow type that attributes say; None if they say none that fits."""
+    name = schema.get(TYPE)
+    if isinstance(name, str) and name in ARROW_ONLY and ARROW_ONLY[name][0] == kind:
+        return ARROW_ONLY[name][1]
+    logical = schema.get("logicalType")
+    if not isinstance(logical, str):
+        return None
+    return _decimal(schema) if kind == "bytes" else _LOGICAL.get((kind, logical))
+
+
+def _decimal(schema: Mapping[str, Any]) -> Any:
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if schema.get("logicalType") != "decimal" or not isinstance(precision, int) or not isinstance(scale, int):
+        return None
+    # Avro says to ignore a logical type that is not valid.
+    return pa.decimal128(precision, scale) if 0 < precision <= 38 and 0 <= scale <= precision else None
+
+
+def _namespace(schema: Mapping[str, Any], around: str) -> str:
+    return _full_name(schema, around).rpartition(".")[0]
+
+
+def _full_name(schema: Any, around: str) -> str:
+    if isinstance(schema, str):
+        return schema
+    kind = _type(schema)
+    if kind not in ("record", "enum", "fixed"):
+        return str(kind)
+    name, space = schema.get("name"), schema.get("namespace", around)
+    if not isinstance(name, str) or not isinstance(space, str):
+        raise TrevniError(f"a {kind} of the Avro schema has no name")
+    return name if "." in name or not space else f"{space}.{name}"

@@ -1,0 +1,136 @@
+"""Writes a file: a header, which says where the columns begin, then the columns. So the blocks are kept until all of them are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+
+from cdfd.errors import TrevniError
+from cdfd.trevni.checksums import Checksum
+from cdfd.trevni.codecs import Codec
+from cdfd.trevni.column_writer import BLOCK_BYTES, ColumnWriter
+from cdfd.trevni.metadata import (
+    ColumnMetadata,
+    FileMetadata,
+    check_column,
+    column_properties,
+    file_properties,
+    header_bytes,
+)
+from cdfd.trevni.rows import Run, run_all
+from cdfd.trevni.varints import Numbers
+
+
+class ColumnRows(NamedTuple):
+    """Rows of one column to write: see `ColumnWriter.write`."""
+
+    lengths: Numbers | None
+    values: pa.Array
+    entries: Numbers
+
+
+class BlockStore(Protocol):
+    """Keeps blocks until the file is complete."""
+
+    def add(self, column: int, data: bytes | memoryview) -> None:
+        """Append bytes to a column. Columns may be appended to in parallel."""
+
+    def parts(self, column: int) -> Iterable[bytes | memoryview]:
+        """The bytes of a column, in order."""
+
+
+class MemoryStore:
+    """Keeps blocks in memory."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, list[bytes | memoryview]] = {}
+
+    def add(self, column: int, data: bytes | memoryview) -> None:
+        """Append bytes to a column."""
+        self._parts.setdefault(column, []).append(data)
+
+    def parts(self, column: int) -> Iterable[bytes | memoryview]:
+        """The bytes of a column, in order."""
+        return self._parts.get(column, ())
+
+
+class FileWriter:
+    """Writes the columns of one file.
+
+    Args:
+        columns: to write. A parent precedes its children.
+        codec: default of the columns.
+        checksum: default of the columns.
+        metadata: of the file; keys that begin with `trevni.` are ignored.
+        store: keeps the blocks.
+        block_bytes: size from which a block ends.
+
+    Raises:
+        TrevniError: columns that no file can have.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[ColumnMetadata],
+        *,
+        codec: Codec = Codec.SNAPPY,
+        checksum: Checksum = Checksum.CRC32,
+        metadata: Mapping[str, bytes] | None = None,
+        store: BlockStore | None = None,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        before: dict[str, ColumnMetadata] = {}
+        for column in columns:
+            try:
+                check_column(column, before)
+            except TrevniError as error:
+                raise error.at(column=column.name) from None
+            before[column.name] = column
+        self.num_rows = 0
+        properties = file_properties(codec, checksum, metadata or {})
+        self._file = FileMetadata(2, 0, (), (), codec, checksum, properties)
+        self._columns = [replace(each, metadata=column_properties(each, self._file)) for each in columns]
+        self._store = MemoryStore() if store is None else store
+        self._writers = [
+            ColumnWriter(column, self._keeper(number), block_bytes) for number, column in enumerate(self._columns)
+        ]
+
+    def _keeper(self, number: int) -> Callable[[bytes | memoryview], None]:
+        return lambda data: self._store.add(number, data)
+
+    def write(self, rows: int, columns: Sequence[ColumnRows], run: Run = run_all) -> None:
+        """Append rows of all columns.
+
+        Args:
+            rows: how many.
+            columns: their rows.
+            run: encodes columns in parallel.
+
+        Raises:
+            TrevniError: a row is larger than a block can be.
+        """
+        self.num_rows += rows
+        run([_bound(writer, each) for writer, each in zip(self._writers, columns, strict=True)])
+
+    def finish(self, run: Run = run_all) -> Iterable[bytes | memoryview]:
+        """The bytes of the file, in parts."""
+        sizes = [0] * len(self._writers)
+
+        def finish(number: int) -> Callable[[], None]:
+            def call() -> None:
+                sizes[number] = self._writers[number].finish()
+
+            return call
+
+        run([finish(number) for number in range(len(sizes))])
+        yield header_bytes(replace(self._file, num_rows=self.num_rows, columns=tuple(self._columns)), sizes)
+        for number, writer in enumerate(self._writers):
+            yield writer.descriptors()
+            yield from self._store.parts(number)
+
+
+def _bound(writer: ColumnWriter, rows: ColumnRows) -> Callable[[], None]:
+    return lambda: writer.write(*rows)

@@ -1,0 +1,168 @@
+"""Arrow arrays -> the lengths and values of physical columns, by a walk over the shape of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.errors import DataError, UnsupportedError
+from cdfd.trevni.arrow_schema import decimal_bytes
+from cdfd.trevni.file_writer import ColumnRows
+from cdfd.trevni.shapes import Array, Branch, Leaf, Map, Record, Shape, Union
+from cdfd.trevni.value_types import ARROW, ValueType
+from cdfd.trevni.varints import Numbers
+
+
+def shred(shape: Shape, rows: Any, columns: int) -> list[ColumnRows]:
+    """The columns of rows.
+
+    Args:
+        shape: of the rows.
+        rows: an array; records are structs.
+        columns: how many there are.
+
+    Raises:
+        DataError: a value is null and must not be, or is too large for its column.
+    """
+    shredder = _Shredder(columns)
+    shredder.shape(shape, rows, np.arange(len(rows) + 1), "")
+    return [found for found in shredder.found if found is not None]
+
+
+class _Shredder:
+    """Collects the columns. `entries` says how many values are before each row, at the place of the walk."""
+
+    def __init__(self, columns: int) -> None:
+        self.found: list[ColumnRows | None] = [None] * columns
+
+    def shape(self, shape: Shape, values: Any, entries: Numbers, name: str) -> None:
+        if not isinstance(shape, Union) and values.null_count and not pa.types.is_null(values.type):
+            raise DataError(f"column {name} has nulls, and its type in the file has none")
+        match shape:
+            case Leaf():
+                self.found[shape.column] = ColumnRows(None, physical(shape, values, name), entries)
+            case Record(fields):
+                for number, field in enumerate(fields):
+                    inside = f"{name}.{field.name}" if name else field.name
+                    self.shape(field.shape, values.field(number), entries, inside)
+            case Array():
+                self._array(shape, values, entries, name)
+            case Map():
+                lengths, keys, items = _map_parts(values)
+                self._lengths(shape.column, lengths, entries)
+                before = _inside(lengths, entries)
+                self.shape(shape.key, keys, before, f"{name}.key")
+                self.shape(shape.value, items, before, f"{name}.value")
+            case Union():
+                self._union(shape, values, entries, name)
+
+    def _lengths(self, column: int, lengths: Numbers, entries: Numbers) -> None:
+        self.found[column] = ColumnRows(lengths, pa.nulls(int(lengths.sum())), entries)
+
+    def _items(self, column: int, shape: Shape, inner: bool, lengths: Numbers, items: Any, place: Any) -> None:
+        """An array column, and the columns of its items."""
+        entries, name = place
+        if inner:
+            assert isinstance(shape, Leaf)
+            if items.null_count and not pa.types.is_null(items.type):
+                raise DataError(f"column {name} has nulls, and its type in the file has none")
+            self.found[column] = ColumnRows(lengths, physical(shape, items, name), entries)
+        else:
+            self._lengths(column, lengths, entries)
+            self.shape(shape, items, _inside(lengths, entries), name)
+
+    def _array(self, shape: Array, values: Any, entries: Numbers, name: str) -> None:
+        if shape.entries is not None:
+            lengths, keys, items = _map_parts(values)
+            rows: Any = pa.StructArray.from_arrays([keys, items], names=["key", "value"])
+        else:
+            lengths, rows = pc.list_value_length(values).to_numpy().astype(np.int64), values.flatten()
+        self._items(shape.column, shape.items, shape.inner, lengths, rows, (entries, f"{name}.element"))
+
+    def _union(self, shape: Union, values: Any, entries: Numbers, name: str) -> None:
+        if shape.optional is not None:
+            lengths, present = _present(values)
+            self._branch(shape.optional, lengths, present, (entries, name))
+            return
+        codes, offsets = values.type_codes.to_numpy(), values.offsets
+        for number, branch in enumerate(shape.branches):
+            if branch is None:
+                continue
+            chosen = codes == values.type.type_codes[number]
+            items = values.field(number).take(offsets.filter(pa.array(chosen)))
+            self._branch(branch, chosen.astype(np.int64), items, (entries, f"{name}.{branch.name}"))
+
+    def _branch(self, branch: Branch, lengths: Numbers, items: Any, place: Any) -> None:
+        self._items(branch.column, branch.shape, branch.inner, lengths, items, place)
+
+
+def _present(values: Any) -> tuple[Numbers, Any]:
+    """1 for each value, 0 for each null; and the values that are not null."""
+    if not values.null_count:
+        return np.ones(len(values), np.int64), values
+    valid = values.is_valid()
+    return valid.to_numpy(zero_copy_only=False).astype(np.int64), values.filter(valid)
+
+
+def _inside(lengths: Numbers, entries: Numbers) -> Numbers:
+    """How many items are before each row, given the lengths of all arrays."""
+    sums = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=sums[1:])
+    found: Numbers = sums[entries]
+    return found
+
+
+def _map_parts(values: Any) -> tuple[Numbers, Any, Any]:
+    """Lengths, keys and values of maps."""
+    offsets = values.offsets.to_numpy().astype(np.int64)
+    first, count = int(offsets[0]) if len(offsets) else 0, int(offsets[-1] - offsets[0]) if len(offsets) else 0
+    return np.diff(offsets), values.keys.slice(first, count), values.items.slice(first, count)
+
+
+def physical(leaf: Leaf, values: Any, name: str) -> pa.Array:
+    """Values in the Arrow type of their column.
+
+    Raises:
+        DataError: a value is too large for it.
+        UnsupportedError: the values are of another type.
+    """
+    kind = values.type
+    try:
+        if isinstance(kind, pa.BaseExtensionType):
+            return values.storage.cast(ARROW[leaf.kind])
+        if leaf.symbols is not None:
+            return _symbols(leaf, values)
+        if pa.types.is_dictionary(kind):
+            return physical(leaf, values.dictionary_decode(), name)
+        if pa.types.is_decimal(leaf.arrow):
+            return _decimals(leaf.arrow, values)
+        if pa.types.is_temporal(leaf.arrow):
+            return values.cast(leaf.arrow).view(ARROW[leaf.kind])
+        if leaf.kind is ValueType.NULL:
+            return pa.nulls(len(values))
+        return values.cast(ARROW[leaf.kind])
+    except pa.ArrowInvalid as error:
+        raise DataError(f"column {name} has a value that does not fit: {error}") from None
+    except pa.ArrowNotImplementedError as error:
+        raise UnsupportedError(f"column {name} is of the type {kind!s:.200}: {error}") from None
+
+
+def _symbols(leaf: Leaf, values: Any) -> pa.Array:
+    found = pc.index_in(values.cast(pa.string()), pa.array(leaf.symbols))
+    if found.null_count:
+        raise pa.ArrowInvalid("it is not a symbol of the enum")
+    return found
+
+
+def _decimals(kind: Any, values: Any) -> pa.Array:
+    """Decimals as big-endian bytes, as few as the precision needs."""
+    values = values.cast(kind)
+    count, size = len(values), decimal_bytes(kind.precision)
+    data = values.buffers()[1]
+    table = np.zeros((0, 16), np.uint8) if data is None else np.frombuffer(data, np.uint8).reshape(-1, 16)
+    found = np.ascontiguousarray(table[values.offset : values.offset + count, size - 1 :: -1])
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(found)])

@@ -1,0 +1,160 @@
+"""Writes Arrow record batches as one file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from cdfd.errors import ConfigError
+from cdfd.trevni import avro_schema
+from cdfd.trevni.arrow_schema import avro_schema as to_avro
+from cdfd.trevni.checksums import Checksum
+from cdfd.trevni.codecs import Codec
+from cdfd.trevni.column_writer import BLOCK_BYTES
+from cdfd.trevni.file_writer import BlockStore, FileWriter
+from cdfd.trevni.metadata import RESERVED, ColumnMetadata
+from cdfd.trevni.rows import Run, run_all
+from cdfd.trevni.shredding import shred
+
+CHUNK_BYTES = 16 << 20
+"""Bytes of rows that are encoded together, about."""
+MOST_COLUMNS = 100_000
+"""Columns of a file that is written, at most."""
+
+
+class TableWriter:
+    """Writes the rows of one file.
+
+    Args:
+        schema: of the rows. Its metadata is written as that of the file.
+        codec: of all columns, or by name of the physical column; the file's default has the name "".
+        checksum: as `codec`.
+        first_values: physical columns whose blocks have their first values in their descriptors.
+        metadata: of the file, besides that of the schema.
+        store: keeps blocks until the file is complete.
+        block_bytes: size from which a block ends.
+
+    Raises:
+        UnsupportedError: a column is of a type that files cannot have.
+        ConfigError: an unknown codec, checksum or column, or first values of an array column.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        codec: str | Mapping[str, str] = "snappy",
+        checksum: str | Mapping[str, str] = "crc32",
+        first_values: Collection[str] = (),
+        metadata: Mapping[str, str | bytes] | None = None,
+        store: BlockStore | None = None,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        self.schema = schema
+        text = to_avro(schema)
+        columns, self._shape = avro_schema.parse(text, MOST_COLUMNS)
+        codecs = {"": codec} if isinstance(codec, str) else codec
+        checksums = {"": checksum} if isinstance(checksum, str) else checksum
+        _check_names(columns, {*codecs, *checksums} - {""}, first_values)
+        by_default = _codec(codecs.get("", "snappy")), _checksum(checksums.get("", "crc32"))
+        chosen = [
+            replace(
+                column,
+                codec=_codec(codecs[column.name]) if column.name in codecs else by_default[0],
+                checksum=_checksum(checksums[column.name]) if column.name in checksums else by_default[1],
+                values=column.name in first_values,
+            )
+            for column in columns
+        ]
+        self._num_columns = len(chosen)
+        self._writer = FileWriter(
+            chosen,
+            codec=by_default[0],
+            checksum=by_default[1],
+            metadata=_metadata(schema, metadata or {}) | {avro_schema.KEY: text},
+            store=store,
+            block_bytes=block_bytes,
+        )
+        self._held: list[pa.RecordBatch] = []
+        self._bytes = 0
+
+    @property
+    def num_rows(self) -> int:
+        """Rows so far."""
+        return self._writer.num_rows + sum(int(batch.num_rows) for batch in self._held)
+
+    def write(self, batch: pa.RecordBatch, run: Run = run_all) -> None:
+        """Append rows.
+
+        Args:
+            batch: of the schema.
+            run: encodes columns in parallel.
+
+        Raises:
+            ConfigError: the batch has another schema.
+            DataError: a column has nulls and must not, or a row is too large.
+        """
+        if not batch.schema.equals(self.schema):
+            raise ConfigError("the rows have another schema than the file", hint="Write them to another file")
+        self._held.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes >= CHUNK_BYTES:
+            self._flush(run)
+
+    def _flush(self, run: Run) -> None:
+        if not self._held:
+            return
+        table = pa.Table.from_batches(self._held).combine_chunks()
+        rows = max(1, table.num_rows * CHUNK_BYTES // max(self._bytes, 1))
+        self._held, self._bytes = [], 0
+        for batch in table.to_batches(max_chunksize=rows):
+            count = batch.num_rows
+            struct = pa.Array.from_buffers(pa.struct(list(batch.schema)), count, [None], children=batch.columns)
+            self._writer.write(count, shred(self._shape, struct, self._num_columns), run)
+
+    def finish(self, run: Run = run_all) -> Iterable[bytes | memoryview]:
+        """The bytes of the file, in parts."""
+        self._flush(run)
+        return self._writer.finish(run)
+
+
+def _metadata(schema: pa.Schema, own: Mapping[str, str | bytes]) -> dict[str, bytes]:
+    found = {
+        key.decode(errors="replace"): value
+        for key, value in (schema.metadata or {}).items()
+        if not key.startswith(RESERVED.encode())
+    }
+    for key, value in own.items():
+        if key.startswith(RESERVED) or key == avro_schema.KEY:
+            raise ConfigError(f"the metadata has {key!r:.100}, which the format uses itself", hint="Choose another key")
+        found[key] = value.encode() if isinstance(value, str) else value
+    return found
+
+
+def _codec(name: str) -> Codec:
+    try:
+        return Codec(name)
+    except ValueError:
+        known = ", ".join(Codec)
+        raise ConfigError(f"there is no codec {name!r:.100}", hint=f"Choose one of {known}") from None
+
+
+def _checksum(name: str) -> Checksum:
+    found = Checksum.named(name)
+    if found is None:
+        raise ConfigError(f"there is no checksum {name!r:.100}", hint="Choose null or crc32")
+    return found
+
+
+def _check_names(columns: Iterable[ColumnMetadata], names: Collection[str], first_values: Collection[str]) -> None:
+    known = {column.name: column for column in columns}
+    for name in (*names, *first_values):
+        if name not in known:
+            hint = f"The columns are {', '.join(known)[:300]}"
+            raise ConfigError(f"there is no physical column {name!r:.100}", hint=hint)
+    for name in first_values:
+        if not known[name].plain:
+            hint = "Declare the column as not nullable: a nullable one is an array column"
+            raise ConfigError(f"the array column {name!r:.100} cannot have first values", hint=hint)
