@@ -15,6 +15,8 @@ from cdfd.changes.columns import change_schema
 from cdfd.changes.execute import Execution, all_columns, iterate_in_thread, named_columns
 from cdfd.changes.plan import ChangePlan, Changes
 from cdfd.changes.reconciliation import SchemaReconciler
+from cdfd.changes.refinement import Refine
+from cdfd.changes.refining import check_key
 from cdfd.changes.stream import PlanStream
 from cdfd.delta.header import Header
 from cdfd.errors import ConfigError
@@ -40,6 +42,9 @@ def changes(
     end: Start | None = None,
     *,
     changes: Changes = "auto",
+    refine: Refine = "off",
+    key: Sequence[str] | str | None = None,
+    drop_unchanged: bool = False,
     columns: Sequence[str] | str | None = None,
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[Uri] = (),
@@ -54,6 +59,10 @@ def changes(
         end: a version or a time as for `start` (the last version not after it); None for the newest there is now.
         changes: `auto` reads change data files where there are any and derives changes from file actions elsewhere; `cdf` refuses
             tables without a change data feed; `files` ignores change data files.
+        refine: how updates are found in versions without change data files. `rows`: by row tracking. `key`: by the columns `key`.
+            `auto`: by row tracking if the table has it, otherwise by the key, if there is one. `off`: an update is a delete and an insert.
+        key: the columns that identify a row, or the name of one. They also order the changes of a version; see the page about changes.
+        drop_unchanged: whether to leave out updates whose images are equal.
         columns: which of the table's columns, in that order, or the name of one; None for all.
         storage_options: options of the store, for the URI's scheme.
         allowed_roots: roots outside the table to which absolute paths in the log (clones) and symbolic links may lead.
@@ -67,12 +76,13 @@ def changes(
     Raises:
         CdfdError: from this call or while reading; it names table, version and file.
     """
-    table, columns = Table.open(uri, storage_options, allowed_roots), _names(columns)
-    stream = table.stream(changes)
+    table, columns, keys = Table.open(uri, storage_options, allowed_roots), _names(columns), _names(key) or ()
+    stream = table.stream(changes, refine, keys)
     with _Loop() as loop:
         first, last, header = loop.run(_range(table, start, end))
+    check_key(keys, header.schema)
     reconciler = SchemaReconciler(header.schema if columns is None else header.schema.select(columns))
-    execution = Execution(table.files, reconciler.select, whole=columns is None)
+    execution = Execution(table.files, reconciler.select, whole=columns is None, drop_unchanged=drop_unchanged)
 
     def rows() -> Iterator[pa.RecordBatch]:
         # This loop starts with the first read: a reader that is never read must not leave a thread behind.
@@ -121,6 +131,9 @@ async def follow(
     start: Start = "latest",
     *,
     changes: Changes = "auto",
+    refine: Refine = "off",
+    key: Sequence[str] | str | None = None,
+    drop_unchanged: bool = False,
     columns: Sequence[str] | str | None = None,
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[Uri] = (),
@@ -134,7 +147,7 @@ async def follow(
     Args:
         uri: a path or URI of a Delta table.
         start: `latest` (only commits from now on; everything, if the table does not exist yet), or as for `changes`.
-        changes: as for the function `changes`.
+        changes, refine, key, drop_unchanged: as for the function `changes`.
         columns: as for `changes`.
         storage_options: as for `changes`.
         allowed_roots: as for `changes`.
@@ -143,15 +156,21 @@ async def follow(
     Raises:
         CdfdError: it names table, version and file.
     """
-    table, columns = Table.open(uri, storage_options, allowed_roots), _names(columns)
-    stream = table.stream(changes)
+    table, columns, keys = Table.open(uri, storage_options, allowed_roots), _names(columns), _names(key) or ()
+    stream = table.stream(changes, refine, keys)
     execution = Execution(
-        table.files, all_columns if columns is None else partial(named_columns, columns), whole=columns is None
+        table.files,
+        all_columns if columns is None else partial(named_columns, columns),
+        whole=columns is None,
+        drop_unchanged=drop_unchanged,
     )
     with table.tailer(interval=poll_interval, max_interval=5 * poll_interval) as tailer:
         first = await wait_for_start(tailer, start)
-        if columns is not None:
-            (await table.log.header()).schema.select(columns)
+        if columns is not None or keys:
+            schema = (await table.log.header()).schema
+            check_key(keys, schema)
+            if columns is not None:
+                schema.select(columns)
         async with aclosing(stream.versions(tailer, first)) as versions:
             async for version in versions:
                 async with aclosing(iterate_in_thread(execution.batches([version.plan]))) as batches:

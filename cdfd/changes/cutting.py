@@ -110,6 +110,9 @@ def cut(
     slices, seen = list[Slice](), set[str]()
     for first, some in _cut(scans, limit, kept):
         known = not slices
+        if some[0].bucket is not None:
+            slices.append(Slice(replace(plan, scans=some), part + first, ordinal if known else some[0].bucket.ordinal))
+            continue
         looks = _looks((*some, *plan.cross_partition) if known and len(scans) < len(plan.scans) else some, seen)
         wanted = kept is None or bool(kept[first])
         slices.append(Slice(replace(plan, scans=some), part + first, ordinal if known else None, None, looks, wanted))
@@ -127,7 +130,7 @@ def _looks(scans: Sequence[FileScan], seen: set[str]) -> tuple[FileScan, ...]:
 
 def _as_written(scans: Sequence[FileScan]) -> Sequence[FileScan]:
     """Change data files whole, and not in halves. Other scans are as they are."""
-    if isinstance(scans, LiveScans) or not scans or scans[0].change_type is not None:
+    if isinstance(scans, LiveScans) or not scans or scans[0].change_type is not None or scans[0].bucket is not None:
         return scans
     return tuple(replace(scan, image_phase="as_written") for scan in scans if scan.image_phase != "late")
 

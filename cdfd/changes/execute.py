@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar, cast
 
@@ -22,6 +22,8 @@ from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
 from cdfd.changes.prefetch import prefetch_later_scan, prefetch_plans
 from cdfd.changes.read import BATCH_ROWS, RowBatch, TableFiles, read, read_image_order
+from cdfd.changes.refined import RefinedVersion, RefinedVersions
+from cdfd.changes.spill import SpillSpace, spill_space
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, MissingFileError
 
@@ -80,6 +82,7 @@ class _Scanned(NamedTuple):
     plan: ChangePlan
     schema: TableSchema
     found: RowBatch
+    least: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,9 @@ class Execution:
         on_missing: called if a file is gone.
         whole: whether `select` chooses all columns. A remote store then prefetches files from their beginning, before their footers say
             where each column is.
+        drop_unchanged: whether updates that change nothing are left out.
+        space: local disk, for rows of refined versions.
+        refined: the refined version that was read last. Processes that read parts of a version one at a time share it between executions.
     """
 
     files: TableFiles
@@ -102,6 +108,9 @@ class Execution:
     batch_rows: int = BATCH_ROWS
     on_missing: OnMissingFile = raise_missing
     whole: bool = False
+    drop_unchanged: bool = False
+    space: SpillSpace = field(default_factory=spill_space)
+    refined: RefinedVersions = field(default_factory=RefinedVersions, compare=False, repr=False)
 
     @property
     def threads(self) -> int:
@@ -143,7 +152,7 @@ class Execution:
                 columns = columns.following(plan.version, plan.timestamp_ms)
             if plan.version != version:
                 version, ordinal = plan.version, 0
-            first = ordinal + found.gap_before
+            first = max(ordinal + found.gap_before, scanned.least)
             ordinal = first + found.batch.num_rows
             yield ChangeBatch(plan, scanned.schema, columns.complete(found.batch, first), ordinal)
 
@@ -152,6 +161,10 @@ class Execution:
         for plan in prefetch_plans(plans, first_part, self.files, self.whole) if remote else plans:
             scans = plan.scans[first_part:]
             first_part = 0
+            if plan.refinement is not None:
+                version = self.refined.of(self._refined(plan))
+                yield from (partial(self._read_bucket, plan, scan, version) for scan in scans)
+                continue
             # Without the late phasees among these scans, nothing would read what is buffered.
             budget = MemoryBudget(REORDER_BUFFER_BYTES if scans and scans[-1].image_phase == "late" else 0)
             buffers: dict[str, Future[ReorderBuffer]] = {}
@@ -169,6 +182,32 @@ class Execution:
                     yield partial(self._read_phase, plan, scan, use_threads, budget, buffers.get(scan.path), orders)
                 else:
                     yield partial(self._read, plan, scan, use_threads)
+
+    def _refined(self, plan: ChangePlan) -> RefinedVersion:
+        # Its files are read by one of the threads that read buckets.
+        workers = 1 if _is_small(plan.size) else self._parallel_scans(())
+        return RefinedVersion(
+            plan,
+            self.select(plan.schema),
+            self.files,
+            self.space,
+            workers,
+            self.batch_rows,
+            self.on_missing,
+            self.drop_unchanged,
+        )
+
+    def _read_bucket(self, plan: ChangePlan, scan: FileScan, version: RefinedVersion) -> Iterator[_Scanned]:
+        """Rows of a refined version in one of its buckets. Errors name their file already."""
+        bucket = scan.bucket
+        assert bucket is not None
+        try:
+            for found in version.batches(scan):
+                yield _Scanned(plan, version.schema, found, bucket.ordinal)
+        except CdfdError as error:
+            raise error.within(table=self.files.storage.uri, version=plan.version) from None
+        if bucket.number == bucket.of - 1 and scan.image_phase != "early":
+            self.refined.forget(version)
 
     def _read_order(self, scan: FileScan, result: Future[ImageOrder | None]) -> Iterator[_Scanned]:
         """Set `result` to the image order of a file by itself, or to None if it cannot be read. Yields no rows."""

@@ -20,6 +20,7 @@ from typing import Literal, TypeVar, overload
 
 import pyarrow.compute as pc
 
+from cdfd.changes.refinement import Bucket, Refinement, RowIds
 from cdfd.delta import paths
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, PartitionValues, Remove
 from cdfd.delta.commit import Commit
@@ -58,6 +59,8 @@ class FileScan:
             `as_written` for rows in the order of the file, for consumers that need no order.
         pairs: False if adjacent images of a change data file are known not to be pairs.
         piece: (number, of how many) of a data file that is read in pieces, by its row groups; None for all of it.
+        row_ids: of a data file whose rows are matched by their ids; None for all others.
+        bucket: the rows of a refined version that this is, from all of its files (see `cdfd.changes.refinement`). None for a scan of a file.
     """
 
     path: str
@@ -70,6 +73,8 @@ class FileScan:
     image_phase: ImagePhase | None = None
     pairs: bool = True
     piece: tuple[int, int] | None = None
+    row_ids: RowIds | None = None
+    bucket: Bucket | None = None
 
     @property
     def share(self) -> int:
@@ -95,6 +100,8 @@ class ChangePlan:
         origin: the source of the rows.
         cross_partition: change data files of several partitions, between which an update may have moved rows. Together they decide whether
             adjacent images are pairs, also if only a part of the version is read.
+        refinement: how the version's true changes are found. None if its scans are its changes.
+        unrefined: why a version is not refined, although that was asked for.
     """
 
     version: int
@@ -103,6 +110,8 @@ class ChangePlan:
     scans: Sequence[FileScan]
     origin: Origin
     cross_partition: Sequence[FileScan] = ()
+    refinement: Refinement | None = None
+    unrefined: str | None = None
 
     @property
     def size(self) -> int:

@@ -51,5 +51,7 @@ def prefetch_later_scan(scans: Sequence[FileScan], number: int, files: TableFile
 
 
 def _prefetch(scan: FileScan, files: TableFiles, whole: bool) -> None:
+    if scan.bucket is not None:
+        return
     # A scan of some rows skips row groups, so only a scan of all rows reads the whole file.
     files.prefetch(scan.path, scan.size, whole=whole and scan.only is None and scan.piece is None)

@@ -18,6 +18,7 @@ from cdfd.changes.data_files import DataFile, Footer, opened
 from cdfd.changes.image_order import ImageCounts, ImageOrder, ReorderBuffer
 from cdfd.changes.layout import Layout, Layouts
 from cdfd.changes.plan import FileScan, ImagePhase
+from cdfd.changes.row_ids import ROW_ID, ROW_ID_FIELDS, ROW_VERSION, FileRowIds
 from cdfd.changes.row_selection import DAMAGED_HINT, RowSelection, check_row_counts
 from cdfd.delta import deletion_vector, paths, values
 from cdfd.delta.actions import DeletionVectorDescriptor
@@ -96,7 +97,7 @@ class TableFiles:
         if path is None or span is None:
             return deletion_vector.decode_inline(descriptor)
         start, length = span
-        with _naming_file(path), self.open(path) as file:
+        with naming_file(path), self.open(path) as file:
             file.seek(0, 2)
             # The length comes from the log. It is limited by the file's size, so a hostile length allocates nothing.
             length = max(0, min(length, file.tell() - start))
@@ -107,7 +108,7 @@ class TableFiles:
 def read_image_order(scan: FileScan, files: TableFiles) -> ImageOrder:
     """The image order of a change data file by itself. Raises what `read` does."""
     with (
-        _naming_file(scan.path),
+        naming_file(scan.path),
         files.open(scan.path, scan.size or None) as source,
         opened(scan.path, source, [CHANGE_TYPE]) as file,
     ):
@@ -116,14 +117,14 @@ def read_image_order(scan: FileScan, files: TableFiles) -> ImageOrder:
 
 def count_rows(scan: FileScan, files: TableFiles) -> int:
     """How many rows a scan of a data file returns, from the footer alone. Raises what `read` does."""
-    with _naming_file(scan.path), files.open(scan.path, scan.size or None) as source, opened(scan.path, source) as file:
-        return _selection(scan, files, file.metadata).count(file.metadata)
+    with naming_file(scan.path), files.open(scan.path, scan.size or None) as source, opened(scan.path, source) as file:
+        return selection_of(scan, files, file.metadata).count(file.metadata)
 
 
 def count_images(scan: FileScan, files: TableFiles) -> ImageCounts:
     """How many rows of each change type a change data file has. Raises what `read` does."""
     with (
-        _naming_file(scan.path),
+        naming_file(scan.path),
         files.open(scan.path, scan.size or None) as source,
         opened(scan.path, source, [CHANGE_TYPE]) as file,
     ):
@@ -184,13 +185,13 @@ def read(
         yield from _with_gap_first(reorder_buffer, reorder_buffer.drain())
         return
     with (
-        _naming_file(scan.path),
+        naming_file(scan.path),
         files.open(scan.path, scan.size or None) as source,
         opened(scan.path, source, [CHANGE_TYPE]) as file,
     ):
         _prefetch_columns(source, schema, scan, files.layouts, file)
-        reader = _Reader.prepare(file, schema, scan, files)
-        if _may_skip_groups(scan) and _can_prefetch(source.__class__):
+        reader = FileReader.prepare(file, schema, scan, files)
+        if _may_skip_groups(scan) and can_prefetch(source.__class__):
             source.prefetch_columns(reader.names, {group for _, groups in reader.row_groups() for group in groups})
         if scan.change_type is None and scan.image_phase != "as_written":
             buffer = ReorderBuffer(pairs=scan.pairs) if reorder_buffer is None else reorder_buffer
@@ -201,7 +202,7 @@ def read(
 
 def _prefetch_columns(source: Any, schema: TableSchema, scan: FileScan, layouts: Layouts, file: DataFile) -> None:
     """Let a remote file prefetch the columns to read. A scan of some row groups does not know yet which ones."""
-    if not _may_skip_groups(scan) and _can_prefetch(source.__class__):
+    if not _may_skip_groups(scan) and can_prefetch(source.__class__):
         source.prefetch_columns(layouts.of(schema, file.schema_arrow).names(scan.change_type))
 
 
@@ -211,13 +212,13 @@ def _may_skip_groups(scan: FileScan) -> bool:
 
 
 @cache
-def _can_prefetch(kind: type) -> bool:
+def can_prefetch(kind: type) -> bool:
     """Whether files of that class can prefetch columns. Cached, because checking a protocol takes as long as opening a file."""
     return issubclass(kind, ColumnPrefetch)
 
 
 def _reordered(
-    reader: _Reader, image_phase: ImagePhase | None, buffer: ReorderBuffer, options: tuple[int, bool]
+    reader: FileReader, image_phase: ImagePhase | None, buffer: ReorderBuffer, options: tuple[int, bool]
 ) -> Iterator[RowBatch]:
     """Rows of a change data file: those of one phase, or those of the early phase and then those of the late one."""
     if buffer.order is None:
@@ -235,7 +236,7 @@ def _reordered(
 
 
 def _early_rows(
-    reader: _Reader, late: RowSet, buffer: ReorderBuffer, options: tuple[int, bool]
+    reader: FileReader, late: RowSet, buffer: ReorderBuffer, options: tuple[int, bool]
 ) -> Iterator[pa.RecordBatch]:
     count = reader.file.metadata.num_rows
     if len(late) == count:
@@ -247,7 +248,7 @@ def _early_rows(
 
 
 def _late_rows(
-    reader: _Reader, late: RowSet, buffer: ReorderBuffer, options: tuple[int, bool]
+    reader: FileReader, late: RowSet, buffer: ReorderBuffer, options: tuple[int, bool]
 ) -> Iterator[pa.RecordBatch]:
     yield from buffer.drain()
     if buffer.reread_from is not None:
@@ -277,32 +278,46 @@ def _split_at(batches: Iterator[pa.RecordBatch], row: int | None) -> Iterator[Ro
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
-    """A Parquet file, with columns, partition values and selected rows resolved."""
+class FileReader:
+    """An open file, with columns, partition values and selected rows resolved.
+
+    Attributes:
+        file: the file.
+        layout: of its columns.
+        partition_values: by name of the column.
+        change_type: of all rows; None if a column has it.
+        selection: the rows to read.
+        row_ids: where row ids are; None if they are not read. With them, rows have `ROW_ID_FIELDS` instead of a change type.
+    """
 
     file: DataFile
     layout: Layout
     partition_values: Mapping[str, pa.Scalar]
     change_type: str | None
     selection: RowSelection
+    row_ids: FileRowIds | None = None
 
     @classmethod
-    def prepare(cls, file: DataFile, schema: TableSchema, scan: FileScan, files: TableFiles) -> _Reader:
+    def prepare(cls, file: DataFile, schema: TableSchema, scan: FileScan, files: TableFiles) -> FileReader:
+        """Resolve a scan. Raises what `read` does."""
         if scan.change_type is None:
             _check_change_type(file)
-        selection = _selection(scan, files, file.metadata)
+        selection = selection_of(scan, files, file.metadata)
         partition_values = values.parse_partition(scan.partition_values, schema)
         return cls(file, files.layouts.of(schema, file.schema_arrow), partition_values, scan.change_type, selection)
 
-    def of_rows(self, selection: RowSelection) -> _Reader:
+    def of_rows(self, selection: RowSelection) -> FileReader:
         """The same reader for other rows of the file."""
         return replace(self, selection=selection)
 
     def batches(self, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
+        """The selected rows, in order."""
         names = self.names
         for first_row, groups in self.row_groups():
             row = first_row
             for batch in self.file.batches(names, groups, rows=self._batch_rows(batch_rows), use_threads=use_threads):
+                if self.row_ids is not None:
+                    batch = self.row_ids.extended(batch, row)
                 if self.layout.views:
                     # pyarrow cannot filter views, but can filter the columns that are made from them.
                     rows = self.selection.filter(self._logical(batch), row)
@@ -315,7 +330,8 @@ class _Reader:
     @property
     def names(self) -> list[str]:
         """Columns of the file to read."""
-        return self.layout.names(self.change_type)
+        names = self.layout.names(self.change_type)
+        return names if self.row_ids is None else [*names, *self.row_ids.names]
 
     def row_groups(self) -> Iterator[tuple[int, list[int]]]:
         """Runs of consecutive row groups to read, each with the number of its first row. Groups without a selected row are skipped."""
@@ -336,6 +352,11 @@ class _Reader:
         return max(1, min(most, BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)))
 
     def _logical(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.row_ids is not None:
+            columns = self.layout.projection.apply(batch, self.partition_values)
+            ids = batch.column(ROW_ID), batch.column(ROW_VERSION)
+            schema = pa.schema([*self.layout.projection.schema, *ROW_ID_FIELDS])
+            return pa.RecordBatch.from_arrays([*columns, *ids], schema=schema)
         if self.change_type is None:
             types = types_as_written(batch.column(CHANGE_TYPE))
         else:
@@ -344,7 +365,8 @@ class _Reader:
         return pa.RecordBatch.from_arrays([*columns, types], schema=self.layout.schema)
 
 
-def _selection(scan: FileScan, files: TableFiles, metadata: Footer) -> RowSelection:
+def selection_of(scan: FileScan, files: TableFiles, metadata: Footer) -> RowSelection:
+    """The rows of a file that a scan reads. Raises what `read` does."""
     check_row_counts(metadata)
     rows = metadata.num_rows
     selection = RowSelection(files.vector_rows(scan.only, rows), files.vector_rows(scan.without, rows), scan.piece)
@@ -353,7 +375,7 @@ def _selection(scan: FileScan, files: TableFiles, metadata: Footer) -> RowSelect
 
 
 @contextlib.contextmanager
-def _naming_file(path: str) -> Iterator[None]:
+def naming_file(path: str) -> Iterator[None]:
     """Turn errors of reading a data file into errors of cdfd that name the file."""
     try:
         yield

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from cdfd.changes.data_files import Footer
@@ -64,14 +65,19 @@ class RowSelection:
                 counted += rows - (0 if self.without is None else self.without.count(row, rows))
         return counted
 
+    def mask(self, first_row: int, count: int) -> npt.NDArray[np.bool_] | None:
+        """For each of `count` rows from row `first_row` of the file on, whether it is selected. None: all."""
+        if self.only is None and self.without is None:
+            return None
+        keep = np.ones(count, dtype=bool) if self.only is None else self.only.mask(first_row, count)
+        if self.without is not None:
+            keep &= ~self.without.mask(first_row, count)
+        return keep
+
     def filter(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
         """The selected rows of a batch whose first row is row `first_row` of the file."""
-        if self.only is None and self.without is None:
-            return batch
-        keep = np.ones(batch.num_rows, dtype=bool) if self.only is None else self.only.mask(first_row, batch.num_rows)
-        if self.without is not None:
-            keep &= ~self.without.mask(first_row, batch.num_rows)
-        return batch if keep.all() else batch.filter(pa.array(keep))
+        keep = self.mask(first_row, batch.num_rows)
+        return batch if keep is None or keep.all() else batch.filter(pa.array(keep))
 
 
 def check_row_counts(metadata: Footer) -> None:

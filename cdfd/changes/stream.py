@@ -6,11 +6,14 @@ commit updates them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cdfd.changes.plan import ChangePlan, Changes, commit_timestamp, file_time, needs_snapshot, plan, plan_snapshot
+from cdfd.changes.refinement import Refine
+from cdfd.changes.refining import refined
 from cdfd.changes.resnapshot import NumberedFiles, Touched
 from cdfd.delta import paths
 from cdfd.delta.header import Header, PartialHeader
@@ -19,6 +22,8 @@ from cdfd.delta.snapshot import COMPACT_AT, Snapshot
 from cdfd.errors import CdfdError, GapError, LogError, NotFoundError
 from cdfd.tail.log import DeltaLog, LogEntry, log_path
 from cdfd.tail.tailer import Tailer
+
+logger = logging.getLogger("cdfd.changes")
 
 LOOK_BACK = 64
 """Versions before the first one whose modification times are read, at most."""
@@ -54,12 +59,17 @@ class PlanStream:
     Attributes:
         log: of the table.
         changes: which sources of change rows to use; see `plan`.
+        refine: how true changes are found that the table does not record; see `refined`.
+        key: columns that identify a row.
         files: the files of a re-snapshot, which versions may touch.
     """
 
     log: DeltaLog
     changes: Changes = "auto"
+    refine: Refine = "off"
+    key: tuple[str, ...] = ()
     files: NumberedFiles | None = None
+    _said: set[str] = field(default_factory=set)
     _header: Header | None = None
     _snapshot: Snapshot | None = None
     _timestamp: int | None = None
@@ -194,6 +204,9 @@ class PlanStream:
                 self._snapshot = await self._state_at(commit.version - 1)
         timestamp = commit_timestamp(commit, header, entry.modified_ms, self._timestamp)
         made = plan(commit, header, timestamp, changes=self.changes, previous=previous, before=self._snapshot)
+        if self.refine != "off" and previous is not None:
+            made = refined(made, commit, header, previous, self.refine, self.key)
+            self._say_unrefined(made)
         if self._snapshot is not None:
             self._snapshot = self._snapshot.apply(commit)
             if len(self._snapshot.overlay) >= COMPACT_AT:
@@ -204,6 +217,13 @@ class PlanStream:
             change = compare(previous.schema, header.schema) or None
         touched = None if self.files is None else self.files.touched(commit)
         return Version(made, header.metadata.id, change, commit.only_txns, entry.digest, touched)
+
+    def _say_unrefined(self, made: ChangePlan) -> None:
+        """Log why a version is not refined: once for each reason."""
+        if made.unrefined is not None and made.unrefined not in self._said:
+            self._said.add(made.unrefined)
+            extra = {"table": self.log.storage.uri, "version": made.version}
+            logger.warning("version %d is not refined: %s", made.version, made.unrefined, extra=extra)
 
     async def _state_at(self, version: int) -> Snapshot:
         """The state at a version, verified to belong to the same log."""

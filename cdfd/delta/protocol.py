@@ -187,6 +187,11 @@ def deletion_vectors_enabled(metadata: Metadata) -> bool:
     return _switched_on(DELETION_VECTORS, metadata)
 
 
+def row_tracking_enabled(metadata: Metadata) -> bool:
+    """Whether every row has a stable id (`delta.enableRowTracking`)."""
+    return _switched_on("rowTracking", metadata)
+
+
 def in_commit_timestamps_enabled(metadata: Metadata) -> bool:
     """Whether every commit carries its own timestamp (`commitInfo.inCommitTimestamp`)."""
     return _switched_on(IN_COMMIT_TIMESTAMP, metadata)

@@ -102,6 +102,9 @@ class Filters:
             return None
         if not self.has_version(plan):
             return np.zeros(len(plan.scans), np.bool_)
+        if plan.refinement is not None:
+            # A bucket has rows of all files.
+            return None
         columns = Columns(plan.schema, conformed.schema)
         if plan.origin == "snapshot" and isinstance(plan.scans, LiveScans):
             texts = (add.stats for add in plan.scans.files)

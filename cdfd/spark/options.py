@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast, get_args
 
 from cdfd.changes.plan import Changes
+from cdfd.changes.refinement import Refine
 from cdfd.errors import ConfigError
 from cdfd.tail.bounds import After, Bound, parse_bound
 
@@ -30,6 +31,9 @@ class SourceOptions:
         start: a version, a time, a duration before now, `earliest`, `latest` or `snapshot`; None: the default.
         end: a version, a time or a duration before now; None: the newest version.
         changes: source of change rows; see `cdfd.changes.plan`.
+        refine: how updates are found; see `cdfd.changes.refinement`.
+        key: columns that identify a row.
+        drop_unchanged: whether to leave out updates that change nothing.
         columns: the columns, in order; None: all. Without a change column among them, all change columns are added.
         skip_missing: whether to skip missing files.
         max_files, max_bytes: limits of one micro-batch; None: no limit.
@@ -42,6 +46,9 @@ class SourceOptions:
     start: Bound | None = None
     end: Bound | None = None
     changes: Changes = "auto"
+    refine: Refine = "off"
+    key: tuple[str, ...] = ()
+    drop_unchanged: bool = False
     columns: tuple[str, ...] | None = None
     skip_missing: bool = False
     max_files: int | None = None
@@ -73,11 +80,14 @@ class SourceOptions:
                 "readChangeFeed is false, but cdfd reads only changes",
                 hint='Omit it, or read the table\'s rows with format("delta")',
             )
-        return cls(
+        found = cls(
             rest["path"],
             _bound(rest, "startingVersion", "startingTimestamp"),
             _bound(rest, "endingVersion", "endingTimestamp"),
-            _changes(rest),
+            cast(Changes, _word(rest, "changes", "auto", get_args(Changes))),
+            cast(Refine, _word(rest, "refine", "off", get_args(Refine))),
+            _list(rest, "key") or (),
+            _flag(rest, "dropUnchanged"),
             _list(rest, "columns"),
             _flag(rest, "ignoreMissingFiles"),
             _count(rest, "maxFilesPerTrigger"),
@@ -86,6 +96,19 @@ class SourceOptions:
             _list(rest, "allowedRoots") or (),
             storage,
         )
+        found.check_key()
+        return found
+
+    def check_key(self) -> None:
+        """Raise ConfigError if the key does not fit the other options."""
+        if self.refine == "key" and not self.key:
+            raise ConfigError("refine is 'key', but there is no key", hint="Name its columns: the option `key`")
+        if self.columns is not None and (
+            left := {name.lower() for name in self.key} - {n.lower() for n in self.columns}
+        ):
+            raise ConfigError(
+                f"`columns` leaves out {', '.join(sorted(left)):.200} of the key", hint="Add the key to `columns`"
+            )
 
 
 _OPTIONS = (
@@ -98,6 +121,9 @@ _OPTIONS = (
     "maxFilesPerTrigger",
     "maxBytesPerTrigger",
     "changes",
+    "refine",
+    "key",
+    "dropUnchanged",
     "columns",
     "ignoreMissingFiles",
     "maxPartitionBytes",
@@ -152,11 +178,11 @@ def _moment(name: str, text: str) -> datetime | timedelta | After:
     )
 
 
-def _changes(options: Mapping[str, str]) -> Changes:
-    word = options.get("changes", "auto").strip().lower()
-    if word not in get_args(Changes):
-        raise ConfigError(f"changes is {word!r:.100}", hint=f"One of: {', '.join(get_args(Changes))}")
-    return cast(Changes, word)
+def _word(options: Mapping[str, str], name: str, default: str, known: Sequence[str]) -> str:
+    word = options.get(name, default).strip().lower()
+    if word not in known:
+        raise ConfigError(f"{name} is {word!r:.100}", hint=f"One of: {', '.join(known)}")
+    return word
 
 
 def _list(options: Mapping[str, str], name: str) -> tuple[str, ...] | None:

@@ -79,6 +79,7 @@ class Schemas:
                 scans = tuple(self._scan(scan) for scan in scans)
         except CdfdError as error:
             raise error.within(table=uri, version=plan.version) from None
+        # The files of a refined version are all read in its own schema.
         return replace(plan, schema=schema, scans=scans)
 
     def _scan(self, scan: FileScan) -> FileScan:
@@ -128,12 +129,16 @@ def _needed(slices: list[Slice]) -> list[Slice]:
 
 
 def _placed(plan_ranges: Sequence[PlanRange], cuts: Sequence[list[Slice]], execution: Execution) -> list[list[Slice]]:
-    unknown = [part for slices in cuts if len(slices) > 1 for part in slices]
+    unknown = [part for slices in cuts if not _is_placed(slices) for part in slices]
     found = iter(measured(unknown, execution))
     return [
-        slices if len(slices) < 2 else placed(plan_range.plan, slices, [next(found) for _ in slices])
+        slices if _is_placed(slices) else placed(plan_range.plan, slices, [next(found) for _ in slices])
         for plan_range, slices in zip(plan_ranges, cuts, strict=True)
     ]
+
+
+def _is_placed(slices: Sequence[Slice]) -> bool:
+    return all(part.is_placed for part in slices)
 
 
 def measured(slices: Sequence[Slice], execution: Execution) -> Iterator[Measured]:

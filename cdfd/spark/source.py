@@ -132,7 +132,7 @@ class _PushFilters:
 async def _plans(
     table: Table, options: SourceOptions, filters: Filters, last: int, *, ordered: bool
 ) -> list[ChangePlan]:
-    stream = table.stream(options.changes)
+    stream = table.stream(options.changes, options.refine, options.key)
     if options.start == "snapshot":
         return [(await stream.snapshot(last, with_counts=ordered)).plan]
     first = (

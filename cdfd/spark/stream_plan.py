@@ -170,6 +170,8 @@ class StreamPlanner:
 
     def _within(self, version: Version, start: Position, end: int) -> Position:
         """The position at scan number `end` of a version, for a read that begins at `start`."""
+        if (bucket := version.plan.scans[end].bucket) is not None:
+            return start.at_part(end, bucket.ordinal, version.digest)
         execution = execution_of(self.table, self.options)
         slices: list[Slice] = cut(version.plan, LEAST_BYTES, start=start, end=end)
         following = placed(version.plan, slices, list(measured(slices, execution)))[-1].following
@@ -210,7 +212,7 @@ class StreamPlanner:
         if version > last:
             return
         if self._stream is None or self._next != version:
-            self._stream = self.table.stream(self.options.changes)
+            self._stream = self.table.stream(self.options.changes, self.options.refine, self.options.key)
         async with contextlib.aclosing(self._stream.versions(await self._tail(at), version, last)) as versions:
             async for found in versions:
                 self._planned[found.plan.version] = found

@@ -8,6 +8,7 @@ from pyspark.sql.types import StructType
 
 from cdfd.changes.columns import CHANGE_ORDINAL
 from cdfd.changes.reconciliation import SchemaReconciler
+from cdfd.changes.refining import check_key
 from cdfd.delta.header import Header
 from cdfd.delta.schema import StructType as DeltaStruct
 from cdfd.delta.schema import TableSchema
@@ -108,6 +109,7 @@ async def resolve_target(table: Table, options: SourceOptions, given: StructType
         CdfdError: as in `DeltaLog.header`.
     """
     header = await _ending(table, options)
+    check_key(options.key, header.schema)
     return Target.of(header.schema, header.version, options.columns, given)
 
 

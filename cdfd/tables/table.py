@@ -12,6 +12,7 @@ from typing import get_args
 from cdfd.changes.plan import Changes
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
+from cdfd.changes.refinement import Refine
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.errors import ConfigError
 from cdfd.storage.local import LocalStorage
@@ -64,15 +65,21 @@ class Table:
         """Where it is."""
         return self.log.storage.uri
 
-    def stream(self, changes: Changes = "auto") -> PlanStream:
+    def stream(self, changes: Changes = "auto", refine: Refine = "off", key: Sequence[str] = ()) -> PlanStream:
         """Its plans, version by version.
 
         Raises:
-            ConfigError: `changes` is unknown.
+            ConfigError: `changes` or `refine` is unknown, or `refine` is `key` and there is none.
         """
         if changes not in get_args(Changes):
             raise ConfigError(f"changes is {changes!r:.100}", hint=f"One of: {', '.join(get_args(Changes))}")
-        return PlanStream(self.log, changes)
+        if refine not in get_args(Refine):
+            raise ConfigError(f"refine is {refine!r:.100}", hint=f"One of: {', '.join(get_args(Refine))}")
+        if refine == "key" and not key:
+            raise ConfigError(
+                "refine is 'key', but there is no key", hint="Name the columns that identify a row: `key`"
+            )
+        return PlanStream(self.log, changes, refine, tuple(key))
 
     @contextmanager
     def tailer(

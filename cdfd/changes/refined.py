@@ -1,0 +1,356 @@
+"""A refined version -> its change rows: reads the rows that its files remove and add, and matches them bucket by bucket.
+
+By row ids, the ids are read first, and alone: they are a small part of a file, and often stored nowhere. They say which rows only moved. Only
+the others are read with all their columns. By a key, all columns of all rows are compared.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Lock
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyroaring import BitMap64, FrozenBitMap64
+
+from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES, constant_type
+from cdfd.changes.equality import Integers, dense, hashes
+from cdfd.changes.matching import Matched, by_key, by_row_id, equal_rows
+from cdfd.changes.ordered_pool import run_in_order
+from cdfd.changes.plan import ChangePlan, FileScan
+from cdfd.changes.read import BATCH_ROWS, RowBatch, TableFiles, read
+from cdfd.changes.read_row_ids import read_row_ids, read_with_ids
+from cdfd.changes.refinement import Refinement, RowTracking
+from cdfd.changes.row_ids import HINT, ROW_ID, ROW_ID_FIELDS, ROW_VERSION
+from cdfd.changes.spill import Buckets, SpillSpace
+from cdfd.delta.deletion_vector import RowSet
+from cdfd.delta.schema import StructType, TableSchema
+from cdfd.errors import CdfdError, DataError, MissingFileError
+
+T = TypeVar("T")
+
+BLOCK_BITS = 20
+"""Row ids of a block of 2^20 are in the same bucket: writers give rows of a file consecutive ids."""
+
+_IDS = pa.schema([ROW_ID_FIELDS[0], ROW_ID_FIELDS[1], ("source", pa.int32()), ("row", pa.int64())])
+
+
+@dataclass(slots=True)
+class RefinedVersion:
+    """The true changes of one version. Threads may share it: the first one that needs rows reads the files.
+
+    Attributes:
+        plan: of the version, with a refinement.
+        schema: the columns to deliver.
+        files: the table's files.
+        space: local disk, for rows that do not fit into memory.
+        workers: files to read at a time.
+        batch_rows: rows of a batch, at most.
+        on_missing: called if a file is gone; the version is then refined without its rows.
+        drop_unchanged: whether updates without a change are left out.
+    """
+
+    plan: ChangePlan
+    schema: TableSchema
+    files: TableFiles
+    space: SpillSpace
+    workers: int
+    batch_rows: int
+    on_missing: Callable[[MissingFileError], None]
+    drop_unchanged: bool = False
+    _lock: Lock = field(default_factory=Lock)
+    _sides: tuple[Buckets, Buckets] | None = None
+
+    @property
+    def refinement(self) -> Refinement:
+        """How the changes are found."""
+        assert self.plan.refinement is not None
+        return self.plan.refinement
+
+    def is_like(self, other: RefinedVersion) -> bool:
+        """Whether the other one has the same changes: plans may differ by the scans that they have."""
+        mine, theirs = self.plan, other.plan
+        return (
+            (mine.version, mine.timestamp_ms, self.drop_unchanged, self.files.storage.uri)
+            == (theirs.version, theirs.timestamp_ms, other.drop_unchanged, other.files.storage.uri)
+            and (self.schema, mine.schema) == (other.schema, theirs.schema)
+            and mine.refinement == theirs.refinement
+        )
+
+    def batches(self, scan: FileScan) -> Iterator[RowBatch]:
+        """The change rows of one of the plan's scans: deletes, updates, inserts.
+
+        Raises:
+            CdfdError: as `read` says; it names table, version and file.
+            DataError: row ids that repeat.
+            StorageError: the rows do not fit on the disk.
+        """
+        assert scan.bucket is not None
+        with self._lock:
+            if self._sides is None:
+                self._sides = self._read()
+        removed, added = (side.rows(scan.bucket.number) for side in self._sides)
+        changes = self._matched(removed, added)
+        if scan.image_phase != "late":
+            yield from self._early(changes)
+        if scan.image_phase != "early":
+            # Where phases are apart, the numbers of their rows are, too.
+            yield from self._late(changes, gap=scan.image_phase is None and len(changes.left) > 0)
+
+    def _early(self, changes: _Changes) -> Iterator[RowBatch]:
+        yield from self._constant(changes.removed, changes.deleted, "delete")
+        yield from self._constant(changes.removed, changes.left, "update_preimage")
+        for start in range(0, len(changes.before), max(1, self.batch_rows // 2)):
+            end = start + max(1, self.batch_rows // 2)
+            before, after = changes.before[start:end], changes.after[start:end]
+            images = pa.concat_tables([changes.removed.take(pa.array(before)), changes.added.take(pa.array(after))])
+            order = np.arange(2 * len(before)).reshape(2, -1).T.reshape(-1)
+            codes = np.tile(np.array([1, 2], np.int8), len(before))
+            types = pa.DictionaryArray.from_arrays(pa.array(codes), CHANGE_TYPES)
+            yield RowBatch(self._batch(images.take(pa.array(order)), types))
+
+    def _late(self, changes: _Changes, *, gap: bool) -> Iterator[RowBatch]:
+        # Consecutive numbers would make a pair of the last pre-image and the first post-image.
+        for found in self._constant(changes.added, changes.came, "update_postimage"):
+            yield RowBatch(found.batch, gap)
+            gap = False
+        yield from self._constant(changes.added, changes.inserted, "insert")
+
+    def _constant(self, rows: pa.Table, chosen: Integers, change_type: str) -> Iterator[RowBatch]:
+        for start in range(0, len(chosen), self.batch_rows):
+            some = rows.take(pa.array(chosen[start : start + self.batch_rows]))
+            yield RowBatch(self._batch(some, constant_type(change_type, some.num_rows)))
+
+    def _batch(self, rows: pa.Table, types: pa.DictionaryArray) -> pa.RecordBatch:
+        batch = rows.combine_chunks().to_batches()[0]
+        width = len(self.schema.names)
+        schema = pa.schema([*self.schema.arrow, CHANGE_COLUMNS[0]])
+        return pa.RecordBatch.from_arrays([*batch.columns[:width], types], schema=schema)
+
+    def _matched(self, removed: pa.Table, added: pa.Table) -> _Changes:
+        removed, added = removed.combine_chunks(), added.combine_chunks()
+        key, width = self._key_names(), len(self._read_schema().names)
+        if self.refinement.tracking is None:
+            return _Changes.of(removed, added, by_key(removed, added, key))
+        count = self.plan.scans[0].bucket.of if self.plan.scans[0].bucket is not None else 1
+        ids = dense(_within_bucket(np.concatenate([_integers(side, ROW_ID) for side in (removed, added)]), count))
+        versions = (_integers(side, ROW_VERSION) for side in (removed, added))
+        gone, come, before, after = by_row_id(ids[: removed.num_rows], ids[removed.num_rows :], *versions)
+        if self.drop_unchanged:
+            names = removed.column_names[:width]
+            equal = equal_rows(removed, before, added, after, names)
+            gone[before[equal]] = False
+            come[after[equal]] = False
+            before, after = before[~equal], after[~equal]
+        matched = Matched.of(removed.num_rows, added.num_rows, gone, come, before, after)
+        if not key:
+            return _Changes.of(removed, added, matched)
+        return _Changes.of(removed, added, matched, equal_rows(removed, matched.before, added, matched.after, key))
+
+    def _key_names(self) -> tuple[str, ...]:
+        found = (self._read_schema().find((name,)) for name in self.refinement.key)
+        return tuple(column.name for column in found if column is not None)
+
+    def _read_schema(self) -> TableSchema:
+        """The columns to read: those to deliver, then those of the key that are not among them."""
+        missing = [name for name in self.refinement.key if self.schema.find((name,)) is None]
+        if not missing:
+            return self.schema
+        extra = self.plan.schema.select(missing)
+        struct = StructType((*self.schema.struct, *extra.struct))
+        return TableSchema(struct, (*self.schema.partition_columns, *extra.partition_columns), self.schema.mapping)
+
+    def _read(self) -> tuple[Buckets, Buckets]:
+        tracking = self.refinement.tracking
+        return self._read_all() if tracking is None else self._read_changed(tracking)
+
+    def _sides_of(self, schema: pa.Schema) -> tuple[Buckets, Buckets]:
+        bucket = self.plan.scans[0].bucket
+        assert bucket is not None
+        removed, added = (Buckets(self.space, bucket.of, schema) for _ in range(2))
+        return removed, added
+
+    def _read_all(self) -> tuple[Buckets, Buckets]:
+        """All rows of both sides, in buckets by the hash of the key."""
+        schema, key = self._read_schema(), self._key_names()
+        sides = self._sides_of(schema.arrow)
+
+        def rows(number: int, scan: FileScan) -> Iterator[_Found]:
+            for found in read(scan, schema, self.files, batch_rows=BATCH_ROWS):
+                batch = pa.RecordBatch.from_arrays(found.batch.columns[:-1], schema=schema.arrow)
+                columns = [batch.column(name) for name in key]
+                yield number, batch, _by_hash(columns, batch.num_rows, sides[0].count)
+
+        return self._filled(sides, rows)
+
+    def _read_changed(self, tracking: RowTracking) -> tuple[Buckets, Buckets]:
+        """The rows of both sides that did not only move, in buckets by row id."""
+        schema, left = self._read_schema(), self._left(tracking)
+        sides = self._sides_of(pa.schema([*schema.arrow, *ROW_ID_FIELDS]))
+
+        def rows(number: int, scan: FileScan) -> Iterator[_Found]:
+            if left[number]:
+                for batch in read_with_ids(scan, schema, self.files, tracking, left[number]):
+                    yield number, batch, _by_id(batch.column(ROW_ID).to_numpy(), sides[0].count)
+
+        return self._filled(sides, rows)
+
+    def _left(self, tracking: RowTracking) -> list[RowSet]:
+        """For each source, its rows that did not only move."""
+
+        def ids(number: int, scan: FileScan) -> Iterator[_Found]:
+            for found in read_row_ids(scan, self.files, tracking):
+                source = pa.array(np.full(len(found.ids), number, np.int32))
+                columns = [pa.array(found.ids), pa.array(found.versions), source, pa.array(found.rows)]
+                yield number, pa.RecordBatch.from_arrays(columns, schema=_IDS), _by_id(found.ids, sides[0].count)
+
+        sides = self._sides_of(_IDS)
+        removed, added = self._filled(sides, ids)
+        left = [BitMap64() for _ in self.refinement.sources]
+        for number in range(removed.count):
+            gone, come = removed.rows(number), added.rows(number)
+            codes = dense(
+                _within_bucket(np.concatenate([_integers(side, ROW_ID) for side in (gone, come)]), removed.count)
+            )
+            codes_gone, codes_come = codes[: gone.num_rows], codes[gone.num_rows :]
+            for side, found in ((gone, codes_gone), (come, codes_come)):
+                self._check_unique(side, found)
+            versions = (_integers(side, ROW_VERSION) for side in (gone, come))
+            is_gone, is_come, *_ = by_row_id(codes_gone, codes_come, *versions)
+            for side, mask in ((gone, is_gone), (come, is_come)):
+                _collect(left, _integers(side, "source")[mask], _integers(side, "row")[mask])
+        removed.close()
+        added.close()
+        return [RowSet(FrozenBitMap64(rows)) for rows in left]
+
+    def _check_unique(self, side: pa.Table, codes: Integers) -> None:
+        if not len(codes) or np.bincount(codes).max() < 2:
+            return
+        order = np.argsort(codes, kind="stable")
+        second = int(order[1:][np.diff(codes[order]) == 0].min())
+        scan = self.refinement.sources[side["source"][second].as_py()]
+        raise DataError(
+            f"row id {side[ROW_ID][second]} is there twice",
+            table=self.files.storage.uri,
+            version=self.plan.version,
+            path=scan.path,
+            hint=HINT,
+        )
+
+    def _filled(
+        self, sides: tuple[Buckets, Buckets], read_source: Callable[[int, FileScan], Iterator[_Found]]
+    ) -> tuple[Buckets, Buckets]:
+        """Both sides, with the rows of all sources, in their order."""
+        sources = self.refinement.sources
+        tasks = (partial(self._guarded, read_source, number, scan) for number, scan in enumerate(sources))
+        for number, batch, buckets in run_in_order(tasks, workers=self.workers):
+            sides[sources[number].change_type == "insert"].add(batch, buckets)
+        return sides
+
+    def _guarded(
+        self, read_source: Callable[[int, FileScan], Iterator[_Found]], number: int, scan: FileScan
+    ) -> Iterator[_Found]:
+        uri, version = self.files.storage.uri, self.plan.version
+        try:
+            yield from read_source(number, scan)
+        except MissingFileError as error:
+            self.on_missing(error.within(table=uri, version=version))
+        except CdfdError as error:
+            raise error.within(table=uri, version=version, path=scan.path) from None
+
+
+_Found = tuple[int, pa.RecordBatch, "npt.NDArray[np.int64] | None"]
+"""Rows of a source: its number, the rows, and the bucket of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """The changes of a bucket, as positions in the rows of both sides.
+
+    Attributes:
+        removed, added: the rows.
+        deleted, inserted: rows that are gone, and new rows.
+        before, after: images of updates, in pairs.
+        left, came: images of updates that move a row to another key. They are apart: the old key goes first, and the new one comes last.
+    """
+
+    removed: pa.Table
+    added: pa.Table
+    deleted: Integers
+    inserted: Integers
+    before: Integers
+    after: Integers
+    left: Integers
+    came: Integers
+
+    @classmethod
+    def of(
+        cls, removed: pa.Table, added: pa.Table, found: Matched, same_key: npt.NDArray[np.bool_] | None = None
+    ) -> _Changes:
+        """From matched rows; `same_key` says for each update whether its key stays."""
+        stays = np.ones(len(found.before), np.bool_) if same_key is None else same_key
+        return cls(
+            removed,
+            added,
+            found.deleted,
+            found.inserted,
+            found.before[stays],
+            found.after[stays],
+            np.sort(found.before[~stays]),
+            found.after[~stays],
+        )
+
+
+def _by_hash(columns: Sequence[pa.Array], rows: int, count: int) -> npt.NDArray[np.int64] | None:
+    return None if count == 1 else (hashes(columns, rows) % np.uint64(count)).astype(np.int64)
+
+
+def _by_id(ids: Integers, count: int) -> Integers | None:
+    return None if count == 1 else (ids >> BLOCK_BITS) % count
+
+
+def _within_bucket(ids: Integers, count: int) -> Integers:
+    """Smaller numbers for the ids of a bucket: without the gaps that other buckets have left."""
+    return ((ids >> BLOCK_BITS) // count << BLOCK_BITS) | (ids & ((1 << BLOCK_BITS) - 1)) if count > 1 else ids
+
+
+def _integers(rows: pa.Table, name: str) -> Integers:
+    return np.asarray(rows.column(name).to_numpy())
+
+
+def _collect(found: list[BitMap64], sources: Integers, rows: Integers) -> None:
+    """Add rows to the set of their source. Rows of a source are side by side."""
+    starts = np.flatnonzero(np.diff(sources, prepend=-1))
+    for start, end in zip(starts, [*starts, len(sources)][1:], strict=True):
+        first, last = int(rows[start]), int(rows[end - 1])
+        if last - first == end - start - 1:
+            found[sources[start]].add_range(first, last + 1)
+        else:
+            some = array("Q", np.ascontiguousarray(rows[start:end]).astype(np.uint64).tobytes())
+            found[sources[start]] |= BitMap64(some)
+
+
+class RefinedVersions:
+    """Keeps the version that was refined last, because its parts may be delivered one at a time. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._last: RefinedVersion | None = None
+
+    def of(self, version: RefinedVersion) -> RefinedVersion:
+        """The version that was refined already, if it is this one; else this one, which is kept."""
+        with self._lock:
+            if self._last is None or not self._last.is_like(version):
+                self._last = version
+            return self._last
+
+    def forget(self, version: RefinedVersion) -> None:
+        """Let go of a version that is read to its end."""
+        with self._lock:
+            if self._last is version:
+                self._last = None
