@@ -19,6 +19,7 @@ from cdfd.changes.stream import Version
 from cdfd.daemon.loop.deliverer import Limits
 from cdfd.daemon.loop.feed import Feed, Policies
 from cdfd.daemon.loop.monitor import NullMonitor
+from cdfd.daemon.loop.rates import Rates
 from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.files.formats import JsonLines
 from cdfd.sinks.files.sink import FilesSink
@@ -110,7 +111,7 @@ async def feed(
     """Run a feed into `place` until version `until` is delivered, or something else ends it."""
     limits = Limits(options.pop("part_bytes", 1 << 30), max_bytes=options.pop("max_bytes", 0))
     on_missing = options.pop("on_missing", None)
-    stop = options.pop("stop", asyncio.Event())
+    stop, rates = options.pop("stop", asyncio.Event()), options.pop("rates", Rates())
     recorder, monitor = options.pop("recorder", None), options.pop("monitor", NullMonitor())
 
     def watched(event: str, about: Any) -> None:
@@ -125,7 +126,7 @@ async def feed(
         with opened.tailer(clock) as tailer:
             policies = Policies(**options)
             await Feed(
-                opened, Hooked(sink, watched), execution, tailer, policies, stop, limits, recorder, monitor
+                opened, Hooked(sink, watched), execution, tailer, policies, stop, limits, recorder, monitor, rates=rates
             ).run()
     finally:
         await sink.close()

@@ -259,13 +259,14 @@ class Backfill:
             self._opened.uri,
             sink,
             execution(self._opened, self._table),
-            assembly.limits(self._config),
+            assembly.limits(self._config, self._table),
             self._stop,
             self._counts,
             report,
             Admission(1),
             self._clock,
             self._large(sink, engine),
+            assembly.rates(self._config, self._table, self._clock),
         )
 
     def _large(self, sink: KafkaSink, engine: Engine) -> LargeVersions | None:

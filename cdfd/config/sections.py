@@ -30,6 +30,22 @@ from cdfd.config.values import Ledger, Secret, Start
 from cdfd.ports.registry import ENGINES
 
 
+class RateLimits(Section):
+    """Rows and bytes a second. A delivery, which is a transaction, is never cut: after a large one, the next waits longer."""
+
+    rows_per_second: Count | None = None
+    """Change rows a second.
+
+    Default: no limit.
+    """
+
+    bytes_per_second: Size | None = None
+    """Bytes a second, of the data files that are read.
+
+    Default: no limit.
+    """
+
+
 class Table(Section):
     """A table whose changes the daemon publishes.
 
@@ -67,6 +83,9 @@ class Table(Section):
 
     Default: all.
     """
+
+    limits: RateLimits = RateLimits()
+    """Rate limits of this table, besides those of the pipeline."""
 
     on_missing_file: Literal["fail", "resnapshot", "skip"] = "fail"
     """Reaction if VACUUM has removed a file that the daemon still has to read."""

@@ -28,7 +28,7 @@ from cdfd.config.fields import (
 )
 from cdfd.config.http import Http, HttpAuthentication, HttpTls
 from cdfd.config.problems import Conflicts, Path, quoted
-from cdfd.config.sections import S3, CatchUp, Controls, Engine, Poll, Progress, SparkEngine, Storage, Table
+from cdfd.config.sections import S3, CatchUp, Controls, Engine, Poll, Progress, RateLimits, SparkEngine, Storage, Table
 from cdfd.config.telemetry import Heartbeat
 from cdfd.ports.registry import SINKS
 
@@ -48,6 +48,7 @@ __all__ = [
     "LocalPath",
     "Poll",
     "Progress",
+    "RateLimits",
     "SecretText",
     "Section",
     "Settings",
@@ -120,6 +121,9 @@ class Settings(Section):
 
     progress: Progress = Progress()
     poll: Poll = Poll()
+    limits: RateLimits = RateLimits()
+    """Rate limits of all tables together. Tables get their turns in order."""
+
     catch_up: CatchUp = CatchUp()
     engine: Engine = Engine()
     storage: Storage = Storage()

@@ -20,6 +20,7 @@ from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.deliverer import PART_BYTES, Limits
 from cdfd.daemon.loop.feed import Feed, Policies
 from cdfd.daemon.loop.monitor import Monitor
+from cdfd.daemon.loop.rates import RateLimit, Rates
 from cdfd.daemon.loop.recorder import Recorder
 from cdfd.errors import CdfdError
 from cdfd.jobs.assignment import Engine
@@ -54,6 +55,7 @@ class Shared:
         engine: of large versions.
         warned: the warnings of each table; see `Feed`.
         mailboxes: the requests for each table.
+        rates: the rate limits of the pipeline.
     """
 
     config: Settings
@@ -66,6 +68,7 @@ class Shared:
     engine: Engine
     warned: dict[str, set[str]] = field(default_factory=dict)
     mailboxes: Mapping[str, Mailbox] = field(default_factory=dict)
+    rates: tuple[RateLimit, ...] = ()
 
 
 @asynccontextmanager
@@ -98,6 +101,7 @@ async def shared(
                 notifications,
                 found,
                 mailboxes=mailboxes,
+                rates=rate_limits(config.limits, clock),
             )
 
 
@@ -158,7 +162,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                 tailer,
                 policies(config, table, recover_from_ledger=shared.recover_from_ledger),
                 stop,
-                limits(config),
+                limits(config, table),
                 recorder,
                 monitor,
                 shared.admission,
@@ -167,6 +171,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                 large=large_versions(config, table, sink, shared.engine, mailbox.interrupt),
                 warned=shared.warned.setdefault(table.name, set()),
                 mailbox=mailbox,
+                rates=Rates([*rate_limits(table.limits, clock), *shared.rates]),
                 name=table.name,
             )
 
@@ -186,11 +191,28 @@ def add_reset_hint(sink: Connector) -> Iterator[None]:
 _RESET = "`cdfd progress reset`"
 
 
-def limits(config: Settings) -> Limits:
-    """The limits of a delivery into the sink."""
+def rate_limits(section: settings.RateLimits, clock: Clock) -> tuple[RateLimit, ...]:
+    """The configured limit; none if there is none."""
+    rows, size = section.rows_per_second, section.bytes_per_second
+    return () if rows is None and size is None else (RateLimit(rows, size, clock),)
+
+
+def rates(config: Settings, table: settings.Table, clock: Clock) -> Rates:
+    """The rate limits of a process that delivers only this table."""
+    return Rates([limit for section in (table.limits, config.limits) for limit in rate_limits(section, clock)])
+
+
+def limits(config: Settings, table: settings.Table) -> Limits:
+    """The limits of a delivery into the sink. With a rate limit, a delivery of several versions has a second's worth at most."""
     if connector(config).one_version:
         return Limits(max_bytes=0)
-    return Limits(PART_BYTES, config.catch_up.max_rows, config.catch_up.max_bytes, config.catch_up.max_seconds)
+    rates = (table.limits, config.limits)
+    return Limits(
+        PART_BYTES,
+        min([config.catch_up.max_rows, *(each.rows_per_second for each in rates if each.rows_per_second)]),
+        min([config.catch_up.max_bytes, *(each.bytes_per_second for each in rates if each.bytes_per_second)]),
+        config.catch_up.max_seconds,
+    )
 
 
 def policies(config: Settings, table: settings.Table, *, recover_from_ledger: bool = False) -> Policies:

@@ -15,6 +15,7 @@ STAGE_NAMES = {
     "encode": "encoding records",
     "send": "sending to the sink",
     "commit": "waiting for the sink's commit",
+    "limit": "waiting for the configured `limits`",
 }
 
 

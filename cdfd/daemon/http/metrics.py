@@ -25,7 +25,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 State = Literal["starting", "snapshot", "catching_up", "at_tip", "paused", "backing_off", "failed", "stopped"]
 STATES: tuple[State, ...] = get_args(State)
 CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete")
-STAGES = ("read", "encode", "send", "commit")
+STAGES = ("limit", "read", "encode", "send", "commit")
 OTHER = "other"
 """The label value for anything outside its fixed list, which bounds the number of series."""
 

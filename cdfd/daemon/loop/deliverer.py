@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
 
 from cdfd.changes.cutting import ranges
 from cdfd.changes.execute import ChangeBatch, Execution, iterate_in_thread
@@ -16,6 +15,7 @@ from cdfd.changes.stream import Version
 from cdfd.console.progress_line import ProgressLine
 from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.monitor import Monitor
+from cdfd.daemon.loop.rates import Rates, Stop
 from cdfd.encoding.side import RowCounts
 from cdfd.errors import CdfdError, SinkError
 from cdfd.jobs.large_versions import LargeVersions
@@ -43,13 +43,6 @@ class Limits:
     max_seconds: float = 10.0
 
 
-class Stop(Protocol):
-    """Says whether deliveries have to end, such as an `asyncio.Event`."""
-
-    def is_set(self) -> bool:
-        """Whether they have to."""
-
-
 @dataclass(slots=True)
 class Deliverer:
     """Delivers versions of one table to one sink, in order.
@@ -65,6 +58,7 @@ class Deliverer:
         admission: large deliveries wait for a slot.
         clock: the source of time.
         large: delivers versions that are too large for this process; None if there is no such engine.
+        rates: limits of rows and bytes a second. They do not hold for `large`.
     """
 
     table: str
@@ -77,6 +71,7 @@ class Deliverer:
     admission: Admission
     clock: Clock
     large: LargeVersions | None = None
+    rates: Rates = field(default_factory=Rates)
 
     @property
     def partly_delivered(self) -> bool:
@@ -87,7 +82,7 @@ class Deliverer:
         """Deliver the first of `versions`, which is at `position`, and as many of the following ones as fit into the same delivery.
 
         Returns:
-            The number of versions that are now delivered; 0 if a stop came between two parts of the first one.
+            The number of versions that are now delivered; 0 if a stop came before the first one, or between two of its parts.
         """
         first = versions[0]
         plan, part = first.plan, position.part
@@ -103,8 +98,13 @@ class Deliverer:
             return await self._deliver_large(self.large, first, position)
         for start, end in ranges(plan, part, self.limits.part_bytes):
             if start == part and end == len(plan.scans):
-                return await self._deliver_group(self._group(versions), position)
+                group = self._group(versions)
+                if not await self._admit(sum(version.plan.size for version in group)):
+                    return 0
+                return await self._deliver_group(group, position)
             if start > part and self.stop.is_set():
+                return 0
+            if not await self._admit(sum(scan.share for scan in plan.scans[start:end])):
                 return 0
             position = await self._deliver_part(first, position, end)
         return 1
@@ -117,6 +117,15 @@ class Deliverer:
         self.monitor.committed(_after(version), [version], counts, version.plan.size)
         self.report.count(version.plan.version, sum(counts.values()))
         return 1
+
+    async def _admit(self, size: int) -> bool:
+        """Wait for the limits of rows and bytes a second; False if a stop came first."""
+        if not self.rates:
+            return True
+        began = self.clock.monotonic()
+        admitted = await self.rates.admit(size, self.stop)
+        self.monitor.stage("limit", self.clock.monotonic() - began)
+        return admitted
 
     def _group(self, versions: Sequence[Version]) -> Sequence[Version]:
         """The versions that fit into one delivery, by the sizes of their files. A schema change starts a new delivery."""
@@ -190,6 +199,7 @@ class Deliverer:
         began = time.perf_counter()
         await writer.delivery.commit(following)
         self.monitor.stage("commit", time.perf_counter() - began)
+        self.rates.settle(writer.rows, size)
         self.monitor.committed(following, whole, writer.counts.by_type(), size)
 
 

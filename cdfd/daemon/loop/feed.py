@@ -24,6 +24,7 @@ from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.controls import Controls
 from cdfd.daemon.loop.deliverer import Deliverer, Limits
 from cdfd.daemon.loop.monitor import Monitor, NullMonitor
+from cdfd.daemon.loop.rates import Rates
 from cdfd.daemon.loop.recorder import Recorder
 from cdfd.daemon.loop.resnapshotter import Resnapshotter, cancel_impossible
 from cdfd.daemon.loop.resuming import check_fit, explain_gap, read_ledger, resumed
@@ -94,6 +95,7 @@ class Feed:
         large: delivers versions that are too large for this process.
         warned: warnings since the daemon started; a restarted loop does not repeat them.
         mailbox: has the requests of operators.
+        rates: limits of rows and bytes a second.
         name: of the table in the configuration.
     """
 
@@ -112,6 +114,7 @@ class Feed:
     large: LargeVersions | None = None
     warned: set[str] = field(default_factory=set)
     mailbox: Mailbox = field(default_factory=Mailbox)
+    rates: Rates = field(default_factory=Rates)
     name: str = ""
     _controls: Controls = field(init=False)
     _deliverer: Deliverer = field(init=False)
@@ -137,6 +140,7 @@ class Feed:
             self.admission,
             clock,
             self.large,
+            self.rates,
         )
 
     async def run(self) -> None:

@@ -61,7 +61,7 @@ class Monitor:
         """A large delivery waits for a slot, or no longer waits."""
 
     def stage(self, name: str, seconds: float) -> None:
-        """Duration of one stage of a delivery: `read`, `encode`, `send` or `commit`. Called from any thread."""
+        """Duration of one stage of a delivery: `limit`, `read`, `encode`, `send` or `commit`. Called from any thread."""
 
     def committed(
         self, following: Position, versions: Sequence[Version], rows: Mapping[str, int], bytes_read: int
