@@ -136,6 +136,15 @@ class _Options:
 TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="Path or URI of a Delta table.")]
 CONFIG = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration file.")]
 AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SHARD = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        envvar="CDFD_SHARD",
+        metavar="N/COUNT",
+        help="Only the tables of this shard: 0/5 is the first of five. A pod's name may stand for N.",
+    ),
+]
 ROOTS = Annotated[
     list[str] | None,
     typer.Option(
@@ -252,15 +261,18 @@ def run(
             help="If the sink has lost its position, resume at the position in the ledger.",
         ),
     ] = False,
+    shard: SHARD = None,
 ) -> None:
     """Run the daemon."""
     from cdfd.console import logs
     from cdfd.daemon.supervision import process
+    from cdfd.tables.shard import Shard
 
     if logs.writes_json():
         sys.excepthook = logs.unexpected
     try:
-        code = process.run(config, recover_from_ledger=recover_from_ledger)
+        part = None if not shard else Shard.parse(shard)
+        code = process.run(config, recover_from_ledger=recover_from_ledger, shard=part)
     except CdfdError as error:
         if not logs.writes_json():
             raise
@@ -270,11 +282,12 @@ def run(
 
 
 @app.command()
-def check(config: CONFIG, as_json: AS_JSON = False) -> None:
+def check(config: CONFIG, as_json: AS_JSON = False, shard: SHARD = None) -> None:
     """Validate a configuration, open every table and connect to the sink. Writes nothing."""
     from cdfd.commands import check as checking
+    from cdfd.tables.shard import Shard
 
-    report, code = checking.run(config, as_json=as_json)
+    report, code = checking.run(config, as_json=as_json, shard=None if not shard else Shard.parse(shard))
     _print(report)
     raise typer.Exit(code)
 

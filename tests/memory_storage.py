@@ -69,6 +69,13 @@ class MemoryStorage:
             if path.startswith(prefix) and path > start_after and "/" not in path[folder:] and path in self._objects:
                 yield self._stat(path)
 
+    async def folders(self, folder: str = "") -> Sequence[str]:
+        """First segments of names in a folder; see `FolderListing`."""
+        check_prefix(folder)
+        prefix = f"{folder}/" if folder else ""
+        below = (path[len(prefix) :] for path in self._objects if path.startswith(prefix))
+        return sorted({path.partition("/")[0] for path in below if "/" in path})
+
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create an object; see the port."""
         check_path(path)

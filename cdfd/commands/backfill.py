@@ -21,7 +21,7 @@ from cdfd.changes.planning import version_batches
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.commands.backfill_job import Job, Request
-from cdfd.commands.progress import named
+from cdfd.commands.progress import named, with_table
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings
 from cdfd.console.progress_line import ProgressLine, watched
@@ -60,7 +60,7 @@ def run(path: Path, request: Request) -> tuple[str, int]:
         UnsupportedError: the sink does not support backfills.
         CdfdError: the backfill failed. Running the command again resumes it.
     """
-    config = load(path)
+    config = with_table(load(path), request.table)
     table = named(config, request.table)
     _check(config, request)
     allocator.prefer_jemalloc()

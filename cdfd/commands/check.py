@@ -25,6 +25,8 @@ from cdfd.progress.ledger import Ledger
 from cdfd.progress.recovery import delivered
 from cdfd.sinks.base import connector
 from cdfd.storage.durable import nearest_existing
+from cdfd.tables.discovery import resolved
+from cdfd.tables.shard import Shard
 
 COLUMNS = ("table", "version", "files", "changes", "topic", "state")
 
@@ -66,34 +68,49 @@ class Checked:
         return {name: getattr(self, name) for name in names} | {"warnings": list(self.warnings)}
 
 
-def run(path: Path, *, as_json: bool = False) -> tuple[str, int]:
+def run(path: Path, *, as_json: bool = False, shard: Shard | None = None) -> tuple[str, int]:
     """The results as a table or as JSON, and the exit code: 0 if a daemon would deliver every table, otherwise 1.
+
+    Args:
+        path: of the configuration file.
+        as_json: whether to return JSON.
+        shard: check the tables of this shard only; None: all.
 
     Raises:
         ConfigError: the configuration is invalid, or names something that cannot be used.
     """
     config = load(path)
     with suppress(UnsupportedError):  # reported for each table
-        preflight(config)
-    found, queue = asyncio.run(_check(config))
-    code = 0 if all(each.usable for each in found) and queue is None else 1
+        preflight(config, shard)
+    found, problems, queue = asyncio.run(_check(config, shard))
+    code = 0 if all(each.usable for each in found) and queue is None and not problems else 1
     notifications = None if config.poll.notifications is None else str(queue or "ok")
     if as_json:
-        document = {"tables": [each.document() for each in found], "notifications": notifications}
+        document = {
+            "tables": [each.document() for each in found],
+            "refused": problems,
+            "notifications": notifications,
+        }
         return json_of(document, indent=2) + "\n", code
     text = aligned([COLUMNS, *(each.row() for each in found)])
+    text += "".join(f"not delivered: {one_line(problem)}\n" for problem in problems)
     return text if notifications is None else f"{text}\nnotifications  {notifications}\n", code
 
 
-async def _check(config: Settings) -> tuple[list[Checked], CdfdError | None]:
-    """The result for each table, and the error of the notifications, if any."""
+async def _check(config: Settings, shard: Shard | None) -> tuple[list[Checked], list[str], CdfdError | None]:
+    """The result for each table, the errors of patterns of tables, and the error of the notifications, if any."""
+    try:
+        config, errors = await resolved(config, shard=shard)
+    except CdfdError as error:
+        config, errors = config.with_tables(config.listed), [error]
     async with ledgers(config) as ledger_of:
-        found = [await _check_table(config, table, ledger_of(table)) for table in config.tables]
+        found = [await _check_table(config, table, ledger_of(table)) for table in config.listed]
+    problems = list(map(str, errors))
     try:
         await assembly.check_notifications(config)
     except CdfdError as error:
-        return found, error
-    return found, None
+        return found, problems, error
+    return found, problems, None
 
 
 async def _check_table(config: Settings, table: settings.Table, ledger: Ledger) -> Checked:

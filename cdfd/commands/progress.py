@@ -13,12 +13,14 @@ from cdfd.commands.dry_run import DryRun, dry_run
 from cdfd.config import load, settings
 from cdfd.config.settings import Settings
 from cdfd.console.escaping import as_json as json_of
+from cdfd.console.escaping import one_line
 from cdfd.daemon import assembly
 from cdfd.daemon.ledgers import ledgers
 from cdfd.errors import ConfigError
 from cdfd.progress.ledger import LedgerEntry, app_id
 from cdfd.progress.recovery import delivered
 from cdfd.sinks.base import Connector, connector
+from cdfd.tables.discovery import resolved
 from cdfd.tables.table import check_position
 
 COLUMNS = ("table", "sink", "ledger", "newest", "lag", "next")
@@ -32,12 +34,13 @@ def show(path: Path, *, as_json: bool = False) -> tuple[str, int]:
     Raises:
         ConfigError: the configuration is invalid.
     """
-    config = load(path)
+    config, problems = asyncio.run(resolved(load(path)))
     found = asyncio.run(_show(config, connector(config)))
-    code = 0 if all(each.error is None for each in found.values()) else 1
+    code = 0 if all(each.error is None for each in found.values()) and not problems else 1
     if as_json:
         return json_of({"tables": [_document(name, each) for name, each in found.items()]}, indent=2) + "\n", code
-    return aligned([COLUMNS, *(_row(name, each) for name, each in found.items())]), code
+    text = aligned([COLUMNS, *(_row(name, each) for name, each in found.items())])
+    return text + "".join(f"not delivered: {one_line(str(problem))}\n" for problem in problems), code
 
 
 def set_position(path: Path, table: str, version: int) -> str:
@@ -47,7 +50,7 @@ def set_position(path: Path, table: str, version: int) -> str:
         ConfigError: the configuration is invalid, or there is no such table or version.
         SinkError, FencedError: the sink cannot move there, or a daemon delivers the table.
     """
-    config = load(path)
+    config = with_table(load(path), table)
     return asyncio.run(_set(config, named(config, table), version, connector(config)))
 
 
@@ -58,13 +61,13 @@ def reset(path: Path, table: str) -> str:
         ConfigError: the configuration is invalid, or there is no such table.
         SinkError, FencedError: the sink cannot delete its position, or a daemon delivers the table.
     """
-    config = load(path)
+    config = with_table(load(path), table)
     return asyncio.run(_reset(config, named(config, table), connector(config)))
 
 
 async def _show(config: Settings, sink: Connector) -> dict[str, DryRun]:
     async with ledgers(config) as ledger_of:
-        return {table.name: await dry_run(config, table, sink, ledger_of(table)) for table in config.tables}
+        return {table.name: await dry_run(config, table, sink, ledger_of(table)) for table in config.listed}
 
 
 def _row(name: str, found: DryRun) -> tuple[str, ...]:
@@ -118,11 +121,22 @@ async def _reset(config: Settings, table: settings.Table, sink: Connector) -> st
     return f"{table.name}: nothing is delivered, beginning at {table.start}\n"
 
 
+def with_table(config: Settings, name: str) -> Settings:
+    """The configuration, with the tables that its patterns find if it does not list a table of that name.
+
+    Raises:
+        CdfdError: a pattern's folder cannot be listed.
+    """
+    if config.table(name) is not None or not config.discoveries:
+        return config
+    return asyncio.run(resolved(config, only=name))[0]
+
+
 def named(config: Settings, name: str) -> settings.Table:
     """The table with a name. `ConfigError` if there is none."""
     table = config.table(name)
     if table is None:
-        known = ", ".join(table.name for table in config.tables)
+        known = ", ".join(table.name for table in config.listed)
         raise ConfigError(f"there is no table {name!r} in the configuration", hint=f"The tables are: {known}")
     return table
 

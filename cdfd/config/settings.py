@@ -5,12 +5,13 @@ Sinks of other packages import the types of their settings from here. `docs/refe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, PlainValidator, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
 from cdfd.config import table_folders, values
+from cdfd.config.discovery import Discovery
 from cdfd.config.fields import (
     FOLDER,
     Count,
@@ -38,6 +39,7 @@ __all__ = [
     "CatchUp",
     "Controls",
     "Count",
+    "Discovery",
     "Engine",
     "Flag",
     "Folder",
@@ -105,6 +107,15 @@ def _sink(given: Any, info: ValidationInfo) -> Any:
     return SINKS.load(kind).model_validate(given, context=info.context)
 
 
+def _entry(given: Any, info: ValidationInfo) -> Any:
+    """An entry of `tables`: one table, or a pattern of folders."""
+    if not isinstance(given, dict):
+        if isinstance(given, Table | Discovery):
+            return given
+        raise ValueError("expected a mapping")
+    return (Discovery if "discover" in given else Table).model_validate(given, context=info.context)
+
+
 class Settings(Section):
     """The configuration of a daemon."""
 
@@ -113,8 +124,8 @@ class Settings(Section):
     each other.
     """
 
-    tables: tuple[Table, ...]
-    """The tables, at least one."""
+    tables: tuple[Annotated[SerializeAsAny[Table | Discovery], BeforeValidator(_entry)], ...]
+    """The tables, and patterns of folders with tables. At least one."""
 
     sink: Annotated[SerializeAsAny[SinkSettings], BeforeValidator(_sink)]
     """Destination of the changes. Its keys depend on `sink.kind`."""
@@ -152,11 +163,12 @@ class Settings(Section):
 
     @field_validator("tables")
     @classmethod
-    def _check_tables(cls, tables: tuple[Table, ...]) -> tuple[Table, ...]:
-        conflicts: list[tuple[Path, str]] = [] if tables else [((), "at least one is required")]
+    def _check_tables(cls, entries: tuple[Table | Discovery, ...]) -> tuple[Table | Discovery, ...]:
+        conflicts: list[tuple[Path, str]] = [] if entries else [((), "at least one is required")]
+        tables = [(index, entry) for index, entry in enumerate(entries) if isinstance(entry, Table)]
         for field in ("name", "topic"):
             first: dict[str, int] = {}
-            for index, table in enumerate(tables):
+            for index, table in tables:
                 value = getattr(table, field)
                 if value in first:
                     conflicts.append(
@@ -169,7 +181,7 @@ class Settings(Section):
         conflicts += [((index, "name"), what) for index, what in _taken_names(tables)]
         if conflicts:
             raise Conflicts(*conflicts)
-        return tables
+        return entries
 
     @field_validator("progress")
     @classmethod
@@ -178,13 +190,13 @@ class Settings(Section):
         if sink is not None and not sink.keeps_positions and progress.ledger.kind == "none":
             raise Conflicts((("ledger",), "required with delivery at_least_once, which keeps positions nowhere else"))
         if progress.ledger.kind == "table":
-            _check_apart(("ledger",), progress.ledger.uri, info.data.get("tables", ()))
+            _check_apart(("ledger",), progress.ledger.uri, _listed(info.data.get("tables", ())))
         return progress
 
     @field_validator("sink")
     @classmethod
     def _check_sink(cls, sink: SinkSettings, info: ValidationInfo) -> SinkSettings:
-        tables: tuple[Table, ...] = info.data.get("tables", ())
+        tables = _listed(info.data.get("tables", ()))
         for table in tables:
             for key, place in sink.places(table.topic).items():
                 _check_apart((key,), place, tables)
@@ -208,21 +220,44 @@ class Settings(Section):
                 raise Conflicts(*(((name,), "needs a Kafka sink") for name in wanted))
         return controls
 
+    @property
+    def listed(self) -> tuple[Table, ...]:
+        """The tables that the configuration names one by one."""
+        return _listed(self.tables)
+
+    @property
+    def discoveries(self) -> tuple[Discovery, ...]:
+        """The patterns of folders with tables."""
+        return tuple(entry for entry in self.tables if isinstance(entry, Discovery))
+
+    def with_tables(self, tables: Iterable[Table]) -> Settings:
+        """The same settings with these tables, and without patterns of folders."""
+        return self.model_copy(update={"tables": tuple(tables)})
+
     def table(self, name: str) -> Table | None:
-        """The table of that name, or None."""
-        return next((table for table in self.tables if table.name == name), None)
+        """The table of that name that the configuration lists, or None."""
+        return next((table for table in self.listed if table.name == name), None)
 
     def public(self) -> dict[str, Any]:
         """Everything but secrets, as JSON has it; for `/status`."""
         return self.model_dump(mode="json")
 
 
-def _taken_names(tables: tuple[Table, ...]) -> Iterator[tuple[int, str]]:
-    """Tables by whose name another one's parts and backfills are known to Kafka."""
-    for index, table in enumerate(tables):
-        for other in tables:
-            if table.name.startswith((f"{other.name}.part.", f"{other.name}.backfill")):
+def _listed(entries: tuple[Table | Discovery, ...]) -> tuple[Table, ...]:
+    return tuple(entry for entry in entries if isinstance(entry, Table))
+
+
+def _taken_names(tables: Sequence[tuple[int, Table]]) -> Iterator[tuple[int, str]]:
+    """Tables with a name that another one's parts and backfills have in Kafka."""
+    for index, table in tables:
+        for _, other in tables:
+            if is_taken(table.name, other.name):
                 yield index, f"a part or backfill of the table {quoted(other.name)} has such a name; give it another"
+
+
+def is_taken(name: str, other: str) -> bool:
+    """Whether a part or a backfill of the table `other` may have a table's name in Kafka."""
+    return name.startswith((f"{other}.part.", f"{other}.backfill"))
 
 
 def _check_apart(key: Path, place: str, tables: tuple[Table, ...]) -> None:
@@ -232,6 +267,8 @@ def _check_apart(key: Path, place: str, tables: tuple[Table, ...]) -> None:
 
 
 def _with_topic(table: Any, prefix: str) -> Any:
+    if isinstance(table, dict) and "discover" in table and table.get("topic") is None:
+        return table | {"topic": f"{prefix}{table.get('name') or '{path}'}"}
     if not isinstance(table, dict) or not isinstance(table.get("uri"), str) or table.get("topic") is not None:
         return table
     return table | {"topic": prefix + values.last_segment(table["uri"])}

@@ -27,13 +27,14 @@ def inside_table(place: str, tables: Sequence[str]) -> str | None:
 
 def _below(place: str, root: str) -> str | None:
     """The first folder between `root` and a location in it; empty if both are the same, None if the location is elsewhere."""
-    inner, outer = _spelled_alike(place), _spelled_alike(root)
+    inner, outer = canonical(place), canonical(root)
     if inner == outer:
         return ""
     return inner[len(outer) + 1 :].partition("/")[0] if inner.startswith(f"{outer}/") else None
 
 
-def _spelled_alike(address: str) -> str:
+def canonical(address: str) -> str:
+    """One spelling for all spellings of a location, as far as names tell: `file:///a//b/` -> `/a/b`."""
     matched = re.match(r"([A-Za-z][A-Za-z0-9+.-]*):(//)?", address)
     if matched is None or (matched[1].lower() != "file" and not matched[2]):
         return os.path.abspath(address).rstrip("/")

@@ -167,8 +167,9 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                 monitor,
                 shared.admission,
                 sinks.place,
-                terminal=watched() and len(config.tables) == 1,
-                large=large_versions(config, table, sink, shared.engine, mailbox.interrupt),
+                terminal=watched() and len(config.tables) == len(config.listed) == 1,
+                # A table that was found is not in the settings, and parts of its versions are delivered by these.
+                large=large_versions(config.with_tables((table,)), table, sink, shared.engine, mailbox.interrupt),
                 warned=shared.warned.setdefault(table.name, set()),
                 mailbox=mailbox,
                 rates=Rates([*rate_limits(table.limits, clock), *shared.rates]),

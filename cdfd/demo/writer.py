@@ -54,6 +54,7 @@ class TableWriter:
         storage: the table's root.
         schema: the current schema of the rows.
         feed: whether updates and merges write change data files.
+        properties: further table properties.
         version: the newest written version.
         committing: start of the write of its log entry, on the clock's monotonic scale.
     """
@@ -63,6 +64,7 @@ class TableWriter:
     feed: bool = True
     clock: Clock = field(default_factory=SystemClock)
     table_id: str = field(default_factory=lambda: str(uuid4()))
+    properties: Mapping[str, str] = field(default_factory=dict)
     version: int = -1
     committing: float = 0.0
     _files: dict[str, _File] = field(default_factory=dict)
@@ -158,6 +160,7 @@ class TableWriter:
             "configuration": {
                 "delta.enableChangeDataFeed": str(self.feed).lower(),
                 "delta.enableDeletionVectors": "true",
+                **self.properties,
             },
         }
         return "metaData", fields

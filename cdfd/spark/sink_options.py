@@ -59,10 +59,10 @@ class SinkOptions:
         sink = config.sink
         if not isinstance(sink, KafkaSettings):
             raise UnsupportedError(f"the configuration's sink is of kind {sink.kind}", hint="Use `sink.kind: kafka`")
-        name = given.get("table", config.tables[0].name)
+        name = given.get("table", config.listed[0].name)
         table = config.table(name)
         if table is None:
-            known = ", ".join(table.name for table in config.tables)
+            known = ", ".join(table.name for table in config.listed)
             raise ConfigError(f"there is no table {name!r:.200} in the configuration", hint=f"There are: {known}")
         return cls(config, table, sink, job, snapshot)
 
@@ -75,8 +75,8 @@ def _from_file(given: Mapping[str, str], environ: Mapping[str, str] | None) -> S
                 hint="With a file, give only `table`, `job` and `snapshotVersion`",
             )
     config = load(given["config"], environ, given.get("folder"))
-    if "table" not in given and len(config.tables) > 1:
-        known = ", ".join(table.name for table in config.tables)
+    if "table" not in given and len(config.listed) != 1:
+        known = ", ".join(table.name for table in config.listed)
         raise ConfigError("option `table` is required: the configuration has several", hint=f"There are: {known}")
     return config
 

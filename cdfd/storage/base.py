@@ -109,6 +109,19 @@ class Storage(Protocol):
 
 
 @runtime_checkable
+class FolderListing(Protocol):
+    """A store that lists folders, for the discovery of tables."""
+
+    async def folders(self, folder: str = "") -> Sequence[str]:
+        """The names of the folders in a folder, sorted; none if it does not exist. A folder's name is relative to the root, without a slash
+        at its end.
+
+        Raises:
+            StorageError: the folder cannot be listed.
+        """
+
+
+@runtime_checkable
 class ColumnPrefetch(Protocol):
     """A file from `open_input_file` that prefetches the columns that its reader announces."""
 

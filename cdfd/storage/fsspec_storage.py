@@ -84,6 +84,11 @@ class FsspecStorage:
             if path.startswith(prefix) and path > start_after and not path.endswith("/"):
                 yield found[path]
 
+    async def folders(self, folder: str = "") -> Sequence[str]:
+        """Names of folders; see `FolderListing`."""
+        check_prefix(folder)
+        return await self._run("list", folder, lambda: self._folders(folder), checked=True)
+
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create an object; see the port. The first one verifies that the store supports this.
 
@@ -174,6 +179,14 @@ class FsspecStorage:
             if info["type"] == "file" and self._key(f"{folder}{name}") == info["name"] and not is_temporary(name):
                 found[f"{folder}{name}"] = _as_stat(f"{folder}{name}", info)
         return found
+
+    def _folders(self, folder: str) -> Sequence[str]:
+        try:
+            entries = self._system.ls(f"{self._root}/{folder}".rstrip("/"), detail=True)
+        except _ABSENT:
+            return ()
+        names = {info["name"].rstrip("/").rpartition("/")[2] for info in entries if info["type"] == "directory"}
+        return sorted(names)
 
     def _create(self, path: str, data: bytes) -> None:
         if self._local:

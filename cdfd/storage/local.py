@@ -105,6 +105,11 @@ class LocalStorage:
             for found in await asyncio.to_thread(self._stat_page, folder, names[at : at + self._page]):
                 yield found
 
+    async def folders(self, folder: str = "") -> Sequence[str]:
+        """Names of folders, and of links to folders; see `FolderListing`."""
+        check_prefix(folder)
+        return await asyncio.to_thread(self._folders, f"{folder}/" if folder else "")
+
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create a file under a temporary name and link it to `path`; see the port."""
         await asyncio.to_thread(self._write, create, path, data)
@@ -198,6 +203,14 @@ class LocalStorage:
                 return ()
         # The order of code points is the order of UTF-8 bytes.
         return sorted(names)
+
+    def _folders(self, folder: str) -> Sequence[str]:
+        with _translated("list", folder):
+            try:
+                with self._confined.folder(folder) as below:
+                    return sorted(entry.name for entry in _entries(below) if entry.is_dir() and _is_utf8(entry.name))
+            except (FileNotFoundError, NotADirectoryError):
+                return ()
 
     def _stat_page(self, folder: str, names: Sequence[str]) -> Sequence[Stat]:
         page = []

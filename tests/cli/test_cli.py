@@ -196,17 +196,6 @@ class TestRun:
         assert (line["level"], line["family"], line["exit_code"]) == ("error", "internal", 1)
         assert "TypeError" in line["traceback"]
 
-    def test_a_hangup_is_not_a_reload(self, writer: TableWriter, tmp_path: Path) -> None:
-        with started("run", "-c", config(tmp_path, writer.storage.uri)) as daemon:
-            daemon.log_line("completed")
-            daemon.process.send_signal(signal.SIGHUP)
-            line = json.loads(daemon.log_line("SIGHUP"))
-            assert (line["level"], line["logger"]) == ("warning", "cdfd.daemon")
-            assert "restart" in line["message"]
-            run(writer.insert(rows(9)))
-            wait_for(tmp_path / "out" / "orders" / f"{6:020d}.jsonl")
-            assert daemon.end(signal.SIGTERM).code == 0
-
     def test_what_is_wrong_with_a_configuration(self, tmp_path: Path) -> None:
         path = tmp_path / "cdfd.yaml"
         path.write_text("pipeline: P\ntables: [{url: /x, start: never}]\nsink: {kind: files}\n")

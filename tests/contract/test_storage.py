@@ -17,7 +17,7 @@ import pytest
 from memory_storage import MemoryStorage
 
 from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
-from cdfd.storage.base import Stat, Storage
+from cdfd.storage.base import FolderListing, Stat, Storage
 from cdfd.storage.fsspec_storage import FsspecStorage
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.s3.client import client_for
@@ -81,6 +81,28 @@ async def listed(store: Storage, prefix: str, start_after: str = "") -> list[Sta
 
 async def paths(store: Storage, prefix: str, start_after: str = "") -> list[str]:
     return [found.path for found in await listed(store, prefix, start_after)]
+
+
+class TestFolders:
+    def test_folders_of_a_folder(self, store: Storage) -> None:
+        assert isinstance(store, FolderListing)
+
+        async def scenario() -> None:
+            for path in ("b/x", "a/y/z", "a/w", "file", "c d/x", "e/1", "f/1", "a/y/q/r"):
+                await store.put(path, b"")
+            assert list(await store.folders()) == ["a", "b", "c d", "e", "f"]
+            assert list(await store.folders("a")) == ["y"]
+            assert list(await store.folders("a/y")) == ["q"]
+            assert list(await store.folders("b")) == []
+            assert list(await store.folders("nothing")) == []
+            with pytest.raises(PathError):
+                await store.folders("../other")
+
+        asyncio.run(scenario())
+
+    def test_an_empty_store_has_none(self, store: Storage) -> None:
+        assert isinstance(store, FolderListing)
+        assert list(asyncio.run(store.folders())) == []
 
 
 class TestReading:

@@ -7,9 +7,10 @@ DEMO = ("tail", "python", "daemon", "metrics")
 """Pages on the table of the demo."""
 ALONE = ("recovery",)
 """Pages that make the table of the demo themselves."""
+MANY = ("many-tables",)
 FIVE_MINUTES = ("tutorial", "backfill", "kafka", "formats")
 S3 = ("s3",)
 CHART = ("kubernetes",)
 SHELL = ("spark", "spark-kafka", "spark-topics")
 """Pages in the shell of `make spark`."""
-PLAYED = (*FRONT, *DEMO, *ALONE, *FIVE_MINUTES, *S3, *CHART, *SHELL)
+PLAYED = (*FRONT, *DEMO, *ALONE, *MANY, *FIVE_MINUTES, *S3, *CHART, *SHELL)

@@ -13,7 +13,8 @@ from functools import partial
 from textwrap import dedent
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from cdfd.config import values
+from cdfd.config import discovery, values
+from cdfd.config.discovery import Discovery
 from cdfd.config.fields import in_folder
 from cdfd.config.settings import Section, Settings, SinkSettings
 from cdfd.config.validation_errors import file_settings
@@ -43,10 +44,12 @@ _PARSED: dict[Any, tuple[str, str]] = {
     Ledger.parse: ("path or URI", f"{_URI}, `source`, `none`"),
     Listen.parse: ("address", "`host:port`, `null`"),
     in_folder: ("path", "a local file"),
+    discovery.parse_template: ("text", f"{_NAME}, `{{table}}`, `{{parent}}`, `{{path}}`"),
 }
 """The type and the allowed values that each function accepts."""
 
 _MORE = {
+    "tables[].discover": ("Many tables", "many-tables.md"),
     "tables[].uri": ("Stores", "s3.md#other-stores"),
     "tables[].key": ("Keys and updates", "configuration.md#keys-and-updates"),
     "tables[].start": ("Start", "configuration.md#start"),
@@ -119,13 +122,15 @@ def _section(section: type[Section], prefix: str, depth: int, heading: str) -> I
         yield "|---|---|---|---|---|"
         yield from (key.row() for key in keys)
         yield ""
-    for name, [inner] in within.items():
+    for name, several in within.items():
         many = get_origin(fields[name].annotation) is tuple
         path = f"{prefix}{name}{'[]' if many else ''}"
-        if inner is SinkSettings:
-            yield from _sinks()
-        else:
-            yield from _section(inner, f"{path}.", depth + 1, _heading(inner, f"`{path}`", depth + 1))
+        for inner in several:
+            if inner is SinkSettings:
+                yield from _sinks()
+            else:
+                title = f"`{path}`" + (" with `discover`" if inner is Discovery else "")
+                yield from _section(inner, f"{path}.", depth + 1, _heading(inner, title, depth + 1))
 
 
 def _sinks() -> Iterator[str]:
@@ -176,6 +181,8 @@ def _type(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[str, str]:
     arguments = get_args(annotation)
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return "mapping", ""
+    if get_origin(annotation) is Annotated and _sections_in(annotation):
+        return "mapping", ""
     if get_origin(annotation) is Annotated:
         return _type(arguments[0], arguments[1:])
     if get_origin(annotation) is Literal:
@@ -225,7 +232,10 @@ def _default(value: Any, kind: str) -> str:
         smallest = round(value * 1000) if kind == "duration" else value
         size, unit = next((size, unit) for size, unit in _UNITS[kind] if smallest % size == 0)
         return f"`{smallest // size}{unit}`"
-    shown: Callable[[Any], str] = {bool: lambda flag: str(flag).lower(), tuple: lambda _: "[]"}.get(type(value), str)
+    shown: Callable[[Any], str] = {
+        bool: lambda flag: str(flag).lower(),
+        tuple: lambda items: f"[{', '.join(map(str, items))}]",
+    }.get(type(value), str)
     return f"`{shown(value)}`"
 
 

@@ -52,6 +52,14 @@ REASONS = {
     ): "needs a cluster: tests/helm/test_page.py checks names and options",
     ("kubernetes", "helm upgrade shop helm/cdfd --namespace data --reuse-values"): "the same",
     ("kubernetes", "http:"): "values of the chart, rendered by tests/helm/test_page.py",
+    (
+        "many-tables",
+        "ALTER TABLE orders SET TBLPROPERTIES",
+    ): "a statement of Spark; tests/unit/test_discovery.py reads the property",
+    (
+        "many-tables",
+        "cdfd run -c shop.yaml --shard 0/3",
+    ): "needs several processes: tests/kafka/test_shards.py runs them",
     ("metrics", "scrape_configs:"): "a configuration of Prometheus",
     ("metrics", "{"): "an error that has passed, with the time of its retry: needs a lost file",
     ("recovery", "cdfd: another daemon has taken over this table"): "needs two daemons and a broker: tests/kafka",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import Tour
-from tests.docs.played import ALONE, DEMO, FIVE_MINUTES, FRONT
+from tests.docs.played import ALONE, DEMO, FIVE_MINUTES, FRONT, MANY
 from tests.kafka.shared import SharedBroker
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +85,13 @@ def test_recovery(tmp_path: Path) -> None:
     with tour(tmp_path) as played:
         played.run("cdfd demo shop")
         for page in ALONE:
+            played.play(ROOT / "docs" / f"{page}.md")
+
+
+@pytest.mark.slow
+def test_many_tables(tmp_path: Path) -> None:
+    with tour(tmp_path) as played:
+        for page in MANY:
             played.play(ROOT / "docs" / f"{page}.md")
 
 

@@ -747,8 +747,12 @@ def _keys(section: type[Section], prefix: str = "") -> dict[str, Any]:
         key = f"{prefix}{name}"
         if not below or field.is_required():
             keys[key] = field
+        if name == "overrides":
+            keys[key] = field  # its keys are those of tables
+            continue
         for inner in below:
-            keys |= _keys(inner, f"{key}[]." if name == "tables" else f"{key}.")
+            # A pattern of folders has keys of tables, with the same meaning.
+            keys = _keys(inner, f"{key}[]." if name == "tables" else f"{key}.") | keys
     return keys
 
 

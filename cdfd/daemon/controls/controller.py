@@ -137,6 +137,6 @@ class Controller:
             self.notify(done.result())
 
 
-def controlled_tables(config: Settings) -> list[str]:
-    """The tables of a configuration that take requests: none with `engine.kind: spark`, whose queries have no such state."""
-    return [] if config.engine.kind == "spark" else [table.name for table in config.tables]
+def takes_requests(config: Settings) -> bool:
+    """Whether tables take requests. With `engine.kind: spark` they do not, because queries have no such state."""
+    return config.engine.kind != "spark"

@@ -7,6 +7,7 @@ explains every metric.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal, get_args
@@ -125,13 +126,18 @@ class Metrics:
         """The counters of one table. Call it once for each table of the configuration."""
         return TableMetrics(self._families, name)
 
-    def render(self, readings: Sequence[Reading]) -> bytes:
+    def remove(self, name: str) -> None:
+        """Forget the counters of a table that this process does not deliver any more."""
+        self._families.remove(name)
+
+    def render(self, readings: Sequence[Reading], further: Sequence[Metric] = ()) -> bytes:
         """All metrics in Prometheus' text format, `CONTENT_TYPE`. Safe in any thread; takes about a millisecond for each table.
 
         Args:
             readings: the current status of every table.
+            further: metrics of the daemon as a whole.
         """
-        return generate_latest(_Scrape(self._registry, readings))
+        return generate_latest(_Scrape(self._registry, readings, further))
 
 
 class _Families:
@@ -166,6 +172,21 @@ class _Families:
         )
         self.stages = histogram("cdfd_stage_seconds", "Time in the stages of deliveries.", STAGE_SECONDS, "stage")
 
+    def remove(self, table: str) -> None:
+        """Remove the series of a table."""
+        families = (
+            (self.rows, CHANGE_TYPES),
+            (self.errors, _error_families()),
+            (self.transactions, ("committed", "aborted")),
+            (self.stages, STAGES),
+        )
+        for family, values in families:
+            for value in (*values, OTHER):
+                with suppress(KeyError):  # OTHER only exists if it was needed
+                    family.remove(table, value)
+        for single in (self.commits, self.bytes_read, self.delivery):
+            single.remove(table)
+
 
 class _Scrape(Collector):
     """All metrics at one moment: the counters, and the gauges of every table.
@@ -173,8 +194,9 @@ class _Scrape(Collector):
     The library's `_created` series are omitted: they would add one series to every two.
     """
 
-    def __init__(self, counted: CollectorRegistry, readings: Sequence[Reading]) -> None:
+    def __init__(self, counted: CollectorRegistry, readings: Sequence[Reading], further: Sequence[Metric]) -> None:
         self._counted = counted
+        self._further = further
         self._readings = readings
 
     def collect(self) -> Iterator[Metric]:
@@ -191,6 +213,7 @@ class _Scrape(Collector):
             yield gauge
         yield from self._headrooms()
         yield self._states()
+        yield from self._further
 
     def _headrooms(self) -> Iterator[Metric]:
         left = GaugeMetricFamily(

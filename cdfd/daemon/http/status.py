@@ -21,10 +21,12 @@ from cdfd.config.settings import Settings
 from cdfd.console.escaping import LONGEST_LINE, shortened
 from cdfd.daemon.http.activity import Activity
 from cdfd.daemon.http.metrics import CHANGE_TYPES, OTHER, Metrics, Reading, State, TableMetrics
+from cdfd.daemon.http.searches import Searches
 from cdfd.daemon.loop.headroom import Headroom, HeadroomTracker
 from cdfd.daemon.loop.monitor import Monitor, ResnapshotProgress
 from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError
+from cdfd.tables.shard import Shard
 from cdfd.tail.clock import Clock, SystemClock
 
 
@@ -341,25 +343,49 @@ class Status:
     Args:
         config: of the daemon. No document contains its secrets.
         clock: the source of time.
+        shard: of this process; None: it delivers all tables.
 
     Attributes:
         notifications: returns the newest notifications.
+        searches: the searches for tables, and the configuration file.
     """
 
-    def __init__(self, config: Settings, clock: Clock | None = None) -> None:
+    def __init__(self, config: Settings, clock: Clock | None = None, shard: Shard | None = None) -> None:
         self._config = config
+        self._shard = shard
         self._clock = clock or SystemClock()
         self._started_ms, self._started = self._clock.now_ms(), self._clock.monotonic()
 
         self.notifications: Callable[[], Sequence[Mapping[str, Any]]] = tuple
         self._metrics = metrics = Metrics(__version__)
         self._tables = {
-            table.name: TableMonitor(table, metrics.table(table.name), self._clock) for table in config.tables
+            table.name: TableMonitor(table, metrics.table(table.name), self._clock)
+            for table in config.listed
+            if shard is None or shard.owns(table.name)
         }
+        self.searches = Searches()
 
     def table(self, name: str) -> TableMonitor:
         """The monitor of a table of the configuration, by its name."""
         return self._tables[name]
+
+    def add(self, table: settings.Table) -> TableMonitor:
+        """The monitor of a table that the daemon starts to deliver."""
+        known = self._tables.get(table.name)
+        if known is not None and known.table == table:
+            return known
+        monitor = TableMonitor(table, self._metrics.table(table.name), self._clock)
+        self._tables[table.name] = monitor
+        return monitor
+
+    def remove(self, name: str) -> None:
+        """Forget a table that the daemon does not deliver any more, with its metrics."""
+        del self._tables[name]
+        self._metrics.remove(name)
+
+    def configure(self, config: Settings) -> None:
+        """The daemon has other settings now."""
+        self._config = config
 
     def tables(self) -> Sequence[TableMonitor]:
         """The monitors of all tables."""
@@ -367,15 +393,17 @@ class Status:
 
     def metrics(self) -> Callable[[], bytes]:
         """A function that renders `/metrics` of this moment, in any thread."""
-        return partial(self._metrics.render, [table.reading() for table in self._tables.values()])
+        families = tuple(self.searches.families())
+        return partial(self._metrics.render, [table.reading() for table in self._tables.values()], families)
 
     def health(self) -> Mapping[str, Any]:
         """`/healthz`, as JSON values. A daemon that answers is healthy: it ends as soon as a loop ends unexpectedly."""
         return {"healthy": True, "ended": {}}
 
     def not_ready(self) -> Mapping[str, str]:
-        """The tables that are not ready, and why."""
-        return {name: why for name, table in self._tables.items() if (why := table.not_ready()) is not None}
+        """The tables that are not ready, and the patterns without a search, and why."""
+        tables = {name: why for name, table in self._tables.items() if (why := table.not_ready()) is not None}
+        return tables | dict(self.searches.not_ready())
 
     @property
     def pipeline(self) -> str:
@@ -396,7 +424,9 @@ class Status:
             "healthy": True,
             "ready": not self.not_ready(),
             "notifications": list(self.notifications()),
+            "shard": None if self._shard is None else str(self._shard),
             "tables": {name: table.document() for name, table in self._tables.items()},
+            **self.searches.document(),
             "configuration": self._config.public(),
         }
 

@@ -66,14 +66,18 @@ def check(config: Settings) -> None:
     """Check that Spark can run these tables.
 
     Raises:
-        UnsupportedError: not with this sink.
+        UnsupportedError: not with this sink, or with patterns of folders.
         ConfigError: not with the settings of a table.
     """
     if not connector(config).takes_parts:
         raise UnsupportedError(
             "`engine.kind: spark` needs a Kafka sink with `delivery: exactly_once`", hint="Use `engine.kind: embedded`"
         )
-    for table in config.tables:
+    if config.discoveries:
+        raise UnsupportedError(
+            "`engine.kind: spark` does not support `discover`", hint="Name each table with `uri`, or use another engine"
+        )
+    for table in config.listed:
         if table.on_missing_file == "resnapshot":
             raise ConfigError(
                 "`engine.kind: spark` does not support `on_missing_file: resnapshot`",

@@ -14,18 +14,28 @@ from cdfd.errors import UnsupportedError
 from cdfd.sinks.base import connector
 from cdfd.storage.location import open_storage
 from cdfd.tables.configured import open_table
+from cdfd.tables.shard import Shard
 
 
-def preflight(config: Settings) -> None:
+def preflight(config: Settings, shard: Shard | None = None) -> None:
     """Check everything that depends only on the configuration, the installed packages and the files it names.
+
+    Args:
+        config: the settings.
+        shard: of this process, if there are several.
 
     Raises:
         ConfigError: a location, an option, a package or a certificate is invalid or missing.
-        UnsupportedError: the engine does not support the sink.
+        UnsupportedError: the engine does not support the sink, or shards.
     """
-    for table in config.tables:
+    if shard is not None and config.engine.kind == "spark":
+        raise UnsupportedError("`engine.kind: spark` does not support shards", hint="Use `engine.kind: auto`")
+    for table in config.listed:
         with suppress(UnsupportedError):  # an error of this table, while the others continue
             open_table(config, table)
+    for discovery in config.discoveries:
+        root = discovery.pattern.root
+        open_storage(root, config.storage.options(root))
     if config.progress.ledger.kind == "table":
         open_storage(config.progress.ledger.uri, config.storage.options(config.progress.ledger.uri))
     connector(config).preflight()

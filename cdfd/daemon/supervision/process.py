@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cdfd import __version__
 from cdfd.config import load
-from cdfd.config.settings import Settings, Table
+from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
-from cdfd.daemon.controls.controller import Controller, controlled_tables
+from cdfd.daemon.controls.controller import Controller, takes_requests
 from cdfd.daemon.engines import OpenLoop, engine_of
 from cdfd.daemon.heartbeats import beating
 from cdfd.daemon.http import server as http
@@ -21,21 +23,25 @@ from cdfd.daemon.http.controls import ControlRoutes
 from cdfd.daemon.http.history import History, sampled
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.summary import summarised
-from cdfd.daemon.loop.monitor import Monitor
+from cdfd.daemon.membership.members import Members
+from cdfd.daemon.membership.reloading import Reloading
+from cdfd.daemon.membership.searching import Searching
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.daemon.supervision.signals import Stopping
-from cdfd.daemon.supervision.supervisor import Loop, Supervisor
+from cdfd.daemon.supervision.supervisor import Policy, Supervisor
 from cdfd.errors import ConfigError
 from cdfd.tables import allocator
+from cdfd.tables.shard import Shard
 from cdfd.tail.clock import Clock, SystemClock
+from cdfd.tail.file_events import FileEvents
 
 logger = logging.getLogger("cdfd.daemon")
 
-SHARED_THREADS, THREADS_OF_A_TABLE = 16, 8
-"""Limits of threads for blocking calls. A table never needs more than its share, so a hanging store cannot block another table."""
+THREADS = 4096
+"""Limit of threads for blocking calls; they start on demand. It is far beyond need, so a hanging store cannot block another table."""
 
 
-def run(path: Path, *, recover_from_ledger: bool = False) -> int:
+def run(path: Path, *, recover_from_ledger: bool = False, shard: Shard | None = None) -> int:
     """Run the daemon with a configuration file; the exit code after a signal.
 
     Raises:
@@ -43,29 +49,33 @@ def run(path: Path, *, recover_from_ledger: bool = False) -> int:
         CdfdError: all loops have failed.
     """
     allocator.prefer_jemalloc()
-    return asyncio.run(serve(load(path), path, recover_from_ledger=recover_from_ledger))
+    return asyncio.run(serve(load(path), path, recover_from_ledger=recover_from_ledger, shard=shard))
 
 
-async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = False) -> int:
-    """Run the loops of all tables until a signal: 0 after SIGTERM, 130 after SIGINT. `path` is the file of `config`.
+async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = False, shard: Shard | None = None) -> int:
+    """Run the loops of all tables until a signal: 0 after SIGTERM, 130 after SIGINT.
+
+    Args:
+        config: the settings.
+        path: their file, which is read again after a change.
+        recover_from_ledger: see `Policies`.
+        shard: deliver the tables of this shard only; None: all.
 
     Raises:
         ConfigError: the configuration is invalid; see `preflight`.
+        UnsupportedError: the engine does not support shards.
         CdfdError: all loops have failed; see `Supervisor`.
     """
-    preflight(config)
+    preflight(config, shard)
     stopping = Stopping()
-    stopping.ignore_hangup()
-    # A thread that waits for a broker or a disk must not block another table. The executor starts threads on demand.
-    threads = SHARED_THREADS + THREADS_OF_A_TABLE * len(config.tables)
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(threads, "cdfd"))
-    count = len(config.tables)
-    logger.info("cdfd %s: pipeline %s, %d table%s", __version__, config.pipeline, count, "" if count == 1 else "s")
+    hangup = asyncio.Event()
+    stopping.on_hangup(hangup.set)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "cdfd"))
     clock = SystemClock()
-    status = Status(config, clock)
+    status = Status(config, clock, shard)
     async with AsyncExitStack() as stack:
         history = await stack.enter_async_context(sampled(status, clock))
-        controller = Controller(config.pipeline, controlled_tables(config), clock)
+        controller = Controller(config.pipeline, (), clock)
         status.notifications = controller.recent
         await _serve_http(stack, config, status, history, controller, clock)
         await stack.enter_async_context(summarised(status, clock))
@@ -78,19 +88,39 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
                 assembly.shared(config, clock, recover_from_ledger, controller.tables)
             )
             opened = partial(assembly.feed, shared)
-        supervisor = Supervisor(stopping.event, clock)
-        for table in config.tables:
-            monitor = status.table(table.name)
-            mailbox = controller.tables.get(table.name)
-            wake = None if mailbox is None else mailbox.interrupt
-            supervisor.add(table.name, partial(_opened, opened, table, monitor), monitor, wake)
-        await stopping.run(supervisor.run())
+        policy = Policy(awaits_tables=bool(config.discoveries), shares_tables=shard is not None)
+        supervisor = Supervisor(stopping.event, clock, policy=policy)
+        members = Members(config, supervisor, status, opened, controller if takes_requests(config) else None, shard)
+        await members.start()
+        _log_start(config, shard, len(supervisor.names))
+        file_events = stack.enter_context(FileEvents())
+        searching = Searching(members, status.searches, clock, file_events)
+        reloading = Reloading(path, members, searching, status.searches, clock, file_events, hangup)
+        await stopping.run(beside(supervisor.run(), searching.run(), reloading.run()))
     logger.info("stopped")
     return stopping.exit_code
 
 
-def _opened(loops: OpenLoop, table: Table, monitor: Monitor, stop: asyncio.Event) -> AbstractAsyncContextManager[Loop]:
-    return loops(table, stop, monitor)
+def _log_start(config: Settings, shard: Shard | None, count: int) -> None:
+    of_shard = "" if shard is None else f", shard {shard}"
+    tables = f"{count} table{'' if count == 1 else 's'}"
+    patterns = len(config.discoveries)
+    searched = "" if not patterns else f" and those of {patterns} pattern{'' if patterns == 1 else 's'}"
+    logger.info("cdfd %s: pipeline %s%s, %s%s", __version__, config.pipeline, of_shard, tables, searched)
+
+
+async def beside(work: Coroutine[Any, Any, None], *others: Coroutine[Any, Any, None]) -> None:
+    """Run `work` to its end, and others as long. Raises the error of whichever fails first."""
+    tasks = [asyncio.create_task(each) for each in (work, *others)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
 
 
 async def _serve_http(

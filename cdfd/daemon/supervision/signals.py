@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from threading import Timer
 from typing import Any
 
@@ -17,7 +17,6 @@ STOP_SECONDS = 4.0
 EXIT_SECONDS = 9.0
 """How long after a signal the process exits, even if a call hangs. That is safe: a kill at any time loses no rows."""
 INTERRUPTED = 130
-HANGUP = "SIGHUP does not reload the configuration, and is ignored: restart the daemon to apply changes"
 
 
 class Stopping:
@@ -59,9 +58,9 @@ class Stopping:
         if not running.cancelled():
             running.result()
 
-    def ignore_hangup(self) -> None:
-        """Log SIGHUP and continue. The daemon reads its configuration only at its start."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, logger.warning, HANGUP)
+    def on_hangup(self, handle: Callable[[], None]) -> None:
+        """Call a function after each SIGHUP."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, handle)
 
     def _stop(self, exit_code: int) -> None:
         self.exit_code = exit_code

@@ -91,6 +91,20 @@ class S3Storage:
                 return
             parameters["ContinuationToken"] = found["NextContinuationToken"]
 
+    async def folders(self, folder: str = "") -> Sequence[str]:
+        """Common prefixes of a folder, a LIST for each page; see `FolderListing`."""
+        check_prefix(folder)
+        request = self._request("list", f"{folder}/" if folder else "")
+        parameters: dict[str, Any] = {"Prefix": request.key, "Delimiter": "/", "MaxKeys": self._page}
+        names: set[str] = set()
+        while True:
+            found = await self._client.loop.run(self._client.page(request, parameters))
+            prefixes = (entry["Prefix"] for entry in found.get("CommonPrefixes", ()))
+            names |= {prefix[len(request.key) :].rstrip("/") for prefix in prefixes}
+            if not found.get("IsTruncated"):
+                return sorted(names - {""})
+            parameters["ContinuationToken"] = found["NextContinuationToken"]
+
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create an object with a conditional PUT; see the port. The first one in a bucket verifies that the store supports it.
 

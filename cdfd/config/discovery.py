@@ -1,0 +1,289 @@
+"""The entries of `tables` that stand for many tables: a pattern of folders, and the settings of the tables that are found.
+
+Everything here is pure: `cdfd.tables.discovery` looks for the folders.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import quote
+
+from pydantic import AfterValidator, PlainValidator, ValidationError
+
+from cdfd.config import values
+from cdfd.config.fields import AS_TEXT, Name, Seconds, Section, Text, Uri
+from cdfd.config.problems import Conflicts, quoted
+from cdfd.config.sections import RateLimits, Table
+from cdfd.config.values import Start
+from cdfd.errors import ConfigError
+
+_WILDCARDS = re.compile(r"[*?\[]")
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+_PLACEHOLDERS = ("table", "path", "parent")
+
+
+@dataclass(frozen=True, slots=True)
+class FolderPattern:
+    """A pattern of folders: `s3://lake/*/orders` -> root `s3://lake`, levels `*` and `orders`.
+
+    Attributes:
+        root: the folder before the first wildcard.
+        levels: a pattern for each level below the root.
+    """
+
+    root: str
+    levels: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The pattern in a path or a URI.
+
+        Raises:
+            ValueError: it has no wildcard, or one where none can be.
+        """
+        scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/+", text)
+        start = scheme.end() if scheme is not None else 0
+        steps = text[start:].split("/")
+        first = next((index for index, step in enumerate(steps) if _WILDCARDS.search(step)), None)
+        if first is None:
+            raise ValueError("expected a pattern of folders, such as s3://lake/sales/*; for one table use `uri`")
+        if "**" in text:
+            raise ValueError("expected one * for each level of folders, not **")
+        if first == 0 and scheme is not None and scheme[0].lower() != "file:///":
+            raise ValueError("expected a pattern without wildcards in the name of the bucket")
+        root = "/".join(steps[:first])
+        return cls(text[:start] + root or ("/" if text.startswith("/") else "."), tuple(filter(None, steps[first:])))
+
+    def matches(self, level: int, name: str) -> bool:
+        """Whether a folder's name matches the pattern of its level. Names that begin with `_` or a dot match only if the pattern does too."""
+        pattern = self.levels[level]
+        return fnmatchcase(name, pattern) and (name[0] not in "_." or pattern[0] == name[0])
+
+    def uri(self, steps: Sequence[str]) -> str:
+        """The location of a folder below the root."""
+        names = map(quote, steps) if self.root.lower().startswith("file:") else steps
+        return "/".join([self.root.rstrip("/"), *names])
+
+
+def _pattern(text: str) -> str:
+    FolderPattern.parse(text)
+    return text
+
+
+def parse_template(value: object) -> str:
+    """A template of names."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("expected a name, in which {table}, {path} and {parent} stand for names of folders")
+    unknown = [name for name in _PLACEHOLDER.findall(value) if name not in _PLACEHOLDERS]
+    if unknown or re.search(r"[{}]", _PLACEHOLDER.sub("", value)):
+        raise ValueError("expected no other braces than {table}, {path} and {parent}")
+    return value
+
+
+Template = Annotated[str, PlainValidator(parse_template)]
+
+
+class Override(Section):
+    """Settings of some of the tables that are found. If several entries match a table, the last one that has a setting counts."""
+
+    tables: tuple[Text, ...]
+    """Patterns of tables, as in `include`."""
+
+    name: Name | None = None
+    """As `name` of a table with `uri`."""
+
+    topic: Name | None = None
+    """As `topic` of a table with `uri`."""
+
+    key: tuple[Text, ...] | None = None
+    """As `key` of a table with `uri`."""
+
+    start: Annotated[Start, PlainValidator(Start.parse), AS_TEXT] | None = None
+    """As `start` of a table with `uri`."""
+
+    changes: Literal["auto", "cdf", "files"] | None = None
+    """As `changes` of a table with `uri`."""
+
+    columns: tuple[Text, ...] | None = None
+    """As `columns` of a table with `uri`."""
+
+    on_missing_file: Literal["fail", "resnapshot", "skip"] | None = None
+    """As `on_missing_file` of a table with `uri`."""
+
+    on_schema_change: Literal["continue", "stop"] | None = None
+    """As `on_schema_change` of a table with `uri`."""
+
+
+class Discovery(Section):
+    """A pattern of folders. The daemon publishes every table that it finds there, also those that appear later."""
+
+    discover: Annotated[Uri, AfterValidator(_pattern)]
+    """Pattern of folders, such as `s3://lake/sales/*`. `*`, `?` and `[…]` match within one level."""
+
+    include: tuple[Text, ...] = ("*",)
+    """Patterns of tables to publish. A pattern with a slash is compared with the path below the first wildcard's folder, one without with
+    the last folder's name.
+    """
+
+    exclude: tuple[Text, ...] = ()
+    """Patterns of tables to leave out, although `include` matches."""
+
+    interval: Seconds = 60.0
+    """Longest time between two searches for tables. On local file systems, events announce new folders too."""
+
+    name: Template = "{path}"
+    """Template of names. `{table}` is the last folder's name, `{parent}` that of the folder above, and `{path}`
+    all folders from the first wildcard on, with dots between.
+    """
+
+    topic: Template = ""
+    """Template of topics, as in `name`.
+
+    Default: `sink.topics.prefix`, then the name.
+    """
+
+    key: tuple[Text, ...] | None = None
+    """Key columns of all tables.
+
+    Default: those in the table property `key_property`.
+    """
+
+    key_property: Text = "cdfd.key"
+    """Table property with the names of the key columns, separated by commas. A table without the property has no key. The daemon reads it
+    whenever it opens the table.
+    """
+
+    start: Annotated[Start, PlainValidator(Start.parse), AS_TEXT] = Start("snapshot")
+    """As `start` of a table with `uri`. Of a table that appears while the daemon runs, `latest` leaves out the rows that came first."""
+
+    changes: Literal["auto", "cdf", "files"] = "auto"
+    """As `changes` of a table with `uri`."""
+
+    columns: tuple[Text, ...] | None = None
+    """As `columns` of a table with `uri`.
+
+    Default: all.
+    """
+
+    limits: RateLimits = RateLimits()
+    """As `limits` of a table with `uri`, of each table alone."""
+
+    on_missing_file: Literal["fail", "resnapshot", "skip"] = "fail"
+    """As `on_missing_file` of a table with `uri`."""
+
+    on_schema_change: Literal["continue", "stop"] = "continue"
+    """As `on_schema_change` of a table with `uri`."""
+
+    allowed_roots: tuple[Uri, ...] = ()
+    """As `allowed_roots` of a table with `uri`."""
+
+    overrides: tuple[Override, ...] = ()
+
+    @property
+    def pattern(self) -> FolderPattern:
+        """The pattern, parsed."""
+        return FolderPattern.parse(self.discover)
+
+    def accepts(self, steps: Sequence[str]) -> bool:
+        """Whether `include` and `exclude` let a table pass. `steps` are the names of its folders below the pattern's root."""
+        return _matches_any(self.include, steps) and not _matches_any(self.exclude, steps)
+
+    def found(self, steps: Sequence[str]) -> Found:
+        """The settings of a table that was found.
+
+        Args:
+            steps: the names of its folders below the pattern's root.
+
+        Raises:
+            ConfigError: its names or its settings are invalid.
+        """
+        uri = self.pattern.uri(steps)
+        given = self._given(steps)
+        name = given.pop("name", None) or self._filled(self.name, steps)
+        topic = given.pop("topic", None) or (self._filled(self.topic, steps) if self.topic else name)
+        shared = ("start", "changes", "columns", "limits", "on_missing_file", "on_schema_change", "allowed_roots")
+        common = {field: getattr(self, field) for field in shared}
+        from_property = self.key is None and "key" not in given
+        key = {} if from_property else {"key": self.key}
+        try:
+            table = Table.model_validate({"uri": uri, "name": name, "topic": topic} | common | key | given)
+        except ValidationError as error:
+            raise ConfigError(_described(error, name, topic), table=uri, hint=_OVERRIDE) from None
+        return Found(table, self.key_property if from_property else None)
+
+    def _given(self, steps: Sequence[str]) -> dict[str, Any]:
+        given: dict[str, Any] = {}
+        for override in self.overrides:
+            if _matches_any(override.tables, steps):
+                given |= {name: value for name in override.model_fields_set if (value := getattr(override, name))}
+        given.pop("tables", None)
+        return given
+
+    def _filled(self, template: str, steps: Sequence[str]) -> str:
+        root = values.last_segment(self.pattern.root)
+        parent = steps[-2] if len(steps) > 1 else root
+        filling: Mapping[str, str] = {"table": steps[-1], "path": ".".join(steps), "parent": parent}
+        return _PLACEHOLDER.sub(lambda found: filling[found[1]], template)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A table that was found, or that the configuration lists.
+
+    Attributes:
+        table: its settings.
+        key_property: the table property with its key; None: the key is in the settings.
+    """
+
+    table: Table
+    key_property: str | None = None
+
+    def with_key(self, properties: Mapping[str, str]) -> Table:
+        """The settings with the key of the table's properties.
+
+        Raises:
+            ConfigError: the property does not fit the settings.
+        """
+        given = None if self.key_property is None else properties.get(self.key_property)
+        if given is None:
+            return self.table
+        key = [column for name in given.split(",") if (column := name.strip())]
+        fields = {name: getattr(self.table, name) for name in type(self.table).model_fields}
+        try:
+            return Table.model_validate(fields | {"key": key})
+        except ValidationError as error:
+            what = f"the table property {self.key_property} is {quoted(given)}: {_said(error)}"
+            raise ConfigError(what, table=self.table.uri, hint="Change the property, or give the key") from None
+
+
+_OVERRIDE = "Set another name and topic in `overrides` of the entry, or leave the table out with `exclude`"
+
+
+def _matches_any(patterns: Sequence[str], steps: Sequence[str]) -> bool:
+    return any(_matches(pattern.split("/"), steps) for pattern in patterns)
+
+
+def _matches(pattern: Sequence[str], steps: Sequence[str]) -> bool:
+    compared = steps[-1:] if len(pattern) == 1 else steps
+    return len(pattern) == len(compared) and all(map(fnmatchcase, compared, pattern))
+
+
+def _described(error: ValidationError, name: str, topic: str) -> str:
+    [first, *_] = error.errors(include_url=False)
+    field = first["loc"][0] if first["loc"] else ""
+    shown = {"name": f"the name would be {quoted(name)}: ", "topic": f"the topic would be {quoted(topic)}: "}
+    return shown.get(str(field), "") + _said(error)
+
+
+def _said(error: ValidationError) -> str:
+    [first, *_] = error.errors(include_url=False)
+    raised = first.get("ctx", {}).get("error")
+    return (
+        "; ".join(what for _, what in raised.conflicts)
+        if isinstance(raised, Conflicts)
+        else str(raised or first["msg"])
+    )

@@ -1,0 +1,162 @@
+"""The tables of a running daemon: adds and removes loops as the configuration and the patterns of folders have it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from cdfd.config.discovery import Discovery, Found
+from cdfd.config.settings import Settings
+from cdfd.daemon.controls.controller import Controller
+from cdfd.daemon.engines import OpenLoop
+from cdfd.daemon.http.status import Status
+from cdfd.daemon.loop.monitor import Monitor
+from cdfd.daemon.supervision.supervisor import Loop, Supervisor
+from cdfd.tables.discovery import Steps, merged, with_key
+from cdfd.tables.shard import Shard
+
+logger = logging.getLogger("cdfd.daemon")
+
+_MOST_NAMES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The tables that a new state added, removed and changed, by name, sorted. A changed table was removed and added again."""
+
+    added: Sequence[str] = ()
+    removed: Sequence[str] = ()
+    changed: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        parts = (("added", self.added), ("removed", self.removed), ("changed", self.changed))
+        return "; ".join(f"{what}: {_shown(names)}" for what, names in parts if names) or "no table changes"
+
+
+class Members:
+    """The tables that this process delivers.
+
+    A table is the same as long as its settings are. If they change, its loop ends and a new one continues at its position. Other tables
+    notice nothing.
+
+    Args:
+        config: the settings.
+        supervisor: runs the loops.
+        status: has a monitor for each table.
+        opened: opens the loop of a table.
+        controller: has a mailbox for each table; None: tables take no requests.
+        shard: of this process; None: it delivers all tables.
+    """
+
+    def __init__(
+        self,
+        config: Settings,
+        supervisor: Supervisor,
+        status: Status,
+        opened: OpenLoop,
+        controller: Controller | None = None,
+        shard: Shard | None = None,
+    ) -> None:
+        self._config = config
+        self._supervisor = supervisor
+        self._status = status
+        self._opened = opened
+        self._controller = controller
+        self._shard = shard
+        self._found: dict[Discovery, Sequence[Steps]] = {}
+        self._running: dict[str, Found] = {}
+        self._refused: frozenset[str] = frozenset()
+        self._lock = asyncio.Lock()
+
+    @property
+    def config(self) -> Settings:
+        """The settings, with the tables of the last `configure`."""
+        return self._config
+
+    @property
+    def discoveries(self) -> Sequence[Discovery]:
+        """The patterns to search for."""
+        return self._config.discoveries
+
+    async def start(self) -> Changes:
+        """Add the tables that the configuration lists."""
+        async with self._lock:
+            return await self._apply()
+
+    async def found(self, found: Mapping[Discovery, Sequence[Steps]]) -> Changes:
+        """Add the tables that searches found, and remove those that have vanished. Patterns of an old configuration count for nothing."""
+        async with self._lock:
+            self._found |= {entry: tables for entry, tables in found.items() if entry in self._config.discoveries}
+            changes = await self._apply()
+        if changes != Changes():
+            logger.info("tables of %s: %s", ", ".join(entry.discover for entry in found), changes)
+        return changes
+
+    async def configure(self, config: Settings, found: Mapping[Discovery, Sequence[Steps]]) -> Changes:
+        """Apply the tables of a new configuration. Its other settings stay as they are.
+
+        Args:
+            config: the new settings.
+            found: the tables of patterns that are new. Without them, tables that an old pattern has too would be removed for a while.
+        """
+        async with self._lock:
+            self._config = self._config.model_copy(update={"tables": config.tables})
+            known = {discovery: self._found.get(discovery) for discovery in config.discoveries}
+            self._found = {discovery: tables for discovery, tables in known.items() if tables is not None} | dict(found)
+            self._status.configure(self._config)
+            return await self._apply()
+
+    async def _apply(self) -> Changes:
+        searched = [(discovery, self._found.get(discovery, ())) for discovery in self._config.discoveries]
+        running = {found.table.uri for found in self._running.values()}
+        tables = merged(self._config, searched, running)
+        self._report(str(error) for error in tables.refused)
+        wanted = tables.of_shard(self._shard).found
+        leaving = [name for name, found in self._running.items() if wanted.get(name) != found]
+        joining = [name for name in wanted if self._running.get(name) != wanted[name]]
+        await asyncio.gather(*map(self._leave, leaving))
+        for name in joining:
+            self._join(name, wanted[name])
+        return Changes(
+            tuple(sorted({*joining} - {*leaving})),
+            tuple(sorted({*leaving} - {*joining})),
+            tuple(sorted({*joining} & {*leaving})),
+        )
+
+    async def _leave(self, name: str) -> None:
+        del self._running[name]
+        await self._supervisor.remove(name)
+        self._status.remove(name)
+        if self._controller is not None:
+            self._controller.remove(name)
+
+    def _join(self, name: str, found: Found) -> None:
+        self._running[name] = found
+        monitor = self._status.add(found.table)
+        wake = None if self._controller is None else self._controller.add(name).interrupt
+        self._supervisor.add(name, partial(self._open, found, monitor), monitor, wake)
+
+    @asynccontextmanager
+    async def _open(self, found: Found, monitor: Monitor, stop: asyncio.Event) -> AsyncIterator[Loop]:
+        # The key is read here, behind the boundary of the supervisor: a table that cannot be read is that table's error.
+        table = await with_key(self._config, found)
+        async with self._opened(table, stop, monitor) as loop:
+            yield loop
+
+    def _report(self, refused: Iterable[str]) -> None:
+        """Log each error about a table that is not delivered once, for as long as it lasts."""
+        errors = list(refused)
+        for error in errors:
+            if error not in self._refused:
+                logger.error("%s", error)
+        self._refused = frozenset(errors)
+        self._status.searches.refused = tuple(errors)
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more

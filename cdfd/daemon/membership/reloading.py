@@ -1,0 +1,143 @@
+"""Reads the configuration file again while the daemon runs: after SIGHUP, and after a change of the file.
+
+Only `tables` changes in place. The daemon names every other setting that differs, and keeps its old value until a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+from cdfd.config import load
+from cdfd.config.changes import changed_settings
+from cdfd.config.settings import Settings
+from cdfd.daemon.http.searches import Searches
+from cdfd.daemon.membership.members import Members
+from cdfd.daemon.membership.searching import Searching
+from cdfd.daemon.supervision.preflight import preflight
+from cdfd.errors import CdfdError, ConfigError
+from cdfd.tail.clock import Clock
+from cdfd.tail.file_events import FileEvents
+from cdfd.tail.watch import DirectoryWatch
+
+logger = logging.getLogger("cdfd.daemon")
+
+CHECK_SECONDS = 10.0
+"""How often the daemon compares the file with the one that it read, if no event announces a change."""
+SETTLE_SECONDS, MAX_SETTLE_STEPS = 0.1, 20
+"""Time without a change after which a file that is being written counts as complete, and how often to wait for that."""
+_NAMING = frozenset({"pipeline", "sink.topics.prefix"})
+"""Settings from which names of tables and topics follow. Tables of a file with other values are not applied."""
+
+
+class Reloading:
+    """Applies changes of the configuration file.
+
+    Args:
+        path: the file.
+        members: the tables of the daemon.
+        searching: the searches for tables.
+        searches: the status of reloads.
+        clock: the source of time.
+        file_events: watches the folder of the file.
+        hangup: set it to read the file again even if it has not changed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        members: Members,
+        searching: Searching,
+        searches: Searches,
+        clock: Clock,
+        file_events: FileEvents,
+        hangup: asyncio.Event,
+    ) -> None:
+        self._hangup = hangup
+        self._path = path
+        self._members = members
+        self._searching = searching
+        self._searches = searches
+        self._clock = clock
+        self._file_events = file_events
+
+    async def run(self) -> None:
+        """Watch the file until cancelled. Raises only what is a bug."""
+        if not os.path.isfile(self._path):
+            while await self._hangup.wait():
+                self._hangup.clear()
+                logger.warning("SIGHUP: the configuration comes from a pipe, and cannot be read again")
+        folder = os.path.dirname(os.path.abspath(self._path))
+        watch = DirectoryWatch(folder, self._file_events, self._clock, accepts=_any)
+        known = await asyncio.to_thread(_content, self._path)
+        try:
+            while True:
+                await self._wait(watch)
+                found = await self._settled()
+                if found != known or self._hangup.is_set():
+                    self._hangup.clear()
+                    known = found
+                    await self.reload()
+        finally:
+            watch.close()
+
+    async def reload(self) -> None:
+        """Read the file, and apply its tables. If it is invalid, log that and change nothing."""
+        try:
+            config = await asyncio.to_thread(load, self._path)
+            await self._apply(config)
+        except CdfdError as error:
+            self._refuse(error)
+
+    def _refuse(self, error: CdfdError) -> None:
+        self._searches.reload_error = str(error)
+        logger.error("the new configuration is not used: %s", error)
+
+    async def _apply(self, config: Settings) -> None:
+        preflight(config)
+        others = [name for name in changed_settings(self._members.config, config) if name != "tables"]
+        if naming := sorted(_NAMING.intersection(others)):
+            raise ConfigError(
+                f"{' and '.join(naming)} cannot change while the daemon runs, and names of tables follow from it",
+                hint="Restart the daemon",
+            )
+        found = await self._searching.search(config.discoveries)
+        changes = await self._members.configure(config, found)
+        self._searching.refresh()
+        self._searches.reload_error, self._searches.reloaded_ms = None, self._clock.now_ms()
+        self._searches.unapplied = others
+        logger.info("the configuration is read again: %s", changes)
+        if others:
+            logger.warning("these settings change with a restart only, and keep their values: %s", ", ".join(others))
+
+    async def _wait(self, watch: DirectoryWatch) -> None:
+        waiting = (asyncio.create_task(self._hangup.wait()), asyncio.create_task(watch.wait(CHECK_SECONDS)))
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _settled(self) -> bytes | None:
+        """The content of the file, once it stops changing; None if it cannot be read."""
+        found = await asyncio.to_thread(_content, self._path)
+        for _ in range(MAX_SETTLE_STEPS):
+            await self._clock.sleep(SETTLE_SECONDS)
+            before, found = found, await asyncio.to_thread(_content, self._path)
+            if before == found:
+                break
+        return found
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None  # editors and volumes replace files; reading it again reports an error that lasts
+
+
+def _any(_: str) -> bool:
+    return True

@@ -1,0 +1,159 @@
+"""Searches for the tables of patterns while a daemon runs: at intervals, and on local file systems when a folder appears or vanishes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from cdfd.config.discovery import Discovery
+from cdfd.daemon.http.searches import Search, Searches
+from cdfd.daemon.membership.members import Members
+from cdfd.errors import CdfdError
+from cdfd.storage.local import LocalStorage
+from cdfd.storage.location import open_storage
+from cdfd.tables.discovery import FolderSearch, Steps
+from cdfd.tail.clock import Clock
+from cdfd.tail.file_events import FileEvents
+from cdfd.tail.watch import Backoff, DirectoryWatch, PollWatch, Watch
+
+logger = logging.getLogger("cdfd.discovery")
+
+FIRST_SECONDS = 1.0
+"""Time to the second search after a folder appeared: its log may come a moment later."""
+
+
+class Searching:
+    """Keeps the tables of all patterns up to date.
+
+    Args:
+        members: the tables of the daemon.
+        searches: the status of the searches.
+        clock: the source of time.
+        file_events: watches local folders.
+    """
+
+    def __init__(self, members: Members, searches: Searches, clock: Clock, file_events: FileEvents) -> None:
+        self._members = members
+        self._searches = searches
+        self._clock = clock
+        self._file_events = file_events
+        self._running: dict[Discovery, asyncio.Task[None]] = {}
+        self._searched: dict[Discovery, tuple[FolderSearch, frozenset[Steps]]] = {}
+        self._changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Search until cancelled. Raises only what is a bug."""
+        await self._start()
+        try:
+            while True:
+                self._changed.clear()
+                await self._follow(self._members.discoveries)
+                changed = asyncio.create_task(self._changed.wait())
+                await asyncio.wait({changed, *self._running.values()}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+                for task in self._running.values():
+                    if task.done():
+                        task.result()
+        finally:
+            await self._follow(())
+
+    async def _start(self) -> None:
+        """Search for the tables of all patterns, then add them together: so the order of the file decides between two of one name."""
+        discoveries = self._members.discoveries
+        self._note(discoveries)
+
+        async def tried(discovery: Discovery) -> dict[Discovery, Sequence[Steps]]:
+            try:
+                return await self.search((discovery,))
+            except CdfdError:
+                return {}  # the pattern's own searches report it
+
+        found: dict[Discovery, Sequence[Steps]] = {}
+        for each in await asyncio.gather(*map(tried, discoveries)):
+            found |= each
+        if found:
+            await self._members.found(found)
+
+    def refresh(self) -> None:
+        """Follow the patterns of a new configuration."""
+        self._changed.set()
+
+    async def search(self, discoveries: Sequence[Discovery]) -> dict[Discovery, Sequence[Steps]]:
+        """The tables of patterns that are not followed yet.
+
+        Raises:
+            CdfdError: a folder cannot be listed.
+        """
+        found: dict[Discovery, Sequence[Steps]] = {}
+        for discovery in discoveries:
+            if discovery not in self._running:
+                search = FolderSearch(self._members.config, discovery)
+                found[discovery] = await search.tables()
+                self._searched[discovery] = search, frozenset(found[discovery])
+        return found
+
+    def _note(self, discoveries: Sequence[Discovery]) -> None:
+        known = self._searches.by_pattern
+        self._searches.by_pattern = {entry.discover: known.get(entry.discover, Search()) for entry in discoveries}
+
+    async def _follow(self, discoveries: Sequence[Discovery]) -> None:
+        gone = [task for discovery, task in self._running.items() if discovery not in discoveries]
+        for task in gone:
+            task.cancel()
+        await asyncio.gather(*gone, return_exceptions=True)
+        kept = {discovery: task for discovery, task in self._running.items() if discovery in discoveries}
+        self._note(discoveries)
+        self._running = {
+            discovery: kept.get(discovery) or asyncio.create_task(self._keep(discovery)) for discovery in discoveries
+        }
+
+    async def _keep(self, discovery: Discovery) -> None:
+        """Search for one pattern's tables, forever."""
+        status = self._searches.by_pattern[discovery.discover]
+        search, before = self._searched.pop(discovery, (FolderSearch(self._members.config, discovery), None))
+        if before is not None:
+            status.found(self._clock.now_ms(), len(before))
+        watch, backoff = self._watched(discovery)
+        try:
+            while True:
+                began = self._clock.monotonic()
+                await watch.wait(backoff.delay if before is not None or status.error is not None else 0)
+                early = self._clock.monotonic() - began < 0.9 * backoff.delay
+                backoff = backoff.reset() if early else backoff.longer()
+                try:
+                    tables = frozenset(await search.tables())
+                except CdfdError as error:
+                    self._fail(discovery, status, error)
+                    continue
+                self._report(discovery, status, before or frozenset(), tables)
+                status.found(self._clock.now_ms(), len(tables))
+                before = tables
+                # A change that has begun is completed, also where the pattern is removed meanwhile.
+                await asyncio.shield(self._members.found({discovery: sorted(tables)}))
+        finally:
+            watch.close()
+
+    def _watched(self, discovery: Discovery) -> tuple[Watch, Backoff]:
+        """Wakes the search, and its intervals."""
+        root, interval = discovery.pattern.root, discovery.interval
+        storage = open_storage(root, self._members.config.storage.options(root))
+        if isinstance(storage, LocalStorage):
+            watch = DirectoryWatch(storage.root, self._file_events, self._clock, accepts=_any)
+            return watch, Backoff(min(FIRST_SECONDS, interval), interval)
+        return PollWatch(self._clock), Backoff(interval, interval)
+
+    def _fail(self, discovery: Discovery, status: Search, error: CdfdError) -> None:
+        status.failed(str(error))
+        logger.error("cannot search for tables in %s: %s", discovery.discover, error)
+
+    def _report(self, discovery: Discovery, status: Search, before: frozenset[Steps], now: frozenset[Steps]) -> None:
+        for steps in sorted(before - now):
+            uri = discovery.pattern.uri(steps)
+            logger.warning("the table %s has vanished; it is not delivered any more", uri, extra={"table": uri})
+        uris = {discovery.pattern.uri(steps) for steps in before - now}
+        status.vanished = (status.vanished | uris) - {discovery.pattern.uri(steps) for steps in now}
+
+
+def _any(_: str) -> bool:
+    return True
