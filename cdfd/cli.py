@@ -102,6 +102,7 @@ class RowFormat(StrEnum):
 
     flat = "flat"
     debezium = "debezium"
+    trevni = "trevni"
 
 
 class Engine(StrEnum):

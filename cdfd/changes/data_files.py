@@ -43,7 +43,8 @@ class DataFile(Protocol):
 
 
 def opened(path: str, source: Any, dictionaries: Collection[str] = ()) -> AbstractContextManager[DataFile]:
-    """A data file for reading: of the format that the end of its name says, and of Parquet if that says none.
+    """A data file for reading: of the format that the end of its name says. If that says none, a file that begins as Trevni files do
+    is one, and any other is Parquet.
 
     Args:
         path: of the file.
@@ -53,7 +54,22 @@ def opened(path: str, source: Any, dictionaries: Collection[str] = ()) -> Abstra
     Raises:
         DataError, pa.ArrowException, OSError, ValueError: the file is damaged, or asks for too much memory.
     """
-    ending = path.rpartition(".")[2].lower()
-    reader: Callable[[Any, Collection[str]], AbstractContextManager[DataFile]]
-    reader = DATA_FILES.load(ending if ending in DATA_FILES else "parquet")
+    ending = ending_of(path)
+    if ending is None:
+        ending = "trv" if source.read_at(len(_TREVNI), 0) == _TREVNI else "parquet"
+    reader: Callable[[Any, Collection[str]], AbstractContextManager[DataFile]] = DATA_FILES.load(ending)
     return reader(source, dictionaries)
+
+
+_TREVNI = b"Trv"
+
+
+def ending_of(path: str) -> str | None:
+    """The end of a file's name if it says the format, and None otherwise."""
+    ending = path.rpartition(".")[2].lower()
+    return ending if ending in DATA_FILES else None
+
+
+def is_parquet(path: str) -> bool:
+    """Whether a file is Parquet, as far as its name says. Its footer is at its end, so a remote store reads that first."""
+    return ending_of(path) in (None, "parquet")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from cdfd.changes.columns import CHANGE_TYPE, constant_type, types_as_written
-from cdfd.changes.data_files import DataFile, Footer, opened
+from cdfd.changes.data_files import DataFile, Footer, is_parquet, opened
 from cdfd.changes.image_order import ImageCounts, ImageOrder, ReorderBuffer
 from cdfd.changes.layout import Layout, Layouts
 from cdfd.changes.plan import FileScan, ImagePhase
@@ -67,7 +67,7 @@ class TableFiles:
         """A file for random access. MissingFileError if it is gone."""
         storage, inside = self.locate(path)
         try:
-            file = storage.open_input_file(inside, size)
+            file = storage.open_input_file(inside, size if is_parquet(path) else None)
         except NotFoundError:
             raise MissingFileError("the file is gone", path=path, hint=MISSING_HINT) from None
         with file:
@@ -81,7 +81,7 @@ class TableFiles:
         """Prefetch a file that will be opened soon; `whole` if all its columns will be read. Errors are left to `open`."""
         with contextlib.suppress(PathError):
             storage, inside = self.locate(path)
-            storage.prefetch(inside, size or None, whole=whole)
+            storage.prefetch(inside, (size or None) if is_parquet(path) else None, whole=whole)
 
     def vector_rows(self, descriptor: DeletionVectorDescriptor | None, file_rows: int) -> RowSet | None:
         """The rows in a deletion vector of a file of `file_rows` rows; None for no vector.
@@ -191,7 +191,7 @@ def read(
     ):
         _prefetch_columns(source, schema, scan, files.layouts, file)
         reader = FileReader.prepare(file, schema, scan, files)
-        if _may_skip_groups(scan) and can_prefetch(source.__class__):
+        if _may_skip_groups(scan) and is_parquet(scan.path) and can_prefetch(source.__class__):
             source.prefetch_columns(reader.names, {group for _, groups in reader.row_groups() for group in groups})
         if scan.change_type is None and scan.image_phase != "as_written":
             buffer = ReorderBuffer(pairs=scan.pairs) if reorder_buffer is None else reorder_buffer
@@ -202,7 +202,7 @@ def read(
 
 def _prefetch_columns(source: Any, schema: TableSchema, scan: FileScan, layouts: Layouts, file: DataFile) -> None:
     """Let a remote file prefetch the columns to read. A scan of some row groups does not know yet which ones."""
-    if not _may_skip_groups(scan) and can_prefetch(source.__class__):
+    if not _may_skip_groups(scan) and is_parquet(scan.path) and can_prefetch(source.__class__):
         source.prefetch_columns(layouts.of(schema, file.schema_arrow).names(scan.change_type))
 
 

@@ -13,6 +13,7 @@ import os
 import signal
 import stat
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +22,12 @@ from typing import BinaryIO, Literal
 
 import pyarrow as pa
 
+from cdfd.changes.columns import change_schema
 from cdfd.changes.execute import ChangeBatch, Execution, all_columns, named_columns
 from cdfd.changes.ordered_pool import map_in_order
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.planning import version_batches
+from cdfd.commands.tail_trevni import TrevniOutput
 from cdfd.console.progress_line import ProgressLine, watched
 from cdfd.encoding.debezium import DebeziumEncoder
 from cdfd.encoding.json import LineEncoder
@@ -49,6 +52,7 @@ BATCH_ROWS = 16_384
 
 
 Existing = Literal["refuse", "append", "overwrite"]
+Format = Literal["flat", "debezium", "trevni"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class Request:
     snapshot: bool = False
     changes: Literal["auto", "cdf", "files"] = "auto"
     columns: tuple[str, ...] | None = None
-    format: Literal["flat", "debezium"] = "flat"
+    format: Format = "flat"
     output: Path | None = None
     existing: Existing = "refuse"
     allowed_roots: tuple[str, ...] = ()
@@ -78,6 +82,8 @@ def run(request: Request) -> None:
     Raises:
         CdfdError: with table, version and file. All versions before it are written.
     """
+    if request.format == "trevni" and (request.output is None or request.existing == "append"):
+        raise ConfigError("Trevni is written to a file of its own", hint="Give -o FILE, without --append")
     allocator.prefer_jemalloc()
     with _opened(request.output, request.existing) as out:
         asyncio.run(_run(request, out))
@@ -104,6 +110,7 @@ async def _run(request: Request, out: BinaryIO) -> None:
         writer.stop()
         if not terminated.is_set():
             raise
+        writer.close()
 
 
 async def _write(request: Request, writer: Writer) -> None:
@@ -112,9 +119,11 @@ async def _write(request: Request, writer: Writer) -> None:
     execution = Execution(table.files, select, batch_rows=BATCH_ROWS)
     with table.tailer(replacements=request.until is not None) as tailer:
         first, last = await _range(table, tailer, request)
-        if request.columns is not None:
-            (await table.log.header()).schema.select(request.columns)
-        writer.begin(empty=request.existing == "overwrite")
+        schema = None
+        if request.columns is not None or request.format == "trevni":
+            found = (await table.log.header()).schema
+            schema = change_schema((found if request.columns is None else found.select(request.columns)).arrow)
+        writer.begin(schema, empty=request.existing == "overwrite")
         stream = table.stream(request.changes)
         planned = versions(table, tailer, stream, first, last, snapshot=request.snapshot)
         async with contextlib.aclosing(version_batches(planned)) as ready:
@@ -147,17 +156,24 @@ async def _range(table: Table, tailer: Tailer, request: Request) -> tuple[int, i
 class Writer:
     """Encodes and writes the change rows of plans, in order. Used from one thread at a time."""
 
-    def __init__(
-        self, table: str, format: Literal["flat", "debezium"], out: BinaryIO, *, terminal: bool = False
-    ) -> None:
+    def __init__(self, table: str, format: Format, out: BinaryIO, *, terminal: bool = False) -> None:
         self._out = out
         self._debezium = DebeziumEncoder(table) if format == "debezium" else None
         self._flat = LineEncoder()
+        self._trevni = TrevniOutput(out) if format == "trevni" else None
         self._report = ProgressLine(logger, "written", table, terminal=terminal)
+        self._lock = threading.Lock()
         self._stopped = False
 
-    def begin(self, *, empty: bool) -> None:
-        """Prepare for the first rows. An output is truncated only now, so that a refused request keeps its content."""
+    def begin(self, schema: pa.Schema | None, *, empty: bool) -> None:
+        """Prepare for the first rows. An output is truncated only now, so that a refused request keeps its content.
+
+        Args:
+            schema: of a Trevni file, if there will be no rows.
+            empty: truncate the output.
+        """
+        if self._trevni is not None:
+            self._trevni.schema = schema
         if empty and _holds_something(self._out):
             self._out.truncate(0)
 
@@ -168,9 +184,16 @@ class Writer:
     def close(self) -> None:
         """End the output."""
         self._report.close()
+        if self._trevni is not None:
+            with self._lock:
+                self._trevni.close()
+                self._out.flush()
 
     def write(self, execution: Execution, plans: Sequence[ChangePlan]) -> None:
         """Write and flush all rows of `plans`."""
+        if self._trevni is not None:
+            self._write_trevni(self._trevni, execution, plans)
+            return
         # A Debezium event may combine two rows of different batches, so batches are encoded sequentially.
         workers = execution.threads_for(plans) if self._debezium is None else 1
         for found, lines in map_in_order(self._encoded, execution.batches(plans), workers=workers):
@@ -181,6 +204,15 @@ class Writer:
         if self._debezium is not None:
             self._out.write(self._debezium.flush_lines())
         self._out.flush()
+
+    def _write_trevni(self, output: TrevniOutput, execution: Execution, plans: Sequence[ChangePlan]) -> None:
+        """The file has its rows when it is closed."""
+        with self._lock:
+            for found in execution.batches(plans):
+                if self._stopped:
+                    return
+                output.write(found.rows)
+                self._report.count(found.plan.version, found.rows.num_rows)
 
     def _encoded(self, found: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer]:
         if self._debezium is not None:

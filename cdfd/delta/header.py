@@ -15,6 +15,9 @@ from cdfd.delta.protocol import check_readable
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, LogError, UnsupportedError
 
+PROVIDERS = ("parquet", "trevni")
+"""Formats of data files that cdfd reads, as `format.provider` names them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Header:
@@ -42,10 +45,10 @@ class Header:
 
 def _header(version: int, protocol: Protocol, metadata: Metadata) -> Header:
     check_readable(protocol)
-    if metadata.format.provider.lower() != "parquet":
+    if metadata.format.provider.lower() not in PROVIDERS:
         raise UnsupportedError(
             f"the data files are in the format {metadata.format.provider!r:.80}",
-            hint="cdfd reads Parquet, which all current Delta writers write",
+            hint="cdfd reads Parquet, which all current Delta writers write, and Trevni",
         )
     return Header(version, protocol, metadata, TableSchema.of(metadata))
 

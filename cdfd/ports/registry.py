@@ -88,6 +88,7 @@ FILE_FORMATS = Registry(
     {
         "jsonl": "cdfd.sinks.files.formats:JsonLines",
         "parquet": "cdfd.sinks.files.formats:Parquet",
+        "trevni": "cdfd.sinks.files.trevni:Trevni",
     },
 )
 """The `cdfd.sinks.files.formats.RowsFormat` of each `sink.format` of files, a class that needs no arguments."""
@@ -102,7 +103,13 @@ ENGINES = Registry(
 )
 """The `cdfd.daemon.engines.Embedded`, or a subclass, of each `engine.kind`."""
 
-DATA_FILES = Registry("cdfd.data_files", {"parquet": "cdfd.parquet.reader:opened"})
+DATA_FILES = Registry(
+    "cdfd.data_files",
+    {
+        "parquet": "cdfd.parquet.reader:opened",
+        "trv": "cdfd.trevni_files.data_file:opened",
+    },
+)
 """Functions that open a table's data files as `cdfd.changes.data_files.DataFile`, by the end of their names."""
 
 STORES = Registry(

@@ -1,6 +1,7 @@
 """What every data file format does.
 
 To add one, add a function to `FORMATS`: given a folder and tables of rows, it writes a file whose row groups they are, and returns its path.
+Trevni files have no row groups: parts of the rows stand for them, so tables of two rows are written, and each part has two.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import cdfd.trevni as trevni_files
 from cdfd.changes.data_files import DataFile, opened
 from cdfd.errors import DataError
 
@@ -31,7 +33,22 @@ def parquet_without_an_ending(folder: Path, groups: Sequence[pa.Table]) -> Path:
     return parquet(folder, groups).rename(folder / "part-0.c000")
 
 
-FORMATS = [parquet, parquet_without_an_ending]
+def trevni(folder: Path, groups: Sequence[pa.Table]) -> Path:
+    path = folder / "rows.trv"
+    trevni_files.write_table(pa.concat_tables(groups), path)
+    return path
+
+
+def trevni_without_an_ending(folder: Path, groups: Sequence[pa.Table]) -> Path:
+    return trevni(folder, groups).rename(folder / "part-0.c000")
+
+
+FORMATS = [parquet, parquet_without_an_ending, trevni, trevni_without_an_ending]
+
+
+@pytest.fixture(autouse=True)
+def groups_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdfd.trevni_files.data_file.GROUP_ROWS", 2)
 
 
 @pytest.fixture(params=FORMATS, ids=lambda write: write.__name__)
@@ -44,7 +61,7 @@ def rows(*n: int) -> pa.Table:
     return pa.table({"n": pa.array(n, pa.int64()), "s": [{"a": str(each), "b": [each]} for each in n]})
 
 
-GROUPS = [rows(1, 2, 3), rows(4), rows(5, 6)]
+GROUPS = [rows(1, 2), rows(3, 4), rows(5)]
 
 
 def n_of(file: DataFile, groups: Sequence[int] | None = None, most: int = 100) -> list[list[int]]:
@@ -55,7 +72,7 @@ def test_rows_of_all_groups_in_order(write: Write, tmp_path: Path) -> None:
     path = write(tmp_path, GROUPS)
     with pa.OSFile(str(path)) as source, opened(path.name, source) as file:
         assert file.schema_arrow.names == ["n", "s"]
-        assert list(chain.from_iterable(n_of(file))) == [1, 2, 3, 4, 5, 6]
+        assert list(chain.from_iterable(n_of(file))) == [1, 2, 3, 4, 5]
         assert all(len(batch) <= 2 for batch in n_of(file, most=2))
 
 
@@ -64,11 +81,11 @@ def test_the_footer_counts_the_rows_of_each_group(write: Write, tmp_path: Path) 
     with pa.OSFile(str(path)) as source, opened(path.name, source) as file:
         footer = file.metadata
         counts = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
-        assert (footer.num_rows, counts) == (6, [3, 1, 2])
+        assert (footer.num_rows, counts) == (5, [2, 2, 1])
         assert all(footer.row_group(number).total_byte_size > 0 for number in range(3))
 
 
-@pytest.mark.parametrize(("groups", "expected"), [([1], [4]), ([0, 2], [1, 2, 3, 5, 6]), ([], [])])
+@pytest.mark.parametrize(("groups", "expected"), [([1], [3, 4]), ([0, 2], [1, 2, 5]), ([], [])])
 def test_some_groups(write: Write, tmp_path: Path, groups: list[int], expected: list[int]) -> None:
     path = write(tmp_path, GROUPS)
     with pa.OSFile(str(path)) as source, opened(path.name, source) as file:
@@ -79,7 +96,7 @@ def test_columns_in_columns(write: Write, tmp_path: Path) -> None:
     path = write(tmp_path, GROUPS)
     with pa.OSFile(str(path)) as source, opened(path.name, source) as file:
         [batch] = file.batches(["s.a"], [1], rows=9)
-        assert batch.to_pylist() == [{"s": {"a": "4"}}]
+        assert batch.to_pylist() == [{"s": {"a": "3"}}, {"s": {"a": "4"}}]
 
 
 @pytest.mark.parametrize("left", [0, 3, 0.5, -1])
@@ -92,4 +109,12 @@ def test_a_truncated_file_is_an_error(write: Write, tmp_path: Path, left: float)
         pytest.raises((DataError, pa.ArrowException, OSError, ValueError)),
         opened(path.name, source) as file,
     ):
-        n_of(file)
+        list(file.batches(["n", "s"], rows=100))
+
+
+def test_columns_as_dictionaries(write: Write, tmp_path: Path) -> None:
+    path = write(tmp_path, [pa.table({"t": ["insert", "delete"]})])
+    with pa.OSFile(str(path)) as source, opened(path.name, source, ["t"]) as file:
+        [batch] = file.batches(["t"], rows=9)
+        assert pa.types.is_dictionary(batch.schema.field("t").type)
+        assert batch["t"].to_pylist() == ["insert", "delete"]

@@ -25,12 +25,14 @@ from cdfd.errors import SinkError
 from cdfd.sinks.base import Sink
 from cdfd.sinks.files.formats import JsonLines, Parquet
 from cdfd.sinks.files.sink import FilesSink
+from cdfd.sinks.files.trevni import Trevni
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
 from cdfd.sinks.kafka.settings import Topics
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from cdfd.sinks.memory import Delivered, MemorySink
+from cdfd.trevni import read_table
 from tests.docs import sqlite_sink
 from tests.kafka.reading import read_topic
 from tests.kafka.shared import SharedBroker
@@ -126,7 +128,16 @@ class LibrdkafkaPlace(KafkaPlace):
     make_producer = LibrdkafkaProducer
 
 
-PLACES = [MemoryPlace, JsonLinesPlace, ParquetPlace, SqlitePlace, KafkaPythonPlace, LibrdkafkaPlace]
+class TrevniPlace(Place):
+    async def open(self) -> Sink:
+        return await FilesSink.open(self.folder / "orders", Trevni(), fsync=False)
+
+    def delivered(self) -> list[int]:
+        files = sorted((self.folder / "orders").glob("*.trv"))
+        return [n for file in files for n in read_table(file)["n"].to_pylist()]
+
+
+PLACES = [MemoryPlace, JsonLinesPlace, ParquetPlace, TrevniPlace, SqlitePlace, KafkaPythonPlace, LibrdkafkaPlace]
 
 
 @pytest.fixture(params=PLACES, ids=lambda place: place.__name__)

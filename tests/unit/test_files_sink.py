@@ -25,6 +25,8 @@ from cdfd.sinks.base import connector
 from cdfd.sinks.files.folder import read_position
 from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
 from cdfd.sinks.files.sink import FilesSink
+from cdfd.sinks.files.trevni import Trevni
+from cdfd.trevni import read_table
 
 LINES = JsonLines(lambda batch: b"".join(b"%d\n" % n for n in batch["n"].to_pylist()))
 
@@ -339,7 +341,7 @@ class TestFailures:
 
         asyncio.run(scenario())
 
-    @pytest.mark.parametrize("rows_format", [LINES, Parquet("none")], ids=["jsonl", "parquet"])
+    @pytest.mark.parametrize("rows_format", [LINES, Parquet("none"), Trevni()], ids=["jsonl", "parquet", "trevni"])
     def test_a_disk_that_is_full_when_it_comes_to_commit(self, tmp_path: Path, rows_format: RowsFormat) -> None:
         async def scenario() -> None:
             sink = await FilesSink.open(tmp_path, rows_format)
@@ -447,6 +449,37 @@ class TestParquet:
         assert names(tmp_path) == [".lock"]
 
 
+class TestTrevni:
+    def test_types_are_kept_and_dictionaries_decoded(self, tmp_path: Path) -> None:
+        batches = [
+            pa.record_batch(
+                {
+                    "n": pa.array([1, None]),
+                    "amount": pa.array([1, 2], pa.decimal128(38, 10)),
+                    "_change_type": pa.array([word, "delete"]).dictionary_encode(),
+                    "_commit_timestamp": pa.array([0, 1], pa.timestamp("ms", "UTC")),
+                    "nested": pa.array([{"a": [1, 2]}, None]),
+                }
+            )
+            for word in ("insert", "update_preimage")
+        ]
+        asyncio.run(deliver(tmp_path, Trevni(), 0, *batches))
+        (file,) = tmp_path.glob("*.trv")
+        expected = pa.Table.from_batches(batches)
+        expected = expected.set_column(2, "_change_type", expected["_change_type"].cast(pa.string()))
+        assert read_table(file).equals(expected)
+
+    def test_a_schema_that_changes(self, tmp_path: Path) -> None:
+        with pytest.raises(SinkError, match="schema changes"):
+            asyncio.run(deliver(tmp_path, Trevni(), 0, rows(1), pa.record_batch({"m": [1]})))
+        assert names(tmp_path) == [".lock"]
+
+    def test_a_type_that_trevni_lacks(self, tmp_path: Path) -> None:
+        with pytest.raises(SinkError, match="duration"):
+            asyncio.run(deliver(tmp_path, Trevni(), 0, pa.record_batch({"s": pa.array([1], pa.duration("s"))})))
+        assert names(tmp_path) == [".lock"]
+
+
 class Numbers(JsonLines):
     """A format of another package."""
 
@@ -473,7 +506,7 @@ def test_a_format_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     assert asyncio.run(scenario()) == at(5)
     assert (tmp_path / "t" / "00000000000000000004.txt").read_bytes() == b"2\n"
-    with pytest.raises(ConfigError, match="expected jsonl, parquet or numbers, found"):
+    with pytest.raises(ConfigError, match="expected jsonl, parquet, trevni or numbers, found"):
         parse(text.replace("numbers", "nombers"), {})
 
 

@@ -1,0 +1,78 @@
+"""Trevni files of a delivery's rows."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import BinaryIO, ClassVar
+
+import pyarrow as pa
+
+from cdfd.errors import SinkError, UnsupportedError
+from cdfd.sinks.files.formats import RowsWriter
+from cdfd.trevni.table_writer import TableWriter
+from cdfd.trevni_files.writing import SpillStore
+
+
+class Trevni:
+    """Trevni, with the columns and types of the batches. A delivery's file is one row group.
+
+    All batches of a delivery have the same schema: a delivery must end at a schema change of the table.
+
+    Args:
+        codec: of the blocks.
+    """
+
+    suffix: ClassVar[str] = ".trv"
+
+    def __init__(self, codec: str = "snappy") -> None:
+        self._codec = codec
+
+    def writer(self, file: BinaryIO) -> RowsWriter:
+        """A writer into an open file, which gets its bytes when it is completed."""
+        return TrevniRowsWriter(file, self._codec)
+
+
+class TrevniRowsWriter:
+    """Writes one file. Blocks are kept in memory, and then in a temporary file, until it is completed.
+
+    Args:
+        file: open and empty.
+        codec: of the blocks.
+    """
+
+    def __init__(self, file: BinaryIO, codec: str = "snappy") -> None:
+        self._file = file
+        self._codec = codec
+        self._writer: TableWriter | None = None
+        self._stack = ExitStack()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows.
+
+        Raises:
+            SinkError: the rows have another schema than those before, or a type that Trevni does not have.
+        """
+        if self._writer is None:
+            store = SpillStore()
+            self._stack.callback(store.close)
+            try:
+                self._writer = TableWriter(batch.schema, codec=self._codec, store=store)
+            except UnsupportedError as error:
+                raise SinkError(error.what, hint="Leave the column out with `columns`") from error
+        if not batch.schema.equals(self._writer.schema):
+            raise SinkError(
+                "the schema changes within a delivery, but a Trevni file has one schema",
+                hint="End the delivery at the schema change, or deliver JSON lines",
+            )
+        self._writer.write(batch)
+
+    def finish(self) -> None:
+        """Write the file."""
+        with self._stack:
+            if self._writer is not None:
+                for part in self._writer.finish():
+                    self._file.write(part)
+
+    def discard(self) -> None:
+        """Forget the rows."""
+        self._stack.close()
