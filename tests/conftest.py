@@ -1,8 +1,30 @@
 """What all tests have in common."""
 
+import asyncio
+import inspect
+
+import pytest
 from hypothesis import settings
 
 # How long an example takes says how busy the machine is: benchmarks measure time, tests do not. In CI, Hypothesis sets that itself.
 if settings.get_current_profile_name() == "default":
     settings.register_profile("untimed", deadline=None)
     settings.load_profile("untimed")
+
+_WITHIN = 300
+"""Seconds until a test of coroutines gives up, unless its module has another `WITHIN`."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine has an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+
+    async def bounded() -> None:
+        async with asyncio.timeout(getattr(pyfuncitem.module, "WITHIN", _WITHIN)):
+            await pyfuncitem.obj(**given)
+
+    asyncio.run(bounded())
+    return True

@@ -109,7 +109,7 @@ def told(row: dict[str, Any]) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("seed", "format", "start", "kills"), [(1, "jsonl", "earliest", 12), (2, "parquet", "snapshot", 6)]
 )
-def test_killed_daemons_deliver_every_change_once(
+async def test_killed_daemons_deliver_every_change_once(
     tmp_path: Path, seed: int, format: str, start: str, kills: int
 ) -> None:
     random = Random(seed)
@@ -119,18 +119,15 @@ def test_killed_daemons_deliver_every_change_once(
     config.write_text(json.dumps({"pipeline": "p", "tables": [{"uri": uri, "start": start}], "sink": sink}))
     writer = TableWriter(LocalStorage(uri, sync=False), SCHEMA)
 
-    async def scenario() -> None:
-        stop = asyncio.Event()
-        async with asyncio.timeout(WITHIN):
-            await writer.create()
-            await writer.insert(rows(-1, -2))
-            writing = asyncio.create_task(commit_until(stop, writer, random))
-            await killed_and_killed(config, kills, random)
-            stop.set()
-            await writing
-            await caught_up(config, place, writer.version)
-
-    asyncio.run(scenario())
+    stop = asyncio.Event()
+    async with asyncio.timeout(WITHIN):
+        await writer.create()
+        await writer.insert(rows(-1, -2))
+        writing = asyncio.create_task(commit_until(stop, writer, random))
+        await killed_and_killed(config, kills, random)
+        stop.set()
+        await writing
+        await caught_up(config, place, writer.version)
     found = delivered(place)
 
     assert [name for name in place.iterdir() if name.suffix == ".tmp"] == []

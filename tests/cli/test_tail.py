@@ -162,15 +162,12 @@ class TestTail:
             tail.log_line("waiting for the table to appear")
             assert tail.end(how) == Ended(code, "", "")
 
-    def test_ended_in_the_middle_of_much_work(self, tmp_path: Path) -> None:
+    async def test_ended_in_the_middle_of_much_work(self, tmp_path: Path) -> None:
         """A first snapshot, say, that nobody takes off our hands: a signal ends it all the same, once the reader reads on."""
 
-        async def big() -> None:
-            writer = await table(LocalStorage(tmp_path), 1, SystemClock())
-            for _ in range(20):
-                await writer.insert(rows(*range(20_000)))
-
-        run(big())
+        writer = await table(LocalStorage(tmp_path), 1, SystemClock())
+        for _ in range(20):
+            await writer.insert(rows(*range(20_000)))
         with started("tail", tmp_path, "--from", "0", "--until", "now") as tail:
             tail.line()
             ended = tail.end(signal.SIGTERM)

@@ -174,28 +174,22 @@ async def deliver(sink: Sink, position: Position, following: Position, *batches:
 
 
 class TestPositions:
-    def test_nothing_was_ever_delivered(self, place: Place) -> None:
-        async def scenario() -> None:
-            for _ in range(2):
-                async with opened(place) as sink:
-                    assert await sink.last_position() is None
-            assert place.delivered() == []
+    async def test_nothing_was_ever_delivered(self, place: Place) -> None:
+        for _ in range(2):
+            async with opened(place) as sink:
+                assert await sink.last_position() is None
+        assert place.delivered() == []
 
-        asyncio.run(scenario())
+    async def test_it_is_there_after_each_commit_and_for_the_next_sink(self, place: Place) -> None:
+        for version in range(7, 10):
+            async with opened(place) as sink:
+                await deliver(sink, at(version), at(version + 1), rows(version))
+                assert await sink.last_position() == at(version + 1)
+            async with opened(place) as sink:
+                assert await sink.last_position() == at(version + 1)
+        assert place.delivered() == [7, 8, 9]
 
-    def test_it_is_there_after_each_commit_and_for_the_next_sink(self, place: Place) -> None:
-        async def scenario() -> None:
-            for version in range(7, 10):
-                async with opened(place) as sink:
-                    await deliver(sink, at(version), at(version + 1), rows(version))
-                    assert await sink.last_position() == at(version + 1)
-                async with opened(place) as sink:
-                    assert await sink.last_position() == at(version + 1)
-            assert place.delivered() == [7, 8, 9]
-
-        asyncio.run(scenario())
-
-    def test_all_kinds_of_steps(self, place: Place) -> None:
+    async def test_all_kinds_of_steps(self, place: Place) -> None:
         steps = [
             at(5, 0, "snapshot"),
             at(5, 3, "snapshot", 300),
@@ -213,206 +207,164 @@ class TestPositions:
             at(2**62),
         ]
 
-        async def scenario() -> None:
-            for n, (position, following) in enumerate(itertools.pairwise(steps)):
-                async with opened(place) as sink:
-                    assert await sink.last_position() == (position if n else None)
-                    await deliver(sink, position, following, *([] if position == at(7) else [rows(n)]))
+        for n, (position, following) in enumerate(itertools.pairwise(steps)):
             async with opened(place) as sink:
-                assert await sink.last_position() == steps[-1]
-            assert place.delivered() == [n for n in range(len(steps) - 1) if steps[n] != at(7)]
-
-        asyncio.run(scenario())
+                assert await sink.last_position() == (position if n else None)
+                await deliver(sink, position, following, *([] if position == at(7) else [rows(n)]))
+        async with opened(place) as sink:
+            assert await sink.last_position() == steps[-1]
+        assert place.delivered() == [n for n in range(len(steps) - 1) if steps[n] != at(7)]
 
     @pytest.mark.parametrize("first", [at(0), at(3, 2, ordinal=8), at(3, 2, "snapshot", 8)])
-    def test_any_beginning_and_versions_without_rows(self, place: Place, first: Position) -> None:
-        async def scenario() -> None:
-            async with opened(place) as sink:
-                await deliver(sink, first, at(4))
-                await deliver(sink, at(4), at(5), rows())
-                assert await sink.last_position() == at(5)
-            async with opened(place) as sink:
-                assert await sink.last_position() == at(5)
-                await deliver(sink, at(5), at(6), rows(5))
-            assert place.delivered() == [5]
-
-        asyncio.run(scenario())
+    async def test_any_beginning_and_versions_without_rows(self, place: Place, first: Position) -> None:
+        async with opened(place) as sink:
+            await deliver(sink, first, at(4))
+            await deliver(sink, at(4), at(5), rows())
+            assert await sink.last_position() == at(5)
+        async with opened(place) as sink:
+            assert await sink.last_position() == at(5)
+            await deliver(sink, at(5), at(6), rows(5))
+        assert place.delivered() == [5]
 
     @pytest.mark.parametrize(
         "wrong",
         [at(6), at(8), at(7, 1), at(7, 0, "snapshot"), at(7, 0, ordinal=1), Position("another", 7)],
     )
-    def test_only_where_it_stands(self, place: Place, wrong: Position) -> None:
-        async def scenario() -> None:
-            async with opened(place) as sink:
-                await deliver(sink, at(6), at(7), rows(6))
-                with pytest.raises(SinkError, match="cannot begin"):
-                    await sink.begin(wrong)
-                await deliver(sink, at(7), at(8), rows(7))
-            async with opened(place) as sink:
-                with pytest.raises(SinkError, match="cannot begin"):
-                    await sink.begin(wrong if wrong != at(8) else at(7))
-            assert place.delivered() == [6, 7]
-
-        asyncio.run(scenario())
+    async def test_only_where_it_stands(self, place: Place, wrong: Position) -> None:
+        async with opened(place) as sink:
+            await deliver(sink, at(6), at(7), rows(6))
+            with pytest.raises(SinkError, match="cannot begin"):
+                await sink.begin(wrong)
+            await deliver(sink, at(7), at(8), rows(7))
+        async with opened(place) as sink:
+            with pytest.raises(SinkError, match="cannot begin"):
+                await sink.begin(wrong if wrong != at(8) else at(7))
+        assert place.delivered() == [6, 7]
 
     @pytest.mark.parametrize("following", [at(5), at(6), at(6, 0, "snapshot"), Position("another", 9)])
-    def test_only_forward(self, place: Place, following: Position) -> None:
-        async def scenario() -> None:
-            async with opened(place) as sink:
-                delivery = await sink.begin(at(6))
-                await delivery.write(rows(6))
-                with pytest.raises(SinkError, match="cannot lead to"):
-                    await delivery.commit(following)
-                await delivery.abort()
-                assert await sink.last_position() is None
-                await deliver(sink, at(6), at(7), rows(6))
-            assert place.delivered() == [6]
+    async def test_only_forward(self, place: Place, following: Position) -> None:
+        async with opened(place) as sink:
+            delivery = await sink.begin(at(6))
+            await delivery.write(rows(6))
+            with pytest.raises(SinkError, match="cannot lead to"):
+                await delivery.commit(following)
+            await delivery.abort()
+            assert await sink.last_position() is None
+            await deliver(sink, at(6), at(7), rows(6))
+        assert place.delivered() == [6]
 
-        asyncio.run(scenario())
+    async def test_a_start_is_durable_before_there_is_a_row(self, place: Place) -> None:
+        async with opened(place) as sink:
+            delivery = await sink.begin(at(6))
+            await delivery.commit(at(6))
+        async with opened(place) as sink:
+            assert await sink.last_position() == at(6)
+            await deliver(sink, at(6), at(7), rows(6))
+        assert place.delivered() == [6]
 
-    def test_a_start_is_durable_before_there_is_a_row(self, place: Place) -> None:
-        async def scenario() -> None:
-            async with opened(place) as sink:
-                delivery = await sink.begin(at(6))
-                await delivery.commit(at(6))
-            async with opened(place) as sink:
-                assert await sink.last_position() == at(6)
-                await deliver(sink, at(6), at(7), rows(6))
-            assert place.delivered() == [6]
-
-        asyncio.run(scenario())
-
-    def test_changes_can_be_given_up_for_the_snapshot_of_their_version(self, place: Place) -> None:
-        async def scenario() -> None:
-            async with opened(place) as sink:
-                await deliver(sink, at(6), at(7), rows(6))
-                await deliver(sink, at(7), at(7, 0, "snapshot"))
-            async with opened(place) as sink:
-                assert await sink.last_position() == at(7, 0, "snapshot")
-                await deliver(sink, at(7, 0, "snapshot"), at(8), rows(7))
-                await deliver(sink, at(8), at(8, 1, ordinal=1), rows(8))
-                delivery = await sink.begin(at(8, 1, ordinal=1))
-                with pytest.raises(SinkError, match="cannot lead to"):
-                    await delivery.commit(at(8, 0, "snapshot"))
-            assert place.delivered() == [6, 7, 8]
-
-        asyncio.run(scenario())
+    async def test_changes_can_be_given_up_for_the_snapshot_of_their_version(self, place: Place) -> None:
+        async with opened(place) as sink:
+            await deliver(sink, at(6), at(7), rows(6))
+            await deliver(sink, at(7), at(7, 0, "snapshot"))
+        async with opened(place) as sink:
+            assert await sink.last_position() == at(7, 0, "snapshot")
+            await deliver(sink, at(7, 0, "snapshot"), at(8), rows(7))
+            await deliver(sink, at(8), at(8, 1, ordinal=1), rows(8))
+            delivery = await sink.begin(at(8, 1, ordinal=1))
+            with pytest.raises(SinkError, match="cannot lead to"):
+                await delivery.commit(at(8, 0, "snapshot"))
+        assert place.delivered() == [6, 7, 8]
 
 
 class TestDeliveries:
-    def test_many_batches_in_order(self, place: Place) -> None:
-        async def scenario() -> None:
-            async with opened(place) as sink:
-                await deliver(sink, at(0), at(1), rows(1, 2), rows(), rows(3), rows(*range(4, 2000)))
-                await deliver(sink, at(1), at(2), rows(2000))
-            assert place.delivered() == list(range(1, 2001))
+    async def test_many_batches_in_order(self, place: Place) -> None:
+        async with opened(place) as sink:
+            await deliver(sink, at(0), at(1), rows(1, 2), rows(), rows(3), rows(*range(4, 2000)))
+            await deliver(sink, at(1), at(2), rows(2000))
+        assert place.delivered() == list(range(1, 2001))
 
-        asyncio.run(scenario())
+    async def test_nothing_is_seen_before_the_commit(self, place: Place) -> None:
+        async with opened(place) as sink:
+            delivery = await sink.begin(at(0))
+            await delivery.write(rows(1))
+            assert place.delivered() == []
+            assert await sink.last_position() is None
+            await delivery.commit(at(1))
+            assert place.delivered() == [1]
 
-    def test_nothing_is_seen_before_the_commit(self, place: Place) -> None:
-        async def scenario() -> None:
-            async with opened(place) as sink:
-                delivery = await sink.begin(at(0))
-                await delivery.write(rows(1))
-                assert place.delivered() == []
+    async def test_an_aborted_delivery_never_was(self, place: Place) -> None:
+        async with opened(place) as sink:
+            for position, batches in ((at(0), 0), (at(0), 2)):
+                delivery = await sink.begin(position)
+                for _ in range(batches):
+                    await delivery.write(rows(13))
+                await delivery.abort()
                 assert await sink.last_position() is None
-                await delivery.commit(at(1))
-                assert place.delivered() == [1]
+            await deliver(sink, at(0), at(1), rows(0))
+            delivery = await sink.begin(at(1))
+            await delivery.write(rows(13))
+            await delivery.abort()
+            await deliver(sink, at(1), at(2), rows(1))
+        assert place.delivered() == [0, 1]
 
-        asyncio.run(scenario())
+    async def test_closing_aborts(self, place: Place) -> None:
+        async with opened(place) as sink:
+            await deliver(sink, at(0), at(1), rows(0))
+            left = await sink.begin(at(1))
+            await left.write(rows(13))
+        with pytest.raises(SinkError):
+            await left.write(rows(13))
+        with pytest.raises(SinkError):
+            await left.commit(at(2))
+        await left.abort()
+        async with opened(place) as sink:
+            assert await sink.last_position() == at(1)
+        assert place.delivered() == [0]
 
-    def test_an_aborted_delivery_never_was(self, place: Place) -> None:
-        async def scenario() -> None:
-            async with opened(place) as sink:
-                for position, batches in ((at(0), 0), (at(0), 2)):
-                    delivery = await sink.begin(position)
-                    for _ in range(batches):
-                        await delivery.write(rows(13))
-                    await delivery.abort()
-                    assert await sink.last_position() is None
-                await deliver(sink, at(0), at(1), rows(0))
-                delivery = await sink.begin(at(1))
-                await delivery.write(rows(13))
-                await delivery.abort()
-                await deliver(sink, at(1), at(2), rows(1))
-            assert place.delivered() == [0, 1]
+    async def test_a_closed_sink_refuses(self, place: Place) -> None:
+        sink = await place.open()
+        await sink.close()
+        await sink.close()
+        with pytest.raises(SinkError, match="closed"):
+            await sink.begin(at(0))
+        with pytest.raises(SinkError, match="closed"):
+            await sink.last_position()
 
-        asyncio.run(scenario())
-
-    def test_closing_aborts(self, place: Place) -> None:
-        async def scenario() -> None:
-            async with opened(place) as sink:
-                await deliver(sink, at(0), at(1), rows(0))
-                left = await sink.begin(at(1))
-                await left.write(rows(13))
-            with pytest.raises(SinkError):
-                await left.write(rows(13))
-            with pytest.raises(SinkError):
-                await left.commit(at(2))
-            await left.abort()
-            async with opened(place) as sink:
-                assert await sink.last_position() == at(1)
-            assert place.delivered() == [0]
-
-        asyncio.run(scenario())
-
-    def test_a_closed_sink_refuses(self, place: Place) -> None:
-        async def scenario() -> None:
-            sink = await place.open()
-            await sink.close()
-            await sink.close()
-            with pytest.raises(SinkError, match="closed"):
+    async def test_one_at_a_time(self, place: Place) -> None:
+        async with opened(place) as sink:
+            delivery = await sink.begin(at(0))
+            with pytest.raises(SinkError, match="has not ended"):
                 await sink.begin(at(0))
-            with pytest.raises(SinkError, match="closed"):
-                await sink.last_position()
+            await delivery.write(rows(0))
+            await delivery.commit(at(1))
+        assert place.delivered() == [0]
 
-        asyncio.run(scenario())
+    async def test_what_has_ended_takes_nothing(self, place: Place) -> None:
+        async with opened(place) as sink:
+            committed = await sink.begin(at(0))
+            await committed.write(rows(0))
+            await committed.commit(at(1))
+            aborted = await sink.begin(at(1))
+            await aborted.abort()
+            current = await sink.begin(at(1))
+            for ended in (committed, aborted):
+                await ended.abort()  # for a `finally`
+                with pytest.raises(SinkError, match="has ended"):
+                    await ended.write(rows(13))
+                with pytest.raises(SinkError, match="has ended"):
+                    await ended.commit(at(2))
+            await current.write(rows(1))
+            await current.commit(at(2))
+            assert await sink.last_position() == at(2)
+        assert place.delivered() == [0, 1]
 
-    def test_one_at_a_time(self, place: Place) -> None:
-        async def scenario() -> None:
-            async with opened(place) as sink:
-                delivery = await sink.begin(at(0))
-                with pytest.raises(SinkError, match="has not ended"):
-                    await sink.begin(at(0))
-                await delivery.write(rows(0))
-                await delivery.commit(at(1))
-            assert place.delivered() == [0]
-
-        asyncio.run(scenario())
-
-    def test_what_has_ended_takes_nothing(self, place: Place) -> None:
-        async def scenario() -> None:
-            async with opened(place) as sink:
-                committed = await sink.begin(at(0))
-                await committed.write(rows(0))
-                await committed.commit(at(1))
-                aborted = await sink.begin(at(1))
-                await aborted.abort()
-                current = await sink.begin(at(1))
-                for ended in (committed, aborted):
-                    await ended.abort()  # for a `finally`
-                    with pytest.raises(SinkError, match="has ended"):
-                        await ended.write(rows(13))
-                    with pytest.raises(SinkError, match="has ended"):
-                        await ended.commit(at(2))
-                await current.write(rows(1))
-                await current.commit(at(2))
-                assert await sink.last_position() == at(2)
-            assert place.delivered() == [0, 1]
-
-        asyncio.run(scenario())
-
-    def test_a_cancelled_write_can_be_aborted(self, place: Place) -> None:
-        async def scenario() -> None:
-            async with opened(place) as sink:
-                delivery = await sink.begin(at(0))
-                writing = asyncio.create_task(delivery.write(rows(*range(50_000))))
-                await asyncio.sleep(0)
-                writing.cancel()
-                await asyncio.gather(writing, return_exceptions=True)
-                await delivery.abort()
-                await deliver(sink, at(0), at(1), rows(0))
-            assert place.delivered() == [0]
-
-        asyncio.run(scenario())
+    async def test_a_cancelled_write_can_be_aborted(self, place: Place) -> None:
+        async with opened(place) as sink:
+            delivery = await sink.begin(at(0))
+            writing = asyncio.create_task(delivery.write(rows(*range(50_000))))
+            await asyncio.sleep(0)
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            await delivery.abort()
+            await deliver(sink, at(0), at(1), rows(0))
+        assert place.delivered() == [0]

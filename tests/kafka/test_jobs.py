@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -15,23 +14,20 @@ from tests.oracle.workload import Workload
 
 
 @pytest.mark.parametrize(("seed", "form"), [(1, "flat"), (4, "cloudevents")])
-def test_the_same_records(broker: SharedBroker, name: str, tmp_path: Path, seed: int, form: str) -> None:
+async def test_the_same_records(broker: SharedBroker, name: str, tmp_path: Path, seed: int, form: str) -> None:
     newest = [step.version for step in Workload(tmp_path / "rows", seed).steps(9)][-1]
     delivering = Delivering(broker.bootstrap_servers, name, str(tmp_path / "rows"), {"key": ["id"]}, {"format": form})
 
-    async def scenario() -> None:
-        await delivering.deliver(newest)
-        first = delivering.records()
-        await delivering.forget()
-        await delivering.deliver(newest, EmbeddedEngine(Admission(1)))
-        second = delivering.since(first)
-        assert contents(second) == contents(first)
-        assert first
-        if form == "flat":
-            assert in_order(first)
-            assert in_order(second)
-
-    asyncio.run(scenario())
+    await delivering.deliver(newest)
+    first = delivering.records()
+    await delivering.forget()
+    await delivering.deliver(newest, EmbeddedEngine(Admission(1)))
+    second = delivering.since(first)
+    assert contents(second) == contents(first)
+    assert first
+    if form == "flat":
+        assert in_order(first)
+        assert in_order(second)
     told = [{key: value for key, value in each.items() if key != "ts_ms"} for each in delivering.transactions()]
     half = len(told) // 2
     assert told[:half] == told[half:]

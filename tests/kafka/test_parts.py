@@ -47,119 +47,101 @@ class Part:
         return {name: count for name, count in found.items() if count}
 
 
-def test_a_part_is_delivered_once_for_each_job(broker: SharedBroker, name: str, read: Read) -> None:
-    async def scenario() -> None:
-        part = Part(Place(broker.bootstrap_servers, name), 3, rows(1, 2, version=1))
-        assert await part.deliver() == {"insert": 2}
-        assert await part.deliver() == {"insert": 2}, "by what the first one left behind"
-        assert part.asked == 1
-        assert await part.deliver("b") == {"insert": 2}
-
-    asyncio.run(scenario())
+async def test_a_part_is_delivered_once_for_each_job(broker: SharedBroker, name: str, read: Read) -> None:
+    part = Part(Place(broker.bootstrap_servers, name), 3, rows(1, 2, version=1))
+    assert await part.deliver() == {"insert": 2}
+    assert await part.deliver() == {"insert": 2}, "by what the first one left behind"
+    assert part.asked == 1
+    assert await part.deliver("b") == {"insert": 2}
     assert sorted(ids(read(f"{name}.orders"))) == [1, 1, 2, 2]
     records = read(f"_cdfd_progress.{name}")
     assert [record.key for record in records] == [f'{{"pipeline":"{name}","table":"orders.part.3"}}'.encode()] * 2
     assert [document["job"] for document in documents(records)] == [{"id": "a"}, {"id": "b"}]
 
 
-def test_what_an_attempt_left_open_does_not_count(broker: SharedBroker, name: str, read: Read) -> None:
-    async def scenario() -> None:
-        part = Part(Place(broker.bootstrap_servers, name), 0, rows(*range(5000), version=1))
-        sink = await part.place.open()
-        sink.move_to(at(1))
-        delivery = await sink.begin(at(1))
-        await part.write(delivery)  # and nothing more: as one that is killed
-        assert await part.deliver() == {"insert": 5000}
-        with pytest.raises(SinkError):
-            await delivery.commit(at(2))
-        await sink.close()
-
-    asyncio.run(scenario())
+async def test_what_an_attempt_left_open_does_not_count(broker: SharedBroker, name: str, read: Read) -> None:
+    part = Part(Place(broker.bootstrap_servers, name), 0, rows(*range(5000), version=1))
+    sink = await part.place.open()
+    sink.move_to(at(1))
+    delivery = await sink.begin(at(1))
+    await part.write(delivery)  # and nothing more: as one that is killed
+    assert await part.deliver() == {"insert": 5000}
+    with pytest.raises(SinkError):
+        await delivery.commit(at(2))
+    await sink.close()
     assert sorted(ids(read(f"{name}.orders", at_least=5000))) == list(range(5000))
 
 
-def test_of_two_attempts_the_fenced_one_sees_what_the_other_delivers(
+async def test_of_two_attempts_the_fenced_one_sees_what_the_other_delivers(
     broker: SharedBroker, name: str, read: Read
 ) -> None:
-    async def scenario() -> None:
-        begun, go_on = asyncio.Event(), asyncio.Event()
-        first = Part(Place(broker.bootstrap_servers, name), 0, rows(1, version=1))
-        second = Part(Place(broker.bootstrap_servers, name), 0, rows(1, version=1))
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    first = Part(Place(broker.bootstrap_servers, name), 0, rows(1, version=1))
+    second = Part(Place(broker.bootstrap_servers, name), 0, rows(1, version=1))
 
-        async def held_up(delivery: KafkaDelivery) -> Counts:
-            begun.set()
-            await go_on.wait()
-            return await first.write(delivery)
+    async def held_up(delivery: KafkaDelivery) -> Counts:
+        begun.set()
+        await go_on.wait()
+        return await first.write(delivery)
 
-        place = first.place
-        slow = asyncio.create_task(parts.deliver(place.destination, place.sink, "a", at(1), held_up))
-        await begun.wait()
-        assert await second.deliver() == {"insert": 1}
-        go_on.set()
-        assert (await slow)["insert"] == 1
-        assert (first.asked, second.asked) == (1, 1)
-
-    asyncio.run(scenario())
+    place = first.place
+    slow = asyncio.create_task(parts.deliver(place.destination, place.sink, "a", at(1), held_up))
+    await begun.wait()
+    assert await second.deliver() == {"insert": 1}
+    go_on.set()
+    assert (await slow)["insert"] == 1
+    assert (first.asked, second.asked) == (1, 1)
     assert ids(read(f"{name}.orders")) == [1]
 
 
-def test_where_the_other_attempt_comes_to_nothing_the_fenced_one_takes_over(
+async def test_where_the_other_attempt_comes_to_nothing_the_fenced_one_takes_over(
     broker: SharedBroker, name: str, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cdfd.sinks.kafka.transactions.parts.MARGIN", -9.0)
 
-    async def scenario() -> None:
-        place = Place(broker.bootstrap_servers, name, transaction_timeout=10.0)
-        part = Part(place, 0, rows(1, version=1))
-        interrupted = False
+    place = Place(broker.bootstrap_servers, name, transaction_timeout=10.0)
+    part = Part(place, 0, rows(1, version=1))
+    interrupted = False
 
-        async def interrupted_once(delivery: KafkaDelivery) -> Counts:
-            nonlocal interrupted
-            if not interrupted:
-                interrupted = True
-                await (await part.place.open()).close()  # another attempt, which dies at once
-            return await part.write(delivery)
+    async def interrupted_once(delivery: KafkaDelivery) -> Counts:
+        nonlocal interrupted
+        if not interrupted:
+            interrupted = True
+            await (await part.place.open()).close()  # another attempt, which dies at once
+        return await part.write(delivery)
 
-        found = await parts.deliver(part.place.destination, part.place.sink, "a", at(1), interrupted_once)
-        assert found["insert"] == 1
-        assert part.asked == 2
-
-    asyncio.run(scenario())
+    found = await parts.deliver(part.place.destination, part.place.sink, "a", at(1), interrupted_once)
+    assert found["insert"] == 1
+    assert part.asked == 2
     assert ids(read(f"{name}.orders")) == [1]
 
 
-def test_the_progress_of_a_part_is_looked_for_since_its_job_began(broker: SharedBroker, name: str) -> None:
-    async def scenario() -> None:
-        place = Place(broker.bootstrap_servers, name)
-        part = Part(place, 0, rows(1, version=1))
-        await part.deliver()
+async def test_the_progress_of_a_part_is_looked_for_since_its_job_began(broker: SharedBroker, name: str) -> None:
+    place = Place(broker.bootstrap_servers, name)
+    part = Part(place, 0, rows(1, version=1))
+    await part.deliver()
+    since = await progress_end(place.destination)
+    part.place.destination = replace(part.place.destination, since=since)
+    async with part.place.sink() as sink:
+        assert sink.progress is None
+
+
+async def test_a_table_remembers_a_job_until_it_moves_on(broker: SharedBroker, name: str, read: Read) -> None:
+    topics = {"schema_topic": f"{name}.schema", "transactions_topic": f"{name}.transactions"}
+    place = Place(broker.bootstrap_servers, name, **topics)
+    async with place.sink() as sink:
+        await deliver(sink, following=at(1))
         since = await progress_end(place.destination)
-        part.place.destination = replace(part.place.destination, since=since)
-        async with part.place.sink() as sink:
-            assert sink.progress is None
-
-    asyncio.run(scenario())
-
-
-def test_a_table_remembers_a_job_until_it_moves_on(broker: SharedBroker, name: str, read: Read) -> None:
-    async def scenario() -> None:
-        topics = {"schema_topic": f"{name}.schema", "transactions_topic": f"{name}.transactions"}
-        place = Place(broker.bootstrap_servers, name, **topics)
-        async with place.sink() as sink:
-            await deliver(sink, following=at(1))
-            since = await progress_end(place.destination)
-            job = await sink.begin_job(version(1), at(1), 2, 1000, "0f")
-            assert job == Job(job.id, 1, "stream", 2, 1000, "0f", since)
-            await sink.claim_job(at(1), job)
-        async with place.sink() as sink:
-            assert await sink.last_position() == at(1)
-            assert sink.job == job
-            await sink.finish_job(version(1), at(1), {"insert": 7, "delete": 1})
-        async with place.sink() as sink:
-            assert await sink.last_position() == at(2)
-            assert sink.job is None
-
-    asyncio.run(scenario())
+        job = await sink.begin_job(version(1), at(1), 2, 1000, "0f")
+        assert job == Job(job.id, 1, "stream", 2, 1000, "0f", since)
+        await sink.claim_job(at(1), job)
+    async with place.sink() as sink:
+        assert await sink.last_position() == at(1)
+        assert sink.job == job
+        await sink.finish_job(version(1), at(1), {"insert": 7, "delete": 1})
+    async with place.sink() as sink:
+        assert await sink.last_position() == at(2)
+        assert sink.job is None
     begin, end = documents(read(f"{name}.transactions"))
     assert (begin["status"], end["status"]) == ("BEGIN", "END")
     assert end["event_count"] == 8

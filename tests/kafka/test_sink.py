@@ -40,74 +40,62 @@ def servers(broker: SharedBroker) -> str:
 
 
 class TestPartitions:
-    def test_keys_go_where_javas_producers_send_them(
+    async def test_keys_go_where_javas_producers_send_them(
         self, producer: MakeProducer, servers: str, name: str, read: Read
     ) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name, partitions=5)
-            async with place.sink(producer=producer) as sink:
-                await deliver(sink, rows(*range(1000)), rows(*range(1000, 1010)))
-            records = read(place.topic, at_least=1010)
-            assert sorted(ids(records)) == list(range(1010))
-            for record in records:
-                assert record.partition == (murmur2(record.key) & 0x7FFFFFFF) % 5
+        place = Place(servers, name, partitions=5)
+        async with place.sink(producer=producer) as sink:
+            await deliver(sink, rows(*range(1000)), rows(*range(1000, 1010)))
+        records = read(place.topic, at_least=1010)
+        assert sorted(ids(records)) == list(range(1010))
+        for record in records:
+            assert record.partition == (murmur2(record.key) & 0x7FFFFFFF) % 5
 
-        asyncio.run(scenario())
+    async def test_each_key_keeps_its_order(self, servers: str, name: str, read: Read) -> None:
+        place = Place(servers, name, partitions=3)
+        async with place.sink() as sink:
+            for number in range(4):
+                batches = [rows(*range(40), version=number, note=f"{number}.{part}") for part in range(3)]
+                await deliver(sink, *batches)
+        notes: dict[int, list[str]] = {}
+        for document in documents(read(place.topic, at_least=480)):
+            notes.setdefault(document["id"], []).append(document["note"])
+        expected = [f"{number}.{part}" for number in range(4) for part in range(3)]
+        assert notes == dict.fromkeys(range(40), expected)
 
-    def test_each_key_keeps_its_order(self, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name, partitions=3)
-            async with place.sink() as sink:
-                for number in range(4):
-                    batches = [rows(*range(40), version=number, note=f"{number}.{part}") for part in range(3)]
-                    await deliver(sink, *batches)
-            notes: dict[int, list[str]] = {}
-            for document in documents(read(place.topic, at_least=480)):
-                notes.setdefault(document["id"], []).append(document["note"])
-            expected = [f"{number}.{part}" for number in range(4) for part in range(3)]
-            assert notes == dict.fromkeys(range(40), expected)
+    async def test_without_keys_all_partitions_are_used_in_turn(self, servers: str, name: str, read: Read) -> None:
+        place = Place(servers, name, partitions=3, keyed=False)
+        async with place.sink() as sink:
+            for number in range(6):
+                await deliver(sink, rows(number, number + 100))
+        records = read(place.topic, at_least=12)
+        assert {record.key for record in records} == {None}
+        by_partition = [[n for n in ids(records) if (n % 100) % 3 == turn] for turn in range(3)]
+        found = [ids([record for record in records if record.partition == number]) for number in range(3)]
+        assert sorted(found) == sorted(by_partition)
 
-        asyncio.run(scenario())
-
-    def test_without_keys_all_partitions_are_used_in_turn(self, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name, partitions=3, keyed=False)
-            async with place.sink() as sink:
-                for number in range(6):
-                    await deliver(sink, rows(number, number + 100))
-            records = read(place.topic, at_least=12)
-            assert {record.key for record in records} == {None}
-            by_partition = [[n for n in ids(records) if (n % 100) % 3 == turn] for turn in range(3)]
-            found = [ids([record for record in records if record.partition == number]) for number in range(3)]
-            assert sorted(found) == sorted(by_partition)
-
-        asyncio.run(scenario())
-
-    def test_records_have_the_time_of_their_delivery(self, servers: str, name: str) -> None:
+    async def test_records_have_the_time_of_their_delivery(self, servers: str, name: str) -> None:
         """That of their commit may be long past, so that a retention takes them at once, or yet to come, which brokers refuse."""
         now = time.time_ns() // 1_000_000
         late = replace(version(5).plan, timestamp_ms=now + 7_200_000)
 
-        async def scenario() -> None:
-            place = Place(servers, name)
-            async with place.sink() as sink:
-                for number, commit in ((3, version(3)), (4, version(4)), (5, replace(version(5), plan=late))):
-                    delivery = await sink.begin(at(number))
-                    await delivery.start_version(commit)
-                    await delivery.write(rows(number))
-                    await delivery.commit(at(number + 1))
-            consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)
-            try:
-                consumer.assign([TopicPartition(place.topic, 0)])
-                consumer.seek_to_beginning()
-                found: list[int] = []
-                while len(found) < 3:
-                    found += [record.timestamp for some in consumer.poll(100).values() for record in some]
-            finally:
-                consumer.close()
-            assert now <= min(found) <= max(found) < now + 3_600_000
-
-        asyncio.run(scenario())
+        place = Place(servers, name)
+        async with place.sink() as sink:
+            for number, commit in ((3, version(3)), (4, version(4)), (5, replace(version(5), plan=late))):
+                delivery = await sink.begin(at(number))
+                await delivery.start_version(commit)
+                await delivery.write(rows(number))
+                await delivery.commit(at(number + 1))
+        consumer = KafkaConsumer(bootstrap_servers=servers, enable_auto_commit=False)
+        try:
+            consumer.assign([TopicPartition(place.topic, 0)])
+            consumer.seek_to_beginning()
+            found: list[int] = []
+            while len(found) < 3:
+                found += [record.timestamp for some in consumer.poll(100).values() for record in some]
+        finally:
+            consumer.close()
+        assert now <= min(found) <= max(found) < now + 3_600_000
 
 
 class TestTombstones:
@@ -120,55 +108,46 @@ class TestTombstones:
             ({"cleanup.policy": "compact"}, "never", False),
         ],
     )
-    def test_follow_deletes(
+    async def test_follow_deletes(
         self, servers: str, name: str, read: Read, config: dict[str, str], setting: Any, expected: bool
     ) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name, topics=Topics(partitions=1, config=config), tombstones=setting)
-            async with place.sink() as sink:
-                await deliver(sink, rows(1), rows(1, kind="delete", version=1))
-            records = read(place.topic, at_least=2)
-            assert [record.value is None for record in records] == [False, False, True][: 3 if expected else 2]
-            assert {record.key for record in records} == {b'{"id":1}'}
+        place = Place(servers, name, topics=Topics(partitions=1, config=config), tombstones=setting)
+        async with place.sink() as sink:
+            await deliver(sink, rows(1), rows(1, kind="delete", version=1))
+        records = read(place.topic, at_least=2)
+        assert [record.value is None for record in records] == [False, False, True][: 3 if expected else 2]
+        assert {record.key for record in records} == {b'{"id":1}'}
 
-        asyncio.run(scenario())
+    async def test_a_key_that_changes_is_deleted_and_inserted(self, servers: str, name: str, read: Read) -> None:
+        place = Place(servers, name, tombstones="always")
+        async with place.sink() as sink:
+            # The images come in two batches.
+            await deliver(
+                sink,
+                change_rows([Row("update_preimage", 4, 1, "old")]),
+                change_rows([Row("update_postimage", 4, 2, "new")], first=1),
+            )
+        old, tombstone, new = read(place.topic, at_least=3)
+        assert (old.key, tombstone.key, new.key) == (b'{"id":1}', b'{"id":1}', b'{"id":2}')
+        assert tombstone.value is None
+        assert [json.loads(each.value or b"")["_change_type"] for each in (old, new)] == ["delete", "insert"]
+        assert dict(old.headers) == {"__cdfd.newkey": b'{"id":2}'}
+        assert dict(new.headers) == {"__cdfd.oldkey": b'{"id":1}'}
 
-    def test_a_key_that_changes_is_deleted_and_inserted(self, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name, tombstones="always")
-            async with place.sink() as sink:
-                # The images come in two batches.
-                await deliver(
-                    sink,
-                    change_rows([Row("update_preimage", 4, 1, "old")]),
-                    change_rows([Row("update_postimage", 4, 2, "new")], first=1),
-                )
-            old, tombstone, new = read(place.topic, at_least=3)
-            assert (old.key, tombstone.key, new.key) == (b'{"id":1}', b'{"id":1}', b'{"id":2}')
-            assert tombstone.value is None
-            assert [json.loads(each.value or b"")["_change_type"] for each in (old, new)] == ["delete", "insert"]
-            assert dict(old.headers) == {"__cdfd.newkey": b'{"id":2}'}
-            assert dict(new.headers) == {"__cdfd.oldkey": b'{"id":1}'}
-
-        asyncio.run(scenario())
-
-    def test_a_pre_image_that_ends_a_delivery_is_not_kept_for_the_next_one(
+    async def test_a_pre_image_that_ends_a_delivery_is_not_kept_for_the_next_one(
         self, servers: str, name: str, read: Read
     ) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name)
-            async with place.sink() as sink:
-                dropped = await sink.begin(at(0))
-                images = [*(Row("insert", 0, n) for n in range(5000)), Row("update_preimage", 0, 13)]
-                await dropped.write(change_rows(images))
-                await dropped.write(rows(*range(5000)))
-                await dropped.write(change_rows(images))
-                await dropped.abort()
-                await deliver(sink, change_rows([Row("update_preimage", 0, 1)]))
-                await deliver(sink, rows(2))
-            assert ids(read(place.topic, at_least=2)) == [1, 2]
-
-        asyncio.run(scenario())
+        place = Place(servers, name)
+        async with place.sink() as sink:
+            dropped = await sink.begin(at(0))
+            images = [*(Row("insert", 0, n) for n in range(5000)), Row("update_preimage", 0, 13)]
+            await dropped.write(change_rows(images))
+            await dropped.write(rows(*range(5000)))
+            await dropped.write(change_rows(images))
+            await dropped.abort()
+            await deliver(sink, change_rows([Row("update_preimage", 0, 1)]))
+            await deliver(sink, rows(2))
+        assert ids(read(place.topic, at_least=2)) == [1, 2]
 
 
 class TestOversized:
@@ -222,17 +201,14 @@ class TestOversized:
             "limit": 20_000,
         }
 
-    def test_a_dead_letter_is_in_the_transaction(self, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name, topics=self.CONFIG, oversized="dlq")
-            async with place.sink() as sink:
-                delivery = await sink.begin(at(0))
-                await delivery.write(rows(1, note=os.urandom(30_000).hex()))
-                await delivery.abort()
-                await deliver(sink, rows(2))
-            assert read(f"{place.topic}.dlq") == []
-
-        asyncio.run(scenario())
+    async def test_a_dead_letter_is_in_the_transaction(self, servers: str, name: str, read: Read) -> None:
+        place = Place(servers, name, topics=self.CONFIG, oversized="dlq")
+        async with place.sink() as sink:
+            delivery = await sink.begin(at(0))
+            await delivery.write(rows(1, note=os.urandom(30_000).hex()))
+            await delivery.abort()
+            await deliver(sink, rows(2))
+        assert read(f"{place.topic}.dlq") == []
 
 
 class TestSideTopics:
@@ -243,144 +219,123 @@ class TestSideTopics:
         found = documents(read(f"{name}.transactions", at_least=count))
         return [(each["status"], each["id"], each.get("rows")) for each in found]
 
-    def test_versions_begin_and_end(self, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            place = self.place(servers, name)
+    async def test_versions_begin_and_end(self, servers: str, name: str, read: Read) -> None:
+        place = self.place(servers, name)
+        async with place.sink() as sink:
+            delivery = await sink.begin(at(4))
+            await delivery.start_version(version(4))
+            await delivery.write(rows(1, 2, version=4))
+            await delivery.write(rows(3, version=4, kind="delete"))
+            await delivery.start_version(version(5))
+            await delivery.start_version(version(6))
+            await delivery.write(rows(4, version=6))
+            await delivery.commit(at(7))
+        none = {"insert": 0, "update_preimage": 0, "update_postimage": 0, "delete": 0}
+        assert self.told(read, name, 6) == [
+            ("BEGIN", "4", None),
+            ("END", "4", none | {"insert": 2, "delete": 1}),
+            ("BEGIN", "5", None),
+            ("END", "5", none),
+            ("BEGIN", "6", None),
+            ("END", "6", none | {"insert": 1}),
+        ]
+        assert ids(read(place.topic, at_least=4)) == [1, 2, 3, 4]
+
+    async def test_a_version_in_parts_ends_with_the_counts_of_all(self, servers: str, name: str, read: Read) -> None:
+        place = self.place(servers, name)
+        steps = [
+            (at(4), at(4, 1, ordinal=2)),
+            (at(4, 1, ordinal=2), at(4, 2, ordinal=4)),
+            (at(4, 2, ordinal=4), at(5)),
+        ]
+        for number, (position, following) in enumerate(steps):
             async with place.sink() as sink:
-                delivery = await sink.begin(at(4))
+                dropped = await sink.begin(position)
+                await dropped.start_version(version(4))
+                await dropped.write(rows(13))
+                await dropped.abort()
+                delivery = await sink.begin(position)
                 await delivery.start_version(version(4))
-                await delivery.write(rows(1, 2, version=4))
-                await delivery.write(rows(3, version=4, kind="delete"))
-                await delivery.start_version(version(5))
-                await delivery.start_version(version(6))
-                await delivery.write(rows(4, version=6))
-                await delivery.commit(at(7))
-            none = {"insert": 0, "update_preimage": 0, "update_postimage": 0, "delete": 0}
-            assert self.told(read, name, 6) == [
-                ("BEGIN", "4", None),
-                ("END", "4", none | {"insert": 2, "delete": 1}),
-                ("BEGIN", "5", None),
-                ("END", "5", none),
-                ("BEGIN", "6", None),
-                ("END", "6", none | {"insert": 1}),
-            ]
-            assert ids(read(place.topic, at_least=4)) == [1, 2, 3, 4]
+                await delivery.write(rows(2 * number, 2 * number + 1, version=4))
+                await delivery.commit(following)
+        begin, end = self.told(read, name, 2)
+        assert begin == ("BEGIN", "4", None)
+        assert end[:2] == ("END", "4")
+        assert end[2]["insert"] == 6
+        assert ids(read(place.topic, at_least=6)) == list(range(6))
 
-        asyncio.run(scenario())
-
-    def test_a_version_in_parts_ends_with_the_counts_of_all(self, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            place = self.place(servers, name)
-            steps = [
-                (at(4), at(4, 1, ordinal=2)),
-                (at(4, 1, ordinal=2), at(4, 2, ordinal=4)),
-                (at(4, 2, ordinal=4), at(5)),
-            ]
-            for number, (position, following) in enumerate(steps):
-                async with place.sink() as sink:
-                    dropped = await sink.begin(position)
-                    await dropped.start_version(version(4))
-                    await dropped.write(rows(13))
-                    await dropped.abort()
-                    delivery = await sink.begin(position)
-                    await delivery.start_version(version(4))
-                    await delivery.write(rows(2 * number, 2 * number + 1, version=4))
-                    await delivery.commit(following)
-            begin, end = self.told(read, name, 2)
-            assert begin == ("BEGIN", "4", None)
-            assert end[:2] == ("END", "4")
-            assert end[2]["insert"] == 6
-            assert ids(read(place.topic, at_least=6)) == list(range(6))
-
-        asyncio.run(scenario())
-
-    def test_the_schema_is_told_first_and_when_it_changes(self, servers: str, name: str, read: Read) -> None:
+    async def test_the_schema_is_told_first_and_when_it_changes(self, servers: str, name: str, read: Read) -> None:
         wider = ("id", "note", "city")
         change = compare(version(0).plan.schema, version(0, fields=wider).plan.schema)
         assert isinstance(change, SchemaChange)
 
-        async def scenario() -> None:
-            place = self.place(servers, name)
+        place = self.place(servers, name)
+        async with place.sink() as sink:
+            start = await sink.begin(at(4))
+            await start.commit(at(4))
+        for number in range(4, 8):
             async with place.sink() as sink:
-                start = await sink.begin(at(4))
-                await start.commit(at(4))
-            for number in range(4, 8):
-                async with place.sink() as sink:
-                    delivery = await sink.begin(at(number))
-                    found = version(number) if number < 6 else version(number, fields=wider)
-                    if number == 6:
-                        found = version(number, fields=wider, change=change)
-                    await delivery.start_version(found)
-                    await delivery.commit(at(number + 1))
-            first, second = documents(read(f"{name}.schema", at_least=2))
-            assert (first["version"], first["changes"]) == (4, None)
-            assert (second["version"], second["changes"]["added"]) == (6, ["city"])
-            assert [field["name"] for field in second["schema"]["fields"]] == list(wider)
+                delivery = await sink.begin(at(number))
+                found = version(number) if number < 6 else version(number, fields=wider)
+                if number == 6:
+                    found = version(number, fields=wider, change=change)
+                await delivery.start_version(found)
+                await delivery.commit(at(number + 1))
+        first, second = documents(read(f"{name}.schema", at_least=2))
+        assert (first["version"], first["changes"]) == (4, None)
+        assert (second["version"], second["changes"]["added"]) == (6, ["city"])
+        assert [field["name"] for field in second["schema"]["fields"]] == list(wider)
 
-        asyncio.run(scenario())
-
-    def test_they_may_be_compacted(self, servers: str, name: str, read: Read, create: Any) -> None:
+    async def test_they_may_be_compacted(self, servers: str, name: str, read: Read, create: Any) -> None:
         create(f"{name}.schema", cleanup_policy="compact")
 
-        async def scenario() -> None:
-            place = self.place(servers, name)
-            async with place.sink() as sink:
-                delivery = await sink.begin(at(0))
-                await delivery.start_version(version(0))
+        place = self.place(servers, name)
+        async with place.sink() as sink:
+            delivery = await sink.begin(at(0))
+            await delivery.start_version(version(0))
+            await delivery.commit(at(1))
+        (record,) = read(f"{name}.schema", at_least=1)
+        assert record.key == b'{"table":"orders"}'
+
+    async def test_a_schema_that_is_too_large_is_not_left_out(self, servers: str, name: str) -> None:
+        place = self.place(servers, name)
+        fields = [os.urandom(20).hex() for _ in range(40_000)]
+        async with place.sink() as sink:
+            delivery = await sink.begin(at(0))
+            await delivery.start_version(version(0, fields=fields))
+            with pytest.raises(SinkError, match=f"too large for topic {name}.schema"):
                 await delivery.commit(at(1))
-            (record,) = read(f"{name}.schema", at_least=1)
-            assert record.key == b'{"table":"orders"}'
-
-        asyncio.run(scenario())
-
-    def test_a_schema_that_is_too_large_is_not_left_out(self, servers: str, name: str) -> None:
-        async def scenario() -> None:
-            place = self.place(servers, name)
-            fields = [os.urandom(20).hex() for _ in range(40_000)]
-            async with place.sink() as sink:
-                delivery = await sink.begin(at(0))
-                await delivery.start_version(version(0, fields=fields))
-                with pytest.raises(SinkError, match=f"too large for topic {name}.schema"):
-                    await delivery.commit(at(1))
-
-        asyncio.run(scenario())
 
 
 class TestAtLeastOnce:
-    def test_rows_without_transactions_and_positions(
+    async def test_rows_without_transactions_and_positions(
         self, producer: MakeProducer, servers: str, name: str, read: Read
     ) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name, delivery="at_least_once")
-            for number in (5, 9):
-                async with place.sink(producer=producer) as sink:
-                    assert await sink.last_position() is None
-                    delivery = await sink.begin(at(number))
-                    await delivery.write(rows(number))
-                    await delivery.commit(at(number + 1))
-                    assert await sink.last_position() == at(number + 1)
-                    await deliver(sink, rows(number + 1))
-            assert ids(read(place.topic, at_least=4)) == [5, 6, 9, 10]
-            records = read(place.topic)
-            assert [record.offset for record in records] == [0, 1, 2, 3], "there are marks of transactions"
-            with pytest.raises(TimeoutError):
-                read(place.destination.progress.name, timeout=0.5)
-            assert await read_position(place.destination) is None
+        place = Place(servers, name, delivery="at_least_once")
+        for number in (5, 9):
+            async with place.sink(producer=producer) as sink:
+                assert await sink.last_position() is None
+                delivery = await sink.begin(at(number))
+                await delivery.write(rows(number))
+                await delivery.commit(at(number + 1))
+                assert await sink.last_position() == at(number + 1)
+                await deliver(sink, rows(number + 1))
+        assert ids(read(place.topic, at_least=4)) == [5, 6, 9, 10]
+        records = read(place.topic)
+        assert [record.offset for record in records] == [0, 1, 2, 3], "there are marks of transactions"
+        with pytest.raises(TimeoutError):
+            read(place.destination.progress.name, timeout=0.5)
+        assert await read_position(place.destination) is None
 
-        asyncio.run(scenario())
-
-    def test_what_was_aborted_may_be_there(self, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name, delivery="at_least_once")
-            async with place.sink() as sink:
-                delivery = await sink.begin(at(0))
-                await delivery.write(rows(*range(5000)))
-                await delivery.abort()
-                await deliver(sink, rows(*range(5000)))
-            found = ids(read(place.topic, at_least=5000))
-            assert found[-5000:] == list(range(5000))
-
-        asyncio.run(scenario())
+    async def test_what_was_aborted_may_be_there(self, servers: str, name: str, read: Read) -> None:
+        place = Place(servers, name, delivery="at_least_once")
+        async with place.sink() as sink:
+            delivery = await sink.begin(at(0))
+            await delivery.write(rows(*range(5000)))
+            await delivery.abort()
+            await deliver(sink, rows(*range(5000)))
+        found = ids(read(place.topic, at_least=5000))
+        assert found[-5000:] == list(range(5000))
 
 
 class TestFormats:
@@ -454,80 +409,65 @@ class TestLargeAndSmall:
             consumer.close()
         assert sum(ends.values()) == size * count + 2, "all rows, and the mark of one transaction in each partition"
 
-    def test_many_versions_of_a_row(self, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name, transactions_topic=f"{name}.transactions")
-            async with place.sink() as sink:
-                delivery = await sink.begin(at(0))
-                for number in range(3000):
-                    await delivery.start_version(version(number))
-                    await delivery.write(rows(number, version=number))
-                await delivery.commit(at(3000))
-            assert ids(read(place.topic, at_least=3000)) == list(range(3000))
-            told = documents(read(f"{name}.transactions", at_least=6000))
-            assert [(each["status"], each["id"]) for each in told] == [
-                (status, str(number)) for number in range(3000) for status in ("BEGIN", "END")
-            ]
+    async def test_many_versions_of_a_row(self, servers: str, name: str, read: Read) -> None:
+        place = Place(servers, name, transactions_topic=f"{name}.transactions")
+        async with place.sink() as sink:
+            delivery = await sink.begin(at(0))
+            for number in range(3000):
+                await delivery.start_version(version(number))
+                await delivery.write(rows(number, version=number))
+            await delivery.commit(at(3000))
+        assert ids(read(place.topic, at_least=3000)) == list(range(3000))
+        told = documents(read(f"{name}.transactions", at_least=6000))
+        assert [(each["status"], each["id"]) for each in told] == [
+            (status, str(number)) for number in range(3000) for status in ("BEGIN", "END")
+        ]
 
-        asyncio.run(scenario())
+    async def test_columns_that_change_between_small_batches(self, servers: str, name: str, read: Read) -> None:
+        place = Place(servers, name)
+        async with place.sink() as sink:
+            wider = rows(2).add_column(2, "city", pa.array(["Bern"]).dictionary_encode())
+            other = rows(3).add_column(2, "city", pa.array(["Rome"]).dictionary_encode())
+            await deliver(sink, rows(1), wider, other, rows(4))
+        found = [(each["id"], each.get("city")) for each in documents(read(place.topic, at_least=4))]
+        assert found == [(1, None), (2, "Bern"), (3, "Rome"), (4, None)]
 
-    def test_columns_that_change_between_small_batches(self, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name)
-            async with place.sink() as sink:
-                wider = rows(2).add_column(2, "city", pa.array(["Bern"]).dictionary_encode())
-                other = rows(3).add_column(2, "city", pa.array(["Rome"]).dictionary_encode())
-                await deliver(sink, rows(1), wider, other, rows(4))
-            found = [(each["id"], each.get("city")) for each in documents(read(place.topic, at_least=4))]
-            assert found == [(1, None), (2, "Bern"), (3, "Rome"), (4, None)]
-
-        asyncio.run(scenario())
-
-    def test_a_snapshot_and_its_end_are_told_apart(self, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name)
-            async with place.sink(kind="debezium") as sink:
-                delivery = await sink.begin(at(3, phase="snapshot"))
-                await delivery.start_version(version(3, origin="snapshot"))
-                await delivery.write(rows(1))
-                await delivery.commit(at(4))
-                await deliver(sink, rows(2))
-            assert [each["op"] for each in documents(read(place.topic, at_least=2))] == ["r", "c"]
-
-        asyncio.run(scenario())
+    async def test_a_snapshot_and_its_end_are_told_apart(self, servers: str, name: str, read: Read) -> None:
+        place = Place(servers, name)
+        async with place.sink(kind="debezium") as sink:
+            delivery = await sink.begin(at(3, phase="snapshot"))
+            await delivery.start_version(version(3, origin="snapshot"))
+            await delivery.write(rows(1))
+            await delivery.commit(at(4))
+            await deliver(sink, rows(2))
+        assert [each["op"] for each in documents(read(place.topic, at_least=2))] == ["r", "c"]
 
 
 class TestByHand:
-    def test_positions_are_shown_and_moved(self, producer: MakeProducer, servers: str, name: str) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name)
-            assert await read_position(place.destination) is None
-            await move_position(place.destination, producer, at(7))
-            assert await read_position(place.destination) == at(7)
-            async with place.sink() as sink:
-                assert await sink.last_position() == at(7)
-                await deliver(sink, rows(7))
-                assert await read_position(place.destination) == at(8)
-                await move_position(place.destination, producer, None)
-                with pytest.raises(SinkError):
-                    await deliver(sink, rows(8))
-            assert await read_position(place.destination) is None
-            async with place.sink() as sink:
-                assert await sink.last_position() is None
+    async def test_positions_are_shown_and_moved(self, producer: MakeProducer, servers: str, name: str) -> None:
+        place = Place(servers, name)
+        assert await read_position(place.destination) is None
+        await move_position(place.destination, producer, at(7))
+        assert await read_position(place.destination) == at(7)
+        async with place.sink() as sink:
+            assert await sink.last_position() == at(7)
+            await deliver(sink, rows(7))
+            assert await read_position(place.destination) == at(8)
+            await move_position(place.destination, producer, None)
+            with pytest.raises(SinkError):
+                await deliver(sink, rows(8))
+        assert await read_position(place.destination) is None
+        async with place.sink() as sink:
+            assert await sink.last_position() is None
 
-        asyncio.run(scenario())
-
-    def test_a_check_writes_nothing(self, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name, partitions=3)
-            assert await check(place.destination) == f"ok, will be created: {name}.orders, _cdfd_progress.{name}"
-            with pytest.raises(TimeoutError):
-                read(place.topic, timeout=0.5)
-            async with place.sink():
-                pass
-            assert await check(place.destination) == f"ok, topic {name}.orders has 3 partitions"
-
-        asyncio.run(scenario())
+    async def test_a_check_writes_nothing(self, servers: str, name: str, read: Read) -> None:
+        place = Place(servers, name, partitions=3)
+        assert await check(place.destination) == f"ok, will be created: {name}.orders, _cdfd_progress.{name}"
+        with pytest.raises(TimeoutError):
+            read(place.topic, timeout=0.5)
+        async with place.sink():
+            pass
+        assert await check(place.destination) == f"ok, topic {name}.orders has 3 partitions"
 
 
 async def write_and_commit(delivery: KafkaDelivery) -> None:
@@ -537,64 +477,59 @@ async def write_and_commit(delivery: KafkaDelivery) -> None:
 
 
 class TestFailures:
-    def test_rows_that_cannot_be_encoded_leave_a_sink_that_goes_on(self, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name)
-            async with place.sink() as sink:
-                delivery = await sink.begin(at(0))
+    async def test_rows_that_cannot_be_encoded_leave_a_sink_that_goes_on(
+        self, servers: str, name: str, read: Read
+    ) -> None:
+        place = Place(servers, name)
+        async with place.sink() as sink:
+            delivery = await sink.begin(at(0))
+            await delivery.write(rows(13))
+            await delivery.write(rows(14).drop_columns(["id"]))
+            with pytest.raises(SchemaChangedError) as raised:
+                await delivery.commit(at(1))
+            assert raised.value.table == "orders"
+            with pytest.raises(SinkError, match="has failed"):
+                await delivery.commit(at(1))
+            await delivery.abort()
+            await deliver(sink, rows(1))
+        assert ids(read(place.topic, at_least=1)) == [1]
+
+    async def test_what_fails_behind_a_write_is_raised_by_a_later_call(
+        self, servers: str, name: str, read: Read
+    ) -> None:
+        place = Place(servers, name)
+        async with place.sink() as sink:
+            delivery = await sink.begin(at(0))
+            await delivery.write(rows(*range(5000)).drop_columns(["id"]))
+            with pytest.raises(MissingColumnError, match="no column 'id'"):
+                await write_and_commit(delivery)
+            with pytest.raises(SinkError, match="has failed"):
                 await delivery.write(rows(13))
-                await delivery.write(rows(14).drop_columns(["id"]))
-                with pytest.raises(SchemaChangedError) as raised:
-                    await delivery.commit(at(1))
-                assert raised.value.table == "orders"
-                with pytest.raises(SinkError, match="has failed"):
-                    await delivery.commit(at(1))
-                await delivery.abort()
-                await deliver(sink, rows(1))
-            assert ids(read(place.topic, at_least=1)) == [1]
+            await delivery.abort()
+            await deliver(sink, rows(1))
+        assert ids(read(place.topic, at_least=1)) == [1]
 
-        asyncio.run(scenario())
-
-    def test_what_fails_behind_a_write_is_raised_by_a_later_call(self, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name)
+    async def test_a_cancelled_commit_counts_or_does_not(self, servers: str, name: str, read: Read) -> None:
+        place = Place(servers, name)
+        expected: list[int] = []
+        for number in range(12):
             async with place.sink() as sink:
-                delivery = await sink.begin(at(0))
-                await delivery.write(rows(*range(5000)).drop_columns(["id"]))
-                with pytest.raises(MissingColumnError, match="no column 'id'"):
-                    await write_and_commit(delivery)
-                with pytest.raises(SinkError, match="has failed"):
-                    await delivery.write(rows(13))
+                position = await sink.last_position() or at(0)
+                delivery = await sink.begin(position)
+                await delivery.write(rows(number))
+                committing = asyncio.create_task(delivery.commit(position.after_version()))
+                await asyncio.sleep(0.002 * number)
+                committing.cancel()
+                await asyncio.gather(committing, return_exceptions=True)
                 await delivery.abort()
-                await deliver(sink, rows(1))
-            assert ids(read(place.topic, at_least=1)) == [1]
+                if await sink.last_position() == position.after_version():
+                    expected.append(number)
+                await deliver(sink, rows(100 + number))
+                expected.append(100 + number)
+        assert ids(read(place.topic, at_least=len(expected))) == expected
 
-        asyncio.run(scenario())
-
-    def test_a_cancelled_commit_counts_or_does_not(self, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name)
-            expected: list[int] = []
-            for number in range(12):
-                async with place.sink() as sink:
-                    position = await sink.last_position() or at(0)
-                    delivery = await sink.begin(position)
-                    await delivery.write(rows(number))
-                    committing = asyncio.create_task(delivery.commit(position.after_version()))
-                    await asyncio.sleep(0.002 * number)
-                    committing.cancel()
-                    await asyncio.gather(committing, return_exceptions=True)
-                    await delivery.abort()
-                    if await sink.last_position() == position.after_version():
-                        expected.append(number)
-                    await deliver(sink, rows(100 + number))
-                    expected.append(100 + number)
-            assert ids(read(place.topic, at_least=len(expected))) == expected
-
-        asyncio.run(scenario())
-
-    def test_opening_can_be_given_up(self, servers: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
-        async def scenario() -> None:
+    async def test_opening_can_be_given_up(self, servers: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.WARNING, "cdfd"):
             place = Place(servers, name)
             opening = asyncio.create_task(place.open())
             await asyncio.sleep(0.05)
@@ -602,7 +537,4 @@ class TestFailures:
             await asyncio.gather(opening, return_exceptions=True)
             async with place.sink() as sink:
                 await deliver(sink, rows(0))
-
-        with caplog.at_level(logging.WARNING, "cdfd"):
-            asyncio.run(scenario())
         assert caplog.text == ""

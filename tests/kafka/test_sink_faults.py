@@ -57,49 +57,42 @@ async def failure_of(sink: KafkaSink, *batches: Any) -> SinkError:
 
 
 class TestTakenOver:
-    def test_the_first_of_two_is_fenced(self, producer: MakeProducer, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name)
-            async with place.sink(producer=producer) as first:
-                await deliver(first, rows(0))
-                delivery = await first.begin(at(1))
-                await delivery.write(rows(*range(1000, 6000)))
-                async with place.sink(producer=producer) as second:
-                    assert await second.last_position() == at(1)
-                    await deliver(second, rows(1))
-                    with pytest.raises(FencedError) as raised:
-                        await delivery.commit(at(2))
-                    assert raised.value.table == "orders"
-                    with pytest.raises(SinkError):
-                        await first.last_position()
-                    await delivery.abort()
-                    await deliver(second, rows(2))
-            assert ids(read(place.topic, at_least=3)) == [0, 1, 2]
-            assert await read_position(place.destination) == at(3)
+    async def test_the_first_of_two_is_fenced(
+        self, producer: MakeProducer, servers: str, name: str, read: Read
+    ) -> None:
+        place = Place(servers, name)
+        async with place.sink(producer=producer) as first:
+            await deliver(first, rows(0))
+            delivery = await first.begin(at(1))
+            await delivery.write(rows(*range(1000, 6000)))
+            async with place.sink(producer=producer) as second:
+                assert await second.last_position() == at(1)
+                await deliver(second, rows(1))
+                with pytest.raises(FencedError) as raised:
+                    await delivery.commit(at(2))
+                assert raised.value.table == "orders"
+                with pytest.raises(SinkError):
+                    await first.last_position()
+                await delivery.abort()
+                await deliver(second, rows(2))
+        assert ids(read(place.topic, at_least=3)) == [0, 1, 2]
+        assert await read_position(place.destination) == at(3)
 
-        asyncio.run(scenario())
+    async def test_one_that_waited_at_the_tip_is_fenced(self, producer: MakeProducer, servers: str, name: str) -> None:
+        place = Place(servers, name)
+        async with place.sink(producer=producer) as first:
+            await deliver(first, rows(0))
+            async with place.sink(producer=producer):
+                assert isinstance(await failure_of(first, rows(1)), FencedError)
 
-    def test_one_that_waited_at_the_tip_is_fenced(self, producer: MakeProducer, servers: str, name: str) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name)
-            async with place.sink(producer=producer) as first:
-                await deliver(first, rows(0))
-                async with place.sink(producer=producer):
-                    assert isinstance(await failure_of(first, rows(1)), FencedError)
-
-        asyncio.run(scenario())
-
-    def test_tables_of_a_pipeline_do_not_disturb_each_other(self, servers: str, name: str, read: Read) -> None:
-        async def scenario() -> None:
-            places = [Place(servers, name, table=table) for table in ("orders", "customers")]
-            async with places[0].sink() as orders, places[1].sink() as customers:
-                for number in range(5):
-                    await asyncio.gather(deliver(orders, rows(number)), deliver(customers, rows(number), rows(9)))
-            async with places[0].sink() as orders, places[1].sink() as customers:
-                assert await orders.last_position() == await customers.last_position() == at(5)
-            assert ids(read(places[0].topic, at_least=5)) == list(range(5))
-
-        asyncio.run(scenario())
+    async def test_tables_of_a_pipeline_do_not_disturb_each_other(self, servers: str, name: str, read: Read) -> None:
+        places = [Place(servers, name, table=table) for table in ("orders", "customers")]
+        async with places[0].sink() as orders, places[1].sink() as customers:
+            for number in range(5):
+                await asyncio.gather(deliver(orders, rows(number)), deliver(customers, rows(number), rows(9)))
+        async with places[0].sink() as orders, places[1].sink() as customers:
+            assert await orders.last_position() == await customers.last_position() == at(5)
+        assert ids(read(places[0].topic, at_least=5)) == list(range(5))
 
 
 KILLED = """
@@ -122,7 +115,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @pytest.mark.parametrize("kind", PRODUCERS)
-def test_what_a_killed_process_left_open_never_was(servers: str, name: str, kind: str, read: Read) -> None:
+async def test_what_a_killed_process_left_open_never_was(servers: str, name: str, kind: str, read: Read) -> None:
     root = Path(__file__).parents[2]
     paths = os.pathsep.join([str(root), str(root / "tests")])
     process = subprocess.Popen(
@@ -138,12 +131,9 @@ def test_what_a_killed_process_left_open_never_was(servers: str, name: str, kind
     place = Place(servers, name)
     assert len(read_topic(servers, place.topic, at_least=2, committed=False)) > 1, "nothing was under way"
 
-    async def scenario() -> None:
-        async with place.sink(producer=PRODUCERS[kind]) as sink:
-            assert await sink.last_position() == at(1)
-            await deliver(sink, rows(1))
-
-    asyncio.run(scenario())
+    async with place.sink(producer=PRODUCERS[kind]) as sink:
+        assert await sink.last_position() == at(1)
+        await deliver(sink, rows(1))
     assert ids(read(place.topic, at_least=2)) == [0, 1]
 
 
@@ -177,26 +167,23 @@ def test_a_commit_without_an_answer(
 
 
 @proxied
-def test_a_cluster_that_does_not_answer_does_not_keep_a_sink_from_closing(
+async def test_a_cluster_that_does_not_answer_does_not_keep_a_sink_from_closing(
     producer: MakeProducer, proxy: Proxy, name: str
 ) -> None:
-    async def scenario() -> None:
-        place = Place(proxy.address, name, timeout=6.0, closing_timeout=0.5)
-        sink = await place.open(producer=producer)
-        await deliver(sink, rows(0))
-        delivery = await sink.begin(at(1))
-        proxy.stall()
-        await delivery.write(rows(*range(5000)))
-        committing = asyncio.create_task(delivery.commit(at(2)))
-        await asyncio.sleep(0.05)
-        committing.cancel()
-        await asyncio.gather(committing, return_exceptions=True)
-        await sink.close()
-        proxy.resume()
-        async with place.sink(producer=producer) as again:
-            assert await again.last_position() in (at(1), at(2))
-
-    asyncio.run(scenario())
+    place = Place(proxy.address, name, timeout=6.0, closing_timeout=0.5)
+    sink = await place.open(producer=producer)
+    await deliver(sink, rows(0))
+    delivery = await sink.begin(at(1))
+    proxy.stall()
+    await delivery.write(rows(*range(5000)))
+    committing = asyncio.create_task(delivery.commit(at(2)))
+    await asyncio.sleep(0.05)
+    committing.cancel()
+    await asyncio.gather(committing, return_exceptions=True)
+    await sink.close()
+    proxy.resume()
+    async with place.sink(producer=producer) as again:
+        assert await again.last_position() in (at(1), at(2))
 
 
 def test_a_transaction_that_takes_too_long_is_given_up(producer: MakeProducer, needs_broker: None, name: str) -> None:
@@ -237,42 +224,34 @@ async def until(reached: Callable[[], bool]) -> None:
 
 
 class TestTopicsOfOthers:
-    def test_deleted_meanwhile(
+    async def test_deleted_meanwhile(
         self, producer: MakeProducer, servers: str, name: str, admin: KafkaAdminClient, read: Read
     ) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name, timeout=3.0)
-            async with place.sink(producer=producer) as sink:
-                await deliver(sink, rows(0))
-                admin.delete_topics([place.topic])
-                assert not isinstance(await failure_of(sink, rows(1)), FencedError)
-            async with place.sink(producer=producer) as sink:
-                assert await sink.last_position() == at(1)
-                await deliver(sink, rows(1))
-            assert ids(read(place.topic, at_least=1)) == [1]
+        place = Place(servers, name, timeout=3.0)
+        async with place.sink(producer=producer) as sink:
+            await deliver(sink, rows(0))
+            admin.delete_topics([place.topic])
+            assert not isinstance(await failure_of(sink, rows(1)), FencedError)
+        async with place.sink(producer=producer) as sink:
+            assert await sink.last_position() == at(1)
+            await deliver(sink, rows(1))
+        assert ids(read(place.topic, at_least=1)) == [1]
 
-        asyncio.run(scenario())
-
-    def test_that_take_less_than_before(
+    async def test_that_take_less_than_before(
         self, producer: MakeProducer, servers: str, name: str, admin: KafkaAdminClient, read: Read
     ) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name, oversized="skip")
-            large = rows(1, note=os.urandom(3000).hex())
-            async with place.sink(producer=producer) as sink:
-                await deliver(sink, rows(0))
-                admin.alter_configs(
-                    [ConfigResource(ConfigResourceType.TOPIC, place.topic, {"max.message.bytes": "2000"})]
-                )
-                error = await failure_of(sink, large)
-                assert "max.message.bytes" in str(error)
-            async with place.sink(producer=producer) as sink:
-                assert await sink.last_position() == at(1)
-                await deliver(sink, large, rows(2))
-                assert sink.oversized == 1
-            assert ids(read(place.topic, at_least=2)) == [0, 2]
-
-        asyncio.run(scenario())
+        place = Place(servers, name, oversized="skip")
+        large = rows(1, note=os.urandom(3000).hex())
+        async with place.sink(producer=producer) as sink:
+            await deliver(sink, rows(0))
+            admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, place.topic, {"max.message.bytes": "2000"})])
+            error = await failure_of(sink, large)
+            assert "max.message.bytes" in str(error)
+        async with place.sink(producer=producer) as sink:
+            assert await sink.last_position() == at(1)
+            await deliver(sink, large, rows(2))
+            assert sink.oversized == 1
+        assert ids(read(place.topic, at_least=2)) == [0, 2]
 
 
 class TestProgress:
@@ -302,25 +281,24 @@ class TestProgress:
         ],
         ids=range(12),
     )
-    def test_a_record_that_is_no_position(self, servers: str, name: str, another: KafkaProducer, value: bytes) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name)
-            async with place.sink():
-                pass
-            another.begin_transaction()
-            topic = place.destination.progress.name
-            sent = another.send(topic, value, key_of(name, "orders"), partition=0)
-            another.commit_transaction()
-            offset = sent.get().offset
-            with pytest.raises(SinkError, match="has no valid position") as raised:
-                await place.open()
-            assert f"topic {topic}, partition 0, offset {offset}" in str(raised.value)
-            await move_position(place.destination, PRODUCERS["kafka-python"], at(3))
-            assert await read_position(place.destination) == at(3)
+    async def test_a_record_that_is_no_position(
+        self, servers: str, name: str, another: KafkaProducer, value: bytes
+    ) -> None:
+        place = Place(servers, name)
+        async with place.sink():
+            pass
+        another.begin_transaction()
+        topic = place.destination.progress.name
+        sent = another.send(topic, value, key_of(name, "orders"), partition=0)
+        another.commit_transaction()
+        offset = sent.get().offset
+        with pytest.raises(SinkError, match="has no valid position") as raised:
+            await place.open()
+        assert f"topic {topic}, partition 0, offset {offset}" in str(raised.value)
+        await move_position(place.destination, PRODUCERS["kafka-python"], at(3))
+        assert await read_position(place.destination) == at(3)
 
-        asyncio.run(scenario())
-
-    def test_no_more_is_read_than_is_needed(
+    async def test_no_more_is_read_than_is_needed(
         self, servers: str, name: str, another: KafkaProducer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         windows: list[tuple[int, int]] = []
@@ -334,66 +312,57 @@ class TestProgress:
         monkeypatch.setattr(progress_records, "_TAIL", 100)
         monkeypatch.setattr(progress_records, "_GROWTH", 4)
 
-        async def scenario() -> None:
-            place = Place(servers, name)
-            async with place.sink() as sink:
-                await deliver(sink, rows(0))
-            another.begin_transaction()
-            for number in range(1000):
-                another.send(place.destination.progress.name, b"%d" % number, b"others", partition=0)
-            another.commit_transaction()
-            windows.clear()
-            async with place.sink() as sink:
-                assert await sink.last_position() == at(1)
-                assert windows == [(903, 1003), (503, 903), (0, 503)]
-                await deliver(sink, rows(1))
-            windows.clear()
-            async with place.sink() as sink:
-                assert await sink.last_position() == at(2)
-            assert windows == [(905, 1005)]
+        place = Place(servers, name)
+        async with place.sink() as sink:
+            await deliver(sink, rows(0))
+        another.begin_transaction()
+        for number in range(1000):
+            another.send(place.destination.progress.name, b"%d" % number, b"others", partition=0)
+        another.commit_transaction()
+        windows.clear()
+        async with place.sink() as sink:
+            assert await sink.last_position() == at(1)
+            assert windows == [(903, 1003), (503, 903), (0, 503)]
+            await deliver(sink, rows(1))
+        windows.clear()
+        async with place.sink() as sink:
+            assert await sink.last_position() == at(2)
+        assert windows == [(905, 1005)]
 
-        asyncio.run(scenario())
-
-    def test_what_another_tables_transaction_hides_is_waited_for(
+    async def test_what_another_tables_transaction_hides_is_waited_for(
         self, servers: str, name: str, another: KafkaProducer, caplog: pytest.LogCaptureFixture, read: Read
     ) -> None:
-        async def scenario() -> None:
-            place = Place(servers, name)
-            async with place.sink() as sink:
-                await deliver(sink, rows(0))
-                another.begin_transaction()
-                another.send(place.destination.progress.name, b"open", b"others", partition=0)
-                another.flush()
-                await deliver(sink, rows(1))
-            assert await read_position(place.destination) == at(1), "it is hidden"
-            with caplog.at_level("INFO", "cdfd"):
-                opening = asyncio.create_task(place.open())
-                await until(lambda: "waiting for transactions of other tables" in caplog.text)
-            assert not opening.done()
-            another.commit_transaction()
-            sink = await opening
-            assert await sink.last_position() == at(2)
-            await sink.close()
+        place = Place(servers, name)
+        async with place.sink() as sink:
+            await deliver(sink, rows(0))
+            another.begin_transaction()
+            another.send(place.destination.progress.name, b"open", b"others", partition=0)
+            another.flush()
+            await deliver(sink, rows(1))
+        assert await read_position(place.destination) == at(1), "it is hidden"
+        with caplog.at_level("INFO", "cdfd"):
+            opening = asyncio.create_task(place.open())
+            await until(lambda: "waiting for transactions of other tables" in caplog.text)
+        assert not opening.done()
+        another.commit_transaction()
+        sink = await opening
+        assert await sink.last_position() == at(2)
+        await sink.close()
 
-        asyncio.run(scenario())
-
-    def test_the_wait_has_an_end(
+    async def test_the_wait_has_an_end(
         self, servers: str, name: str, another: KafkaProducer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("cdfd.sinks.kafka.transactions.sink.MARGIN", 0.5)
 
-        async def scenario() -> None:
-            place = Place(servers, name, transaction_timeout=1.0, timeout=1.0)
-            async with place.sink() as sink:
-                another.begin_transaction()
-                another.send(place.destination.progress.name, b"open", b"others", partition=0)
-                another.flush()
-                await deliver(sink, rows(1))
-            with pytest.raises(SinkError, match="cannot be read") as raised:
-                await place.open()
-            assert raised.value.retriable
-            another.abort_transaction()
-            async with place.sink() as sink:
-                assert await sink.last_position() == at(1)
-
-        asyncio.run(scenario())
+        place = Place(servers, name, transaction_timeout=1.0, timeout=1.0)
+        async with place.sink() as sink:
+            another.begin_transaction()
+            another.send(place.destination.progress.name, b"open", b"others", partition=0)
+            another.flush()
+            await deliver(sink, rows(1))
+        with pytest.raises(SinkError, match="cannot be read") as raised:
+            await place.open()
+        assert raised.value.retriable
+        another.abort_transaction()
+        async with place.sink() as sink:
+            assert await sink.last_position() == at(1)

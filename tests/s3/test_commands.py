@@ -70,13 +70,10 @@ def test_python(uri: str, moto_server: Server) -> None:
         api.changes(uri, storage_options={"aws_acces_key_id": "x"})
 
 
-def test_a_deletion_vector_in_a_file(uri: str, moto_server: Server) -> None:
-    async def write() -> None:
-        writer = await new_table(moto_server, f"{uri}/more")
-        await writer.insert(rows(*range(100, 200)))
-        await writer.delete(pc.field("id") > 150)
-
-    asyncio.run(write())
+async def test_a_deletion_vector_in_a_file(uri: str, moto_server: Server) -> None:
+    writer = await new_table(moto_server, f"{uri}/more")
+    await writer.insert(rows(*range(100, 200)))
+    await writer.delete(pc.field("id") > 150)
     found = api.changes(f"{uri}/more", 4, storage_options=moto_server.options()).read_all()
     assert found.column("id").to_pylist() == list(range(151, 200))
 

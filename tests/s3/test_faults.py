@@ -57,16 +57,13 @@ class TestRepeated:
         ],
         ids=lambda fault: f"{fault.kind}-{fault.code}-{fault.times}",
     )
-    def test_a_read_comes_through(self, proxy: Proxy, bucket: str, fault: Fault) -> None:
-        async def scenario() -> None:
-            store = through(proxy, bucket)
-            await store.put("x", DATA)
-            proxy.faults = [replace(fault, concerns=is_get)]
-            assert await store.read("x", 100, 500_000) == DATA[100:500_100]
-            assert proxy.faults[0].times == 0
-            assert await store.read("x") == DATA
-
-        asyncio.run(scenario())
+    async def test_a_read_comes_through(self, proxy: Proxy, bucket: str, fault: Fault) -> None:
+        store = through(proxy, bucket)
+        await store.put("x", DATA)
+        proxy.faults = [replace(fault, concerns=is_get)]
+        assert await store.read("x", 100, 500_000) == DATA[100:500_100]
+        assert proxy.faults[0].times == 0
+        assert await store.read("x") == DATA
 
     @pytest.mark.parametrize("fault", [Fault("answer", 2, 503), Fault("reset", 2), Fault("truncate", 2)])
     def test_a_file_comes_through(self, proxy: Proxy, bucket: str, fault: Fault) -> None:
@@ -77,57 +74,42 @@ class TestRepeated:
             assert file.read() == DATA
 
     @pytest.mark.parametrize("fault", [Fault("answer", 2, 503), Fault("reset", 2)])
-    def test_a_listing_comes_through(self, proxy: Proxy, bucket: str, fault: Fault) -> None:
-        async def scenario() -> None:
-            store = through(proxy, bucket)
-            await store.put("log/0", b"x")
-            proxy.faults = [replace(fault, concerns=lambda asked: "list-type" in asked.query)]
-            assert [found.path async for found in store.list("log/")] == ["log/0"]
+    async def test_a_listing_comes_through(self, proxy: Proxy, bucket: str, fault: Fault) -> None:
+        store = through(proxy, bucket)
+        await store.put("log/0", b"x")
+        proxy.faults = [replace(fault, concerns=lambda asked: "list-type" in asked.query)]
+        assert [found.path async for found in store.list("log/")] == ["log/0"]
 
-        asyncio.run(scenario())
+    async def test_a_conflict_of_two_writers_is_none_yet(self, proxy: Proxy, bucket: str) -> None:
+        store = through(proxy, bucket)
+        proxy.faults = [Fault("answer", 2, 409, "ConditionalRequestConflict", concerns=is_put)]
+        await store.put_if_absent("log/0", b"ours")
+        assert await store.read("log/0") == b"ours"
 
-    def test_a_conflict_of_two_writers_is_none_yet(self, proxy: Proxy, bucket: str) -> None:
-        async def scenario() -> None:
-            store = through(proxy, bucket)
-            proxy.faults = [Fault("answer", 2, 409, "ConditionalRequestConflict", concerns=is_put)]
-            await store.put_if_absent("log/0", b"ours")
-            assert await store.read("log/0") == b"ours"
+    async def test_a_writer_whose_answer_is_lost_recognises_its_own(self, proxy: Proxy, bucket: str) -> None:
+        store = through(proxy, bucket)
+        proxy.faults = [Fault("lost", concerns=is_put)]
+        await store.put_if_absent("log/0", b"ours")
+        assert proxy.faults[0].times == 0
+        assert await store.read("log/0") == b"ours"
 
-        asyncio.run(scenario())
-
-    def test_a_writer_whose_answer_is_lost_recognises_its_own(self, proxy: Proxy, bucket: str) -> None:
-        async def scenario() -> None:
-            store = through(proxy, bucket)
-            proxy.faults = [Fault("lost", concerns=is_put)]
-            await store.put_if_absent("log/0", b"ours")
-            assert proxy.faults[0].times == 0
-            assert await store.read("log/0") == b"ours"
-
-        asyncio.run(scenario())
-
-    def test_a_writer_whose_answer_is_lost_does_not_take_another_one_s_for_its_own(
+    async def test_a_writer_whose_answer_is_lost_does_not_take_another_one_s_for_its_own(
         self, proxy: Proxy, bucket: str
     ) -> None:
-        async def scenario() -> None:
-            store = through(proxy, bucket)
+        store = through(proxy, bucket)
+        await store.put_if_absent("log/0", b"the same")
+        proxy.faults = [Fault("lost", concerns=is_put)]
+        with pytest.raises(ExistsError):
             await store.put_if_absent("log/0", b"the same")
-            proxy.faults = [Fault("lost", concerns=is_put)]
-            with pytest.raises(ExistsError):
-                await store.put_if_absent("log/0", b"the same")
 
-        asyncio.run(scenario())
-
-    def test_a_cancelled_call_ends_at_once(self, proxy: Proxy, bucket: str) -> None:
-        async def scenario() -> None:
-            store = through(proxy, bucket, read_timeout=60, deadline=60)
-            await store.put("x", DATA)
-            proxy.faults = [Fault("stall", concerns=is_get)]
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.2):
-                    await store.read("x")
-            assert await store.read("x", 0, 3) == DATA[:3]
-
-        asyncio.run(scenario())
+    async def test_a_cancelled_call_ends_at_once(self, proxy: Proxy, bucket: str) -> None:
+        store = through(proxy, bucket, read_timeout=60, deadline=60)
+        await store.put("x", DATA)
+        proxy.faults = [Fault("stall", concerns=is_get)]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await store.read("x")
+        assert await store.read("x", 0, 3) == DATA[:3]
 
 
 class TestRefused:
@@ -230,7 +212,7 @@ class TestCredentials:
         assert "The credentials have expired: provide new ones" in str(error)
         assert len(proxy.asked) == 1
 
-    def test_those_of_a_profile_are_looked_up_anew(
+    async def test_those_of_a_profile_are_looked_up_anew(
         self, proxy: Proxy, bucket: str, tmp_path: object, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         without_credentials(monkeypatch)
@@ -241,17 +223,14 @@ class TestCredentials:
             f"s3://{bucket}/t", {"endpoint_url": proxy.url, "region": "us-east-1", "profile": "lake", "deadline": 20}
         )
 
-        async def scenario() -> None:
-            await store.put("x", b"data")
-            write_profile(file, "NEWKEY")
-            proxy.faults = [Fault("answer", 1, 400, "ExpiredToken", concerns=is_get)]
-            assert await store.read("x") == b"data"
-            assert [("OLDKEY" in key, "NEWKEY" in key) for key in (asked.key for asked in proxy.asked[-2:])] == [
-                (True, False),
-                (False, True),
-            ]
-
-        asyncio.run(scenario())
+        await store.put("x", b"data")
+        write_profile(file, "NEWKEY")
+        proxy.faults = [Fault("answer", 1, 400, "ExpiredToken", concerns=is_get)]
+        assert await store.read("x") == b"data"
+        assert [("OLDKEY" in key, "NEWKEY" in key) for key in (asked.key for asked in proxy.asked[-2:])] == [
+            (True, False),
+            (False, True),
+        ]
 
     def test_no_secret_is_said(
         self, proxy: Proxy, bucket: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

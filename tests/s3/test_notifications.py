@@ -64,33 +64,30 @@ def left(server: Server, queue: str) -> int:
     return sum(map(int, found.values()))
 
 
-def test_a_commit_wakes_its_reader(moto_server: Server, bucket: str, queue: str) -> None:
+async def test_a_commit_wakes_its_reader(moto_server: Server, bucket: str, queue: str) -> None:
     """Nothing else would, for hours. What does not come from S3 is left in the queue."""
     uri = f"s3://{bucket}/lake/my orders"
     options = parse(moto_server.options())
 
-    async def scenario() -> None:
-        with client(moto_server, "sqs") as asked:
-            asked.send_message(QueueUrl=queue, MessageBody="hello")
-        writer = await new_table(moto_server, uri)
-        table = Table.open(uri, moto_server.options())
-        clock = SystemClock()
-        name = sqs.QueueName.parse(queue)
-        async with Notifications(partial(sqs.opened, name, options), clock).running() as notifications:
-            with table.tailer(clock, HOURS, HOURS, notifications=notifications) as tailer:
-                async with aclosing(tailer.entries(2)) as entries:  # type: ignore[type-var]
-                    for version in range(2, 6):
-                        async with asyncio.timeout(WITHIN):
-                            coming = asyncio.ensure_future(anext(entries))
-                            if version > 2:
-                                await tailer.idle.wait()
-                                await writer.insert(rows(version))
-                            assert (await coming).commit.version == version
+    with client(moto_server, "sqs") as asked:
+        asked.send_message(QueueUrl=queue, MessageBody="hello")
+    writer = await new_table(moto_server, uri)
+    table = Table.open(uri, moto_server.options())
+    clock = SystemClock()
+    name = sqs.QueueName.parse(queue)
+    async with Notifications(partial(sqs.opened, name, options), clock).running() as notifications:
+        with table.tailer(clock, HOURS, HOURS, notifications=notifications) as tailer:
+            async with aclosing(tailer.entries(2)) as entries:  # type: ignore[type-var]
+                for version in range(2, 6):
                     async with asyncio.timeout(WITHIN):
-                        while await asyncio.to_thread(left, moto_server, queue) != 1:
-                            await asyncio.sleep(0.05)
-
-    asyncio.run(scenario())
+                        coming = asyncio.ensure_future(anext(entries))
+                        if version > 2:
+                            await tailer.idle.wait()
+                            await writer.insert(rows(version))
+                        assert (await coming).commit.version == version
+                async with asyncio.timeout(WITHIN):
+                    while await asyncio.to_thread(left, moto_server, queue) != 1:
+                        await asyncio.sleep(0.05)
 
 
 def test_a_daemon(

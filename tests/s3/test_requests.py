@@ -78,53 +78,47 @@ async def polls(proxy: Proxy, version: int, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_at_the_tip_of_a_table(moto_server: Server, bucket: str, proxy: Proxy) -> None:
+async def test_at_the_tip_of_a_table(moto_server: Server, bucket: str, proxy: Proxy) -> None:
     """A poll is one GET, a commit its log entry and its file; nothing is listed."""
     uri = f"s3://{bucket}/t"
 
-    async def scenario() -> None:
-        writer = await new_table(moto_server, uri)
-        reader = Following(uri, 2, proxy)
-        await reader.batch()
-        await polls(proxy, 3, 2)
+    writer = await new_table(moto_server, uri)
+    reader = Following(uri, 2, proxy)
+    await reader.batch()
+    await polls(proxy, 3, 2)
 
-        proxy.asked.clear()
-        await polls(proxy, 3, 4)
-        assert {(asked.method, asked.path) for asked in proxy.asked} == {("GET", f"t/_delta_log/{3:020d}.json")}
+    proxy.asked.clear()
+    await polls(proxy, 3, 4)
+    assert {(asked.method, asked.path) for asked in proxy.asked} == {("GET", f"t/_delta_log/{3:020d}.json")}
 
-        await writer.insert(rows(3))
-        await reader.batch()
-        await polls(proxy, 4, 1)
-        mine = [asked for asked in proxy.asked if f"{4:020d}" not in asked.path]
-        while mine[0].path.endswith(f"{3:020d}.json") and mine[1].path == mine[0].path:
-            mine = mine[1:]  # polls
-        # The entry of the version before is looked at once: the table may have been made anew while it was waited for.
-        assert [asked.method for asked in mine] == ["GET", "HEAD", "GET"]
-        assert mine[2].path.endswith(".parquet")
-        await reader.end()
-
-    asyncio.run(scenario())
+    await writer.insert(rows(3))
+    await reader.batch()
+    await polls(proxy, 4, 1)
+    mine = [asked for asked in proxy.asked if f"{4:020d}" not in asked.path]
+    while mine[0].path.endswith(f"{3:020d}.json") and mine[1].path == mine[0].path:
+        mine = mine[1:]  # polls
+    # The entry of the version before is looked at once: the table may have been made anew while it was waited for.
+    assert [asked.method for asked in mine] == ["GET", "HEAD", "GET"]
+    assert mine[2].path.endswith(".parquet")
+    await reader.end()
 
 
-def test_a_resume(moto_server: Server, bucket: str, proxy: Proxy) -> None:
+async def test_a_resume(moto_server: Server, bucket: str, proxy: Proxy) -> None:
     """From a position to the first row: nine requests, one for each log entry since the last checkpoint, and a look at one again."""
     uri = f"s3://{bucket}/t"
 
-    async def scenario() -> None:
-        await new_table(moto_server, uri, 30)
-        near = open_storage(uri, moto_server.options())
-        await checkpoint(near, 20)
-        await near.put("_delta_log/_last_checkpoint", b'{"version":20,"size":1}')
-        reader = Following(uri, 29, proxy)
-        await reader.batch()
-        await reader.end()
-        asked = [each for each in proxy.asked if f"{30:020d}" not in each.path]  # the look at what comes next
-        entries = [each for each in asked if each.path.endswith(".json")]
-        assert [each.method for each in entries].count("HEAD") == 1, summary(proxy)
-        assert len(entries) == 9 + 1, summary(proxy)
-        assert len(asked) <= 9 + len(entries), summary(proxy)
-
-    asyncio.run(scenario())
+    await new_table(moto_server, uri, 30)
+    near = open_storage(uri, moto_server.options())
+    await checkpoint(near, 20)
+    await near.put("_delta_log/_last_checkpoint", b'{"version":20,"size":1}')
+    reader = Following(uri, 29, proxy)
+    await reader.batch()
+    await reader.end()
+    asked = [each for each in proxy.asked if f"{30:020d}" not in each.path]  # the look at what comes next
+    entries = [each for each in asked if each.path.endswith(".json")]
+    assert [each.method for each in entries].count("HEAD") == 1, summary(proxy)
+    assert len(entries) == 9 + 1, summary(proxy)
+    assert len(asked) <= 9 + len(entries), summary(proxy)
 
 
 def test_catching_up_asks_ahead(moto_server: Server, bucket: str, proxy: Proxy) -> None:
@@ -145,26 +139,23 @@ def test_catching_up_asks_ahead(moto_server: Server, bucket: str, proxy: Proxy) 
     assert len(listings) <= 5 + 5
 
 
-def test_a_long_log_is_listed_from_its_last_checkpoint_on(moto_server: Server, bucket: str, proxy: Proxy) -> None:
+async def test_a_long_log_is_listed_from_its_last_checkpoint_on(moto_server: Server, bucket: str, proxy: Proxy) -> None:
     """One sweep, page by page: what is before the checkpoint costs nothing."""
     uri = f"s3://{bucket}/t"
 
-    async def scenario() -> None:
-        near = open_storage(uri, moto_server.options())
-        await new_table(moto_server, uri, 3)
-        entry = await near.read(f"_delta_log/{2:020d}.json")
-        many = (near.put(f"_delta_log/{version:020d}.json", entry) for version in range(3, 130))
-        await asyncio.gather(*many)
-        await checkpoint(near, 100)
-        await near.put("_delta_log/_last_checkpoint", b'{"version":100,"size":1}')
-        log = DeltaLog(S3Storage(bucket, "t", client_for(parse(options(proxy))), page=10))
-        segment = await log.segment()
-        assert (segment.version, len(segment.commits)) == (129, 29)
-        # The checkpoint and 30 entries, ten to a page, and `_last_checkpoint` twice: as a file, and in the listing.
-        assert [asked.method for asked in proxy.asked] == ["GET"] * 5
-        assert proxy.count("GET", "_last_checkpoint") == 1
-
-    asyncio.run(scenario())
+    near = open_storage(uri, moto_server.options())
+    await new_table(moto_server, uri, 3)
+    entry = await near.read(f"_delta_log/{2:020d}.json")
+    many = (near.put(f"_delta_log/{version:020d}.json", entry) for version in range(3, 130))
+    await asyncio.gather(*many)
+    await checkpoint(near, 100)
+    await near.put("_delta_log/_last_checkpoint", b'{"version":100,"size":1}')
+    log = DeltaLog(S3Storage(bucket, "t", client_for(parse(options(proxy))), page=10))
+    segment = await log.segment()
+    assert (segment.version, len(segment.commits)) == (129, 29)
+    # The checkpoint and 30 entries, ten to a page, and `_last_checkpoint` twice: as a file, and in the listing.
+    assert [asked.method for asked in proxy.asked] == ["GET"] * 5
+    assert proxy.count("GET", "_last_checkpoint") == 1
 
 
 def test_opening_a_table_without_checkpoints_reads_its_log_once(moto_server: Server, bucket: str, proxy: Proxy) -> None:

@@ -54,24 +54,21 @@ def engine(spark: SparkSession) -> SparkEngine:
 
 
 @pytest.mark.parametrize(("seed", "form"), [(2, "flat"), (6, "cloudevents")])
-def test_the_same_records_as_the_daemon(
+async def test_the_same_records_as_the_daemon(
     engine: SparkEngine, broker: SharedBroker, name: str, tmp_path: Path, seed: int, form: str
 ) -> None:
     newest = [step.version for step in Workload(tmp_path / "rows", seed).steps(7)][-1]
     table = Delivering(broker.bootstrap_servers, name, str(tmp_path / "rows"), {"key": ["id"]}, {"format": form})
 
-    async def scenario() -> None:
-        embedded = await table.deliver(newest)
-        first = table.records()
-        await table.forget()
-        on_spark = await table.deliver(newest, engine)
-        second = table.since(first)
-        assert contents(second) == contents(first)
-        assert on_spark.rows == embedded.rows
-        if form == "flat":
-            assert in_order(second)
-
-    asyncio.run(scenario())
+    embedded = await table.deliver(newest)
+    first = table.records()
+    await table.forget()
+    on_spark = await table.deliver(newest, engine)
+    second = table.since(first)
+    assert contents(second) == contents(first)
+    assert on_spark.rows == embedded.rows
+    if form == "flat":
+        assert in_order(second)
 
 
 def test_tasks_that_die(broker: SharedBroker, name: str, tmp_path: Path, spark: SparkSession) -> None:
@@ -153,7 +150,7 @@ def test_a_stop_cancels_the_job_and_the_next_start_goes_on_with_it(
     assert sorted(json.loads(record.value or b"")["id"] for record in records) == list(range(12))
 
 
-def test_two_attempts_at_once(engine: SparkEngine, broker: SharedBroker, name: str, tmp_path: Path) -> None:
+async def test_two_attempts_at_once(engine: SparkEngine, broker: SharedBroker, name: str, tmp_path: Path) -> None:
     """As a speculative one: the later fences the earlier, which sees the part delivered."""
     table = TableWriter(LocalStorage(tmp_path / "rows", sync=False), SCHEMA)
     do(table.create())
@@ -161,17 +158,14 @@ def test_two_attempts_at_once(engine: SparkEngine, broker: SharedBroker, name: s
     delivering = Delivering(broker.bootstrap_servers, name, f"{tmp_path}/rows", {}, {})
     config = delivering.settings("auto")
 
-    async def scenario() -> None:
-        await delivering.deliver(0)  # the topics are there
-        opened = Table.open(f"{tmp_path}/rows")
-        version = await opened.stream().snapshot(1)
-        position = Position(version.table_id, 1, phase="snapshot")
-        assignment = replace(
-            Assignment.of(config, "rows", version, position), job=Job("j", 1, "snapshot", 1, 1 << 30, "", 0)
-        )
-        part = (0, cut(version.plan, 1 << 30)[0])
-        found = await asyncio.gather(*(engine.deliver(assignment, [part]) for _ in range(2)))
-        assert [each["insert"] for each in found] == [100_000, 100_000]
-
-    asyncio.run(scenario())
+    await delivering.deliver(0)  # the topics are there
+    opened = Table.open(f"{tmp_path}/rows")
+    version = await opened.stream().snapshot(1)
+    position = Position(version.table_id, 1, phase="snapshot")
+    assignment = replace(
+        Assignment.of(config, "rows", version, position), job=Job("j", 1, "snapshot", 1, 1 << 30, "", 0)
+    )
+    part = (0, cut(version.plan, 1 << 30)[0])
+    found = await asyncio.gather(*(engine.deliver(assignment, [part]) for _ in range(2)))
+    assert [each["insert"] for each in found] == [100_000, 100_000]
     assert len(delivering.records()) == 100_000

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from cdfd.progress.ledger import Ledger, LedgerEntry, app_id
+from cdfd.progress.ledger import Ledger, app_id
 from cdfd.progress.source_ledger import SourceLedger
 from cdfd.progress.table_ledger import TableLedger
 from cdfd.storage.base import Storage
@@ -31,7 +30,7 @@ def source_ledger(spark: SparkSession, folder: str) -> tuple[Callable[[Storage],
 
 
 @pytest.mark.parametrize("made", [table_ledger, source_ledger], ids=lambda made: made.__name__)
-def test_the_hash_of_an_entry_is_in_its_checkpoint(
+async def test_the_hash_of_an_entry_is_in_its_checkpoint(
     spark: SparkSession,
     tmp_path: Path,
     made: Callable[[SparkSession, str], tuple[Callable[[Storage], Ledger], str]],
@@ -39,15 +38,12 @@ def test_the_hash_of_an_entry_is_in_its_checkpoint(
     place, storage = str(tmp_path), LocalStorage(tmp_path, sync=False)
     opened, table_id = made(spark, place)
 
-    async def position() -> LedgerEntry | None:
-        return await opened(storage).position(ORDERS)
-
-    asyncio.run(opened(storage).record(ORDERS, 0, table_id, DIGEST))
+    (await opened(storage).record(ORDERS, 0, table_id, DIGEST))
     spark.sql(f"ALTER TABLE delta.`{place}` SET TBLPROPERTIES ('delta.checkpointInterval' = '1')")
     log = tmp_path / "_delta_log"
     version = int(max(log.glob("*.checkpoint.parquet")).name[:20])
     for number in range(version):
         (log / f"{number:020d}.json").unlink()
-    found = asyncio.run(position())
+    found = await opened(storage).position(ORDERS)
     assert found is not None
     assert (found.version, found.table_id, found.digest) == (0, table_id, DIGEST)

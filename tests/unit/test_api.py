@@ -192,23 +192,17 @@ class TestChanges:
         with pytest.raises(UnsupportedError, match="does not record a change data feed"):
             cdfd.changes(uri(writer), changes="cdf").read_all()
 
-    def test_versions_with_an_older_schema_come_in_that_of_the_end(self, writer: TableWriter) -> None:
-        async def scenario() -> None:
-            await writer.add_column(pa.field("n", pa.int32()))
-            await writer.insert(pa.table({"id": [9], "v": ["z"], "n": pa.array([7], pa.int32())}))
-
-        run(scenario())
+    async def test_versions_with_an_older_schema_come_in_that_of_the_end(self, writer: TableWriter) -> None:
+        await writer.add_column(pa.field("n", pa.int32()))
+        await writer.insert(pa.table({"id": [9], "v": ["z"], "n": pa.array([7], pa.int32())}))
         found = cdfd.changes(uri(writer)).read_all()
         assert found.schema.names[:3] == ["id", "v", "n"]
         assert found["n"].to_pylist() == [None] * 6 + [7]
         assert cdfd.changes(uri(writer), 0, 5).schema.names[:3] == ["id", "v", "_change_type"]
 
-    def test_inside_a_running_loop(self, writer: TableWriter) -> None:
-        async def scenario() -> int:
-            await asyncio.sleep(0)
-            return cdfd.changes(uri(writer)).read_all().num_rows + cdfd.snapshot(uri(writer)).read_all().num_rows
-
-        assert run(scenario()) == 6 + 2
+    async def test_inside_a_running_loop(self, writer: TableWriter) -> None:
+        await asyncio.sleep(0)
+        assert (cdfd.changes(uri(writer)).read_all().num_rows + cdfd.snapshot(uri(writer)).read_all().num_rows) == 6 + 2
 
     def test_many_at_once(self, writer: TableWriter) -> None:
         readers = [cdfd.changes(uri(writer)) for _ in range(5)]
@@ -329,34 +323,28 @@ class TestErrors:
 
 
 class TestFollow:
-    def test_rows_as_they_are_committed(self, writer: TableWriter) -> None:
-        async def scenario() -> None:
-            async with aclosing(cdfd.follow(uri(writer), poll_interval=1e6)) as batches:
+    async def test_rows_as_they_are_committed(self, writer: TableWriter) -> None:
+        async with aclosing(cdfd.follow(uri(writer), poll_interval=1e6)) as batches:
+            coming = asyncio.ensure_future(anext(batches))
+            # Whatever is committed from the moment on that it looks; until then there is nothing to be woken by.
+            await asyncio.sleep(0.2)
+            await writer.insert(rows(7))
+            first = await coming
+            assert first["id"].to_pylist() == [7]
+            assert first.schema == pa.schema([*writer.schema, *CHANGE_COLUMNS])
+            for number in (8, 9):
                 coming = asyncio.ensure_future(anext(batches))
-                # Whatever is committed from the moment on that it looks; until then there is nothing to be woken by.
-                await asyncio.sleep(0.2)
-                await writer.insert(rows(7))
-                first = await coming
-                assert first["id"].to_pylist() == [7]
-                assert first.schema == pa.schema([*writer.schema, *CHANGE_COLUMNS])
-                for number in (8, 9):
-                    coming = asyncio.ensure_future(anext(batches))
-                    await writer.insert(rows(number))
-                    assert (await coming)["id"].to_pylist() == [number]
+                await writer.insert(rows(number))
+                assert (await coming)["id"].to_pylist() == [number]
 
-        run(scenario())
-
-    def test_from_the_beginning_of_a_table_that_is_not_there_yet(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            place = tmp_path / "late" / "orders"
-            async with aclosing(cdfd.follow(str(place), poll_interval=1e6)) as batches:
-                coming = asyncio.ensure_future(anext(batches))
-                await asyncio.sleep(0)
-                await table(LocalStorage(place), 3, SystemClock())
-                assert (await coming)["id"].to_pylist() == [1]
-                assert (await anext(batches))["id"].to_pylist() == [2]
-
-        run(scenario())
+    async def test_from_the_beginning_of_a_table_that_is_not_there_yet(self, tmp_path: Path) -> None:
+        place = tmp_path / "late" / "orders"
+        async with aclosing(cdfd.follow(str(place), poll_interval=1e6)) as batches:
+            coming = asyncio.ensure_future(anext(batches))
+            await asyncio.sleep(0)
+            await table(LocalStorage(place), 3, SystemClock())
+            assert (await coming)["id"].to_pylist() == [1]
+            assert (await anext(batches))["id"].to_pylist() == [2]
 
     def test_the_schema_is_that_of_each_version(self, writer: TableWriter) -> None:
         async def scenario() -> list[list[str]]:
@@ -368,29 +356,23 @@ class TestFollow:
         assert run(scenario()) == [["id", "_change_type"], ["n", "id"]]
 
     @pytest.mark.parametrize("read", [0, 1, 2])
-    def test_closing_it(self, writer: TableWriter, read: int) -> None:
-        async def scenario() -> None:
-            async with aclosing(cdfd.follow(uri(writer), 0)) as batches:
-                for _ in range(read):
-                    await anext(batches)
+    async def test_closing_it(self, writer: TableWriter, read: int) -> None:
+        async with aclosing(cdfd.follow(uri(writer), 0)) as batches:
+            for _ in range(read):
+                await anext(batches)
 
-        run(scenario())
+    async def test_cancelling_it_while_it_waits(self, writer: TableWriter) -> None:
+        seen = asyncio.Event()
 
-    def test_cancelling_it_while_it_waits(self, writer: TableWriter) -> None:
-        async def scenario() -> None:
-            seen = asyncio.Event()
+        async def consume() -> None:
+            async for _ in cdfd.follow(uri(writer), 5):
+                seen.set()
 
-            async def consume() -> None:
-                async for _ in cdfd.follow(uri(writer), 5):
-                    seen.set()
-
-            consumer = asyncio.create_task(consume())
-            await seen.wait()
-            consumer.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await consumer
-
-        run(scenario())
+        consumer = asyncio.create_task(consume())
+        await seen.wait()
+        consumer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await consumer
 
     def test_errors(self, writer: TableWriter) -> None:
         async def first(start: int | str, **options: object) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from faulty_storage import FaultyStorage
 from feeding import MemoryPlace, feed
-from lake import SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
+from lake import SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, table
 from manual_time import ManualClock
 from memory_storage import MemoryStorage
 
@@ -347,25 +347,24 @@ REPLACED = [
     "reader", [from_zero, from_within, from_snapshot, of_range], ids=lambda reader: reader.__name__
 )
 @pytest.mark.parametrize("make", STORES, ids=["memory", "tagged", "disk"])
-def test_at_every_moment(make: Callable[[Path], Store], reader: Reader, swap: Swap, other: str, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        old = await history(VERSIONS)
-        versions, table_id, common = OTHERS[other]
-        new = await history(versions, table_id, of=old, common=common)
-        last = max(VERSIONS, versions) - 1
-        store = make(tmp_path / "undisturbed")
+async def test_at_every_moment(
+    make: Callable[[Path], Store], reader: Reader, swap: Swap, other: str, tmp_path: Path
+) -> None:
+    old = await history(VERSIONS)
+    versions, table_id, common = OTHERS[other]
+    new = await history(versions, table_id, of=old, common=common)
+    last = max(VERSIONS, versions) - 1
+    store = make(tmp_path / "undisturbed")
+    await put_all(store, old.files)
+    undisturbed = await read(OneByOne(store), reader, last)
+    assert undisturbed.error is None
+    # Each step has a moment before and one after; those after the first wait are alike.
+    moments = 2 * (undisturbed.busy + 3)
+    for moment in range(0, moments, 1 if isinstance(store, Memory) else 5):
+        store = make(tmp_path / str(moment))
         await put_all(store, old.files)
-        undisturbed = await read(OneByOne(store), reader, last)
-        assert undisturbed.error is None
-        # Each step has a moment before and one after; those after the first wait are alike.
-        moments = 2 * (undisturbed.busy + 3)
-        for moment in range(0, moments, 1 if isinstance(store, Memory) else 5):
-            store = make(tmp_path / str(moment))
-            await put_all(store, old.files)
-            stage = Stage(store, moment, swap(store, new.files))
-            check(await read(stage.storage, reader, last), old, new, moment)
-
-    run(scenario())
+        stage = Stage(store, moment, swap(store, new.files))
+        check(await read(stage.storage, reader, last), old, new, moment)
 
 
 def rows_of(place: MemoryPlace) -> list[tuple[int, int]]:
@@ -375,82 +374,69 @@ def rows_of(place: MemoryPlace) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("start", ["earliest", "snapshot"])
 @pytest.mark.parametrize("make", STORES, ids=["memory", "tagged", "disk"])
-def test_a_daemon_that_resumes(make: Callable[[Path], Store], start: str, other: str, tmp_path: Path) -> None:
+async def test_a_daemon_that_resumes(make: Callable[[Path], Store], start: str, other: str, tmp_path: Path) -> None:
     """Its table is replaced while it is down, or at any moment after that. What it delivers is of one table."""
 
-    async def scenario() -> None:
-        old = await history(VERSIONS)
-        versions, table_id, common = OTHERS[other]
-        new = await history(versions, table_id, of=old, common=common)
-        own = [(version, 1000 + version) for version in range(max(common, 1), versions)]
-        shared = [(version, version) for version in range(1, VERSIONS)]
-        expected = [shared, shared[: max(common - 1, 0)] + own]
-        until = 3
-        for moment in range(0, 60, 1 if make is STORES[0] else 7):
-            store, place = make(tmp_path / str(moment)), MemoryPlace()
-            held = {
-                path: data for path, data in old.files.items() if not path.startswith("_") or int(path[11:31]) <= until
-            }
-            await put_all(store, held)
-            await feed(OneByOne(store), place, manual_clock(), until, start=start)
-            await put_all(store, old.files)
-            stage = Stage(store, moment, at_once(store, new.files))
-            error = await delivered(stage.storage, place, max(VERSIONS, versions) - 1, start)
-            given = rows_of(place)
-            if start == "snapshot":
-                # The rows of the snapshot have its version, and come in any order.
-                given = [(row, row) for row in sorted(row for version, row in given if version == until)] + given[
-                    until:
-                ]
-            assert given in [some[: len(given)] for some in expected], (moment, error, given)
-            if moment == 0:
-                assert (error is None) == (common > until), error
-                if common <= until:
-                    assert isinstance(error, TableChangedError), error
-
-    run(scenario())
+    old = await history(VERSIONS)
+    versions, table_id, common = OTHERS[other]
+    new = await history(versions, table_id, of=old, common=common)
+    own = [(version, 1000 + version) for version in range(max(common, 1), versions)]
+    shared = [(version, version) for version in range(1, VERSIONS)]
+    expected = [shared, shared[: max(common - 1, 0)] + own]
+    until = 3
+    for moment in range(0, 60, 1 if make is STORES[0] else 7):
+        store, place = make(tmp_path / str(moment)), MemoryPlace()
+        held = {path: data for path, data in old.files.items() if not path.startswith("_") or int(path[11:31]) <= until}
+        await put_all(store, held)
+        await feed(OneByOne(store), place, manual_clock(), until, start=start)
+        await put_all(store, old.files)
+        stage = Stage(store, moment, at_once(store, new.files))
+        error = await delivered(stage.storage, place, max(VERSIONS, versions) - 1, start)
+        given = rows_of(place)
+        if start == "snapshot":
+            # The rows of the snapshot have its version, and come in any order.
+            given = [(row, row) for row in sorted(row for version, row in given if version == until)] + given[until:]
+        assert given in [some[: len(given)] for some in expected], (moment, error, given)
+        if moment == 0:
+            assert (error is None) == (common > until), error
+            if common <= until:
+                assert isinstance(error, TableChangedError), error
 
 
 class TestEntriesThatAreListed:
     """An entry that a position was made from is listed, and cannot be read: no log clean-up removed it."""
 
-    def test_it_is_waited_for(self) -> None:
-        async def scenario() -> None:
-            mine = await history(4)
-            other = await history(6, of=mine, common=2)
-            store, readable = Memory(), False
+    async def test_it_is_waited_for(self) -> None:
+        mine = await history(4)
+        other = await history(6, of=mine, common=2)
+        store, readable = Memory(), False
 
-            async def unless_readable(method: str, path: str) -> None:
-                if path == entry_path(3) and method != "list" and not readable:
-                    raise NotFoundError("not yet", path=path)
+        async def unless_readable(method: str, path: str) -> None:
+            if path == entry_path(3) and method != "list" and not readable:
+                raise NotFoundError("not yet", path=path)
 
-            await put_all(store, mine.files)
-            digest = await DeltaLog(store).digest(3)
-            assert digest is not None
-            await store.clear()
-            await put_all(store, other.files)
-            tailer = tailer_of(DeltaLog(FaultyStorage(store, unless_readable)), manual_clock())
-            with pytest.raises(StorageError, match="listed, but does not exist") as caught:
-                await tailer.resume("T", 3, digest)
-            assert caught.value.retriable
-            readable = True
-            with pytest.raises(TableChangedError, match="version 3 is not the one that was read"):
-                await tailer.resume("T", 3, digest)
+        await put_all(store, mine.files)
+        digest = await DeltaLog(store).digest(3)
+        assert digest is not None
+        await store.clear()
+        await put_all(store, other.files)
+        tailer = tailer_of(DeltaLog(FaultyStorage(store, unless_readable)), manual_clock())
+        with pytest.raises(StorageError, match="listed, but does not exist") as caught:
+            await tailer.resume("T", 3, digest)
+        assert caught.value.retriable
+        readable = True
+        with pytest.raises(TableChangedError, match="version 3 is not the one that was read"):
+            await tailer.resume("T", 3, digest)
 
-        run(scenario())
-
-    def test_one_that_is_empty_as_it_was(self) -> None:
-        async def scenario() -> None:
-            store = Memory()
-            await table(store, 3, manual_clock())
-            await store.put(entry_path(3), b"")
-            empty = (await DeltaLog(store).entry(3)).digest
-            tailer = tailer_of(DeltaLog(store), manual_clock())
-            await tailer.resume("T", 3, empty)
-            with pytest.raises(StorageError, match="listed, but does not exist"):
-                await tailer.resume("T", 3, "of some bytes")
-
-        run(scenario())
+    async def test_one_that_is_empty_as_it_was(self) -> None:
+        store = Memory()
+        await table(store, 3, manual_clock())
+        await store.put(entry_path(3), b"")
+        empty = (await DeltaLog(store).entry(3)).digest
+        tailer = tailer_of(DeltaLog(store), manual_clock())
+        await tailer.resume("T", 3, empty)
+        with pytest.raises(StorageError, match="listed, but does not exist"):
+            await tailer.resume("T", 3, "of some bytes")
 
 
 class TestLostCommits:
@@ -467,58 +453,46 @@ class TestLostCommits:
         return store
 
     @pytest.mark.parametrize("hint", [False, True])
-    def test_that_is_a_gap(self, hint: bool) -> None:
-        async def scenario() -> None:
-            clock = manual_clock()
-            log = DeltaLog(await self.lake(clock, hint=hint))
-            told = "checkpoint of version 7, but its newest commit is version 5"
-            for asked in (log.latest_version, log.header, partial(until_version, log, "now")):
-                with pytest.raises(GapError, match=told):
-                    await asked()
-            for start in ("snapshot", "latest", "earliest", 3):
-                with pytest.raises(GapError, match=told):
-                    await start_position(log, start, clock.now_ms())
-
-        run(scenario())
+    async def test_that_is_a_gap(self, hint: bool) -> None:
+        clock = manual_clock()
+        log = DeltaLog(await self.lake(clock, hint=hint))
+        told = "checkpoint of version 7, but its newest commit is version 5"
+        for asked in (log.latest_version, log.header, partial(until_version, log, "now")):
+            with pytest.raises(GapError, match=told):
+                await asked()
+        for start in ("snapshot", "latest", "earliest", 3):
+            with pytest.raises(GapError, match=told):
+                await start_position(log, start, clock.now_ms())
 
     @pytest.mark.parametrize("hint", [False, True])
-    def test_the_checkpoint_s_rows_can_be_read(self, hint: bool) -> None:
-        async def scenario() -> None:
-            log = DeltaLog(await self.lake(manual_clock(), hint=hint))
-            assert (await log.snapshot()).version == 7
-            assert len((await log.snapshot(7)).live()) == 7
-            assert (await PlanStream(log).snapshot()).plan.version == 7
-
-        run(scenario())
+    async def test_the_checkpoint_s_rows_can_be_read(self, hint: bool) -> None:
+        log = DeltaLog(await self.lake(manual_clock(), hint=hint))
+        assert (await log.snapshot()).version == 7
+        assert len((await log.snapshot(7)).live()) == 7
+        assert (await PlanStream(log).snapshot()).plan.version == 7
 
     @pytest.mark.parametrize("start", [4, 6])
-    def test_a_reader_that_comes_there_does_not_wait(self, start: int) -> None:
-        async def scenario() -> None:
-            clock = manual_clock()
-            store = OneByOne(await self.lake(clock, hint=True))
-            opened = Table(DeltaLog(store), TableFiles(store, LocalStorage))
-            found = []
-            with pytest.raises(GapError, match="versions 6 to 7 are missing, although the log goes on to version 7"):
-                await collect(opened.stream().versions(tailer_of(opened.log, clock), start), found)
-            assert [version.plan.version for version in found] == list(range(start, 6))
+    async def test_a_reader_that_comes_there_does_not_wait(self, start: int) -> None:
+        clock = manual_clock()
+        store = OneByOne(await self.lake(clock, hint=True))
+        opened = Table(DeltaLog(store), TableFiles(store, LocalStorage))
+        found = []
+        with pytest.raises(GapError, match="versions 6 to 7 are missing, although the log goes on to version 7"):
+            await collect(opened.stream().versions(tailer_of(opened.log, clock), start), found)
+        assert [version.plan.version for version in found] == list(range(start, 6))
 
-        run(scenario())
-
-    def test_one_that_was_at_the_tip(self) -> None:
-        async def scenario() -> None:
-            clock = manual_clock()
-            store = Lake(clock)
-            await table(store, 6, clock)
-            log = DeltaLog(store)
-            found: list[Version] = []
-            task = asyncio.create_task(collect(PlanStream(log).versions(tailer_of(log, clock), 0), found))
-            await clock.wait_for_sleepers()
-            store.copy_from(await self.lake(clock, hint=False))
-            with pytest.raises((TableChangedError, GapError)):
-                await patiently(task, clock, OneByOne(store))
-            assert len(found) == 6
-
-        run(scenario())
+    async def test_one_that_was_at_the_tip(self) -> None:
+        clock = manual_clock()
+        store = Lake(clock)
+        await table(store, 6, clock)
+        log = DeltaLog(store)
+        found: list[Version] = []
+        task = asyncio.create_task(collect(PlanStream(log).versions(tailer_of(log, clock), 0), found))
+        await clock.wait_for_sleepers()
+        store.copy_from(await self.lake(clock, hint=False))
+        with pytest.raises((TableChangedError, GapError)):
+            await patiently(task, clock, OneByOne(store))
+        assert len(found) == 6
 
 
 async def collect(versions: AsyncIterator[Version], found: list[Version]) -> None:

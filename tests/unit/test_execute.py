@@ -152,15 +152,12 @@ def test_as_many_threads_as_there_are_cores() -> None:
 
 
 class TestInThread:
-    def test_items_come_in_order_from_other_threads(self) -> None:
+    async def test_items_come_in_order_from_other_threads(self) -> None:
         def items() -> Iterator[tuple[int, bool]]:
             for number in range(5):
                 yield number, threading.current_thread() is threading.main_thread()
 
-        async def collected() -> list[tuple[int, bool]]:
-            return [item async for item in iterate_in_thread(items())]
-
-        assert asyncio.run(collected()) == [(number, False) for number in range(5)]
+        assert ([item async for item in iterate_in_thread(items())]) == [(number, False) for number in range(5)]
 
     def test_an_error_comes_through(self) -> None:
         def items() -> Iterator[int]:
@@ -177,7 +174,7 @@ class TestInThread:
             asyncio.run(collected())
         assert found == [1]
 
-    def test_cancelled_while_an_item_is_made(self) -> None:
+    async def test_cancelled_while_an_item_is_made(self) -> None:
         """What runs in a thread cannot be stopped there; it is waited for, and closed."""
         making, go_on, closed = threading.Event(), threading.Event(), threading.Event()
 
@@ -195,14 +192,11 @@ class TestInThread:
                 async for _ in found:
                     pass
 
-        async def cancelled() -> None:
-            task = asyncio.create_task(reading())
-            await asyncio.to_thread(making.wait, 30)
-            task.cancel()
-            await asyncio.sleep(0)
-            go_on.set()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert closed.is_set()
-
-        asyncio.run(cancelled())
+        task = asyncio.create_task(reading())
+        await asyncio.to_thread(making.wait, 30)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert closed.is_set()

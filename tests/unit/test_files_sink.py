@@ -104,17 +104,14 @@ class TestCrashes:
 
 
 class TestFolder:
-    def test_what_a_user_sees(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            sink = await FilesSink.open(tmp_path / "a/b", LINES)
-            delivery = await sink.begin(at(7))
-            await delivery.write(rows(1, 2))
-            await delivery.commit(at(8))
-            delivery = await sink.begin(at(8))
-            await delivery.commit(at(9))
-            await sink.close()
-
-        asyncio.run(scenario())
+    async def test_what_a_user_sees(self, tmp_path: Path) -> None:
+        sink = await FilesSink.open(tmp_path / "a/b", LINES)
+        delivery = await sink.begin(at(7))
+        await delivery.write(rows(1, 2))
+        await delivery.commit(at(8))
+        delivery = await sink.begin(at(8))
+        await delivery.commit(at(9))
+        await sink.close()
         assert names(tmp_path / "a/b") == [".lock", "00000000000000000007.jsonl", "_position.json"]
         assert (tmp_path / "a/b/00000000000000000007.jsonl").read_bytes() == b"1\n2\n"
         assert json.loads((tmp_path / "a/b/_position.json").read_bytes()) == {
@@ -163,18 +160,15 @@ class TestFolder:
         assert names(tmp_path) == ["out", "precious"]
         assert (tmp_path / "precious").read_bytes() == b"{}"
 
-    def test_deliveries_replace_a_link(self, tmp_path: Path) -> None:
+    async def test_deliveries_replace_a_link(self, tmp_path: Path) -> None:
         """Put there after the start."""
         (tmp_path / "precious").write_bytes(b"kept")
 
-        async def scenario() -> None:
-            sink = await FilesSink.open(tmp_path / "out", LINES)
-            (tmp_path / "out/_position.json").symlink_to(tmp_path / "precious")
-            delivery = await sink.begin(at(7))
-            await delivery.commit(at(8))
-            await sink.close()
-
-        asyncio.run(scenario())
+        sink = await FilesSink.open(tmp_path / "out", LINES)
+        (tmp_path / "out/_position.json").symlink_to(tmp_path / "precious")
+        delivery = await sink.begin(at(7))
+        await delivery.commit(at(8))
+        await sink.close()
         assert (tmp_path / "precious").read_bytes() == b"kept"
         assert read_position(str(tmp_path / "out")) == at(8)
 
@@ -261,38 +255,32 @@ class TestFolder:
             asyncio.run(position(tmp_path / "file" / "sink"))
         assert "is a file" in (caught.value.hint or "")
 
-    def test_never_overwrites(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            sink = await FilesSink.open(tmp_path, LINES)
-            delivery = await sink.begin(at(0))
-            await delivery.write(rows(0))
-            (tmp_path / "00000000000000000000.jsonl").write_bytes(b"somebody's\n")
-            with pytest.raises(SinkError, match="with the name of the delivery already exists"):
-                await delivery.commit(at(1))
-            await delivery.abort()
-            with pytest.raises(SinkError, match="unknown"):
-                await sink.last_position()
-            await sink.close()
-
-        asyncio.run(scenario())
+    async def test_never_overwrites(self, tmp_path: Path) -> None:
+        sink = await FilesSink.open(tmp_path, LINES)
+        delivery = await sink.begin(at(0))
+        await delivery.write(rows(0))
+        (tmp_path / "00000000000000000000.jsonl").write_bytes(b"somebody's\n")
+        with pytest.raises(SinkError, match="with the name of the delivery already exists"):
+            await delivery.commit(at(1))
+        await delivery.abort()
+        with pytest.raises(SinkError, match="unknown"):
+            await sink.last_position()
+        await sink.close()
         assert (tmp_path / "00000000000000000000.jsonl").read_bytes() == b"somebody's\n"
 
 
 class TestLock:
-    def test_two_sinks_in_one_process(self, tmp_path: Path) -> None:
-        async def scenario() -> None:
-            first = await FilesSink.open(tmp_path, LINES)
-            with pytest.raises(FencedError, match="another daemon") as caught:
-                await FilesSink.open(tmp_path, LINES)
-            assert caught.value.exit_code == 3
-            await first.close()
-            second = await FilesSink.open(tmp_path, LINES)
-            await first.close()  # closes nothing of the second one's
-            with pytest.raises(FencedError):
-                await FilesSink.open(tmp_path, LINES)
-            await second.close()
-
-        asyncio.run(scenario())
+    async def test_two_sinks_in_one_process(self, tmp_path: Path) -> None:
+        first = await FilesSink.open(tmp_path, LINES)
+        with pytest.raises(FencedError, match="another daemon") as caught:
+            await FilesSink.open(tmp_path, LINES)
+        assert caught.value.exit_code == 3
+        await first.close()
+        second = await FilesSink.open(tmp_path, LINES)
+        await first.close()  # closes nothing of the second one's
+        with pytest.raises(FencedError):
+            await FilesSink.open(tmp_path, LINES)
+        await second.close()
 
     def test_another_process_until_it_dies(self, tmp_path: Path) -> None:
         program = (
@@ -320,42 +308,36 @@ class TestLock:
 
 class TestFailures:
     @pytest.mark.parametrize("rows_format", [LINES, Parquet("none")], ids=["jsonl", "parquet"])
-    def test_a_full_disk(self, tmp_path: Path, rows_format: RowsFormat) -> None:
-        async def scenario() -> None:
-            sink = await FilesSink.open(tmp_path, rows_format)
-            delivery = await sink.begin(at(0))
-            with largest_file(10_000), pytest.raises(SinkError, match="File too large"):
-                await delivery.write(rows(*range(300_000)))
-            # Half of the rows are written: they must not be committed.
-            with pytest.raises(SinkError, match="has failed"):
-                await delivery.commit(at(1))
-            with pytest.raises(SinkError, match="has failed"):
-                await delivery.write(rows(1))
-            await delivery.abort()
-            assert names(tmp_path) == [".lock"]
-            delivery = await sink.begin(at(0))
-            await delivery.write(rows(5))
+    async def test_a_full_disk(self, tmp_path: Path, rows_format: RowsFormat) -> None:
+        sink = await FilesSink.open(tmp_path, rows_format)
+        delivery = await sink.begin(at(0))
+        with largest_file(10_000), pytest.raises(SinkError, match="File too large"):
+            await delivery.write(rows(*range(300_000)))
+        # Half of the rows are written: they must not be committed.
+        with pytest.raises(SinkError, match="has failed"):
             await delivery.commit(at(1))
-            assert await sink.last_position() == at(1)
-            await sink.close()
-
-        asyncio.run(scenario())
+        with pytest.raises(SinkError, match="has failed"):
+            await delivery.write(rows(1))
+        await delivery.abort()
+        assert names(tmp_path) == [".lock"]
+        delivery = await sink.begin(at(0))
+        await delivery.write(rows(5))
+        await delivery.commit(at(1))
+        assert await sink.last_position() == at(1)
+        await sink.close()
 
     @pytest.mark.parametrize("rows_format", [LINES, Parquet("none"), Trevni()], ids=["jsonl", "parquet", "trevni"])
-    def test_a_disk_that_is_full_when_it_comes_to_commit(self, tmp_path: Path, rows_format: RowsFormat) -> None:
-        async def scenario() -> None:
-            sink = await FilesSink.open(tmp_path, rows_format)
-            delivery = await sink.begin(at(0))
-            await delivery.write(rows(*range(5000)))
-            with largest_file(100), pytest.raises(SinkError, match="cannot commit: File too large"):
-                await delivery.commit(at(1))
-            await delivery.abort()
-            assert await sink.last_position() is None
-            await sink.close()
-
-        asyncio.run(scenario())
+    async def test_a_disk_that_is_full_when_it_comes_to_commit(self, tmp_path: Path, rows_format: RowsFormat) -> None:
+        sink = await FilesSink.open(tmp_path, rows_format)
+        delivery = await sink.begin(at(0))
+        await delivery.write(rows(*range(5000)))
+        with largest_file(100), pytest.raises(SinkError, match="cannot commit: File too large"):
+            await delivery.commit(at(1))
+        await delivery.abort()
+        assert await sink.last_position() is None
+        await sink.close()
         assert names(tmp_path) == [".lock"]
-        assert asyncio.run(position(tmp_path)) is None
+        assert (await position(tmp_path)) is None
 
     @pytest.mark.parametrize(
         "number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.EIO, errno.ESTALE, errno.ETIMEDOUT]
@@ -386,18 +368,15 @@ class TestFailures:
             asyncio.run(deliver())
         assert asyncio.run(position(tmp_path / "new")) == at(1)
 
-    def test_rows_that_cannot_be_encoded(self, tmp_path: Path) -> None:
+    async def test_rows_that_cannot_be_encoded(self, tmp_path: Path) -> None:
         def encode(batch: pa.RecordBatch) -> bytes:
             raise DataError("no such row")
 
-        async def scenario() -> None:
-            sink = await FilesSink.open(tmp_path, JsonLines(encode))
-            delivery = await sink.begin(at(0))
-            with pytest.raises(DataError, match="no such row"):
-                await delivery.write(rows(0))
-            await sink.close()
-
-        asyncio.run(scenario())
+        sink = await FilesSink.open(tmp_path, JsonLines(encode))
+        delivery = await sink.begin(at(0))
+        with pytest.raises(DataError, match="no such row"):
+            await delivery.write(rows(0))
+        await sink.close()
         assert names(tmp_path) == [".lock"]
 
 
@@ -489,22 +468,19 @@ class Numbers(JsonLines):
         super().__init__(lambda batch: b"%d\n" % batch.num_rows)
 
 
-def test_a_format_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_format_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FILE_FORMATS._loaded, "numbers", Numbers)
     text = f"pipeline: p\ntables: [{{uri: /lake/t}}]\nsink: {{kind: files, path: {tmp_path}, format: numbers}}\n"
     config = parse(text, {})
 
-    async def scenario() -> Position | None:
-        async with connector(config).opened(config.tables[0]) as sink:
-            delivery = await sink.begin(at(4))
-            await delivery.write(rows(1, 2))
-            await delivery.commit(at(5))
-        # As a crash after the commit leaves it: only the file's name tells the position.
-        left = tmp_path / "t" / "_position.json"
-        left.write_text(json.dumps(json.loads(left.read_text()) | {"version": 4, "delivered": False}))
-        return await connector(config).position(config.tables[0])
-
-    assert asyncio.run(scenario()) == at(5)
+    async with connector(config).opened(config.tables[0]) as sink:
+        delivery = await sink.begin(at(4))
+        await delivery.write(rows(1, 2))
+        await delivery.commit(at(5))
+    # As a crash after the commit leaves it: only the file's name tells the position.
+    left = tmp_path / "t" / "_position.json"
+    left.write_text(json.dumps(json.loads(left.read_text()) | {"version": 4, "delivered": False}))
+    assert (await connector(config).position(config.tables[0])) == at(5)
     assert (tmp_path / "t" / "00000000000000000004.txt").read_bytes() == b"2\n"
     with pytest.raises(ConfigError, match="expected jsonl, parquet, trevni or numbers, found"):
         parse(text.replace("numbers", "nombers"), {})

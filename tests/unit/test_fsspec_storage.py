@@ -119,27 +119,24 @@ def test_what_it_says_is_translated(failure: Exception, said: str, retriable: bo
     assert caught.value.retriable is retriable
 
 
-def test_a_table_of_it_is_read(root: str) -> None:
+async def test_a_table_of_it_is_read(root: str) -> None:
     """Written, read, and followed: all of a table."""
     store: Storage = FsspecStorage(fsspec.filesystem("memory"), root, "memory://lake")
 
-    async def scenario() -> list[int]:
-        writer = TableWriter(store, SCHEMA)
-        await writer.create()
-        for version in range(1, 4):
-            await writer.insert(rows(version))
-        opened = Table.open(".")
-        table = Table(type(opened.log)(store), type(opened.files)(store, open_storage, ()))
-        execution = Execution(table.files, all_columns)
-        found = []
-        async with asyncio.timeout(WITHIN):
-            with table.tailer() as tailer:
-                async for version in versions(table, tailer, table.stream(), 1, 3):
-                    for batch in execution.batches([version.plan]):
-                        found += batch.rows.column("id").to_pylist()
-        return found
-
-    assert asyncio.run(scenario()) == [1, 2, 3]
+    writer = TableWriter(store, SCHEMA)
+    await writer.create()
+    for version in range(1, 4):
+        await writer.insert(rows(version))
+    opened = Table.open(".")
+    table = Table(type(opened.log)(store), type(opened.files)(store, open_storage, ()))
+    execution = Execution(table.files, all_columns)
+    found = []
+    async with asyncio.timeout(WITHIN):
+        with table.tailer() as tailer:
+            async for version in versions(table, tailer, table.stream(), 1, 3):
+                for batch in execution.batches([version.plan]):
+                    found += batch.rows.column("id").to_pylist()
+    assert (found) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(("uri", "package"), [("gs://b/x", "gcsfs"), ("abfss://c/x", "adlfs"), ("az://c/x", "adlfs")])

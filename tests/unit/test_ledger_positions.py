@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from feeding import MemoryPlace, feed, ids
-from lake import SCHEMA, Lake, manual_clock, rows, run, table
+from lake import SCHEMA, Lake, manual_clock, rows, table
 from memory_storage import MemoryStorage
 
 from cdfd.daemon.loop.monitor import NullMonitor
@@ -81,65 +81,53 @@ async def replaced(lake: Lake, common: int, versions: int) -> Lake:
 
 @POLICIES
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_backup_that_is_put_back_is_refused(policy: str, other: str) -> None:
-    async def scenario() -> None:
-        ledger = TableLedger(MemoryStorage(), manual_clock())
-        lake = await delivered(policy, ledger)
-        common, versions = OTHERS[other]
-        put_back, place = await replaced(lake, common, versions), MemoryPlace()
-        for _ in range(2):
-            with pytest.raises(TableChangedError, match="version 5"):
-                await feed(put_back, place, manual_clock(), 8, recorder=recorder_of(ledger), **{policy: True})
-            # Nor is the position made durable in the sink: that of the ledger has to be put right, and no other.
-            assert place.delivered == []
-
-    run(scenario())
+async def test_a_backup_that_is_put_back_is_refused(policy: str, other: str) -> None:
+    ledger = TableLedger(MemoryStorage(), manual_clock())
+    lake = await delivered(policy, ledger)
+    common, versions = OTHERS[other]
+    put_back, place = await replaced(lake, common, versions), MemoryPlace()
+    for _ in range(2):
+        with pytest.raises(TableChangedError, match="version 5"):
+            await feed(put_back, place, manual_clock(), 8, recorder=recorder_of(ledger), **{policy: True})
+        # Nor is the position made durable in the sink: that of the ledger has to be put right, and no other.
+        assert place.delivered == []
 
 
 @POLICIES
-def test_the_table_itself_goes_on(policy: str) -> None:
-    async def scenario() -> None:
-        ledger = TableLedger(MemoryStorage(), manual_clock())
-        lake, place = await delivered(policy, ledger), MemoryPlace()
-        same = await replaced(lake, VERSIONS, 9)
-        await feed(same, place, manual_clock(), 8, recorder=recorder_of(ledger), **{policy: True})
-        assert ids(place) == [("insert", version, 1000 + version) for version in range(VERSIONS, 9)]
-        assert place.delivered[0].position.digest == await DeltaLog(lake).digest(VERSIONS - 1)
-
-    run(scenario())
+async def test_the_table_itself_goes_on(policy: str) -> None:
+    ledger = TableLedger(MemoryStorage(), manual_clock())
+    lake, place = await delivered(policy, ledger), MemoryPlace()
+    same = await replaced(lake, VERSIONS, 9)
+    await feed(same, place, manual_clock(), 8, recorder=recorder_of(ledger), **{policy: True})
+    assert ids(place) == [("insert", version, 1000 + version) for version in range(VERSIONS, 9)]
+    assert place.delivered[0].position.digest == await DeltaLog(lake).digest(VERSIONS - 1)
 
 
 @POLICIES
 @pytest.mark.parametrize("make", [table_ledger, source_ledger], ids=lambda make: make.__name__)
-def test_a_ledger_of_an_earlier_cdfd_is_not_compared(make: Callable[[Storage], Ledger], policy: str) -> None:
-    async def scenario() -> None:
-        lake, place = Lake(manual_clock()), MemoryPlace()
-        await table(lake, 3, manual_clock())
-        ledger = make(lake)
-        await ledger.record(ORDERS, 1, "T")
-        last = await DeltaLog(lake).latest_version()
-        await feed(lake, place, manual_clock(), last, recorder=recorder_of(ledger), **{policy: True})
-        assert ids(place) == [("insert", 2, 2)]
-        found = await ledger.position(ORDERS)
-        assert found is not None
-        assert found.version >= 2
-        assert found.digest == await DeltaLog(lake).digest(found.version)
-
-    run(scenario())
+async def test_a_ledger_of_an_earlier_cdfd_is_not_compared(make: Callable[[Storage], Ledger], policy: str) -> None:
+    lake, place = Lake(manual_clock()), MemoryPlace()
+    await table(lake, 3, manual_clock())
+    ledger = make(lake)
+    await ledger.record(ORDERS, 1, "T")
+    last = await DeltaLog(lake).latest_version()
+    await feed(lake, place, manual_clock(), last, recorder=recorder_of(ledger), **{policy: True})
+    assert ids(place) == [("insert", 2, 2)]
+    found = await ledger.position(ORDERS)
+    assert found is not None
+    assert found.version >= 2
+    assert found.digest == await DeltaLog(lake).digest(found.version)
 
 
-def test_the_ledger_in_the_table_is_compared_too() -> None:
+async def test_the_ledger_in_the_table_is_compared_too() -> None:
     """The ledger `source` of a table whose newest entries were put back over it, all but the one with the position."""
 
-    async def scenario() -> None:
-        lake = Lake(manual_clock())
-        await table(lake, VERSIONS, manual_clock())
-        ledger = SourceLedger(lake, manual_clock())
-        await ledger.record(ORDERS, VERSIONS - 1, "T", await DeltaLog(lake).digest(VERSIONS - 1))
-        other = await replaced(lake, VERSIONS - 1, VERSIONS)
-        path = f"_delta_log/{VERSIONS - 1:020d}.json"
-        await lake.put(path, await other.read(path))
-        with pytest.raises(TableChangedError, match="version 5"):
-            await feed(lake, MemoryPlace(), manual_clock(), 9, recorder=recorder_of(ledger), ledger_counts=True)
-
-    run(scenario())
+    lake = Lake(manual_clock())
+    await table(lake, VERSIONS, manual_clock())
+    ledger = SourceLedger(lake, manual_clock())
+    await ledger.record(ORDERS, VERSIONS - 1, "T", await DeltaLog(lake).digest(VERSIONS - 1))
+    other = await replaced(lake, VERSIONS - 1, VERSIONS)
+    path = f"_delta_log/{VERSIONS - 1:020d}.json"
+    await lake.put(path, await other.read(path))
+    with pytest.raises(TableChangedError, match="version 5"):
+        await feed(lake, MemoryPlace(), manual_clock(), 9, recorder=recorder_of(ledger), ledger_counts=True)

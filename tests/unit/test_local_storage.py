@@ -40,19 +40,16 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_root_may_come_later_and_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_root_may_come_later_and_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = LocalStorage("lake/orders")
     monkeypatch.chdir("/")
 
-    async def scenario() -> None:
-        with pytest.raises(NotFoundError):
-            await store.read("_delta_log/0.json")
-        assert await paths(store, "_delta_log/") == []
-        await store.put_if_absent("_delta_log/0.json", b"{}")
-        assert await store.read("_delta_log/0.json") == b"{}"
-
-    asyncio.run(scenario())
+    with pytest.raises(NotFoundError):
+        await store.read("_delta_log/0.json")
+    assert await paths(store, "_delta_log/") == []
+    await store.put_if_absent("_delta_log/0.json", b"{}")
+    assert await store.read("_delta_log/0.json") == b"{}"
     assert (store.uri, store.root) == ("lake/orders", str(tmp_path / "lake/orders"))
 
 
@@ -193,49 +190,43 @@ def test_links_are_followed_inside_the_root_only(tmp_path: Path, call: Callable[
             call(LocalStorage(root, allowed=[str(tmp_path / "else")]), path)
 
 
-def test_stats_listings_and_links(tmp_path: Path) -> None:
+async def test_stats_listings_and_links(tmp_path: Path) -> None:
     root = table_with_links(tmp_path)
     store = LocalStorage(root)
 
-    async def scenario() -> None:
-        assert (await store.stat("in")).size == 4
-        assert await paths(store, "in-folder/") == ["in-folder/data", "in-folder/second"]
-        for path in OUTSIDE:
-            with pytest.raises(PathError):
-                await store.stat(path)
-        # A link that nobody reads stops nobody; whoever reads it gets the error.
-        found = {found.path: found.size async for found in store.list("")}
-        assert set(found) >= {"in", "out", "out-relative"}
-        assert found["out"] == len(os.readlink(root / "out"))
+    assert (await store.stat("in")).size == 4
+    assert await paths(store, "in-folder/") == ["in-folder/data", "in-folder/second"]
+    for path in OUTSIDE:
         with pytest.raises(PathError):
-            await paths(store, "out-folder/")
-        with pytest.raises(NotFoundError):
-            await store.read("nowhere")
-
-    asyncio.run(scenario())
+            await store.stat(path)
+    # A link that nobody reads stops nobody; whoever reads it gets the error.
+    found = {found.path: found.size async for found in store.list("")}
+    assert set(found) >= {"in", "out", "out-relative"}
+    assert found["out"] == len(os.readlink(root / "out"))
+    with pytest.raises(PathError):
+        await paths(store, "out-folder/")
+    with pytest.raises(NotFoundError):
+        await store.read("nowhere")
 
 
 @pytest.mark.parametrize("method", ["put", "put_if_absent"])
-def test_nothing_is_written_through_a_link(tmp_path: Path, method: str) -> None:
+async def test_nothing_is_written_through_a_link(tmp_path: Path, method: str) -> None:
     root = table_with_links(tmp_path)
     before = {path: path.read_bytes() for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()}
     store = LocalStorage(root)
 
-    async def scenario() -> None:
-        for path in ("out-folder/new", "out-folder/deep/new", "out-folder/made/new", "nowhere-out/new"):
-            with pytest.raises(PathError):
-                await getattr(store, method)(path, b"1")
+    for path in ("out-folder/new", "out-folder/deep/new", "out-folder/made/new", "nowhere-out/new"):
         with pytest.raises(PathError):
-            await store.delete("out-folder/data")
-        await getattr(store, method)("in-folder/new/file", b"1")
-        if method == "put":
-            await store.put("out", b"1")  # the link is replaced, not what it leads to
-            assert await store.read("out") == b"1"
-        else:
-            with pytest.raises(ExistsError):
-                await store.put_if_absent("out", b"1")
-
-    asyncio.run(scenario())
+            await getattr(store, method)(path, b"1")
+    with pytest.raises(PathError):
+        await store.delete("out-folder/data")
+    await getattr(store, method)("in-folder/new/file", b"1")
+    if method == "put":
+        await store.put("out", b"1")  # the link is replaced, not what it leads to
+        assert await store.read("out") == b"1"
+    else:
+        with pytest.raises(ExistsError):
+            await store.put_if_absent("out", b"1")
     assert (root / "own/new/file").read_bytes() == b"1"
     assert {path: path.read_bytes() for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()} == before
     assert not (tmp_path / "gone").exists()
@@ -427,18 +418,15 @@ def test_an_error_without_a_number_is_explained() -> None:
     assert (told.reason, told.hint, told.retriable) == ("odd", None, False)
 
 
-def test_a_link_is_deleted_not_what_it_leads_to(tmp_path: Path) -> None:
+async def test_a_link_is_deleted_not_what_it_leads_to(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/file").write_bytes(b"kept")
     (tmp_path / "to-file").symlink_to(tmp_path / "folder/file")
     (tmp_path / "to-folder").symlink_to(tmp_path / "folder")
 
-    async def scenario() -> None:
-        store = LocalStorage(tmp_path)
-        await store.delete("to-file")
-        await store.delete("to-folder")
-
-    asyncio.run(scenario())
+    store = LocalStorage(tmp_path)
+    await store.delete("to-file")
+    await store.delete("to-folder")
     assert names(tmp_path) == ["folder"]
     assert (tmp_path / "folder/file").read_bytes() == b"kept"
 

@@ -362,15 +362,12 @@ class Counting(MemoryStorage):
         lambda log: anext(log.stats_before(3, 2)),
     ],
 )
-def test_a_listing_is_closed_by_whoever_has_seen_enough(look: Callable[[DeltaLog], Awaitable[object]]) -> None:
+async def test_a_listing_is_closed_by_whoever_has_seen_enough(look: Callable[[DeltaLog], Awaitable[object]]) -> None:
     """What is left to the garbage collector ends whenever that likes, and after the store was closed."""
 
-    async def scenario() -> None:
-        storage = Counting()
-        storage.remote = True
-        for name, data in table(4).items():
-            await storage.put(f"_delta_log/{name}", data)
-        await look(DeltaLog(storage))
-        assert storage.open == 0
-
-    asyncio.run(scenario())
+    storage = Counting()
+    storage.remote = True
+    for name, data in table(4).items():
+        await storage.put(f"_delta_log/{name}", data)
+    await look(DeltaLog(storage))
+    assert storage.open == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 from pathlib import Path
@@ -134,14 +133,11 @@ VALUES: list[Any] = [
     "name", ["storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality", "maxRowIndex"]
 )
 @pytest.mark.parametrize("kind", ["u", "i", "p"])
-def test_deletion_vectors(name: str, kind: str, tmp_path: Path) -> None:
-    async def create() -> None:
-        writer = TableWriter(LocalStorage(tmp_path, sync=False), SCHEMA)
-        await writer.create()
-        await writer.insert(rows(1, 2, 3))
-        assert await writer.delete(pc.field("id") == 2) == 2
-
-    asyncio.run(create())
+async def test_deletion_vectors(name: str, kind: str, tmp_path: Path) -> None:
+    writer = TableWriter(LocalStorage(tmp_path, sync=False), SCHEMA)
+    await writer.create()
+    await writer.insert(rows(1, 2, 3))
+    assert await writer.delete(pc.field("id") == 2) == 2
     entry = tmp_path / paths.LOG / paths.commit_name(2)
     actions: list[Fields] = [orjson.loads(line) for line in entry.read_bytes().splitlines()]
     added = next(action["add"] for action in actions if "add" in action)

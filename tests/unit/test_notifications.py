@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
-from lake import manual_clock, run
+from lake import manual_clock
 
 from cdfd.errors import StorageError
 from cdfd.tail.notifications import MAX_DELAY_SECONDS, Notifications, NotifiedWatch
@@ -84,34 +84,31 @@ class Reader:
         await asyncio.gather(self.task, return_exceptions=True)
 
 
-def test_the_table_that_is_meant_is_woken() -> None:
-    async def scenario() -> None:
-        clock, queue = manual_clock(), Queue()
-        async with Notifications(queue.open, clock).running() as notifications:
-            first = notifications.watch("s3://b/lake/t", 8)
-            second = notifications.watch("s3://b/lake/t2", 8)
-            root = notifications.watch("s3://b", 8)
-            waiting = [asyncio.create_task(watch.wait(1e6)) for watch in (first, second, root)]
-            await turns()
-            others = [created(key) for key in (f"x/{ENTRY}", "lake/t/_delta_log/_last_checkpoint", "lake/t/x.json", "")]
-            queue.coming.put_nowait([*others, created(ENTRY, bucket="c"), created("_delta_log/3.json", "root")])
-            queue.coming.put_nowait([Message("hello", "strange")])
-            await turns()
-            assert [task.done() for task in waiting] == [False, False, True]
-            queue.coming.put_nowait([created(ENTRY, "ours")])
-            await turns()
-            assert [task.done() for task in waiting] == [True, False, True]
-            assert queue.deleted == ["r"] * 5 + ["root", "ours"]
-            for task in waiting:
-                task.cancel()
-            for watch in (first, second, root, root):
-                watch.close()
-
-    run(scenario())
+async def test_the_table_that_is_meant_is_woken() -> None:
+    clock, queue = manual_clock(), Queue()
+    async with Notifications(queue.open, clock).running() as notifications:
+        first = notifications.watch("s3://b/lake/t", 8)
+        second = notifications.watch("s3://b/lake/t2", 8)
+        root = notifications.watch("s3://b", 8)
+        waiting = [asyncio.create_task(watch.wait(1e6)) for watch in (first, second, root)]
+        await turns()
+        others = [created(key) for key in (f"x/{ENTRY}", "lake/t/_delta_log/_last_checkpoint", "lake/t/x.json", "")]
+        queue.coming.put_nowait([*others, created(ENTRY, bucket="c"), created("_delta_log/3.json", "root")])
+        queue.coming.put_nowait([Message("hello", "strange")])
+        await turns()
+        assert [task.done() for task in waiting] == [False, False, True]
+        queue.coming.put_nowait([created(ENTRY, "ours")])
+        await turns()
+        assert [task.done() for task in waiting] == [True, False, True]
+        assert queue.deleted == ["r"] * 5 + ["root", "ours"]
+        for task in waiting:
+            task.cancel()
+        for watch in (first, second, root, root):
+            watch.close()
 
 
-def test_tables_are_looked_at_rarely_while_notifications_come(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
+async def test_tables_are_looked_at_rarely_while_notifications_come(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
         clock, queue = manual_clock(), Queue()
         async with Notifications(queue.open, clock).running() as notifications:
             watch = notifications.watch("s3://b/lake/t", 8)
@@ -142,32 +139,26 @@ def test_tables_are_looked_at_rarely_while_notifications_come(caplog: pytest.Log
             assert watch.trusted
             await reader.end()
 
-    with caplog.at_level(logging.WARNING):
-        run(scenario())
 
-
-def test_when_they_end_of_a_bug_tables_are_polled_as_without_them(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        clock, queue = manual_clock(), Queue()
-        async with Notifications(queue.open, clock).running() as notifications:
-            watch = notifications.watch("s3://b/lake/t", 8)
-            queue.coming.put_nowait([created(ENTRY)])
-            await turns()
-            assert watch.trusted
-            queue.coming.put_nowait(KeyError("a bug"))
-            await turns()
-            assert not watch.trusted
-
-    run(scenario())
+async def test_when_they_end_of_a_bug_tables_are_polled_as_without_them(caplog: pytest.LogCaptureFixture) -> None:
+    clock, queue = manual_clock(), Queue()
+    async with Notifications(queue.open, clock).running() as notifications:
+        watch = notifications.watch("s3://b/lake/t", 8)
+        queue.coming.put_nowait([created(ENTRY)])
+        await turns()
+        assert watch.trusted
+        queue.coming.put_nowait(KeyError("a bug"))
+        await turns()
+        assert not watch.trusted
     [line] = caplog.records
     assert "notifications ended unexpectedly, polling instead" in line.message
     assert line.exc_info is not None
 
 
-def test_a_queue_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_queue_that_fails(caplog: pytest.LogCaptureFixture) -> None:
     """It is said once, and tried again; meanwhile tables are looked at as often as without."""
 
-    async def scenario() -> None:
+    with caplog.at_level(logging.INFO):
         clock, queue = manual_clock(), Queue()
         async with Notifications(queue.open, clock).running() as notifications:
             watch = notifications.watch("s3://b/lake/t", 8)
@@ -184,9 +175,6 @@ def test_a_queue_that_fails(caplog: pytest.LogCaptureFixture) -> None:
             queue.coming.put_nowait([])
             await turns()
             assert watch.trusted
-
-    with caplog.at_level(logging.INFO):
-        run(scenario())
     assert [line.message for line in caplog.records] == [
         "no notifications of new commits, polling instead: no such queue",
         "notifications of new commits can be received again",

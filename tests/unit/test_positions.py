@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from feeding import FilesPlace, MemoryPlace, Place, feed, position
-from lake import Lake, manual_clock, run, table
+from lake import Lake, manual_clock, table
 
 from cdfd.changes.position import Position
 from cdfd.sinks.files.folder import read_position
@@ -62,23 +62,20 @@ def test_an_offset_of_spark() -> None:
 
 @pytest.mark.parametrize("start", ["snapshot", "earliest", 2])
 @pytest.mark.parametrize("kind", [MemoryPlace, FilesPlace])
-def test_every_delivery_leaves_that_of_the_entry_before(kind: type[Place], start: object, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        clock = manual_clock()
-        lake, place = Lake(clock), kind(tmp_path / "out")
-        writer = await table(lake, 4, clock)
-        await writer.optimize()
-        found: list[Position] = []
+async def test_every_delivery_leaves_that_of_the_entry_before(kind: type[Place], start: object, tmp_path: Path) -> None:
+    clock = manual_clock()
+    lake, place = Lake(clock), kind(tmp_path / "out")
+    writer = await table(lake, 4, clock)
+    await writer.optimize()
+    found: list[Position] = []
 
-        def note(event: str, about: Any) -> None:
-            if event == "committed":
-                found.append(about)
+    def note(event: str, about: Any) -> None:
+        if event == "committed":
+            found.append(about)
 
-        await feed(lake, place, clock, 4, start=start, hook=note)
-        assert len(found) > 1
-        for each in [*found, await position(place)]:
-            assert each is not None
-            digest = await DeltaLog(lake).digest(each.basis) if each.basis >= 0 else None
-            assert each.digest == digest, each
-
-    run(scenario())
+    await feed(lake, place, clock, 4, start=start, hook=note)
+    assert len(found) > 1
+    for each in [*found, await position(place)]:
+        assert each is not None
+        digest = await DeltaLog(lake).digest(each.basis) if each.basis >= 0 else None
+        assert each.digest == digest, each

@@ -111,25 +111,22 @@ def test_after_some_deliveries(shop: Shop) -> None:
     assert "resuming at version 5" in orders[5]
 
 
-def test_while_a_daemon_delivers(shop: Shop) -> None:
-    async def scenario() -> None:
-        async with connector(shop.config).opened(shop.orders) as sink:
-            delivery = await sink.begin(Position("T", 1, phase="snapshot"))
-            await delivery.commit(Position("T", 1, 2, "snapshot", 20))
-            text, _ = await asyncio.to_thread(progress_command.show, shop.path)
-            assert "snapshot of 1, 2 files  -       4       4" in text
-            delivery = await sink.begin(Position("T", 1, 2, "snapshot", 20))
-            await delivery.commit(Position("T", 2))
-            delivery = await sink.begin(Position("T", 2))
-            await delivery.commit(Position("T", 2, 1, "stream", 5))
-            text, _ = await asyncio.to_thread(progress_command.show, shop.path)
-            assert "1, 1 files of 2  -       4       3" in text
-            for call in (progress_command.set_position, progress_command.reset):
-                arguments = (shop.path, "orders", 3)[: 3 if call is progress_command.set_position else 2]
-                with pytest.raises(FencedError):
-                    await asyncio.to_thread(call, *arguments)
-
-    run(scenario())
+async def test_while_a_daemon_delivers(shop: Shop) -> None:
+    async with connector(shop.config).opened(shop.orders) as sink:
+        delivery = await sink.begin(Position("T", 1, phase="snapshot"))
+        await delivery.commit(Position("T", 1, 2, "snapshot", 20))
+        text, _ = await asyncio.to_thread(progress_command.show, shop.path)
+        assert "snapshot of 1, 2 files  -       4       4" in text
+        delivery = await sink.begin(Position("T", 1, 2, "snapshot", 20))
+        await delivery.commit(Position("T", 2))
+        delivery = await sink.begin(Position("T", 2))
+        await delivery.commit(Position("T", 2, 1, "stream", 5))
+        text, _ = await asyncio.to_thread(progress_command.show, shop.path)
+        assert "1, 1 files of 2  -       4       3" in text
+        for call in (progress_command.set_position, progress_command.reset):
+            arguments = (shop.path, "orders", 3)[: 3 if call is progress_command.set_position else 2]
+            with pytest.raises(FencedError):
+                await asyncio.to_thread(call, *arguments)
     assert shop.ledger() is None
 
 

@@ -214,32 +214,26 @@ class TestRanges:
 
 
 class TestCleanedLogs:
-    def test_the_oldest_version_that_can_be_read(self) -> None:
+    async def test_the_oldest_version_that_can_be_read(self) -> None:
         """Clean-up may leave entries whose checkpoint it removed: what the table was like then, nobody knows."""
 
-        async def scenario() -> None:
-            lake = await hourly(manual_clock(), 9)
-            await checkpoint(lake, 5)
-            await checkpoint(lake, 7)
-            lake.forget(*map(entry_path, range(3)))
-            log = DeltaLog(lake)
-            assert await start_version(log, "earliest") == 5
-            assert (await log.header(5)).version == 5
-            lake.forget(*map(entry_path, range(6)))
-            assert await start_version(log, "earliest") == 6
+        lake = await hourly(manual_clock(), 9)
+        await checkpoint(lake, 5)
+        await checkpoint(lake, 7)
+        lake.forget(*map(entry_path, range(3)))
+        log = DeltaLog(lake)
+        assert await start_version(log, "earliest") == 5
+        assert (await log.header(5)).version == 5
+        lake.forget(*map(entry_path, range(6)))
+        assert await start_version(log, "earliest") == 6
 
-        run(scenario())
-
-    def test_a_version_that_is_gone(self) -> None:
-        async def scenario() -> None:
-            lake = await hourly(manual_clock(), 5)
-            await checkpoint(lake, 3)
-            lake.forget(*map(entry_path, range(3)))
-            with pytest.raises(GapError, match=r"version 2 is no longer in the log; the oldest is 3.*memory://orders"):
-                await start_version(DeltaLog(lake), 2)
-            assert await start_version(DeltaLog(lake), 3) == 3
-
-        run(scenario())
+    async def test_a_version_that_is_gone(self) -> None:
+        lake = await hourly(manual_clock(), 5)
+        await checkpoint(lake, 3)
+        lake.forget(*map(entry_path, range(3)))
+        with pytest.raises(GapError, match=r"version 2 is no longer in the log; the oldest is 3.*memory://orders"):
+            await start_version(DeltaLog(lake), 2)
+        assert await start_version(DeltaLog(lake), 3) == 3
 
 
 class TestTimestamps:
@@ -282,35 +276,29 @@ class TestTimestamps:
         assert run(state_version(DeltaLog(five), "-1")) == 4
         assert run(state_version(DeltaLog(five), None)) is None
 
-    def test_every_millisecond_counts(self) -> None:
+    async def test_every_millisecond_counts(self) -> None:
         """Seconds as floats lose some of them."""
 
-        async def scenario() -> None:
-            clock = ManualClock(1_700_000_000_123)
-            lake = Lake(clock)
-            await table(lake, 1, clock)
-            for millisecond in range(123, 400):
-                at = datetime(2023, 11, 14, 22, 13, 20, millisecond * 1000, UTC)
-                assert await start_version(DeltaLog(lake), at) == (0 if millisecond == 123 else 1)
-                assert await until_version(DeltaLog(lake), at) == 0
-
-        run(scenario())
+        clock = ManualClock(1_700_000_000_123)
+        lake = Lake(clock)
+        await table(lake, 1, clock)
+        for millisecond in range(123, 400):
+            at = datetime(2023, 11, 14, 22, 13, 20, millisecond * 1000, UTC)
+            assert await start_version(DeltaLog(lake), at) == (0 if millisecond == 123 else 1)
+            assert await until_version(DeltaLog(lake), at) == 0
 
     def test_in_other_zones(self, five: Lake) -> None:
         zone = timezone(timedelta(hours=-5))
         assert started(five, moment(7200).astimezone(zone)) == 2
         assert started(five, moment(7200).astimezone(zone).isoformat()) == 2
 
-    def test_times_that_do_not_increase_are_made_to(self) -> None:
-        async def scenario() -> None:
-            clock = manual_clock()
-            lake = Lake(clock)
-            await table(lake, 4, clock)  # all in the same millisecond
-            log = DeltaLog(lake)
-            assert [await start_version(log, moment(n / 1000), LATER) for n in range(5)] == [0, 1, 2, 3, 4]
-            assert [await until_version(log, moment(n / 1000)) for n in range(5)] == [0, 1, 2, 3, 3]
-
-        run(scenario())
+    async def test_times_that_do_not_increase_are_made_to(self) -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        await table(lake, 4, clock)  # all in the same millisecond
+        log = DeltaLog(lake)
+        assert [await start_version(log, moment(n / 1000), LATER) for n in range(5)] == [0, 1, 2, 3, 4]
+        assert [await until_version(log, moment(n / 1000)) for n in range(5)] == [0, 1, 2, 3, 3]
 
 
 def with_in_commit_timestamps(lake: Lake, version: int, **settings: str) -> bytes:
@@ -344,90 +332,66 @@ class TestInCommitTimestamps:
     @pytest.mark.parametrize(
         ("hours", "first", "last"), [(-1, 0, -1), (0.5, 0, 0), (1, 1, 0), (40.5, 40, 40), (60, 50, 49)]
     )
-    def test_from_the_first_version_on(self, hours: float, first: int, last: int) -> None:
-        async def scenario() -> None:
-            log = DeltaLog(await half_past(50, 0))
-            assert await start_version(log, moment(hours * 3600), LATER) == first
-            assert await until_version(log, moment(hours * 3600)) == last
-
-        run(scenario())
+    async def test_from_the_first_version_on(self, hours: float, first: int, last: int) -> None:
+        log = DeltaLog(await half_past(50, 0))
+        assert await start_version(log, moment(hours * 3600), LATER) == first
+        assert await until_version(log, moment(hours * 3600)) == last
 
     @pytest.mark.parametrize(
         ("hours", "first"),
         [(-1, 0), (0, 0), (2, 2), (2.1, 3), (9, 9), (9.5, 10), (10.5, 10), (10.6, 11), (30, 30), (99, 50)],
     )
-    def test_enabled_later(self, hours: float, first: int) -> None:
-        async def scenario() -> None:
-            settings = {"delta.inCommitTimestampEnablementVersion": "10"}
-            log = DeltaLog(await half_past(50, 10, **settings))
-            assert await start_version(log, moment(hours * 3600), LATER) == first
+    async def test_enabled_later(self, hours: float, first: int) -> None:
+        settings = {"delta.inCommitTimestampEnablementVersion": "10"}
+        log = DeltaLog(await half_past(50, 10, **settings))
+        assert await start_version(log, moment(hours * 3600), LATER) == first
 
-        run(scenario())
+    async def test_few_entries_are_read(self) -> None:
+        lake = await half_past(1000, 0)
+        await checkpoint(lake, 999)
+        lake.calls.clear()
+        assert await start_version(DeltaLog(lake), moment(777 * 3600), LATER) == 777
+        assert [method for method, _ in lake.calls].count("read") < 20
 
-    def test_few_entries_are_read(self) -> None:
-        async def scenario() -> None:
-            lake = await half_past(1000, 0)
-            await checkpoint(lake, 999)
-            lake.calls.clear()
-            assert await start_version(DeltaLog(lake), moment(777 * 3600), LATER) == 777
-            assert [method for method, _ in lake.calls].count("read") < 20
-
-        run(scenario())
-
-    def test_only_what_is_left_of_the_log_is_looked_at(self) -> None:
-        async def scenario() -> None:
-            lake = await half_past(20, 0)
-            await checkpoint(lake, 10)
-            lake.forget(*map(entry_path, range(10)))
-            assert await start_version(DeltaLog(lake), moment(0), LATER) == 10
-            assert await start_version(DeltaLog(lake), moment(15 * 3600), LATER) == 15
-
-        run(scenario())
+    async def test_only_what_is_left_of_the_log_is_looked_at(self) -> None:
+        lake = await half_past(20, 0)
+        await checkpoint(lake, 10)
+        lake.forget(*map(entry_path, range(10)))
+        assert await start_version(DeltaLog(lake), moment(0), LATER) == 10
+        assert await start_version(DeltaLog(lake), moment(15 * 3600), LATER) == 15
 
     @pytest.mark.parametrize("version", ["x", "-3", "", "99", "9" * 5000])
-    def test_a_version_of_enablement_that_is_none(self, version: str) -> None:
-        async def scenario() -> None:
-            settings = {"delta.inCommitTimestampEnablementVersion": version}
-            log = DeltaLog(await half_past(5, 2, **settings))
-            with pytest.raises(LogError, match="inCommitTimestampEnablementVersion"):
-                await start_version(log, moment(0), LATER)
+    async def test_a_version_of_enablement_that_is_none(self, version: str) -> None:
+        settings = {"delta.inCommitTimestampEnablementVersion": version}
+        log = DeltaLog(await half_past(5, 2, **settings))
+        with pytest.raises(LogError, match="inCommitTimestampEnablementVersion"):
+            await start_version(log, moment(0), LATER)
 
-        run(scenario())
-
-    def test_an_entry_without_one(self) -> None:
-        async def scenario() -> None:
-            lake = await half_past(5, 0)
-            await lake.put(entry_path(2), json.dumps({"commitInfo": {"operation": "WRITE"}}).encode())
-            with pytest.raises(LogError, match=r"the commit has none.*version 2"):
-                await start_version(DeltaLog(lake), moment(3 * 3600), LATER)
-
-        run(scenario())
+    async def test_an_entry_without_one(self) -> None:
+        lake = await half_past(5, 0)
+        await lake.put(entry_path(2), json.dumps({"commitInfo": {"operation": "WRITE"}}).encode())
+        with pytest.raises(LogError, match=r"the commit has none.*version 2"):
+            await start_version(DeltaLog(lake), moment(3 * 3600), LATER)
 
 
 class TestLateTables:
     @pytest.mark.parametrize(("start", "version"), [("latest", 0), ("earliest", 0), (1, 1)])
-    def test_what_a_table_begins_with_is_later_than_now(self, start: Start, version: int) -> None:
-        async def scenario() -> None:
-            clock = manual_clock()
-            lake = Lake(clock)
-            tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
-            waiting = asyncio.create_task(wait_for_start(tailer, start))
-            await clock.wait_for_sleepers()
-            await table(lake, 3, clock)
-            clock.advance(1)
-            assert await waiting == version
-            assert await wait_for_start(tailer, "latest") == 3
+    async def test_what_a_table_begins_with_is_later_than_now(self, start: Start, version: int) -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
+        waiting = asyncio.create_task(wait_for_start(tailer, start))
+        await clock.wait_for_sleepers()
+        await table(lake, 3, clock)
+        clock.advance(1)
+        assert await waiting == version
+        assert await wait_for_start(tailer, "latest") == 3
 
-        run(scenario())
-
-    def test_what_is_no_start_is_said_before_it_is_waited(self) -> None:
-        async def scenario() -> None:
-            clock = manual_clock()
-            tailer = Tailer(DeltaLog(Lake(clock)), PollWatch(clock), clock, Backoff(1.0, 8.0))
-            with pytest.raises(ConfigError, match="neither a version"):
-                await wait_for_start(tailer, "tomorrow")
-
-        run(scenario())
+    async def test_what_is_no_start_is_said_before_it_is_waited(self) -> None:
+        clock = manual_clock()
+        tailer = Tailer(DeltaLog(Lake(clock)), PollWatch(clock), clock, Backoff(1.0, 8.0))
+        with pytest.raises(ConfigError, match="neither a version"):
+            await wait_for_start(tailer, "tomorrow")
 
 
 class TestBeginnings:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 
 import pytest
-from lake import run
 from manual_time import ManualClock
 from statuses import NOW_MS, at, configuration, version
 
@@ -41,8 +40,8 @@ def test_what_was_delivered_and_what_is_behind() -> None:
     assert summary.line() == Line(0, 0, 0, 0.0, 1)
 
 
-def test_a_line_a_minute_when_there_is_something_to_say(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
+async def test_a_line_a_minute_when_there_is_something_to_say(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "cdfd.daemon"):
         clock = ManualClock(NOW_MS)
         status = Status(configuration(), clock)
         async with summarised(status, clock):
@@ -56,7 +55,4 @@ def test_a_line_a_minute_when_there_is_something_to_say(caplog: pytest.LogCaptur
                 clock.advance(SECONDS)
                 await asyncio.sleep(0)
             await clock.wait_for_sleepers()
-
-    with caplog.at_level(logging.INFO, "cdfd.daemon"):
-        run(scenario())
     assert [(record.__dict__["versions"], record.__dict__["rows"]) for record in caplog.records] == [(1, 1), (1, 2)]

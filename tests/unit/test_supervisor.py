@@ -112,84 +112,72 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_what_passes_is_tried_again_ever_later_while_others_go_on() -> None:
-    async def scenario() -> None:
-        daemon = Daemon(good=[forever], bad=[failing(passing)])
-        task = asyncio.create_task(daemon.supervisor.run())
-        delays = []
-        for attempt in range(1, 12):
-            await daemon.clock.wait_for_sleepers()
-            assert daemon.begun == {"good": 1, "bad": attempt}
-            delays.append(daemon.told["bad"].failures[-1][1])
-            daemon.clock.advance(delays[-1])
-            await settle()
-        assert delays == sorted(delays, key=lambda delay: min(delay, MAX_RETRY_SECONDS * 0.7))
-        assert max(delays) <= 1.25 * MAX_RETRY_SECONDS
-        assert daemon.told["good"].failures == []
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert daemon.open == 0
-
-    run(scenario)
-
-
-def test_what_was_mended_runs_again_and_begins_its_pauses_anew() -> None:
-    async def scenario() -> None:
-        daemon = Daemon(table=[failing(passing)] * 6 + [forever])
-
-        async def runs_long() -> None:
-            await daemon.clock.sleep(MAX_RETRY_SECONDS + 1)
-            raise passing()
-
-        daemon.runs["table"][6:] = [runs_long, forever]
-        task = asyncio.create_task(daemon.supervisor.run())
-        for _ in range(7):
-            await daemon.clock.wait_for_sleepers()
-            daemon.clock.advance(PERMANENT_RETRY_SECONDS)
-            await settle()
+async def test_what_passes_is_tried_again_ever_later_while_others_go_on() -> None:
+    daemon = Daemon(good=[forever], bad=[failing(passing)])
+    task = asyncio.create_task(daemon.supervisor.run())
+    delays = []
+    for attempt in range(1, 12):
         await daemon.clock.wait_for_sleepers()
-        assert daemon.told["table"].failures[-1][1] < 1 < daemon.told["table"].failures[-2][1]
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run(scenario)
-
-
-def test_another_daemon_ends_it() -> None:
-    async def scenario() -> None:
-        error = FencedError("another one")
-        daemon = Daemon(good=[forever], waiting=[failing(passing)], bad=[failing(lambda: error)])
-        with pytest.raises(FencedError) as raised:
-            await daemon.supervisor.run()
-        assert raised.value is error
-        assert daemon.open == 0
-
-    run(scenario)
+        assert daemon.begun == {"good": 1, "bad": attempt}
+        delays.append(daemon.told["bad"].failures[-1][1])
+        daemon.clock.advance(delays[-1])
+        await settle()
+    assert delays == sorted(delays, key=lambda delay: min(delay, MAX_RETRY_SECONDS * 0.7))
+    assert max(delays) <= 1.25 * MAX_RETRY_SECONDS
+    assert daemon.told["good"].failures == []
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert daemon.open == 0
 
 
-def test_a_configuration_that_does_not_fit_a_table_is_that_tables_error() -> None:
-    async def scenario() -> None:
-        misfit = failing(lambda: ConfigError("no such column", hint="there is another", path="0.json"))
-        daemon = Daemon(good=[forever], bad=[misfit])
-        task = asyncio.create_task(daemon.supervisor.run())
+async def test_what_was_mended_runs_again_and_begins_its_pauses_anew() -> None:
+    daemon = Daemon(table=[failing(passing)] * 6 + [forever])
+
+    async def runs_long() -> None:
+        await daemon.clock.sleep(MAX_RETRY_SECONDS + 1)
+        raise passing()
+
+    daemon.runs["table"][6:] = [runs_long, forever]
+    task = asyncio.create_task(daemon.supervisor.run())
+    for _ in range(7):
         await daemon.clock.wait_for_sleepers()
-        error, retry_in = daemon.told["bad"].failures[-1]
-        assert (error.what, error.hint, error.path, error.table) == (
-            "no such column",
-            "there is another",
-            "0.json",
-            "bad",
-        )
-        assert retry_in is not None
-        assert not task.done()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        # Alone it ends the process, and with a code that lets it be restarted: a writer may bring the column back.
-        with pytest.raises(CdfdError, match="no such column") as raised:
-            await Daemon(bad=[misfit]).supervisor.run()
-        assert raised.value.exit_code == 1
+        daemon.clock.advance(PERMANENT_RETRY_SECONDS)
+        await settle()
+    await daemon.clock.wait_for_sleepers()
+    assert daemon.told["table"].failures[-1][1] < 1 < daemon.told["table"].failures[-2][1]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
-    run(scenario)
+
+async def test_another_daemon_ends_it() -> None:
+    error = FencedError("another one")
+    daemon = Daemon(good=[forever], waiting=[failing(passing)], bad=[failing(lambda: error)])
+    with pytest.raises(FencedError) as raised:
+        await daemon.supervisor.run()
+    assert raised.value is error
+    assert daemon.open == 0
+
+
+async def test_a_configuration_that_does_not_fit_a_table_is_that_tables_error() -> None:
+    misfit = failing(lambda: ConfigError("no such column", hint="there is another", path="0.json"))
+    daemon = Daemon(good=[forever], bad=[misfit])
+    task = asyncio.create_task(daemon.supervisor.run())
+    await daemon.clock.wait_for_sleepers()
+    error, retry_in = daemon.told["bad"].failures[-1]
+    assert (error.what, error.hint, error.path, error.table) == (
+        "no such column",
+        "there is another",
+        "0.json",
+        "bad",
+    )
+    assert retry_in is not None
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    # Alone it ends the process, and with a code that lets it be restarted: a writer may bring the column back.
+    with pytest.raises(CdfdError, match="no such column") as raised:
+        await Daemon(bad=[misfit]).supervisor.run()
+    assert raised.value.exit_code == 1
 
 
 class Bug(Exception):
@@ -281,71 +269,59 @@ class Buffer:
 
 
 @pytest.mark.parametrize("kind", [InternalError, DataError])
-def test_what_a_loop_held_is_let_go_before_the_next_attempt(kind: type[CdfdError]) -> None:
-    async def scenario() -> None:
-        held: list[weakref.ref[Buffer]] = []
+async def test_what_a_loop_held_is_let_go_before_the_next_attempt(kind: type[CdfdError]) -> None:
+    held: list[weakref.ref[Buffer]] = []
 
-        async def fails() -> None:
-            buffer = Buffer()
-            held.append(weakref.ref(buffer))
-            try:
-                bytearray(1 << 62)
-            except MemoryError as error:
-                if kind is DataError:
-                    raise DataError("a file is too large", retriable=True) from error
-                raise
+    async def fails() -> None:
+        buffer = Buffer()
+        held.append(weakref.ref(buffer))
+        try:
+            bytearray(1 << 62)
+        except MemoryError as error:
+            if kind is DataError:
+                raise DataError("a file is too large", retriable=True) from error
+            raise
 
-        daemon = Daemon(good=[forever], bad=[fails])
-        task = asyncio.create_task(daemon.supervisor.run())
+    daemon = Daemon(good=[forever], bad=[fails])
+    task = asyncio.create_task(daemon.supervisor.run())
+    await daemon.clock.wait_for_sleepers()
+    assert isinstance(daemon.told["bad"].failures[-1][0], kind)
+    assert held[0]() is None
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_one_table_that_needs_mending_does_not_end_the_others_and_is_looked_at_again() -> None:
+    daemon = Daemon(good=[forever], bad=[failing(lasting), failing(lasting), forever])
+    task = asyncio.create_task(daemon.supervisor.run())
+    for attempt in (1, 2):
         await daemon.clock.wait_for_sleepers()
-        assert isinstance(daemon.told["bad"].failures[-1][0], kind)
-        assert held[0]() is None
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run(scenario)
-
-
-def test_one_table_that_needs_mending_does_not_end_the_others_and_is_looked_at_again() -> None:
-    async def scenario() -> None:
-        daemon = Daemon(good=[forever], bad=[failing(lasting), failing(lasting), forever])
-        task = asyncio.create_task(daemon.supervisor.run())
-        for attempt in (1, 2):
-            await daemon.clock.wait_for_sleepers()
-            assert daemon.begun["bad"] == attempt
-            assert daemon.told["bad"].failures[-1][1] >= PERMANENT_RETRY_SECONDS * 0.75
-            daemon.clock.advance(2 * PERMANENT_RETRY_SECONDS)
-            await settle()
-        assert daemon.begun["bad"] == 3
-        assert not task.done()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run(scenario)
+        assert daemon.begun["bad"] == attempt
+        assert daemon.told["bad"].failures[-1][1] >= PERMANENT_RETRY_SECONDS * 0.75
+        daemon.clock.advance(2 * PERMANENT_RETRY_SECONDS)
+        await settle()
+    assert daemon.begun["bad"] == 3
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
-def test_nothing_is_left_to_do_when_all_need_mending() -> None:
-    async def scenario() -> None:
-        daemon = Daemon(one=[failing(lasting)], other=[failing(lasting)])
-        with pytest.raises(DataError):
-            await daemon.supervisor.run()
-        assert daemon.open == 0
-
-    run(scenario)
+async def test_nothing_is_left_to_do_when_all_need_mending() -> None:
+    daemon = Daemon(one=[failing(lasting)], other=[failing(lasting)])
+    with pytest.raises(DataError):
+        await daemon.supervisor.run()
+    assert daemon.open == 0
 
 
-def test_a_stop_ends_loops_and_pauses() -> None:
-    async def scenario() -> None:
-        daemon = Daemon(good=[forever], pausing=[failing(passing)])
-        daemon.runs["good"] = [daemon.until_stopped]
-        task = asyncio.create_task(daemon.supervisor.run())
-        await daemon.clock.wait_for_sleepers()
-        daemon.stop.set()
-        await task
-        assert daemon.told["good"].has_stopped
-        assert daemon.open == 0
-
-    run(scenario)
+async def test_a_stop_ends_loops_and_pauses() -> None:
+    daemon = Daemon(good=[forever], pausing=[failing(passing)])
+    daemon.runs["good"] = [daemon.until_stopped]
+    task = asyncio.create_task(daemon.supervisor.run())
+    await daemon.clock.wait_for_sleepers()
+    daemon.stop.set()
+    await task
+    assert daemon.told["good"].has_stopped
+    assert daemon.open == 0
 
 
 async def until(met: Callable[[], bool]) -> None:
@@ -353,121 +329,103 @@ async def until(met: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_table_can_be_added_and_removed_while_the_others_continue() -> None:
-    async def scenario() -> None:
-        daemon = Daemon(stays=[forever])
-        task = asyncio.create_task(daemon.supervisor.run())
-        await settle()
-        for name in ("leaves", "joins"):
-            daemon.runs[name], daemon.begun[name], daemon.told[name] = [], 0, Told()
+async def test_a_table_can_be_added_and_removed_while_the_others_continue() -> None:
+    daemon = Daemon(stays=[forever])
+    task = asyncio.create_task(daemon.supervisor.run())
+    await settle()
+    for name in ("leaves", "joins"):
+        daemon.runs[name], daemon.begun[name], daemon.told[name] = [], 0, Told()
 
-            async def until_its_stop(name: str = name) -> None:
-                await daemon.stops[name].wait()
+        async def until_its_stop(name: str = name) -> None:
+            await daemon.stops[name].wait()
 
-            daemon.runs[name].append(until_its_stop)
-            daemon.supervisor.add(name, daemon.opener(name), daemon.told[name])
-        await until(lambda: daemon.open == 3)
-        await daemon.supervisor.remove("leaves")
-        assert daemon.told["leaves"].has_stopped
-        assert not daemon.stops["joins"].is_set()
-        assert daemon.open == 2
-        assert sorted(daemon.supervisor.names) == ["joins", "stays"]
-        daemon.supervisor.add("leaves", daemon.opener("leaves"), daemon.told["leaves"])
-        await until(lambda: daemon.begun["leaves"] == 2)
-        assert daemon.begun["stays"] == daemon.begun["joins"] == 1
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert daemon.open == 0
-
-    run(scenario)
+        daemon.runs[name].append(until_its_stop)
+        daemon.supervisor.add(name, daemon.opener(name), daemon.told[name])
+    await until(lambda: daemon.open == 3)
+    await daemon.supervisor.remove("leaves")
+    assert daemon.told["leaves"].has_stopped
+    assert not daemon.stops["joins"].is_set()
+    assert daemon.open == 2
+    assert sorted(daemon.supervisor.names) == ["joins", "stays"]
+    daemon.supervisor.add("leaves", daemon.opener("leaves"), daemon.told["leaves"])
+    await until(lambda: daemon.begun["leaves"] == 2)
+    assert daemon.begun["stays"] == daemon.begun["joins"] == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert daemon.open == 0
 
 
-def test_a_removed_table_is_forgotten_with_its_pause_and_its_error() -> None:
-    async def scenario() -> None:
-        daemon = Daemon(good=[forever], pausing=[failing(passing)], bad=[failing(lasting)])
-        task = asyncio.create_task(daemon.supervisor.run())
-        await until(lambda: len(daemon.told["bad"].failures) + len(daemon.told["pausing"].failures) == 2)
-        await daemon.supervisor.remove("pausing")
-        await daemon.supervisor.remove("bad")
-        daemon.clock.advance(10 * PERMANENT_RETRY_SECONDS)
-        await settle()
-        assert (daemon.begun["pausing"], daemon.begun["bad"]) == (1, 1)
-        assert not task.done()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run(scenario)
+async def test_a_removed_table_is_forgotten_with_its_pause_and_its_error() -> None:
+    daemon = Daemon(good=[forever], pausing=[failing(passing)], bad=[failing(lasting)])
+    task = asyncio.create_task(daemon.supervisor.run())
+    await until(lambda: len(daemon.told["bad"].failures) + len(daemon.told["pausing"].failures) == 2)
+    await daemon.supervisor.remove("pausing")
+    await daemon.supervisor.remove("bad")
+    daemon.clock.advance(10 * PERMANENT_RETRY_SECONDS)
+    await settle()
+    assert (daemon.begun["pausing"], daemon.begun["bad"]) == (1, 1)
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
-def test_without_tables_it_waits_for_the_stop() -> None:
-    async def scenario() -> None:
-        daemon = Daemon()
-        task = asyncio.create_task(daemon.supervisor.run())
-        await settle()
-        assert not task.done()
-        daemon.stop.set()
-        await task
-
-    run(scenario)
+async def test_without_tables_it_waits_for_the_stop() -> None:
+    daemon = Daemon()
+    task = asyncio.create_task(daemon.supervisor.run())
+    await settle()
+    assert not task.done()
+    daemon.stop.set()
+    await task
 
 
-def test_where_more_tables_may_come_the_failure_of_all_does_not_end_it() -> None:
-    async def scenario() -> None:
-        daemon = Daemon()
-        daemon.supervisor = Supervisor(daemon.stop, daemon.clock, policy=Policy(awaits_tables=True))
-        daemon.runs["bad"], daemon.begun["bad"], daemon.told["bad"] = [failing(lasting)], 0, Told()
-        daemon.supervisor.add("bad", daemon.opener("bad"), daemon.told["bad"])
-        task = asyncio.create_task(daemon.supervisor.run())
-        await daemon.clock.wait_for_sleepers()
-        assert daemon.told["bad"].failures[-1][1] is not None
-        assert not task.done()
-        daemon.stop.set()
-        await task
-
-    run(scenario)
+async def test_where_more_tables_may_come_the_failure_of_all_does_not_end_it() -> None:
+    daemon = Daemon()
+    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, policy=Policy(awaits_tables=True))
+    daemon.runs["bad"], daemon.begun["bad"], daemon.told["bad"] = [failing(lasting)], 0, Told()
+    daemon.supervisor.add("bad", daemon.opener("bad"), daemon.told["bad"])
+    task = asyncio.create_task(daemon.supervisor.run())
+    await daemon.clock.wait_for_sleepers()
+    assert daemon.told["bad"].failures[-1][1] is not None
+    assert not task.done()
+    daemon.stop.set()
+    await task
 
 
-def test_where_processes_share_tables_one_that_is_taken_over_is_let_go_for_a_while() -> None:
-    async def scenario() -> None:
-        daemon = Daemon()
-        daemon.supervisor = Supervisor(daemon.stop, daemon.clock, policy=Policy(shares_tables=True))
-        fenced = failing(lambda: FencedError("another one"))
-        for name, runs in {"good": [forever], "moved": [fenced, forever]}.items():
-            daemon.runs[name], daemon.begun[name], daemon.told[name] = runs, 0, Told()
-            daemon.supervisor.add(name, daemon.opener(name), daemon.told[name])
-        task = asyncio.create_task(daemon.supervisor.run())
-        await daemon.clock.wait_for_sleepers()
-        [(error, retry_in)] = daemon.told["moved"].failures
-        assert isinstance(error, FencedError)
-        assert retry_in is not None
-        assert retry_in >= 0.75 * FENCED_RETRY_SECONDS
-        daemon.clock.advance(retry_in)
-        await until(lambda: daemon.begun["moved"] == 2)
-        assert daemon.begun["good"] == 1
-        assert not task.done()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run(scenario)
+async def test_where_processes_share_tables_one_that_is_taken_over_is_let_go_for_a_while() -> None:
+    daemon = Daemon()
+    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, policy=Policy(shares_tables=True))
+    fenced = failing(lambda: FencedError("another one"))
+    for name, runs in {"good": [forever], "moved": [fenced, forever]}.items():
+        daemon.runs[name], daemon.begun[name], daemon.told[name] = runs, 0, Told()
+        daemon.supervisor.add(name, daemon.opener(name), daemon.told[name])
+    task = asyncio.create_task(daemon.supervisor.run())
+    await daemon.clock.wait_for_sleepers()
+    [(error, retry_in)] = daemon.told["moved"].failures
+    assert isinstance(error, FencedError)
+    assert retry_in is not None
+    assert retry_in >= 0.75 * FENCED_RETRY_SECONDS
+    daemon.clock.advance(retry_in)
+    await until(lambda: daemon.begun["moved"] == 2)
+    assert daemon.begun["good"] == 1
+    assert not task.done()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
-def test_a_sink_that_another_process_still_has_is_tried_again_soon() -> None:
-    async def scenario() -> None:
-        daemon = Daemon()
-        daemon.supervisor = Supervisor(daemon.stop, daemon.clock, policy=Policy(shares_tables=True))
+async def test_a_sink_that_another_process_still_has_is_tried_again_soon() -> None:
+    daemon = Daemon()
+    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, policy=Policy(shares_tables=True))
 
-        @asynccontextmanager
-        async def locked(_: asyncio.Event) -> AsyncIterator[Loop]:
-            raise FencedError("the folder is locked")
-            yield
+    @asynccontextmanager
+    async def locked(_: asyncio.Event) -> AsyncIterator[Loop]:
+        raise FencedError("the folder is locked")
+        yield
 
-        told = Told()
-        daemon.supervisor.add("moved", locked, told)
-        task = asyncio.create_task(daemon.supervisor.run())
-        await daemon.clock.wait_for_sleepers()
-        assert told.failures[-1][1] is not None
-        assert told.failures[-1][1] < 1
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    run(scenario)
+    told = Told()
+    daemon.supervisor.add("moved", locked, told)
+    task = asyncio.create_task(daemon.supervisor.run())
+    await daemon.clock.wait_for_sleepers()
+    assert told.failures[-1][1] is not None
+    assert told.failures[-1][1] < 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

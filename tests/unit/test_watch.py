@@ -89,20 +89,17 @@ class TestBackoff:
 
 
 class TestPollWatch:
-    def test_waits_its_time(self) -> None:
-        async def scenario() -> None:
-            clock = ManualClock()
-            watch = PollWatch(clock)
-            waiting = asyncio.create_task(watch.wait(2))
-            await clock.wait_for_sleepers()
-            clock.advance(1)
-            await asyncio.sleep(0)
-            assert not waiting.done()
-            clock.advance(1)
-            await waiting
-            watch.close()
-
-        run(scenario())
+    async def test_waits_its_time(self) -> None:
+        clock = ManualClock()
+        watch = PollWatch(clock)
+        waiting = asyncio.create_task(watch.wait(2))
+        await clock.wait_for_sleepers()
+        clock.advance(1)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        clock.advance(1)
+        await waiting
+        watch.close()
 
 
 class TestNames:
@@ -153,69 +150,57 @@ def rename_after_another_left(target: Path) -> None:
 
 class TestDirectoryWatch:
     @pytest.mark.parametrize("create", [write_in_place, link, rename, rename_from_elsewhere, rename_after_another_left])
-    def test_wakes_however_an_entry_is_created(
+    async def test_wakes_however_an_entry_is_created(
         self, log: Path, file_events: FileEvents, create: Callable[[Path], None]
     ) -> None:
-        async def scenario() -> None:
-            clock = ManualClock()
-            for version in range(3):
-                entry = log / f"{version:020d}.json"
-                watch = DirectoryWatch(str(log), file_events, clock, accepts=entry.name.__eq__)
-                await established(watch, log)
-                waiting = await waiting_on(watch, clock)
-                await asyncio.to_thread(create, entry)
-                await waiting
-                assert watch.refusal is None
-                watch.close()
-
-        run(scenario())
-
-    def test_an_event_between_two_waits_is_not_lost(self, log: Path, file_events: FileEvents) -> None:
-        async def scenario() -> None:
-            clock = ManualClock()
-            watch, other = (DirectoryWatch(str(log), file_events, clock) for _ in range(2))
+        clock = ManualClock()
+        for version in range(3):
+            entry = log / f"{version:020d}.json"
+            watch = DirectoryWatch(str(log), file_events, clock, accepts=entry.name.__eq__)
             await established(watch, log)
-            await established(other, log)
-            rename(log / "1.json")
-            await other.wait(LONG)  # the event has been told to both, or is about to be
-            await watch.wait(LONG)
-
-        run(scenario())
-
-    def test_files_of_no_concern_wake_nobody(self, log: Path, file_events: FileEvents) -> None:
-        async def scenario() -> None:
-            clock = ManualClock()
-            watch = DirectoryWatch(str(log), file_events, clock)
-            last = DirectoryWatch(str(log), file_events, clock, accepts="_last_checkpoint".__eq__)
-            await established(watch, log)
-            await established(last, log)
             waiting = await waiting_on(watch, clock)
-            for name in ("1.crc", "1.checkpoint.parquet", ".2.json", "_last_checkpoint"):
-                (log / name).write_bytes(b"")
-            # Events come in order: those before the last file's have been told.
-            await last.wait(LONG)
-            assert not waiting.done()
-            write_in_place(log / "1.json")
+            await asyncio.to_thread(create, entry)
             await waiting
+            assert watch.refusal is None
+            watch.close()
 
-        run(scenario())
+    async def test_an_event_between_two_waits_is_not_lost(self, log: Path, file_events: FileEvents) -> None:
+        clock = ManualClock()
+        watch, other = (DirectoryWatch(str(log), file_events, clock) for _ in range(2))
+        await established(watch, log)
+        await established(other, log)
+        rename(log / "1.json")
+        await other.wait(LONG)  # the event has been told to both, or is about to be
+        await watch.wait(LONG)
 
-    def test_a_wait_ends_by_its_timeout(self, log: Path, file_events: FileEvents) -> None:
-        async def scenario() -> None:
-            clock = ManualClock()
-            watch = DirectoryWatch(str(log), file_events, clock)
-            await established(watch, log)
-            waiting = asyncio.create_task(watch.wait(5))
-            await clock.wait_for_sleepers()
-            clock.advance(4.5)
-            await asyncio.sleep(0)
-            assert not waiting.done()
-            clock.advance(0.5)
-            await waiting
+    async def test_files_of_no_concern_wake_nobody(self, log: Path, file_events: FileEvents) -> None:
+        clock = ManualClock()
+        watch = DirectoryWatch(str(log), file_events, clock)
+        last = DirectoryWatch(str(log), file_events, clock, accepts="_last_checkpoint".__eq__)
+        await established(watch, log)
+        await established(last, log)
+        waiting = await waiting_on(watch, clock)
+        for name in ("1.crc", "1.checkpoint.parquet", ".2.json", "_last_checkpoint"):
+            (log / name).write_bytes(b"")
+        # Events come in order: those before the last file's have been told.
+        await last.wait(LONG)
+        assert not waiting.done()
+        write_in_place(log / "1.json")
+        await waiting
 
-        run(scenario())
+    async def test_a_wait_ends_by_its_timeout(self, log: Path, file_events: FileEvents) -> None:
+        clock = ManualClock()
+        watch = DirectoryWatch(str(log), file_events, clock)
+        await established(watch, log)
+        waiting = asyncio.create_task(watch.wait(5))
+        await clock.wait_for_sleepers()
+        clock.advance(4.5)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        clock.advance(0.5)
+        await waiting
 
-    def test_a_mount_that_hangs_keeps_no_other_table_waiting(
+    async def test_a_mount_that_hangs_keeps_no_other_table_waiting(
         self, log: Path, file_events: FileEvents, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         mounted, stat = threading.Event(), os.stat
@@ -225,143 +210,123 @@ class TestDirectoryWatch:
                 mounted.wait(2 * WITHIN)
             return stat(path, *args, **options)  # type: ignore[arg-type]
 
-        async def scenario() -> None:
-            clock = ManualClock()
-            watch = DirectoryWatch(str(log), file_events, clock)
-            monkeypatch.setattr(os, "stat", hanging)
-            try:
-                waiting = asyncio.create_task(watch.wait(LONG))
-                for _ in range(20):
-                    await asyncio.sleep(0.001)  # another table's turn
-                assert not waiting.done()
-            finally:
-                mounted.set()
-            await waiting
-            assert watch.watching == str(log)
-            watch.close()
+        clock = ManualClock()
+        watch = DirectoryWatch(str(log), file_events, clock)
+        monkeypatch.setattr(os, "stat", hanging)
+        try:
+            waiting = asyncio.create_task(watch.wait(LONG))
+            for _ in range(20):
+                await asyncio.sleep(0.001)  # another table's turn
+            assert not waiting.done()
+        finally:
+            mounted.set()
+        await waiting
+        assert watch.watching == str(log)
+        watch.close()
 
-        run(scenario())
-
-    def test_many_tables_share_the_threads(self, tmp_path: Path, file_events: FileEvents) -> None:
-        async def scenario() -> None:
-            clock = ManualClock()
-            folders = [tmp_path / f"t{n}" for n in range(8)]
-            watches = [DirectoryWatch(str(folder), file_events, clock) for folder in folders]
-            for folder, watch in zip(folders, watches, strict=True):
-                folder.mkdir()
-                await established(watch, folder)
-            for folder, watch in zip(folders, watches, strict=True):
-                waiting = await waiting_on(watch, clock)
-                rename(folder / "0.json")
-                await waiting
-                watch.close()
-
-        run(scenario())
-
-    def test_closing_one_of_two_leaves_the_other(self, log: Path, file_events: FileEvents) -> None:
-        async def scenario() -> None:
-            clock = ManualClock()
-            closed, watch = (DirectoryWatch(str(log), file_events, clock) for _ in range(2))
-            await established(closed, log)
-            await established(watch, log)
-            closed.close()
-            closed.close()
-            waiting = await waiting_on(watch, clock)
-            rename(log / "1.json")
-            await waiting
-
-        run(scenario())
-
-    def test_through_a_symbolic_link(self, tmp_path: Path, log: Path, file_events: FileEvents) -> None:
-        linked = tmp_path / "link" / "_delta_log"
-        (tmp_path / "link").symlink_to(tmp_path / "orders")
-
-        async def scenario() -> None:
-            clock = ManualClock()
-            watch = DirectoryWatch(str(linked), file_events, clock)
-            await established(watch, linked)
-            waiting = await waiting_on(watch, clock)
-            rename(log / "1.json")
-            await waiting
-
-        run(scenario())
-
-
-class TestLateAndLostFolders:
-    def test_a_table_that_appears_later(self, tmp_path: Path, file_events: FileEvents) -> None:
-        folder = tmp_path / "lake" / "orders" / "_delta_log"
-
-        async def scenario() -> None:
-            clock = ManualClock()
-            watch = DirectoryWatch(str(folder), file_events, clock)
-            for step in (folder.parents[1], folder.parents[0], folder):
-                await established(watch, step.parent)
-                waiting = await waiting_on(watch, clock)
-                step.mkdir()
-                await waiting
+    async def test_many_tables_share_the_threads(self, tmp_path: Path, file_events: FileEvents) -> None:
+        clock = ManualClock()
+        folders = [tmp_path / f"t{n}" for n in range(8)]
+        watches = [DirectoryWatch(str(folder), file_events, clock) for folder in folders]
+        for folder, watch in zip(folders, watches, strict=True):
+            folder.mkdir()
             await established(watch, folder)
+        for folder, watch in zip(folders, watches, strict=True):
             waiting = await waiting_on(watch, clock)
             rename(folder / "0.json")
             await waiting
+            watch.close()
 
-        run(scenario())
+    async def test_closing_one_of_two_leaves_the_other(self, log: Path, file_events: FileEvents) -> None:
+        clock = ManualClock()
+        closed, watch = (DirectoryWatch(str(log), file_events, clock) for _ in range(2))
+        await established(closed, log)
+        await established(watch, log)
+        closed.close()
+        closed.close()
+        waiting = await waiting_on(watch, clock)
+        rename(log / "1.json")
+        await waiting
 
-    def test_a_table_that_appears_at_once(self, tmp_path: Path, file_events: FileEvents) -> None:
+    async def test_through_a_symbolic_link(self, tmp_path: Path, log: Path, file_events: FileEvents) -> None:
+        linked = tmp_path / "link" / "_delta_log"
+        (tmp_path / "link").symlink_to(tmp_path / "orders")
+
+        clock = ManualClock()
+        watch = DirectoryWatch(str(linked), file_events, clock)
+        await established(watch, linked)
+        waiting = await waiting_on(watch, clock)
+        rename(log / "1.json")
+        await waiting
+
+
+class TestLateAndLostFolders:
+    async def test_a_table_that_appears_later(self, tmp_path: Path, file_events: FileEvents) -> None:
+        folder = tmp_path / "lake" / "orders" / "_delta_log"
+
+        clock = ManualClock()
+        watch = DirectoryWatch(str(folder), file_events, clock)
+        for step in (folder.parents[1], folder.parents[0], folder):
+            await established(watch, step.parent)
+            waiting = await waiting_on(watch, clock)
+            step.mkdir()
+            await waiting
+        await established(watch, folder)
+        waiting = await waiting_on(watch, clock)
+        rename(folder / "0.json")
+        await waiting
+
+    async def test_a_table_that_appears_at_once(self, tmp_path: Path, file_events: FileEvents) -> None:
         folder = tmp_path / "lake" / "orders" / "_delta_log"
         ready = tmp_path / "ready"
         (ready / "orders" / "_delta_log").mkdir(parents=True)
 
-        async def scenario() -> None:
-            clock = ManualClock()
-            watch = DirectoryWatch(str(folder), file_events, clock)
-            await established(watch, tmp_path)
-            waiting = await waiting_on(watch, clock)
-            (tmp_path / "unrelated").mkdir()
-            ready.rename(tmp_path / "lake")
-            await waiting
-            await established(watch, folder)
-
-        run(scenario())
+        clock = ManualClock()
+        watch = DirectoryWatch(str(folder), file_events, clock)
+        await established(watch, tmp_path)
+        waiting = await waiting_on(watch, clock)
+        (tmp_path / "unrelated").mkdir()
+        ready.rename(tmp_path / "lake")
+        await waiting
+        await established(watch, folder)
 
     @pytest.mark.parametrize("watches", [1, 2])
-    def test_a_folder_that_is_removed_and_made_anew(self, log: Path, file_events: FileEvents, watches: int) -> None:
-        async def scenario() -> None:
-            clock = ManualClock()
-            those = [DirectoryWatch(str(log), file_events, clock) for _ in range(watches)]
-            for watch in those:
-                await established(watch, log)
-            await asyncio.to_thread(shutil.rmtree, log.parent)
-            for watch in those:
-                await established(watch, log.parents[1])
-            await asyncio.to_thread(log.mkdir, parents=True)
-            for watch in those:
-                await established(watch, log)
-                watch.close()
-            last = DirectoryWatch(str(log), file_events, clock, accepts="0.json".__eq__)
-            await established(last, log)
-            waiting = await settled(last, clock)
-            rename(log / "0.json")
-            await waiting
-
-        run(scenario())
+    async def test_a_folder_that_is_removed_and_made_anew(
+        self, log: Path, file_events: FileEvents, watches: int
+    ) -> None:
+        clock = ManualClock()
+        those = [DirectoryWatch(str(log), file_events, clock) for _ in range(watches)]
+        for watch in those:
+            await established(watch, log)
+        await asyncio.to_thread(shutil.rmtree, log.parent)
+        for watch in those:
+            await established(watch, log.parents[1])
+        await asyncio.to_thread(log.mkdir, parents=True)
+        for watch in those:
+            await established(watch, log)
+            watch.close()
+        last = DirectoryWatch(str(log), file_events, clock, accepts="0.json".__eq__)
+        await established(last, log)
+        waiting = await settled(last, clock)
+        rename(log / "0.json")
+        await waiting
 
     @pytest.mark.parametrize("watches", [1, 2])
-    def test_a_folder_that_is_replaced_behind_our_back(self, log: Path, file_events: FileEvents, watches: int) -> None:
-        async def scenario() -> None:
-            clock = ManualClock()
-            those = [DirectoryWatch(str(log), file_events, clock) for _ in range(watches)]
-            for watch in those:
-                await established(watch, log)
-            # No event tells that a folder above the watched one was moved: the next wait finds out.
-            log.parent.rename(log.parent.with_name("old"))
-            log.mkdir(parents=True)
-            for watch in those:
-                await watch.wait(LONG)
-            waiting = [await settled(watch, clock, sleepers) for sleepers, watch in enumerate(those, start=1)]
-            rename(log / "0.json")
-            await asyncio.gather(*waiting)
-
-        run(scenario())
+    async def test_a_folder_that_is_replaced_behind_our_back(
+        self, log: Path, file_events: FileEvents, watches: int
+    ) -> None:
+        clock = ManualClock()
+        those = [DirectoryWatch(str(log), file_events, clock) for _ in range(watches)]
+        for watch in those:
+            await established(watch, log)
+        # No event tells that a folder above the watched one was moved: the next wait finds out.
+        log.parent.rename(log.parent.with_name("old"))
+        log.mkdir(parents=True)
+        for watch in those:
+            await watch.wait(LONG)
+        waiting = [await settled(watch, clock, sleepers) for sleepers, watch in enumerate(those, start=1)]
+        rename(log / "0.json")
+        await asyncio.gather(*waiting)
 
 
 class TestRefusals:
@@ -383,29 +348,26 @@ class TestRefusals:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     @linux
-    def test_polls_and_says_so_once_then_recovers(
+    async def test_polls_and_says_so_once_then_recovers(
         self, log: Path, file_events: FileEvents, caplog: pytest.LogCaptureFixture
     ) -> None:
-        async def scenario() -> None:
-            clock = ManualClock()
-            watch = DirectoryWatch(str(log), file_events, clock)
-            with self.no_more_files():
-                for _ in range(3):
-                    waiting = await waiting_on(watch, clock)
-                    clock.advance(LONG)
-                    await waiting
-            assert watch.refusal is not None
-            assert watch.watching is None
-            told = [record for record in caplog.records if record.name == "cdfd.tail"]
-            assert [record.levelno for record in told] == [logging.WARNING]
-            assert str(log) in told[0].getMessage()
-            await established(watch, log)
-            assert watch.refusal is None
-            waiting = await waiting_on(watch, clock)
-            rename(log / "0.json")
-            await waiting
-
-        run(scenario())
+        clock = ManualClock()
+        watch = DirectoryWatch(str(log), file_events, clock)
+        with self.no_more_files():
+            for _ in range(3):
+                waiting = await waiting_on(watch, clock)
+                clock.advance(LONG)
+                await waiting
+        assert watch.refusal is not None
+        assert watch.watching is None
+        told = [record for record in caplog.records if record.name == "cdfd.tail"]
+        assert [record.levelno for record in told] == [logging.WARNING]
+        assert str(log) in told[0].getMessage()
+        await established(watch, log)
+        assert watch.refusal is None
+        waiting = await waiting_on(watch, clock)
+        rename(log / "0.json")
+        await waiting
 
     @linux
     def test_a_folder_that_may_not_be_listed(self, file_events: FileEvents) -> None:
@@ -420,11 +382,8 @@ class TestRefusals:
             with unprivileged():
                 run(scenario(Path(folder)))
 
-    def test_a_loop_that_is_closed_stops_nobody_else(self, log: Path, file_events: FileEvents) -> None:
-        async def forgotten() -> None:
-            await established(DirectoryWatch(str(log), file_events, ManualClock()), log)  # never closed
-
-        run(forgotten())
+    async def test_a_loop_that_is_closed_stops_nobody_else(self, log: Path, file_events: FileEvents) -> None:
+        await established(DirectoryWatch(str(log), file_events, ManualClock()), log)  # never closed
 
         async def scenario() -> None:
             clock = ManualClock()
@@ -436,7 +395,7 @@ class TestRefusals:
                 rename(entry)
                 await waiting
 
-        run(scenario())
+        (await scenario())
 
 
 @linux
