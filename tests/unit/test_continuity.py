@@ -453,8 +453,7 @@ class TestLostCommits:
         return store
 
     @pytest.mark.parametrize("hint", [False, True])
-    async def test_that_is_a_gap(self, hint: bool) -> None:
-        clock = manual_clock()
+    async def test_that_is_a_gap(self, hint: bool, clock: ManualClock) -> None:
         log = DeltaLog(await self.lake(clock, hint=hint))
         told = "checkpoint of version 7, but its newest commit is version 5"
         for asked in (log.latest_version, log.header, partial(until_version, log, "now")):
@@ -472,8 +471,7 @@ class TestLostCommits:
         assert (await PlanStream(log).snapshot()).plan.version == 7
 
     @pytest.mark.parametrize("start", [4, 6])
-    async def test_a_reader_that_comes_there_does_not_wait(self, start: int) -> None:
-        clock = manual_clock()
+    async def test_a_reader_that_comes_there_does_not_wait(self, start: int, clock: ManualClock) -> None:
         store = OneByOne(await self.lake(clock, hint=True))
         opened = Table(DeltaLog(store), TableFiles(store, LocalStorage))
         found = []
@@ -481,8 +479,7 @@ class TestLostCommits:
             await collect(opened.stream().versions(tailer_of(opened.log, clock), start), found)
         assert [version.plan.version for version in found] == list(range(start, 6))
 
-    async def test_one_that_was_at_the_tip(self) -> None:
-        clock = manual_clock()
+    async def test_one_that_was_at_the_tip(self, clock: ManualClock) -> None:
         store = Lake(clock)
         await table(store, 6, clock)
         log = DeltaLog(store)

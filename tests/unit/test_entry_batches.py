@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
-from lake import Lake, entry_path, manual_clock, rows, table
+from lake import Lake, entry_path, rows, table
 from manual_time import ManualClock
 from memory_storage import MemoryStorage
 
@@ -67,8 +67,7 @@ async def entries(lake: Lake, clock: ManualClock, until: int, start: int = 0) ->
     return [entry async for entry in tailer(lake, clock).entries(start, until)]
 
 
-async def test_a_reader_that_is_behind_asks_for_many() -> None:
-    clock = manual_clock()
+async def test_a_reader_that_is_behind_asks_for_many(clock: ManualClock) -> None:
     lake = Counting(clock)
     await table(lake, VERSIONS, clock)
     found = await entries(lake, clock, VERSIONS - 1)
@@ -80,8 +79,7 @@ async def test_a_reader_that_is_behind_asks_for_many() -> None:
     assert len(sizes) < VERSIONS / 16
 
 
-async def test_one_that_keeps_up_asks_for_one() -> None:
-    clock = manual_clock()
+async def test_one_that_keeps_up_asks_for_one(clock: ManualClock) -> None:
     lake = Counting(clock)
     writer = await table(lake, 1, clock)
     log = DeltaLog(lake)
@@ -94,8 +92,7 @@ async def test_one_that_keeps_up_asks_for_one() -> None:
     assert lake.together == []
 
 
-async def test_others_get_their_turn() -> None:
-    clock = manual_clock()
+async def test_others_get_their_turn(clock: ManualClock) -> None:
     lake = Counting(clock)
     await table(lake, VERSIONS, clock)
     turns = 0
@@ -113,8 +110,7 @@ async def test_others_get_their_turn() -> None:
 
 
 @pytest.mark.parametrize("missing", range(MIN_RUN + 1, 40, 5))
-async def test_a_gap_comes_after_all_before_it(missing: int) -> None:
-    clock = manual_clock()
+async def test_a_gap_comes_after_all_before_it(missing: int, clock: ManualClock) -> None:
     lake = Counting(clock)
     await table(lake, 60, clock)
     lake.forget(entry_path(missing))
@@ -127,10 +123,9 @@ async def test_a_gap_comes_after_all_before_it(missing: int) -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, -2])
 @pytest.mark.parametrize("version", [5, 20, 58, 59])
-async def test_one_that_is_half_written_is_read_again(version: int, cut: int) -> None:
+async def test_one_that_is_half_written_is_read_again(version: int, cut: int, clock: ManualClock) -> None:
     """The first look at it, together with others, finds nothing, half a line, or all but the last brace."""
 
-    clock = manual_clock()
     lake = Counting(clock)
     await table(lake, 60, clock)
     expected = await entries(lake, clock, 59)
@@ -140,8 +135,7 @@ async def test_one_that_is_half_written_is_read_again(version: int, cut: int) ->
     assert any(entry_path(version) in paths for paths in lake.together)
 
 
-async def test_one_that_is_damaged_is_an_error_after_all_before_it() -> None:
-    clock = manual_clock()
+async def test_one_that_is_damaged_is_an_error_after_all_before_it(clock: ManualClock) -> None:
     lake = Counting(clock)
     await table(lake, 60, clock)
     lake.replace(entry_path(30), b'{"add":')
@@ -152,10 +146,9 @@ async def test_one_that_is_damaged_is_an_error_after_all_before_it() -> None:
     assert (found, caught.value.version) == (list(range(30)), 30)
 
 
-async def test_the_newest_is_read_by_itself() -> None:
+async def test_the_newest_is_read_by_itself(clock: ManualClock) -> None:
     """It has whole lines, and more are to come."""
 
-    clock = manual_clock()
     lake = Counting(clock)
     await table(lake, 40, clock)
     newest = lake.bytes_of(entry_path(39))
@@ -165,8 +158,7 @@ async def test_the_newest_is_read_by_itself() -> None:
     assert (await entries(lake, clock, 39))[-1].commit.txns
 
 
-async def test_what_is_held_is_let_go_by_a_look_elsewhere() -> None:
-    clock = manual_clock()
+async def test_what_is_held_is_let_go_by_a_look_elsewhere(clock: ManualClock) -> None:
     lake = Counting(clock)
     await table(lake, 60, clock)
     log = DeltaLog(lake)
@@ -178,10 +170,9 @@ async def test_what_is_held_is_let_go_by_a_look_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("versions", [30, 100])
-async def test_a_table_that_is_created_anew_meanwhile(versions: int) -> None:
+async def test_a_table_that_is_created_anew_meanwhile(versions: int, clock: ManualClock) -> None:
     """What was read of the old one is its own; before anything of the new one is given it is found out that it is gone."""
 
-    clock = manual_clock()
     lake, other = Counting(clock), Lake(clock)
     await table(lake, 60, clock)
     clock.advance(1)
@@ -198,8 +189,7 @@ async def test_a_table_that_is_created_anew_meanwhile(versions: int) -> None:
     assert given == old[21 : 21 + len(given)]
 
 
-async def test_large_entries_are_not_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = manual_clock()
+async def test_large_entries_are_not_gathered(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> None:
     lake = Counting(clock)
     await table(lake, 20, clock)
     monkeypatch.setattr(entry_batches, "MAX_BYTES", max(len(lake.bytes_of(entry_path(n))) for n in range(1, 20)))
@@ -209,8 +199,9 @@ async def test_large_entries_are_not_gathered(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("most", [4 << 20, 1500, 1])
 @pytest.mark.parametrize("version", [None, 0, 1, 50, 199])
-async def test_a_header_that_is_far_back(version: int | None, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = manual_clock()
+async def test_a_header_that_is_far_back(
+    version: int | None, most: int, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
     lake = Counting(clock)
     await table(lake, VERSIONS, clock)
     monkeypatch.setattr(entry_batches, "MAX_BYTES", most)
@@ -221,8 +212,7 @@ async def test_a_header_that_is_far_back(version: int | None, most: int, monkeyp
     assert bool(lake.together) == (most > 1 and header.version > 1)
 
 
-async def test_a_header_beyond_an_entry_that_is_damaged() -> None:
-    clock = manual_clock()
+async def test_a_header_beyond_an_entry_that_is_damaged(clock: ManualClock) -> None:
     lake = Counting(clock)
     await table(lake, 60, clock)
     lake.replace(entry_path(30), b'{"metaData":')
@@ -231,12 +221,11 @@ async def test_a_header_beyond_an_entry_that_is_damaged() -> None:
     assert (caught.value.version, caught.value.path) == (30, entry_path(30))
 
 
-async def test_a_store_that_ends_a_batch_early() -> None:
+async def test_a_store_that_ends_a_batch_early(clock: ManualClock) -> None:
     class Failing(MemoryStorage):
         async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
             return ()
 
-    clock = manual_clock()
     lake = Failing()
     await table(lake, 20, clock)
     log = DeltaLog(lake)

@@ -49,10 +49,14 @@ class TestStarts:
         ],
     )
     async def test_it_is_durable_before_the_first_row_and_stays(
-        self, place: Place, start: Any, first: Position, expected: list[tuple[str, int, int]]
+        self,
+        place: Place,
+        start: Any,
+        first: Position,
+        expected: list[tuple[str, int, int]],
+        clock: ManualClock,
+        lake: Lake,
     ) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
         writer = await table(lake, 1, clock)
         for version in range(1, 4):
             clock.advance(1)
@@ -73,9 +77,9 @@ class TestStarts:
         assert await position(place) == Position("T", 5)
 
     @pytest.mark.parametrize("start", [5, 99, datetime(2099, 1, 1, tzinfo=UTC)])
-    async def test_a_start_that_cannot_be_leaves_nothing_behind(self, place: Place, start: Any) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_start_that_cannot_be_leaves_nothing_behind(
+        self, place: Place, start: Any, clock: ManualClock, lake: Lake
+    ) -> None:
         writer = await table(lake, 4, clock)
         with pytest.raises(LogError, match=r"there is no version | is in the future"):
             await feed(lake, place, clock, start=start)
@@ -84,9 +88,7 @@ class TestStarts:
         await feed(lake, place, clock, 4, start=4)
         assert ids(place) == [("insert", 4, 4)]
 
-    async def test_a_table_that_is_not_there_yet(self, place: Place) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_table_that_is_not_there_yet(self, place: Place, clock: ManualClock, lake: Lake) -> None:
         feeding = asyncio.create_task(feed(lake, place, clock, 1, start="latest"))
         await clock.wait_for_sleepers()
         await table(lake, 2, clock)
@@ -94,8 +96,7 @@ class TestStarts:
         await feeding
         assert ids(place) == [("insert", 1, 1)]
 
-    async def test_a_stop_ends_the_waiting(self, place: Place) -> None:
-        clock = manual_clock()
+    async def test_a_stop_ends_the_waiting(self, place: Place, clock: ManualClock) -> None:
         stop = asyncio.Event()
         feeding = asyncio.create_task(feed(Lake(clock), place, clock, stop=stop))
         await clock.wait_for_sleepers()
@@ -103,9 +104,9 @@ class TestStarts:
         await feeding
         assert await position(place) is None
 
-    async def test_versions_without_changes_move_the_position(self, place: Place) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_versions_without_changes_move_the_position(
+        self, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
         writer = await table(lake, 3, clock)
         await writer.optimize()
         await writer.optimize()
@@ -113,9 +114,7 @@ class TestStarts:
         assert ids(place) == [("insert", 1, 1), ("insert", 2, 2)]
         assert await position(place) == Position("T", 5)
 
-    async def test_versions_that_come_while_it_waits(self, place: Place) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_versions_that_come_while_it_waits(self, place: Place, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 1, clock)
         feeding = asyncio.create_task(feed(lake, place, clock, 5, start="earliest"))
         for version in range(1, 6):
@@ -127,8 +126,7 @@ class TestStarts:
 
 
 class TestParts:
-    async def test_one_delivery_for_each_part(self) -> None:
-        clock = manual_clock()
+    async def test_one_delivery_for_each_part(self, clock: ManualClock) -> None:
         lake, whole, parted = Lake(clock), MemoryPlace(), MemoryPlace()
         writer = await table(lake, 4, clock)
         await writer.update(pc.field("id") > 0, {"v": pc.scalar("b")})
@@ -147,8 +145,7 @@ class TestParts:
             Position("T", 5),
         ]
 
-    async def test_a_stop_comes_between_two_of_them(self, place: Place) -> None:
-        clock = manual_clock()
+    async def test_a_stop_comes_between_two_of_them(self, place: Place, clock: ManualClock) -> None:
         lake, other = Lake(clock), MemoryPlace()
         await table(lake, 5, clock)
         await feed(lake, other, clock, 4, start="snapshot")
@@ -168,9 +165,9 @@ class TestParts:
         assert [row["id"] for row in place.rows()] == [row["id"] for row in other.rows()]
         assert [row["_change_ordinal"] for row in place.rows()] == [0, 1, 2, 3]
 
-    async def test_a_position_that_the_version_does_not_have(self, place: Place) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_position_that_the_version_does_not_have(
+        self, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
         await table(lake, 3, clock)
         sink = await place.open()
         delivery = await sink.begin(Position("T", 2))
@@ -200,18 +197,14 @@ class TestMissingFiles:
         lake.forget(gone)
         return writer
 
-    async def test_fail(self, place: Place) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_fail(self, place: Place, clock: ManualClock, lake: Lake) -> None:
         await self.vacuumed(lake, clock)
         with pytest.raises(MissingFileError, match=r"memory://orders, version 2, file part-"):
             await feed(lake, place, clock, start="earliest")
         assert ids(place) == [("insert", 1, 1)]
         assert await position(place) == Position("T", 2)
 
-    async def test_skip(self, place: Place) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_skip(self, place: Place, clock: ManualClock, lake: Lake) -> None:
         await self.vacuumed(lake, clock, 7)
         left_out: list[MissingFileError] = []
         await feed(lake, place, clock, 6, start="earliest", on_missing_file="skip", on_missing=left_out.append)
@@ -231,17 +224,15 @@ class TestMissingFiles:
             assert ids(place)[-1] == ("insert", 7, 7)
         assert ["starting again from a snapshot" in record.message for record in caplog.records] == [True]
 
-    async def test_resnapshot_of_the_version_whose_changes_are_gone(self, place: Place) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_resnapshot_of_the_version_whose_changes_are_gone(
+        self, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
         await self.vacuumed(lake, clock)
         await feed(lake, place, clock, 4, start=4, on_missing_file="resnapshot")
         assert ids(place) == [("insert", 4, 1)]
         assert await position(place) == Position("T", 5)
 
-    async def test_a_resnapshot_that_would_not_help(self, place: Place) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_resnapshot_that_would_not_help(self, place: Place, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 4, clock)
         lake.forget(list(writer._files)[1])
         for _ in range(2):
@@ -254,9 +245,9 @@ class TestMissingFiles:
         await feed(lake, place, clock, 4, on_missing_file="resnapshot")
         assert sorted(ids(place)) == [("insert", 4, 1), ("insert", 4, 3)]
 
-    async def test_a_version_that_is_delivered_by_half_when_its_files_go(self, place: Place) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_version_that_is_delivered_by_half_when_its_files_go(
+        self, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
         writer = await table(lake, 1, clock)
         await writer.commit("WRITE", [await writer._add(rows(n)) for n in (1, 2, 3)])
         lake.forget(sorted(writer._files)[1])
@@ -286,9 +277,9 @@ class TestSchemaChanges:
         await writer.insert(pa.table({"id": [5], "w": ["b"], "extra": pa.array([5], pa.int32())}))
         return writer
 
-    async def test_stop_comes_before_the_version_and_again_after_a_restart(self, place: Place) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_stop_comes_before_the_version_and_again_after_a_restart(
+        self, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
         await self.renamed(lake, clock)
         for _ in range(3):
             with pytest.raises(SchemaChangedError, match=r"added w; dropped v.*version 4") as caught:
@@ -314,10 +305,8 @@ class TestOtherTables:
     @pytest.mark.parametrize("versions", [0, 1, 2, 3, 9])
     @pytest.mark.parametrize("stopped_at", ["snapshot", "stream"])
     async def test_a_table_that_is_created_anew_while_nobody_looks(
-        self, place: Place, versions: int, stopped_at: str
+        self, place: Place, versions: int, stopped_at: str, clock: ManualClock, lake: Lake
     ) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
         await table(lake, 4, clock, "old")
 
         def die(event: str, about: Any) -> None:
@@ -336,9 +325,7 @@ class TestOtherTables:
             await feed(lake, place, clock, part_bytes=part_bytes)
         assert place.rows() == before
 
-    async def test_log_clean_up_that_overtook_the_feed(self, place: Place) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_log_clean_up_that_overtook_the_feed(self, place: Place, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 3, clock)
         await feed(lake, place, clock, 2, start="earliest")
         for version in range(3, 8):
@@ -378,9 +365,9 @@ class TestOtherTables:
 
 
 class TestErrors:
-    async def test_nothing_of_a_version_counts_that_cannot_be_read_to_its_end(self, place: Place) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_nothing_of_a_version_counts_that_cannot_be_read_to_its_end(
+        self, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
         writer = await table(lake, 2, clock)
         adds = [await writer._add(rows(n)) for n in (1, 2, 3)]
         await writer.commit("WRITE", adds)
@@ -397,9 +384,7 @@ class TestErrors:
         assert [row["_change_ordinal"] for row in place.rows()] == [0, 1, 2]
 
     @pytest.mark.parametrize("when", ["write", "commit"])
-    async def test_what_the_sink_refuses(self, place: Place, when: str) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_what_the_sink_refuses(self, place: Place, when: str, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 3, clock)
         events: list[str] = []
 
@@ -415,9 +400,9 @@ class TestErrors:
         await feed(lake, place, clock, 2)
         assert ids(place) == [("insert", 1, 1), ("insert", 2, 2)]
 
-    async def test_what_is_delivered_before_a_broken_entry_counts(self, place: Place) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_what_is_delivered_before_a_broken_entry_counts(
+        self, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
         await table(lake, 4, clock)
         await lake.put(entry_path(4), b"{broken")
         clock.advance(60)
@@ -425,11 +410,9 @@ class TestErrors:
             await feed(lake, place, clock, start="earliest")
         assert ids(place) == [("insert", version, version) for version in (1, 2, 3)]
 
-    async def test_a_cancelled_feed_leaves_nothing_behind(self, place: Place) -> None:
+    async def test_a_cancelled_feed_leaves_nothing_behind(self, place: Place, clock: ManualClock, lake: Lake) -> None:
         """As after a signal, when a delivery takes too long: also while a thread reads."""
 
-        clock = manual_clock()
-        lake = Lake(clock)
         await table(lake, 6, clock)
         reading = asyncio.Event()
         loop = asyncio.get_running_loop()

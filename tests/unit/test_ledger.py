@@ -88,8 +88,7 @@ class TestTable:
         await ledger.forget(ORDERS)
         assert await names(storage) == []
 
-    async def test_its_first_versions(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_its_first_versions(self, lake: Lake) -> None:
         await record(opened(lake), range(7, 9))
         entries = [[json.loads(line) for line in lake.bytes_of(entry_path(v)).splitlines()] for v in range(3)]
         first, second, third = entries
@@ -156,15 +155,13 @@ class TestTable:
             assert "`source`" in (caught.value.hint or "")
         assert sorted(os.listdir(tmp_path / "_delta_log")) == before
 
-    async def test_a_ledger_of_another_format(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_a_ledger_of_another_format(self, lake: Lake) -> None:
         await opened(lake).record(ORDERS, 1, "T")
         lake.replace(entry_path(1), lake.bytes_of(entry_path(1)).replace(b'"cdfd.ledger":"1"', b'"cdfd.ledger":"2"'))
         with pytest.raises(UnsupportedError, match="format '2'"):
             await opened(lake).record(ORDERS, 2, "T")
 
-    async def test_a_ledger_that_is_gone_is_made_anew(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_a_ledger_that_is_gone_is_made_anew(self, lake: Lake) -> None:
         ledger = opened(lake)
         await record(ledger, range(15))
         lake.forget("_delta_log/")
@@ -173,8 +170,7 @@ class TestTable:
         assert await commits(lake) == [0, 1]
         assert await version_of(lake) == 20
 
-    async def test_a_damaged_log_is_an_error(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_a_damaged_log_is_an_error(self, lake: Lake) -> None:
         await record(opened(lake), range(3))
         await opened(lake).record(ORDERS, 3, "T")
         lake.replace(entry_path(2), b'{"txn":')
@@ -190,8 +186,7 @@ class TestTable:
 class TestHashes:
     """Of the log entry of the version that is recorded: two more transaction identifiers."""
 
-    async def test_what_is_written(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_what_is_written(self, lake: Lake) -> None:
         await opened(lake).record(ORDERS, 5, "T", DIGEST)
         found = [json.loads(line) for line in lake.bytes_of(entry_path(1)).splitlines()]
         assert [action["txn"] for action in found if "txn" in action] == [
@@ -201,8 +196,7 @@ class TestHashes:
         ]
         assert await opened(lake).position(ORDERS) == LedgerEntry(ORDERS, 5, "T", BEGINNING, DIGEST)
 
-    async def test_an_earlier_cdfd_that_records_another_version_leaves_it_behind(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_an_earlier_cdfd_that_records_another_version_leaves_it_behind(self, lake: Lake) -> None:
         await opened(lake).record(ORDERS, 5, "T", DIGEST)
         fields = {"appId": ORDERS, "version": 6, "lastUpdated": BEGINNING + 1}
         await lake.put_if_absent(entry_path(2), serialize([("txn", fields)]))
@@ -210,24 +204,21 @@ class TestHashes:
         await opened(lake).record(ORDERS, 7, "T", DIGEST)
         assert await opened(lake).position(ORDERS) == LedgerEntry(ORDERS, 7, "T", BEGINNING, DIGEST)
 
-    async def test_without_a_time_nothing_says_that_it_belongs_to_the_version(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_without_a_time_nothing_says_that_it_belongs_to_the_version(self, lake: Lake) -> None:
         await opened(lake).record(ORDERS, 5, "T")
         names = (ORDERS, f"{ORDERS}/digest/0", f"{ORDERS}/digest/1")
         fields = [{"appId": name, "version": version} for name, version in zip(names, (5, *HALVES), strict=True)]
         await lake.put_if_absent(entry_path(2), serialize([("txn", each) for each in fields]))
         assert await opened(lake).position(ORDERS) == LedgerEntry(ORDERS, 5, "T", None, None)
 
-    async def test_that_of_another_table_is_not_kept(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_that_of_another_table_is_not_kept(self, lake: Lake) -> None:
         await opened(lake).record(ORDERS, 5, "T", DIGEST)
         await opened(lake).record(ORDERS, 5, "U")
         found = await opened(lake).position(ORDERS)
         assert found is not None
         assert (found.version, found.table_id, found.digest) == (5, "U", None)
 
-    async def test_what_is_known_is_not_written_again(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_what_is_known_is_not_written_again(self, lake: Lake) -> None:
         for _ in range(3):
             await opened(lake).record(ORDERS, 5, "T", DIGEST)
             await opened(lake).record(ORDERS, 5, "T")
@@ -284,8 +275,7 @@ class TestUpkeep:
             expected = None if number == 7 else LedgerEntry(app, number, f"id {number}", BEGINNING)
             assert found == expected
 
-    async def test_a_hint_that_is_damaged_or_gone_is_written_again(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_a_hint_that_is_damaged_or_gone_is_written_again(self, lake: Lake) -> None:
         ledger = opened(lake)
         await record(ledger, range(12))
         lake.replace(HINT, b"{}")
@@ -296,8 +286,7 @@ class TestUpkeep:
         assert last_checkpoint.parse(lake.bytes_of(HINT)).version == 30
         assert await version_of(lake) == 31
 
-    async def test_a_hint_that_is_too_far_is_written_again(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_a_hint_that_is_too_far_is_written_again(self, lake: Lake) -> None:
         ledger = opened(lake)
         await record(ledger, range(12))
         lake.replace(HINT, b'{"version":1000000,"size":1}')
@@ -654,9 +643,8 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return full
 
 
-async def test_system_time_is_what_is_recorded() -> None:
+async def test_system_time_is_what_is_recorded(clock: ManualClock) -> None:
     storage = MemoryStorage()
-    clock = manual_clock()
     ledger = TableLedger(storage, clock)
     await ledger.record(ORDERS, 1, "T")
     clock.advance(5)

@@ -119,10 +119,9 @@ async def test_a_ledger_of_an_earlier_cdfd_is_not_compared(make: Callable[[Stora
     assert found.digest == await DeltaLog(lake).digest(found.version)
 
 
-async def test_the_ledger_in_the_table_is_compared_too() -> None:
+async def test_the_ledger_in_the_table_is_compared_too(lake: Lake) -> None:
     """The ledger `source` of a table whose newest entries were put back over it, all but the one with the position."""
 
-    lake = Lake(manual_clock())
     await table(lake, VERSIONS, manual_clock())
     ledger = SourceLedger(lake, manual_clock())
     await ledger.record(ORDERS, VERSIONS - 1, "T", await DeltaLog(lake).digest(VERSIONS - 1))

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from feeding import FilesPlace, MemoryPlace, Place, feed, position
-from lake import Lake, manual_clock, table
+from lake import Lake, table
+from manual_time import ManualClock
 
 from cdfd.changes.position import Position
 from cdfd.sinks.files.folder import read_position
@@ -62,8 +63,9 @@ def test_an_offset_of_spark() -> None:
 
 @pytest.mark.parametrize("start", ["snapshot", "earliest", 2])
 @pytest.mark.parametrize("kind", [MemoryPlace, FilesPlace])
-async def test_every_delivery_leaves_that_of_the_entry_before(kind: type[Place], start: object, tmp_path: Path) -> None:
-    clock = manual_clock()
+async def test_every_delivery_leaves_that_of_the_entry_before(
+    kind: type[Place], start: object, tmp_path: Path, clock: ManualClock
+) -> None:
     lake, place = Lake(clock), kind(tmp_path / "out")
     writer = await table(lake, 4, clock)
     await writer.optimize()

@@ -146,7 +146,9 @@ class TestRecorder:
             await recorder.record_now()
 
 
-async def test_a_recorder_that_dies_of_a_bug_ends_the_loop_whose_ledger_would_fall_behind() -> None:
+async def test_a_recorder_that_dies_of_a_bug_ends_the_loop_whose_ledger_would_fall_behind(
+    clock: ManualClock, lake: Lake
+) -> None:
     class Buggy(Book):
         async def position(self, app_id: str) -> LedgerEntry | None:
             return None
@@ -154,8 +156,6 @@ async def test_a_recorder_that_dies_of_a_bug_ends_the_loop_whose_ledger_would_fa
         async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:
             raise ValueError("a bug")
 
-    clock = manual_clock()
-    lake = Lake(clock)
     await table(lake, 3, clock)
     recorder = Recorder(Buggy(), "cdfd/shop/orders", 0, clock, Told())
     with pytest.raises(ValueError, match="a bug"):

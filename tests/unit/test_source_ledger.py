@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from faulty_storage import FaultyStorage, nothing
 from lake import BEGINNING, SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
+from manual_time import ManualClock
 
 from cdfd.delta.commit import parse, serialize
 from cdfd.demo.writer import Action, TableWriter
@@ -49,8 +50,7 @@ def entry(*found: Action) -> bytes:
 
 
 class TestVersions:
-    async def test_one_without_rows(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_one_without_rows(self, lake: Lake) -> None:
         await table(lake, 4, manual_clock())
         await opened(lake).record(ORDERS, 3, "T")
         info, txn = actions(lake, 4)
@@ -60,8 +60,7 @@ class TestVersions:
         assert "inCommitTimestamp" not in info["commitInfo"]
         assert await known(lake) == 3
 
-    async def test_the_hash_of_an_entry_is_nothing_but_progress(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_the_hash_of_an_entry_is_nothing_but_progress(self, lake: Lake) -> None:
         await table(lake, 4, manual_clock())
         digest = await DeltaLog(lake).digest(3)
         await opened(lake).record(ORDERS, 3, "T", digest)
@@ -89,10 +88,9 @@ class TestVersions:
         assert (found.version, found.digest) == (0, digest)
 
     @pytest.mark.parametrize("hint", [0, 3, 4, 10**18])
-    async def test_a_hint_at_a_checkpoint_that_is_not_there(self, hint: int) -> None:
+    async def test_a_hint_at_a_checkpoint_that_is_not_there(self, hint: int, lake: Lake) -> None:
         """Is no reason to write versions that count for nothing."""
 
-        lake = Lake(manual_clock())
         await table(lake, 4, manual_clock())
         await lake.put("_delta_log/_last_checkpoint", b'{"version":%d,"size":1}' % hint)
         ledger = opened(lake)
@@ -101,8 +99,7 @@ class TestVersions:
         assert await newest(lake) == 5
         assert await known(lake) == await known(lake, COPY) == 3
 
-    async def test_it_neither_checkpoints_nor_cleans(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_it_neither_checkpoints_nor_cleans(self, lake: Lake) -> None:
         writer = await table(lake, 2, manual_clock())
         ledger = opened(lake)
         for version in range(1, 60, 2):
@@ -112,8 +109,7 @@ class TestVersions:
         found = [stat.path async for stat in lake.list("_delta_log/")]
         assert found == [entry_path(version) for version in range(62)]
 
-    async def test_a_checkpoint_of_the_newest_version(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_a_checkpoint_of_the_newest_version(self, lake: Lake) -> None:
         await table(lake, 3, manual_clock())
         ledger = opened(lake)
         await ledger.record(ORDERS, 2, "T")
@@ -140,11 +136,9 @@ class TestVersions:
 
 
 class TestSlowWriters:
-    async def test_an_entry_that_is_only_just_created_is_not_built_upon(self) -> None:
+    async def test_an_entry_that_is_only_just_created_is_not_built_upon(self, clock: ManualClock, lake: Lake) -> None:
         """A version of ours after it would say that it was whole: readers would take it for one without actions."""
 
-        clock = manual_clock()
-        lake = Lake(clock)
         writer = await table(lake, 2, clock)
         await writer.insert(rows(2))
         whole = lake.bytes_of(entry_path(2))
@@ -164,8 +158,7 @@ class TestSlowWriters:
 
 
 class TestItsOwn:
-    async def test_is_never_answered(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_is_never_answered(self, lake: Lake) -> None:
         writer = await table(lake, 3, manual_clock())
         ledger = opened(lake)
         for _ in range(5):
@@ -178,8 +171,7 @@ class TestItsOwn:
         assert await newest(lake) == 5
         assert await known(lake) == 4
 
-    async def test_nor_is_that_of_another_pipeline(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_nor_is_that_of_another_pipeline(self, lake: Lake) -> None:
         writer = await table(lake, 3, manual_clock())
         ledgers = {ORDERS: opened(lake), COPY: opened(lake)}
         for inserted in range(1, 4):
@@ -191,8 +183,7 @@ class TestItsOwn:
             writer.version = await newest(lake)
             await writer.insert(rows(10 + inserted))
 
-    async def test_what_is_behind_it_is_recorded(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_what_is_behind_it_is_recorded(self, lake: Lake) -> None:
         writer = await table(lake, 3, manual_clock())
         ledger = opened(lake)
         await ledger.record(ORDERS, 2, "T")
@@ -232,8 +223,7 @@ class TestItsOwn:
     def test_how_it_is_told(self, found: Sequence[Action], ours: bool) -> None:
         assert is_ours(parse(7, serialize(found)).only_txns) is ours
 
-    async def test_every_version_that_is_written_is_told(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_every_version_that_is_written_is_told(self, lake: Lake) -> None:
         await table(lake, 3, manual_clock())
         ledger = opened(lake)
         await ledger.record(ORDERS, 2, "T")
@@ -255,14 +245,12 @@ async def upgraded(lake: Lake, features: Sequence[str], **properties: str) -> No
 
 
 class TestFeatures:
-    async def test_those_that_concern_rows_are_no_obstacle(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_those_that_concern_rows_are_no_obstacle(self, lake: Lake) -> None:
         await upgraded(lake, ["appendOnly", "checkConstraints", "rowTracking", "domainMetadata", "clustering"])
         await opened(lake).record(ORDERS, 1, "T")
         assert await known(lake) == 1
 
-    async def test_one_that_is_not_known_is_refused(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_one_that_is_not_known_is_refused(self, lake: Lake) -> None:
         await upgraded(lake, ["appendOnly", "sorcery"])
         ledger = opened(lake)
         for call in (ledger.position(ORDERS), ledger.record(ORDERS, 1, "T")):
@@ -272,8 +260,7 @@ class TestFeatures:
             assert "progress.ledger" in (caught.value.hint or "")
         assert await newest(lake) == 1
 
-    async def test_one_that_comes_later_is_refused_then(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_one_that_comes_later_is_refused_then(self, lake: Lake) -> None:
         await table(lake, 3, manual_clock())
         ledger = opened(lake)
         await ledger.record(ORDERS, 2, "T")
@@ -316,14 +303,12 @@ class TestInCommitTimestamps:
             run(self._recorded(BEGINNING, 1000, timestamp=BEGINNING))
         assert caught.value.version == 2
 
-    async def test_not_where_they_are_only_possible(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_not_where_they_are_only_possible(self, lake: Lake) -> None:
         await upgraded(lake, ["inCommitTimestamp"], enableInCommitTimestamps="false")
         await opened(lake).record(ORDERS, 1, "T")
         assert "inCommitTimestamp" not in actions(lake, 2)[0]["commitInfo"]
 
-    async def test_of_a_checkpoint_s_version(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_of_a_checkpoint_s_version(self, lake: Lake) -> None:
         await upgraded(lake, ["inCommitTimestamp"], enableInCommitTimestamps="true")
         await checkpoint(lake, 1)
         await opened(lake).record(ORDERS, 1, "T")
@@ -334,8 +319,7 @@ class TestInCommitTimestamps:
 
 
 class TestTablesThatGo:
-    async def test_a_table_that_is_not_there(self) -> None:
-        lake = Lake(manual_clock())
+    async def test_a_table_that_is_not_there(self, lake: Lake) -> None:
         assert await opened(lake).position(ORDERS) is None
         await opened(lake).forget(ORDERS)
         with pytest.raises(NotATableError):
@@ -353,9 +337,7 @@ class TestTablesThatGo:
         assert not (tmp_path / "orders").exists()
 
     @pytest.mark.parametrize("versions", [2, 5, 8])
-    async def test_one_that_was_created_anew_is_left_alone(self, versions: int) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_one_that_was_created_anew_is_left_alone(self, versions: int, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 4, clock)
         ledger = opened(lake)
         await ledger.record(ORDERS, 3, "T")
@@ -367,9 +349,7 @@ class TestTablesThatGo:
             await ledger.record(ORDERS, 9, "T")
         assert await newest(lake) == versions - 1
 
-    async def test_one_that_is_replaced_while_a_commit_is_on_its_way(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_one_that_is_replaced_while_a_commit_is_on_its_way(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 4, clock)
         storage = FaultyStorage(lake)
 

@@ -292,9 +292,7 @@ class TestTimestamps:
         assert started(five, moment(7200).astimezone(zone)) == 2
         assert started(five, moment(7200).astimezone(zone).isoformat()) == 2
 
-    async def test_times_that_do_not_increase_are_made_to(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_times_that_do_not_increase_are_made_to(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 4, clock)  # all in the same millisecond
         log = DeltaLog(lake)
         assert [await start_version(log, moment(n / 1000), LATER) for n in range(5)] == [0, 1, 2, 3, 4]
@@ -376,9 +374,9 @@ class TestInCommitTimestamps:
 
 class TestLateTables:
     @pytest.mark.parametrize(("start", "version"), [("latest", 0), ("earliest", 0), (1, 1)])
-    async def test_what_a_table_begins_with_is_later_than_now(self, start: Start, version: int) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_what_a_table_begins_with_is_later_than_now(
+        self, start: Start, version: int, clock: ManualClock, lake: Lake
+    ) -> None:
         tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
         waiting = asyncio.create_task(wait_for_start(tailer, start))
         await clock.wait_for_sleepers()
@@ -387,8 +385,7 @@ class TestLateTables:
         assert await waiting == version
         assert await wait_for_start(tailer, "latest") == 3
 
-    async def test_what_is_no_start_is_said_before_it_is_waited(self) -> None:
-        clock = manual_clock()
+    async def test_what_is_no_start_is_said_before_it_is_waited(self, clock: ManualClock) -> None:
         tailer = Tailer(DeltaLog(Lake(clock)), PollWatch(clock), clock, Backoff(1.0, 8.0))
         with pytest.raises(ConfigError, match="neither a version"):
             await wait_for_start(tailer, "tomorrow")

@@ -56,9 +56,7 @@ async def partitioned(lake: Lake, versions: list[list[tuple[str, dict[str, Any]]
 
 
 class TestRemovesWithoutPartitionValues:
-    async def test_the_state_is_loaded_once_and_kept_up_to_date(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_the_state_is_loaded_once_and_kept_up_to_date(self, clock: ManualClock, lake: Lake) -> None:
         await partitioned(
             lake,
             [
@@ -93,16 +91,12 @@ class TestRemovesWithoutPartitionValues:
         # What follows is looked for together with them.
         assert list(dict.fromkeys(reads)) == [entry_path(version) for version in range(4, 9)]
 
-    async def test_a_file_that_is_not_in_the_table(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_file_that_is_not_in_the_table(self, clock: ManualClock, lake: Lake) -> None:
         await partitioned(lake, [[add("a", "mon")], [remove("b")]])
         with pytest.raises(LogError, match=r"not in the table's state \(table memory://orders, version 2, file b\)"):
             await planned(lake, clock, 0, 2)
 
-    async def test_none_is_needed_where_there_are_no_partitions(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_none_is_needed_where_there_are_no_partitions(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 3, clock)
         path = (await planned(lake, clock, 2, 2))[0].plan.scans[0].path
         await lake.put(entry_path(3), serialize([remove(path)]))
@@ -112,9 +106,7 @@ class TestRemovesWithoutPartitionValues:
 
 
 class TestSchemas:
-    async def test_a_change_is_noted_at_its_version(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_change_is_noted_at_its_version(self, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 3, clock)
         await writer.add_column(pa.field("extra", pa.int32()))
         await writer.insert(pa.table({"id": [9], "v": ["z"], "extra": pa.array([1], pa.int32())}))
@@ -127,18 +119,14 @@ class TestSchemas:
             assert found[-1].plan.schema.names == ("id", "v", "extra")
         assert (await planned(lake, clock, 4, 4))[0].schema_change is None
 
-    async def test_metadata_that_changes_nothing_of_it_is_none(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_metadata_that_changes_nothing_of_it_is_none(self, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 2, clock)
         await writer.commit("SET TBLPROPERTIES", [writer._metadata()])
         assert [version.schema_change for version in await planned(lake, clock, 0, 2)] == [None] * 3
 
 
 class TestWhereItBegins:
-    async def test_a_cleaned_log_that_starts_at_its_checkpoint(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_cleaned_log_that_starts_at_its_checkpoint(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 6, clock)
         await checkpoint(lake, 3)
         lake.forget(*map(entry_path, range(3)))
@@ -149,25 +137,19 @@ class TestWhereItBegins:
         lake.forget(entry_path(3))
         assert [version.plan.version for version in await planned(lake, clock, 4, 5)] == [4, 5]
 
-    async def test_a_log_whose_state_is_not_known(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_log_whose_state_is_not_known(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 6, clock)
         lake.forget(entry_path(0), entry_path(1))
         with pytest.raises(GapError, match="version 2 and has no complete checkpoint") as caught:
             await planned(lake, clock, 2, 5)
         assert caught.value.table == "memory://orders"
 
-    async def test_a_version_that_is_not_there_yet(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_version_that_is_not_there_yet(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 3, clock)
         with pytest.raises(LogError, match="version 8 is not in the log; the newest is 2"):
             await planned(lake, clock, 9, 9)
 
-    async def test_a_header_needs_no_rows_of_a_checkpoint(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_header_needs_no_rows_of_a_checkpoint(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 9, clock)
         await checkpoint(lake, 4)
         lake.calls.clear()
@@ -179,17 +161,14 @@ class TestWhereItBegins:
 
 
 class TestTimestamps:
-    async def test_they_increase(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_they_increase(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 4, clock)  # in one millisecond
         times = [version.plan.timestamp_ms for version in await planned(lake, clock, 0, 3)]
         assert times == [clock.now_ms() + version for version in range(4)]
 
-    async def test_they_are_the_same_wherever_reading_begins(self) -> None:
+    async def test_they_are_the_same_wherever_reading_begins(self, clock: ManualClock) -> None:
         """Some stores count in seconds, and writers' clocks differ."""
 
-        clock = manual_clock()
         lake, other = Lake(clock), Lake(clock)
         modified = [5, 5, 5, 7, 6, 6, 8, 8, 8, 100, 99]
         await table(other, len(modified), clock)
@@ -211,9 +190,7 @@ class TestTimestamps:
                 times[n] for n in range(start + 1, last + 1)
             ]
 
-    async def test_few_entries_are_looked_at(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_few_entries_are_looked_at(self, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 200, clock)
         for version in range(200, 210):
             clock.advance(60)
@@ -229,9 +206,7 @@ class TestTimestamps:
 
 
 class TestSnapshots:
-    async def test_the_live_rows_of_a_version_and_then_what_follows(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_the_live_rows_of_a_version_and_then_what_follows(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 5, clock)
         stream, reader = PlanStream(DeltaLog(lake)), tailer(lake, clock)
         found = await stream.snapshot(2, reader)
@@ -242,8 +217,7 @@ class TestSnapshots:
         assert following == [3, 4]
         assert {path for method, path in lake.calls if method == "read"} == {entry_path(3), entry_path(4)}
 
-    def test_one_without_the_time_that_its_table_promises(self) -> None:
-        lake = Lake(manual_clock())
+    def test_one_without_the_time_that_its_table_promises(self, lake: Lake) -> None:
         run(table(lake, 1, manual_clock()))
         entry = lake.bytes_of(entry_path(0)).replace(
             b'"configuration":{', b'"configuration":{"delta.enableInCommitTimestamps":"true",'
@@ -253,9 +227,9 @@ class TestSnapshots:
             run(PlanStream(DeltaLog(lake)).snapshot())
         assert (caught.value.table, caught.value.version) == (lake.uri, 0)
 
-    async def test_one_whose_log_entry_is_gone_has_the_time_of_its_checkpoint(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_one_whose_log_entry_is_gone_has_the_time_of_its_checkpoint(
+        self, clock: ManualClock, lake: Lake
+    ) -> None:
         await table(lake, 3, clock)
         clock.advance(5)
         await checkpoint(lake, 2)
@@ -270,25 +244,19 @@ class TestOtherTables:
 
     @pytest.mark.parametrize("versions", [1, 4, 9])
     @pytest.mark.parametrize("start", [0, 4])
-    async def test_its_versions(self, versions: int, start: int) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_its_versions(self, versions: int, start: int, clock: ManualClock, lake: Lake) -> None:
         await table(lake, versions, clock, "new")
         stream = PlanStream(DeltaLog(lake))
         with pytest.raises(TableChangedError, match="its id was old and is new"):
             await anext(stream.versions(tailer(lake, clock, "old"), start))
 
     @pytest.mark.parametrize("versions", [1, 4, 9])
-    async def test_its_snapshot(self, versions: int) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_its_snapshot(self, versions: int, clock: ManualClock, lake: Lake) -> None:
         await table(lake, versions, clock, "new")
         with pytest.raises(TableChangedError, match="its id was old and is new"):
             await PlanStream(DeltaLog(lake)).snapshot(4, tailer(lake, clock, "old"))
 
-    async def test_none_at_all(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_none_at_all(self, clock: ManualClock, lake: Lake) -> None:
         for work in (
             anext(PlanStream(DeltaLog(lake)).versions(tailer(lake, clock, "old"), 4)),
             PlanStream(DeltaLog(lake)).snapshot(4, tailer(lake, clock, "old")),
@@ -298,18 +266,14 @@ class TestOtherTables:
 
 
 class TestRefusals:
-    async def test_a_change_data_feed_that_is_asked_for_and_not_there(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_change_data_feed_that_is_asked_for_and_not_there(self, clock: ManualClock, lake: Lake) -> None:
         writer = TableWriter(lake, SCHEMA, feed=False, clock=clock, table_id="T")
         await writer.create()
         await writer.insert(rows(1))
         with pytest.raises(UnsupportedError, match=r"does not record.*\(table memory://orders, version 1, "):
             await planned(lake, clock, 1, 1, changes="cdf")
 
-    async def test_a_protocol_that_comes_with_a_version(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_protocol_that_comes_with_a_version(self, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 3, clock)
         await writer.commit("UPGRADE", [("protocol", {"minReaderVersion": 9, "minWriterVersion": 9})])
         stream = PlanStream(DeltaLog(lake))

@@ -65,9 +65,7 @@ async def following(lake: Lake, clock: ManualClock, start: int = 0) -> AsyncIter
 
 
 class TestOrder:
-    async def test_what_is_there_and_then_what_comes(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_what_is_there_and_then_what_comes(self, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 3, clock)
         async with following(lake, clock) as reader:
             assert reader.versions == [0, 1, 2]
@@ -77,17 +75,13 @@ class TestOrder:
             await writer.insert(rows(5))
             assert await reader.after(1) == [0, 1, 2, 3, 4, 5]
 
-    async def test_up_to_a_version_and_no_further(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_up_to_a_version_and_no_further(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 5, clock)
         reader = Following(lake, clock, start=1, until=3)
         await reader.task
         assert reader.versions == [1, 2, 3]
 
-    async def test_modification_times_come_with_the_entries(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_modification_times_come_with_the_entries(self, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 1, clock)
         clock.advance(7)
         await writer.insert(rows(1))
@@ -98,11 +92,9 @@ class TestOrder:
 
 class TestRequests:
     @pytest.mark.parametrize("remote", [False, True])
-    async def test_an_idle_poll_is_one_read(self, remote: bool) -> None:
+    async def test_an_idle_poll_is_one_read(self, remote: bool, clock: ManualClock, lake: Lake) -> None:
         """And a look at the last entry: each time where that costs next to nothing, and every half a minute in a store."""
 
-        clock = manual_clock()
-        lake = Lake(clock)
         lake.remote = remote
         await table(lake, 3, clock)
         async with following(lake, clock) as reader:
@@ -118,9 +110,7 @@ class TestRequests:
             assert lake.calls.count(("read", entry_path(3))) == 4
             assert lake.calls.count(("stat", entry_path(2))) == (1 if remote else 4)
 
-    async def test_a_reader_that_keeps_up_never_lists(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_reader_that_keeps_up_never_lists(self, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 3, clock)
         async with following(lake, clock) as reader:
             lake.calls.clear()
@@ -131,9 +121,9 @@ class TestRequests:
             assert {method for method, _ in lake.calls} == {"read", "stat"}
             assert sum(method == "read" for method, _ in lake.calls) == 2 * 37  # each entry, and a look for the next
 
-    async def test_the_first_look_at_nothing_asks_why_and_so_does_one_a_minute_later(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_the_first_look_at_nothing_asks_why_and_so_does_one_a_minute_later(
+        self, clock: ManualClock, lake: Lake
+    ) -> None:
         await table(lake, 3, clock)
         async with following(lake, clock) as reader:
             assert [method for method, _ in lake.calls].count("list") == 1
@@ -144,9 +134,9 @@ class TestRequests:
                 await reader.after(8)
             assert 8 <= [method for method, _ in lake.calls].count("list") <= 10
 
-    async def test_the_poll_interval_grows_and_starts_again_once_something_came(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_the_poll_interval_grows_and_starts_again_once_something_came(
+        self, clock: ManualClock, lake: Lake
+    ) -> None:
         writer = await table(lake, 1, clock)
         async with following(lake, clock) as reader:
             delays = []
@@ -165,9 +155,9 @@ class TestSlowWriters:
     """Not every writer's entries appear whole."""
 
     @pytest.mark.parametrize("visible", [0, 1, 40, -1])
-    async def test_an_entry_that_is_being_written_is_given_time(self, visible: int) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_an_entry_that_is_being_written_is_given_time(
+        self, visible: int, clock: ManualClock, lake: Lake
+    ) -> None:
         writer = await table(lake, 2, clock)
         await writer.insert(rows(2))
         whole = lake.bytes_of(entry_path(2)).rstrip()
@@ -178,11 +168,9 @@ class TestSlowWriters:
             await lake.put(entry_path(2), whole)
             assert await reader.after(SETTLE_STEP) == [0, 1, 2]
 
-    async def test_lines_that_come_while_it_is_read_are_not_lost(self) -> None:
+    async def test_lines_that_come_while_it_is_read_are_not_lost(self, clock: ManualClock, lake: Lake) -> None:
         """What is there may end with a line, and be valid."""
 
-        clock = manual_clock()
-        lake = Lake(clock)
         writer = await table(lake, 2, clock)
         await writer.insert(rows(2))
         whole = lake.bytes_of(entry_path(2))
@@ -202,9 +190,7 @@ class TestSlowWriters:
         assert [add.path for add in entry.commit.adds]
         await entries.aclose()
 
-    async def test_one_that_stays_damaged_is_an_error(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_one_that_stays_damaged_is_an_error(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 2, clock)
         await lake.put(entry_path(2), b'{"add":{"path":"pa')
         async with following(lake, clock) as reader:
@@ -213,9 +199,7 @@ class TestSlowWriters:
                 await reader.after(SETTLE_STEP)
             assert reader.versions == [0, 1]
 
-    async def test_an_old_one_that_is_damaged_is_one_at_once(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_an_old_one_that_is_damaged_is_one_at_once(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 2, clock)
         await lake.put(entry_path(2), b'{"add":{"path":"pa')
         clock.advance(SETTLE_SECONDS)
@@ -223,11 +207,9 @@ class TestSlowWriters:
             await Following(lake, clock).task
 
     @pytest.mark.parametrize("age", [-3_600_000, 0, 60_000])
-    async def test_an_empty_one_is_given_time_whatever_its_age(self, age: int) -> None:
+    async def test_an_empty_one_is_given_time_whatever_its_age(self, age: int, clock: ManualClock, lake: Lake) -> None:
         """The clock of a file server need not be this machine's: a file that was only just created may look old."""
 
-        clock = manual_clock()
-        lake = Lake(clock)
         writer = await table(lake, 2, clock)
         await writer.insert(rows(2))
         whole = lake.bytes_of(entry_path(2))
@@ -237,28 +219,26 @@ class TestSlowWriters:
             await lake.put(entry_path(2), whole)
             assert await reader.after(SETTLE_STEP) == [0, 1, 2]
 
-    async def test_one_that_stays_empty_is_a_version_without_actions(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_one_that_stays_empty_is_a_version_without_actions(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 2, clock)
         await lake.put(entry_path(2), b"")
         async with following(lake, clock) as reader:
             assert await reader.after(SETTLE_SECONDS - SETTLE_STEP) == [0, 1]
             assert await reader.after(SETTLE_STEP) == [0, 1, 2]
 
-    async def test_an_empty_one_that_another_follows_is_a_version_without_actions(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_an_empty_one_that_another_follows_is_a_version_without_actions(
+        self, clock: ManualClock, lake: Lake
+    ) -> None:
         await table(lake, 4, clock)
         await lake.put(entry_path(2), b"")
         async with following(lake, clock) as reader:
             assert reader.versions == [0, 1, 2, 3]
 
-    async def test_an_empty_one_that_became_whole_before_another_followed_is_read_again(self) -> None:
+    async def test_an_empty_one_that_became_whole_before_another_followed_is_read_again(
+        self, clock: ManualClock, lake: Lake
+    ) -> None:
         """Between the look at the entry and the look at the next one, its writer and another one may have gone on."""
 
-        clock = manual_clock()
-        lake = Lake(clock)
         await table(lake, 4, clock)
         whole = lake.bytes_of(entry_path(2))
         lake.replace(entry_path(2), b"")
@@ -272,9 +252,7 @@ class TestSlowWriters:
             assert reader.versions == [0, 1, 2, 3]
             assert reader.files == [0, 1, 1, 1]
 
-    async def test_one_that_its_writer_takes_back_has_not_been_there(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_one_that_its_writer_takes_back_has_not_been_there(self, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 2, clock)
         await lake.put(entry_path(2), b'{"add":{"path":"pa')
         async with following(lake, clock) as reader:
@@ -289,9 +267,9 @@ class TestGaps:
         ("missing", "told"),
         [([3], "version 3 is missing"), ([3, 4], "versions 3 to 4 are missing"), ([0], "version 0 is missing")],
     )
-    async def test_a_hole_that_is_there_already(self, missing: list[int], told: str) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_hole_that_is_there_already(
+        self, missing: list[int], told: str, clock: ManualClock, lake: Lake
+    ) -> None:
         await table(lake, 8, clock)
         lake.forget(*map(entry_path, missing))
         reader = Following(lake, clock)
@@ -299,9 +277,7 @@ class TestGaps:
             await reader.task
         assert reader.versions == list(range(missing[0]))
 
-    async def test_one_that_comes_later_is_found_within_a_minute(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_one_that_comes_later_is_found_within_a_minute(self, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 3, clock)
         async with following(lake, clock) as reader:
             await writer.insert(rows(3))
@@ -311,9 +287,7 @@ class TestGaps:
                 await reader.after(GAP_CHECK_SECONDS)
             assert reader.versions == [0, 1, 2]
 
-    async def test_log_clean_up_that_overtakes_the_reader(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_log_clean_up_that_overtakes_the_reader(self, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 3, clock)
         async with following(lake, clock) as reader:
             for version in range(3, 9):
@@ -324,9 +298,7 @@ class TestGaps:
             assert caught.value.version == 3
             assert "snapshot" in str(caught.value.hint)
 
-    async def test_log_clean_up_behind_the_reader_is_no_matter(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_log_clean_up_behind_the_reader_is_no_matter(self, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 3, clock)
         async with following(lake, clock) as reader:
             for version in range(3, 9):
@@ -338,8 +310,7 @@ class TestGaps:
             await writer.insert(rows(9))
             assert await reader.after(GAP_CHECK_SECONDS) == list(range(10))
 
-    async def test_versions_that_come_between_the_look_and_the_listing_are_none(self) -> None:
-        clock = manual_clock()
+    async def test_versions_that_come_between_the_look_and_the_listing_are_none(self, clock: ManualClock) -> None:
         lake, other = Lake(clock), Lake(clock)
         writer = await table(lake, 5, clock)
         other.copy_from(lake)
@@ -356,9 +327,7 @@ class TestGaps:
 
 
 class TestOtherTables:
-    async def test_a_table_that_is_deleted(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_table_that_is_deleted(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 3, clock, "old")
         async with following(lake, clock) as reader:
             lake.forget("")
@@ -366,11 +335,9 @@ class TestOtherTables:
                 await reader.after(GAP_CHECK_SECONDS)
 
     @pytest.mark.parametrize("versions", [1, 2, 3, 4, 9])
-    async def test_one_that_is_created_anew(self, versions: int) -> None:
+    async def test_one_that_is_created_anew(self, versions: int, clock: ManualClock, lake: Lake) -> None:
         """Shorter than the old one, as long, or longer: none of its versions is one of ours."""
 
-        clock = manual_clock()
-        lake = Lake(clock)
         await table(lake, 3, clock, "old")
         async with following(lake, clock) as reader:
             lake.forget("")
@@ -380,9 +347,9 @@ class TestOtherTables:
                 await reader.after(GAP_CHECK_SECONDS)
             assert reader.versions == [0, 1, 2]
 
-    async def test_one_that_is_longer_is_found_out_before_its_first_version_is_taken_for_ours(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_one_that_is_longer_is_found_out_before_its_first_version_is_taken_for_ours(
+        self, clock: ManualClock, lake: Lake
+    ) -> None:
         await table(lake, 3, clock, "old")
         async with following(lake, clock) as reader:
             lake.forget("")
@@ -421,11 +388,9 @@ class TestOtherTables:
 
         run(scenario())
 
-    async def test_a_reader_that_was_held_up_looks_too(self) -> None:
+    async def test_a_reader_that_was_held_up_looks_too(self, clock: ManualClock, lake: Lake) -> None:
         """Back-pressure may hold it for long, and then the next version is there at once."""
 
-        clock = manual_clock()
-        lake = Lake(clock)
         await table(lake, 9, clock, "old")
         tailer = Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0))
         entries = tailer.entries(0)
@@ -437,9 +402,7 @@ class TestOtherTables:
         with pytest.raises(TableChangedError, match="its id was old and is new"):
             await anext(entries)
 
-    async def test_a_version_that_says_another_id(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_version_that_says_another_id(self, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 2, clock, "old")
         other = Lake(clock)
         await table(other, 1, clock, "new")
@@ -450,11 +413,11 @@ class TestOtherTables:
         assert caught.value.version == 2
         assert reader.versions == [0, writer.version]
 
-    async def test_a_table_that_is_replaced_has_another_id_and_the_same_log(self) -> None:
+    async def test_a_table_that_is_replaced_has_another_id_and_the_same_log(
+        self, clock: ManualClock, lake: Lake
+    ) -> None:
         """CREATE OR REPLACE TABLE: no matter to who keeps no position. What is deleted and created anew is still found out."""
 
-        clock = manual_clock()
-        lake = Lake(clock)
         await table(lake, 2, clock, "old")
         other = Lake(clock)
         await table(other, 1, clock, "new")
@@ -468,18 +431,14 @@ class TestOtherTables:
         with pytest.raises(TableChangedError, match="its id was new and is third"):
             await anext(tailer.entries(3))
 
-    async def test_the_same_table_from_an_older_copy(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_the_same_table_from_an_older_copy(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 5, clock)
         async with following(lake, clock) as reader:
             lake.forget(entry_path(3), entry_path(4))
             with pytest.raises(TableChangedError, match="ends at version 2 now, although version 4 was there"):
                 await reader.after(1)
 
-    async def test_a_table_that_is_copied_is_the_same(self) -> None:
-        clock = manual_clock()
-        lake = Lake(clock)
+    async def test_a_table_that_is_copied_is_the_same(self, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 3, clock)
         async with following(lake, clock) as reader:
             clock.advance(0.5)
@@ -489,8 +448,7 @@ class TestOtherTables:
             await writer.insert(rows(3))
             assert await reader.after(8) == [0, 1, 2, 3]
 
-    async def test_no_table_at_all(self) -> None:
-        clock = manual_clock()
+    async def test_no_table_at_all(self, clock: ManualClock) -> None:
         with pytest.raises(LogError, match="not a Delta table"):
             await Following(Lake(clock), clock).task
 
@@ -499,10 +457,9 @@ class TestLocalTables:
     """Under a clock that stands still: only the file system wakes the reader."""
 
     @pytest.mark.parametrize("removed", ["table", "log", "last entry"])
-    async def test_what_is_removed_is_noticed_at_once(self, tmp_path: Path, removed: str) -> None:
+    async def test_what_is_removed_is_noticed_at_once(self, tmp_path: Path, removed: str, clock: ManualClock) -> None:
         folder = tmp_path / "orders"
         await table(LocalStorage(folder), 3, manual_clock())
-        clock = manual_clock()
         with Table.open(str(folder)).tailer(clock, LONG, LONG) as tailer:
             entries = tailer.entries(0)
             for _ in range(3):
@@ -519,10 +476,11 @@ class TestLocalTables:
                 await coming
 
     @pytest.mark.parametrize("versions", [1, 3, 9])
-    async def test_a_table_that_is_written_in_its_place_is_noticed_at_once(self, tmp_path: Path, versions: int) -> None:
+    async def test_a_table_that_is_written_in_its_place_is_noticed_at_once(
+        self, tmp_path: Path, versions: int, clock: ManualClock
+    ) -> None:
         folder = tmp_path / "orders"
         await table(LocalStorage(folder), 3, manual_clock())
-        clock = manual_clock()
         with Table.open(str(folder)).tailer(clock, LONG, LONG) as tailer:
             entries = tailer.entries(0)
             for _ in range(3):
@@ -553,8 +511,9 @@ class TestLateTables:
             assert not await tailer.wait_for_table()
         assert [record.message for record in caplog.records] == ["waiting for the table to appear"]
 
-    async def test_the_file_system_tells_of_its_first_version_and_of_those_after_it(self, tmp_path: Path) -> None:
-        clock = manual_clock()
+    async def test_the_file_system_tells_of_its_first_version_and_of_those_after_it(
+        self, tmp_path: Path, clock: ManualClock
+    ) -> None:
         lake = Table.open(str(tmp_path / "lake" / "orders"))
         writer = None
         with lake.tailer(clock, LONG, LONG) as tailer:
@@ -572,10 +531,9 @@ class TestLateTables:
                 await writer.insert(rows(version))
                 assert (await coming).commit.version == version
 
-    async def test_a_slow_writer_in_the_file_system(self, tmp_path: Path) -> None:
+    async def test_a_slow_writer_in_the_file_system(self, tmp_path: Path, clock: ManualClock) -> None:
         """The entry is created, then written in two pieces, as by a program that just opens and writes it."""
 
-        clock = manual_clock()
         writer = await table(LocalStorage(tmp_path), 2, clock)
         whole = serialize([("commitInfo", {"operation": "WRITE"}), ("txn", {"appId": "me", "version": 1})])
         with Table.open(str(tmp_path)).tailer(None, LONG, LONG) as tailer:
