@@ -736,7 +736,7 @@ def test_places_named_by_every_example_are_absolute(tmp_path: Path) -> None:
 
 
 def _documented() -> dict[str, str]:
-    rows = re.findall(r"(?m)^\| `([^`]+)` \| (.*) \|$", (ROOT / "docs" / "configuration.md").read_text())
+    rows = re.findall(r"(?m)^\| `([^`]+)` \| (.*) \|$", (ROOT / "docs" / "reference-configuration.md").read_text())
     return dict(rows)
 
 
