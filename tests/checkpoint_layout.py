@@ -90,6 +90,15 @@ FILES = ("add", "remove")
 NAME = UUID(int=7)
 
 
+def part_name(version: int, part: int, parts: int) -> str:
+    """The name of one of several files; parts count from 1."""
+    return f"{version:020d}.checkpoint.{part:010d}.{parts:010d}.parquet"
+
+
+def v2_name(version: int, uuid: str, kind: str = "parquet") -> str:
+    return f"{version:020d}.checkpoint.{uuid}.{kind}"
+
+
 def table(actions: Iterable[Action], columns: Sequence[str] = CLASSIC) -> pa.Table:
     """One row per action, one column per kind, null where the row is of another kind."""
     schema = pa.schema([(name, COLUMNS[name]) for name in columns])
@@ -110,7 +119,7 @@ def single(version: int, actions: Iterable[Action]) -> dict[str, bytes]:
 def multi_part(version: int, actions: Sequence[Action], parts: int) -> dict[str, bytes]:
     """Clustered by the hash of the path (specification, "Requirements for Writers")."""
     return {
-        paths.part_name(version, part + 1, parts): parquet(
+        part_name(version, part + 1, parts): parquet(
             table(action for action in actions if zlib.crc32(_path(action)) % parts == part)
         )
         for part in range(parts)
@@ -133,7 +142,7 @@ def v2(version: int, actions: Sequence[Action], sidecars: int, kind: str) -> dic
         if kind == "json"
         else parquet(table(main, [*COLUMNS]))
     )
-    return made | {paths.v2_name(version, str(NAME), kind): manifest}
+    return made | {v2_name(version, str(NAME), kind): manifest}
 
 
 def _path(action: Action) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from lake import Lake
 from manual_time import ManualClock
+from memory_sink import Delivered, MemorySink
 
 from cdfd.changes.execute import Execution
 from cdfd.changes.position import Position
@@ -23,7 +24,6 @@ from cdfd.daemon.loop.rates import Rates
 from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.files.formats import JsonLines
 from cdfd.sinks.files.sink import FilesSink
-from cdfd.sinks.memory import Delivered, MemorySink
 from cdfd.storage.local import LocalStorage
 from cdfd.tables.table import Table
 from cdfd.tail.log import DeltaLog

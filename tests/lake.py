@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, TypeVar
 
+import checkpoint_layout
 import pyarrow as pa
-import pyarrow.parquet as pq
 from manual_time import ManualClock
 from memory_storage import MemoryStorage
 
@@ -80,43 +79,9 @@ async def checkpoint(storage: Storage, version: int) -> None:
         "readerFeatures": sorted(state.protocol.reader_features or ()),
         "writerFeatures": sorted(state.protocol.writer_features or ()),
     }
-    found = [{"protocol": protocol}, {"metaData": metadata}, *({"add": add} for add in adds)]
-    buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(found, schema=_CHECKPOINT), buffer)
-    await storage.put(f"{paths.LOG}/{version:020d}.checkpoint.parquet", buffer.getvalue())
-
-
-_TEXTS = pa.map_(pa.string(), pa.string())
-_CHECKPOINT = pa.schema(
-    {
-        "protocol": pa.struct(
-            {
-                "minReaderVersion": pa.int32(),
-                "minWriterVersion": pa.int32(),
-                "readerFeatures": pa.list_(pa.string()),
-                "writerFeatures": pa.list_(pa.string()),
-            }
-        ),
-        "metaData": pa.struct(
-            {
-                "id": pa.string(),
-                "format": pa.struct({"provider": pa.string(), "options": _TEXTS}),
-                "schemaString": pa.string(),
-                "partitionColumns": pa.list_(pa.string()),
-                "configuration": _TEXTS,
-            }
-        ),
-        "add": pa.struct(
-            {
-                "path": pa.string(),
-                "partitionValues": _TEXTS,
-                "size": pa.int64(),
-                "modificationTime": pa.int64(),
-                "dataChange": pa.bool_(),
-            }
-        ),
-    }
-)
+    actions = [{"protocol": protocol}, {"metaData": metadata}, *({"add": add} for add in adds)]
+    for name, data in checkpoint_layout.single(version, actions).items():
+        await storage.put(f"{paths.LOG}/{name}", data)
 
 
 class Lake(MemoryStorage):

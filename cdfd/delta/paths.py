@@ -98,16 +98,6 @@ def checkpoint_name(version: int) -> str:
     return f"{version:020d}.checkpoint.parquet"
 
 
-def part_name(version: int, part: int, parts: int) -> str:
-    """`n.checkpoint.o.p.parquet`; parts count from 1."""
-    return f"{version:020d}.checkpoint.{part:010d}.{parts:010d}.parquet"
-
-
-def v2_name(version: int, uuid: str, format: str = "parquet") -> str:
-    """`n.checkpoint.u.json` or `n.checkpoint.u.parquet`."""
-    return f"{version:020d}.checkpoint.{uuid}.{format}"
-
-
 # --- from URIs to paths ---------------------------------------------------------------------------
 #
 #   part=a%20b/x.parquet      ->  part=a b/x.parquet        decoded once; `%2525` becomes `%25`, `+` stays

@@ -12,8 +12,6 @@ from typing import Literal
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.errors import UnsupportedError
 
-MappingMode = Literal["none", "name", "id"]
-
 COLUMN_MAPPING = "columnMapping"
 DELETION_VECTORS = "deletionVectors"
 IN_COMMIT_TIMESTAMP = "inCommitTimestamp"
@@ -174,17 +172,9 @@ _SWITCHES = {
 """Feature -> table properties that switch it on."""
 
 
-_MODES: dict[str, MappingMode] = {"none": "none", "name": "name", "id": "id"}
-
-
 def cdf_enabled(metadata: Metadata) -> bool:
     """Whether writers record change data files (`delta.enableChangeDataFeed`, or its name during the preview)."""
     return _switched_on("changeDataFeed", metadata)
-
-
-def deletion_vectors_enabled(metadata: Metadata) -> bool:
-    """Whether writers may create deletion vectors; those that are there count in either case."""
-    return _switched_on(DELETION_VECTORS, metadata)
 
 
 def row_tracking_enabled(metadata: Metadata) -> bool:
@@ -195,18 +185,6 @@ def row_tracking_enabled(metadata: Metadata) -> bool:
 def in_commit_timestamps_enabled(metadata: Metadata) -> bool:
     """Whether every commit carries its own timestamp (`commitInfo.inCommitTimestamp`)."""
     return _switched_on(IN_COMMIT_TIMESTAMP, metadata)
-
-
-def column_mapping_mode(metadata: Metadata) -> MappingMode:
-    """How columns are found in data files (specification, "Column Mapping").
-
-    Raises:
-        UnsupportedError: a mode that the specification does not have.
-    """
-    mode = metadata.configuration.get("delta.columnMapping.mode", "none")
-    if mode.lower() not in _MODES:
-        raise UnsupportedError(f"the column mapping mode {mode!r} is not one of none, name and id")
-    return _MODES[mode.lower()]
 
 
 def _switched_on(feature: str, metadata: Metadata) -> bool:

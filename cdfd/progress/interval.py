@@ -13,8 +13,8 @@ class RecordInterval:
     progress (`txn_state.is_ours`) never become due: recording one in the source table would create the next one.
 
         interval = interval.delivered(7)
-        version = interval.due(now)              # at a stop: interval.pending
-        if version is not None:
+        if interval.wait(now) == 0:              # at a stop: interval.pending is not None
+            version = interval.pending
             interval = interval.tried(now)           # before the record, so that a failing ledger is not retried at once
             await ledger.record(...)
             interval = interval.recorded(version)
@@ -34,12 +34,8 @@ class RecordInterval:
             return self
         return replace(self, pending=version)
 
-    def due(self, now: float) -> int | None:
-        """The version to record now, if any. `now` is in seconds, monotonic."""
-        return self.pending if self._not_before is None or now >= self._not_before else None
-
     def wait(self, now: float) -> float | None:
-        """Seconds until a version is due, 0 if one is due; None if there is no pending version."""
+        """Seconds until a version is due, 0 if one is due; None if there is no pending version. `now` is in seconds, monotonic."""
         if self.pending is None:
             return None
         return 0.0 if self._not_before is None else max(0.0, self._not_before - now)

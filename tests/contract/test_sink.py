@@ -18,6 +18,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from memory_sink import Delivered, MemorySink
 
 from cdfd.changes.columns import VersionColumns, constant_type
 from cdfd.changes.position import Position
@@ -31,7 +32,6 @@ from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
 from cdfd.sinks.kafka.settings import Topics
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
-from cdfd.sinks.memory import Delivered, MemorySink
 from cdfd.trevni import read_table
 from tests.docs import sqlite_sink
 from tests.kafka.reading import read_topic

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+from checkpoint_layout import part_name, v2_name
 from fuzz import lakes, stores
 from fuzz.cases import Case, Target, guarded
 from fuzz.lakes import Files, commit, entry
@@ -86,7 +87,7 @@ def _of_log(kind: str, count: int, header: list[Any], add: dict[str, Any]) -> tu
         case "commits":
             return [], {commit(n): entry({"txn": {"appId": "a", "version": n}}) for n in range(2, min(count, 600))}
         case "parts":
-            return [], {f"{paths.LOG}/{paths.part_name(1, n + 1, count)}": b"x" for n in range(min(count, 3000))}
+            return [], {f"{paths.LOG}/{part_name(1, n + 1, count)}": b"x" for n in range(min(count, 3000))}
         case "junk":
             return [], {f"{paths.LOG}/{n:020d}.crc": b"x" for n in range(min(count, 5000))}
         case "escapes":
@@ -97,7 +98,7 @@ def _of_log(kind: str, count: int, header: list[Any], add: dict[str, Any]) -> tu
             found = [
                 {"sidecar": {"path": f"{n}.parquet", "sizeInBytes": 1, "modificationTime": 1}} for n in range(count)
             ]
-            name = paths.v2_name(1, "00000000-0000-0000-0000-000000000007", "json")
+            name = v2_name(1, "00000000-0000-0000-0000-000000000007", "json")
             return [], {f"{paths.LOG}/{name}": entry(*header, {"checkpointMetadata": {"version": 1}}, *found)}
     return [], {}
 

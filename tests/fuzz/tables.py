@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from checkpoint_layout import part_name, v2_name
 from fuzz import mutate, thrift
 from fuzz.lakes import Files, commit, parquet
 
@@ -113,8 +114,8 @@ def renamed(random: Random) -> str:
     return LOG + random.choice(
         (
             paths.checkpoint_name(version),
-            paths.part_name(version, random.randrange(4), random.choice((1, 2, 3, 10**9))),
-            paths.v2_name(version, "00000000-0000-0000-0000-000000000007", random.choice(("json", "parquet"))),
+            part_name(version, random.randrange(4), random.choice((1, 2, 3, 10**9))),
+            v2_name(version, "00000000-0000-0000-0000-000000000007", random.choice(("json", "parquet"))),
             f"{version:020d}.{other:020d}.compacted.json",
             f"{version:020d}.crc",
             "_last_checkpoint",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import checkpoint_layout
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -100,49 +101,9 @@ def _checkpoint(rows: bytes) -> bytes:
         for fields in row.values():
             if "format" in fields:
                 fields["format"] = {"provider": "parquet", "options": []}
-    buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(as_pairs, schema=_SCHEMA), buffer, compression="none")
-    return buffer.getvalue()
+    return checkpoint_layout.parquet(
+        checkpoint_layout.table(as_pairs, ("protocol", "metaData", "add")), compression="none"
+    )
 
 
 _MAPS = ("partitionValues", "configuration")
-_TEXT, _TEXTS = pa.string(), pa.map_(pa.string(), pa.string())
-_SCHEMA = pa.schema(
-    {
-        "protocol": pa.struct(
-            {
-                "minReaderVersion": pa.int32(),
-                "minWriterVersion": pa.int32(),
-                "readerFeatures": pa.list_(_TEXT),
-                "writerFeatures": pa.list_(_TEXT),
-            }
-        ),
-        "metaData": pa.struct(
-            {
-                "id": _TEXT,
-                "format": pa.struct({"provider": _TEXT, "options": _TEXTS}),
-                "schemaString": _TEXT,
-                "partitionColumns": pa.list_(_TEXT),
-                "configuration": _TEXTS,
-            }
-        ),
-        "add": pa.struct(
-            {
-                "path": _TEXT,
-                "partitionValues": _TEXTS,
-                "size": pa.int64(),
-                "modificationTime": pa.int64(),
-                "dataChange": pa.bool_(),
-                "stats": _TEXT,
-                "deletionVector": pa.struct(
-                    {
-                        "storageType": _TEXT,
-                        "pathOrInlineDv": _TEXT,
-                        "sizeInBytes": pa.int32(),
-                        "cardinality": pa.int64(),
-                    }
-                ),
-            }
-        ),
-    }
-)

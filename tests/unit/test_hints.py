@@ -16,6 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from checkpoint_layout import v2_name
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lake import SCHEMA, rows
@@ -182,9 +183,7 @@ BESIDE: Mapping[str, Spoil] = {
     "a hint with parts": hint(6, parts=2**31 - 1),
     "a hint with sizes": hint(6, size_in_bytes=2**63 - 1, num_of_add_files=2**63 - 1),
     "a hint with a schema": hint(6, checkpoint_schema=OTHER_SCHEMA),
-    "a hint with another name": hint(
-        6, v2_checkpoint=V2Checkpoint(paths.v2_name(6, str(UUID(int=9)), "parquet"), 1, 1)
-    ),
+    "a hint with another name": hint(6, v2_checkpoint=V2Checkpoint(v2_name(6, str(UUID(int=9)), "parquet"), 1, 1)),
     "a hint with a text": log_file(paths.LAST_CHECKPOINT, b'{"version":"3","size":1}'),
 }
 
@@ -224,7 +223,7 @@ def said(folder: Path, change: Callable[[str, Fields], None]) -> None:
     checkpoint(folder, 3)
     checkpoint(folder, 6, "json")
     # What is in the manifest alone.
-    manifest = folder / paths.LOG / paths.v2_name(6, NAME, "json")
+    manifest = folder / paths.LOG / v2_name(6, NAME, "json")
     found = [orjson.loads(line) for line in manifest.read_bytes().splitlines()]
     for action in found:
         for name, fields in action.items():

@@ -6,6 +6,7 @@ import posixpath
 
 import pyarrow as pa
 import pytest
+from checkpoint_layout import part_name, v2_name
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -75,17 +76,15 @@ class TestNames:
         part = data.draw(st.integers(1, parts))
         assert paths.parse_name(paths.commit_name(version)) == LogName("commit", version)
         assert paths.parse_name(paths.checkpoint_name(version)) == LogName("checkpoint", version)
-        assert paths.parse_name(paths.part_name(version, part, parts)) == LogName(
-            "part", version, part=part, parts=parts
-        )
-        assert paths.parse_name(paths.v2_name(version, UUID)) == LogName("v2", version, uuid=UUID, format="parquet")
+        assert paths.parse_name(part_name(version, part, parts)) == LogName("part", version, part=part, parts=parts)
+        assert paths.parse_name(v2_name(version, UUID)) == LogName("v2", version, uuid=UUID, format="parquet")
 
     @given(st.text(max_size=80))
     def test_no_name_breaks_it(self, name: str) -> None:
         paths.parse_name(name)
 
     def test_which_are_checkpoints(self) -> None:
-        names = [paths.checkpoint_name(1), paths.part_name(1, 1, 2), paths.v2_name(1, UUID), paths.commit_name(1)]
+        names = [paths.checkpoint_name(1), part_name(1, 1, 2), v2_name(1, UUID), paths.commit_name(1)]
         assert [name is not None and name.is_checkpoint for name in map(paths.parse_name, names)] == [
             True,
             True,

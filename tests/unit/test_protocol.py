@@ -158,9 +158,7 @@ class TestMetadata:
     def test_nothing_is_on_by_default(self) -> None:
         plain = metadata()
         assert not protocol.cdf_enabled(plain)
-        assert not protocol.deletion_vectors_enabled(plain)
         assert not protocol.in_commit_timestamps_enabled(plain)
-        assert protocol.column_mapping_mode(plain) == "none"
 
     def test_switches(self) -> None:
         assert protocol.cdf_enabled(metadata(enableChangeDataFeed="true"))
@@ -168,18 +166,10 @@ class TestMetadata:
         assert protocol.cdf_enabled(metadata(enableChangeDataCapture="true"))
         assert not protocol.cdf_enabled(metadata(enableChangeDataFeed="false"))
         assert not protocol.cdf_enabled(metadata(enableChangeDataFeed="yes"))
-        assert protocol.deletion_vectors_enabled(metadata(enableDeletionVectors="true"))
         assert protocol.in_commit_timestamps_enabled(metadata(enableInCommitTimestamps="true"))
         assert protocol.in_commit_timestamps_enabled(
             Metadata("id", "{}", (), {"delta.enableInCommitTimestamps-preview": "true"})
         )
-
-    def test_column_mapping(self) -> None:
-        for mode in ("none", "name", "id"):
-            assert protocol.column_mapping_mode(metadata(columnMapping__mode=mode)) == mode
-            assert protocol.column_mapping_mode(metadata(columnMapping__mode=mode.upper())) == mode
-        with pytest.raises(UnsupportedError, match="'Position'"):
-            protocol.column_mapping_mode(metadata(columnMapping__mode="Position"))
 
 
 class TestReport:

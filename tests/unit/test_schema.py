@@ -469,7 +469,9 @@ def test_the_nearest_column_is_named() -> None:
 
 def test_mapping_modes() -> None:
     assert mapping_mode({}) is ColumnMappingMode.NONE
-    assert mapping_mode({"delta.columnMapping.mode": "ID"}) is ColumnMappingMode.ID
+    for mode in ColumnMappingMode:
+        assert mapping_mode({"delta.columnMapping.mode": mode.value}) is mode
+        assert mapping_mode({"delta.columnMapping.mode": mode.value.upper()}) is mode
     with pytest.raises(UnsupportedError, match="position"):
         mapping_mode({"delta.columnMapping.mode": "position"})
 

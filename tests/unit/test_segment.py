@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from checkpoint_layout import part_name, v2_name
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,30 +92,30 @@ class TestCheckpoints:
 
     @pytest.mark.parametrize("kind", ["json", "parquet"])
     def test_v2(self, kind: str) -> None:
-        name = paths.v2_name(10, UUID, kind)
+        name = v2_name(10, UUID, kind)
         assert segment([*commits(0, 11), name]).checkpoint == Checkpoint(10, stats([name]))
 
     def test_in_parts(self) -> None:
-        names = [paths.part_name(10, part, 3) for part in (1, 2, 3)]
+        names = [part_name(10, part, 3) for part in (1, 2, 3)]
         assert segment([*commits(0, 11), *names]).checkpoint == Checkpoint(10, stats(names))
 
     @pytest.mark.parametrize("missing", [1, 2, 3])
     def test_incomplete_ones_are_ignored(self, missing: int) -> None:
         """Specification, "Checkpoints": readers must only use a complete one."""
-        names = [paths.part_name(10, part, 3) for part in (1, 2, 3) if part != missing]
+        names = [part_name(10, part, 3) for part in (1, 2, 3) if part != missing]
         found = segment([*commits(0, 11), SINGLE(4), *names])
         assert found == Segment(11, Checkpoint(4, stats([SINGLE(4)])), stats(commits(5, 11)))
 
     def test_parts_of_different_attempts_do_not_make_one(self) -> None:
         """Two of three and one of two are three parts, and no checkpoint."""
-        names = [paths.part_name(10, 1, 3), paths.part_name(10, 2, 3), paths.part_name(10, 1, 2)]
+        names = [part_name(10, 1, 3), part_name(10, 2, 3), part_name(10, 1, 2)]
         assert segment([*commits(0, 11), *names]).checkpoint is None
-        names = [*names, paths.part_name(10, 2, 2)]
+        names = [*names, part_name(10, 2, 2)]
         found = segment([*commits(0, 11), *names]).checkpoint
-        assert found == Checkpoint(10, stats([paths.part_name(10, 1, 2), paths.part_name(10, 2, 2)]))
+        assert found == Checkpoint(10, stats([part_name(10, 1, 2), part_name(10, 2, 2)]))
 
     def test_parts_that_no_listing_could_hold(self) -> None:
-        assert segment([*commits(0, 1), paths.part_name(1, 1, 10**10 - 1)]).checkpoint is None
+        assert segment([*commits(0, 1), part_name(1, 1, 10**10 - 1)]).checkpoint is None
 
 
 class TestHoles:
@@ -125,7 +126,7 @@ class TestHoles:
             ([*commits(0, 3), *commits(7, 7)], "versions 4 to 6 are missing: the log goes from 3 to 7", 4),
             ([SINGLE(3), *commits(6, 7)], "versions 4 to 5 are missing: the log goes from 3 to 6", 4),
             (commits(3, 7), "begins at version 3 and has no complete checkpoint up to version 7", 7),
-            ([*commits(3, 7), paths.part_name(5, 1, 2)], "begins at version 3 and has no complete checkpoint", 7),
+            ([*commits(3, 7), part_name(5, 1, 2)], "begins at version 3 and has no complete checkpoint", 7),
         ],
     )
     def test_are_named(self, names: list[str], message: str, version: int) -> None:
@@ -186,7 +187,7 @@ def test_a_segment_is_what_it_takes_or_there_is_none(
     """Against the definition: the newest complete checkpoint not after the version, and every commit after it."""
     there = set(range(last + 1)) - gone
     names = [COMMIT(version) for version in there] + [SINGLE(version) for version in singles]
-    names += [paths.part_name(version, part, 2) for version, part in parts]
+    names += [part_name(version, part, 2) for version, part in parts]
     whole = singles | {version for version, _ in parts if {(version, 1), (version, 2)} <= parts}
     base = max((version for version in whole if version <= wanted), default=-1)
     needed = range(base + 1, wanted + 1)

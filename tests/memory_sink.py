@@ -1,4 +1,4 @@
-"""A sink in memory, for tests and for programs that process the changes themselves."""
+"""A sink in memory."""
 
 from __future__ import annotations
 
