@@ -24,12 +24,11 @@ from kafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from cdfd.encoding.records import Records
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.client.base import BaseProducer
 from cdfd.sinks.kafka.client.batch_sender import BatchSender, incompatibilities
 from cdfd.sinks.kafka.client.connection import network
 from cdfd.sinks.kafka.client.failures import translated
 from cdfd.sinks.kafka.client.in_flight import InFlight
-from cdfd.sinks.kafka.client.producer import ProducerSettings
+from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.client.record_sender import RecordSender
 from cdfd.sinks.kafka.records.batches import Oversized, Partitions
 from cdfd.sinks.kafka.records.compression import Compression
@@ -54,7 +53,7 @@ class _RecordTransport(Protocol):
     def stop(self, timeout: float) -> None: ...
 
 
-class KafkaPythonProducer(BaseProducer):
+class KafkaPythonProducer(Producer):
     """See the port, `Producer`.
 
     Args:

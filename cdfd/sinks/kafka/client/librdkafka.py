@@ -16,11 +16,10 @@ from confluent_kafka import Producer as Client
 
 from cdfd.encoding.records import Records
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.client.base import BaseProducer
 from cdfd.sinks.kafka.client.certificates import TlsFiles
 from cdfd.sinks.kafka.client.failures import failure, fenced
 from cdfd.sinks.kafka.client.login import Credentials, current, login_hint, ready
-from cdfd.sinks.kafka.client.producer import ProducerSettings
+from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.client.tokens import TokenProvider
 from cdfd.sinks.kafka.records.batches import Oversized, Partitions, each, rows
 
@@ -66,7 +65,7 @@ _POLL = 0.05
 _ATTEMPT = 0.5
 
 
-class LibrdkafkaProducer(BaseProducer):
+class LibrdkafkaProducer(Producer):
     """See the port, `Producer`.
 
     Args:

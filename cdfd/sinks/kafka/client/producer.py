@@ -13,16 +13,21 @@ another one and read the progress topic. Its `init_transactions` ends the open t
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from cdfd.encoding.records import Records
-from cdfd.errors import SinkError
+from cdfd.errors import FencedError, SinkError
 from cdfd.sinks.kafka.records.batches import Batching, Oversized, Partitions
+
+log = logging.getLogger("cdfd.kafka")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +54,40 @@ class ProducerSettings:
     transaction_timeout: float = 120.0
 
 
-class Producer(Protocol):
-    """Writes records to Kafka.
+class Producer(ABC):
+    """Writes records to Kafka. A subclass has the calls of a client.
 
     All methods raise `FencedError` if another producer has taken over the transactional id, and otherwise `SinkError`. `retriable` tells
     whether a new producer with the same settings may succeed.
+
+    Attributes:
+        errors: the exceptions of the client; they are translated into `SinkError`.
+
+    Args:
+        settings: the settings of the producer.
     """
+
+    errors: tuple[type[Exception], ...]
+    _client: Any
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._settings = settings
+        self._failure: SinkError | None = None
+        self._in_transaction = False
+        self._closed = False
 
     def init_transactions(self) -> None:
         """Fence producers with the same transactional id and wait until their transactions have ended. Call it first, and once."""
+        with self._attempt(f"start transactions of {self._settings.transactional_id}"):
+            if self._transactional:
+                self._init_transactions()
 
     def begin(self) -> None:
         """Begin a transaction. Sends nothing yet."""
+        with self._attempt("begin a transaction"):
+            if self._transactional:
+                self._client.begin_transaction()
+            self._in_transaction = True
 
     def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> Sequence[Oversized]:
         """Send records. Waits while too many bytes are in flight, and returns once these are in flight.
@@ -76,21 +103,106 @@ class Producer(Protocol):
         Returns:
             The records that are too large for the topic, which were not sent.
         """
+        with self._attempt(f"deliver to topic {topic}"):
+            return self._send(topic, partitions, records, timestamp)
 
     def flush(self) -> None:
         """Wait until all sent records are acknowledged. Raises as soon as any of them has failed."""
+        with self._attempt("flush"):
+            self._flush()
 
     def commit(self) -> None:
         """Flush, then commit. Never commits unless every part is acknowledged. If it raises, the outcome may be unknown."""
+        with self._attempt("commit a transaction"):
+            self._flush()
+            if self._transactional:
+                self._commit()
+            self._in_transaction = False
 
     def abort(self) -> None:
         """Abort the transaction. Does not raise: if the broker is unreachable, the next producer's `init_transactions` aborts it.
 
         Without transactions, sent records cannot be aborted: it waits until all of them are acknowledged or failed.
         """
+        if not self._in_transaction:
+            return
+        self._in_transaction = False
+        try:
+            self._abort(self._settings.closing_timeout)
+        except self.errors as error:
+            self._fail(error, "abort a transaction")
+            log.warning(
+                "cannot abort a transaction: %s. The next producer's start ends it, or the broker does after its timeout",
+                self._reason(error),
+            )
+        self._forget_failures()
 
     def close(self) -> None:
         """Abort the open transaction, and release connections and threads. Does not raise. Further calls do nothing."""
+        if self._closed:
+            return
+        self.abort()
+        self._closed = True
+        self._failure = self._failure or SinkError("the producer is closed")
+        self._disconnect(self._settings.closing_timeout)
+
+    @property
+    def _transactional(self) -> bool:
+        return self._settings.transactional_id is not None
+
+    @property
+    def _fenced(self) -> bool:
+        return isinstance(self._failure, FencedError)
+
+    @contextmanager
+    def _attempt(self, doing: str) -> Iterator[None]:
+        """Translate errors. After the first error, every call raises that error."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except SinkError as error:
+            self._failure = error
+            raise
+        except self.errors as error:
+            raise self._fail(error, doing) from error
+
+    def _fail(self, error: Exception, doing: str) -> SinkError:
+        self._failure = self._failure or self._translated(error, doing)
+        return self._failure
+
+    @abstractmethod
+    def _init_transactions(self) -> None: ...
+
+    @abstractmethod
+    def _send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> Sequence[Oversized]: ...
+
+    @abstractmethod
+    def _flush(self) -> None:
+        """Wait until all records are acknowledged. Raise the error of any that failed."""
+
+    @abstractmethod
+    def _commit(self) -> None: ...
+
+    @abstractmethod
+    def _abort(self, timeout: float) -> None:
+        """Abort the transaction, unless the producer is fenced. Without transactions, wait for all records."""
+
+    @abstractmethod
+    def _forget_failures(self) -> None:
+        """Forget the errors of records that were aborted."""
+
+    @abstractmethod
+    def _disconnect(self, timeout: float) -> None:
+        """Release connections and threads."""
+
+    @abstractmethod
+    def _translated(self, error: Exception, doing: str) -> SinkError:
+        """A client's exception as an error of ours."""
+
+    @abstractmethod
+    def _reason(self, error: Exception) -> str:
+        """The text of a client's exception."""
 
 
 def send_record(
