@@ -34,11 +34,8 @@ from cdfd.daemon.supervision.signals import INTERRUPTED, Stopping
 from cdfd.errors import CdfdError, ConfigError, UnsupportedError
 from cdfd.jobs.assignment import Assignment, Engine
 from cdfd.jobs.large_versions import LargeVersions
-from cdfd.sinks.kafka.connector import KafkaConnector
-from cdfd.sinks.kafka.progress.positions import read_progress
-from cdfd.sinks.kafka.progress.records import Progress
-from cdfd.sinks.kafka.settings import KafkaSettings
-from cdfd.sinks.kafka.transactions.sink import KafkaSink
+from cdfd.sinks.base import Backfill as Stored
+from cdfd.sinks.base import BackfillSink, JobSink, TakesBackfills, connector
 from cdfd.tables import allocator
 from cdfd.tables.configured import execution, open_table
 from cdfd.tables.table import versions
@@ -62,17 +59,18 @@ def run(path: Path, request: Request) -> tuple[str, int]:
     """
     config = with_table(load(path), request.table)
     table = named(config, request.table)
-    _check(config, request)
-    allocator.prefer_jemalloc()
-    return asyncio.run(_run(config, table, request))
-
-
-def _check(config: Settings, request: Request) -> None:
-    if not isinstance(config.sink, KafkaSettings):
+    sinks = connector(config)
+    if not isinstance(sinks, TakesBackfills):
         hint = "For a file use `cdfd tail TABLE --from ... --until ... -o FILE`"
         raise UnsupportedError(f"a sink of kind {config.sink.kind} does not support backfills", hint=hint)
+    _check(config, sinks, request)
+    allocator.prefer_jemalloc()
+    return asyncio.run(_run(config, sinks, table, request))
+
+
+def _check(config: Settings, sinks: TakesBackfills, request: Request) -> None:
     if request.engine == "spark":
-        if config.sink.delivery != "exactly_once":
+        if not sinks.takes_parts:
             raise UnsupportedError("--engine spark needs `delivery: exactly_once`", hint="Use `--engine embedded`")
         require_spark()
     if request.start is None and not request.snapshot:
@@ -86,9 +84,9 @@ def _check(config: Settings, request: Request) -> None:
         raise ConfigError(f"the configuration has a table {taken}, but this backfill needs that name for its position")
 
 
-async def _run(config: Settings, table: settings.Table, request: Request) -> tuple[str, int]:
+async def _run(config: Settings, sinks: TakesBackfills, table: settings.Table, request: Request) -> tuple[str, int]:
     stopping = Stopping(terminated=INTERRUPTED)
-    backfill = Backfill(config, table, request, stopping.event)
+    backfill = Backfill(config, sinks, table, request, stopping.event)
     await stopping.run(backfill.run())
     return f"{table.name}: {backfill.summary()}\n", 0 if backfill.ended else INTERRUPTED
 
@@ -112,7 +110,8 @@ class Backfill:
     """One backfill. With Spark, executors deliver versions larger than a part, and this process delivers the others.
 
     Args:
-        config: all settings; their sink is Kafka.
+        config: all settings.
+        sinks: the configured sink.
         table: one of the tables.
         request: the options of the command.
         stop: set it to stop after the current delivery.
@@ -121,13 +120,17 @@ class Backfill:
         ended: whether the backfill is complete.
     """
 
-    def __init__(self, config: Settings, table: settings.Table, request: Request, stop: asyncio.Event) -> None:
-        assert isinstance(config.sink, KafkaSettings)
+    def __init__(
+        self,
+        config: Settings,
+        sinks: TakesBackfills,
+        table: settings.Table,
+        request: Request,
+        stop: asyncio.Event,
+    ) -> None:
         self.ended = False
-        self._config, self._table, self._request, self._stop = config, table, request, stop
+        self._config, self._sinks, self._table, self._request, self._stop = config, sinks, table, request, stop
         self._opened = open_table(config, table)
-        self._sinks = KafkaConnector(config, config.sink)
-        self._place = self._sinks.destination(table, request.role)
         self._clock = SystemClock()
         self._counts = _Counts()
         self._job: Job | None = None
@@ -154,7 +157,7 @@ class Backfill:
 
     async def _run(self) -> None:
         with self._opened.tailer(self._clock) as tailer:
-            known = await read_progress(self._place)
+            known = await self._sinks.backfill(self._table, self._request.role)
             job = self._stored_job(known) or await self._requested_job()
             self._job = job
             if self.ended or job.first > job.last:
@@ -185,7 +188,7 @@ class Backfill:
         stands = counts.position or self._resumed or job.begin("")
         return f"interrupted at {_position_text(stands)} of {job}{resumed}: {published}; run the same command to resume there"
 
-    def _stored_job(self, known: Progress | None) -> Job | None:
+    def _stored_job(self, known: Stored | None) -> Job | None:
         """The stored backfill, if this command resumes it, or if it has an id and is complete. None: start a new one."""
         job, request = Job.stored(known), self._request
         if job is None or request.restart:
@@ -238,10 +241,10 @@ class Backfill:
             yield engine
 
     @asynccontextmanager
-    async def _sink_at(self, job: Job, table_id: str) -> AsyncIterator[tuple[KafkaSink, Position]]:
+    async def _sink_at(self, job: Job, table_id: str) -> AsyncIterator[tuple[BackfillSink, Position]]:
         """The sink, and its position in the backfill. Opening it has fenced other processes."""
-        async with self._sinks.opened_at(self._place, self._table) as sink:
-            known, request = sink.progress, self._request
+        async with self._sinks.opened_for_backfill(self._table, self._request.role) as sink:
+            known, request = sink.backfill, self._request
             if known is not None and (request.restart or Job.stored(known) != job):
                 known = None
             if known is not None and request.id is None and job.ended(known.position):
@@ -254,7 +257,7 @@ class Backfill:
                 logger.info("resuming at %s", _position_text(position), extra={"table": self._opened.uri})
             yield sink, position
 
-    def _deliverer(self, sink: KafkaSink, engine: Engine, report: ProgressLine) -> Deliverer:
+    def _deliverer(self, sink: BackfillSink, engine: Engine, report: ProgressLine) -> Deliverer:
         return Deliverer(
             self._opened.uri,
             sink,
@@ -269,9 +272,9 @@ class Backfill:
             assembly.rates(self._config, self._table, self._clock),
         )
 
-    def _large(self, sink: KafkaSink, engine: Engine) -> LargeVersions | None:
+    def _large(self, sink: BackfillSink, engine: Engine) -> LargeVersions | None:
         """Delivers versions larger than a part with Spark. Without Spark, it finishes the jobs that Spark started."""
-        if not self._sinks.takes_parts:
+        if not (self._sinks.takes_parts and isinstance(sink, JobSink)):
             return None
         part = self._config.engine.spark.part_size
         return LargeVersions(

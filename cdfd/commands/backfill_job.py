@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from cdfd.changes.position import Position
-from cdfd.sinks.kafka.progress.records import Progress
+from cdfd.sinks.base import Backfill
 
 ROLE = "backfill"
 
@@ -56,16 +56,16 @@ class Job:
     until: str
 
     @classmethod
-    def stored(cls, progress: Progress | None) -> Self | None:
-        """The backfill in a progress record; None if there is none."""
-        job = {} if progress is None else progress.backfill
+    def stored(cls, backfill: Backfill | None) -> Self | None:
+        """The backfill that a sink stores; None if there is none."""
+        job = {} if backfill is None else backfill.range
         first, last = job.get("first"), job.get("last")
         if not isinstance(first, int) or not isinstance(last, int):
             return None
         return cls(first, last, job.get("snapshot") == 1, str(job.get("from", "")), str(job.get("until", "")))
 
     def record(self) -> Mapping[str, str | int]:
-        """The fields of the progress record."""
+        """The fields that the sink stores."""
         arguments = {"from": self.start, "until": self.until}
         return {"first": self.first, "last": self.last, "snapshot": int(self.snapshot)} | arguments
 

@@ -155,6 +155,38 @@ class ControlSink(Sink, Protocol):
         """Start to deliver rows of `version`, the last one that is delivered, while the position is `position`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """A backfill as a sink stores it: its next position, and its range in the fields of the command."""
+
+    position: Position
+    range: Mapping[str, str | int]
+
+
+class BackfillSink(Sink, Protocol):
+    """A sink that delivers a backfill beside the daemon."""
+
+    @property
+    def backfill(self) -> Backfill | None:
+        """The last backfill, complete or not; None if there is none."""
+
+    def move_to(self, position: Position, backfill: Mapping[str, str | int] | None = None) -> None:
+        """Move to the start of a backfill, from any position. The first delivery there stores the range. `SinkError` during a delivery."""
+
+
+@runtime_checkable
+class TakesBackfills(Protocol):
+    """A `Connector` that supports backfills. The role tells the position and the producer of one from the daemon's."""
+
+    takes_parts: bool
+
+    async def backfill(self, table: Table, role: str) -> Backfill | None:
+        """The stored backfill. Changes nothing."""
+
+    def opened_for_backfill(self, table: Table, role: str) -> AbstractAsyncContextManager[BackfillSink]:
+        """As `Connector.opened`."""
+
+
 class Connector(ABC):
     """A configured sink of a pipeline. Creating one accesses nothing.
 

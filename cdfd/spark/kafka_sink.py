@@ -40,7 +40,6 @@ from cdfd.encoding.keys import KeyColumns
 from cdfd.encoding.side import RowCounts
 from cdfd.errors import ConfigError, SinkError
 from cdfd.sinks.base import Counts, Delivery
-from cdfd.sinks.kafka.connector import KafkaConnector
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.transactions import parts
@@ -201,7 +200,7 @@ class _Part:
     @asynccontextmanager
     async def _opened(self, place: Destination, version: int) -> AsyncIterator[KafkaSink]:
         options = self._out.options
-        async with KafkaConnector(options.config, options.sink).opened_at(place, options.table) as sink:
+        async with options.sink.connector(options.config).opened_at(place, options.table) as sink:
             self._check(sink.progress, version)
             yield sink
 
@@ -241,7 +240,7 @@ def _task_sink(given: object, schema: StructType) -> TaskSink:
 
 
 def _place(options: SinkOptions, number: int) -> Destination:
-    return KafkaConnector(options.config, options.sink).destination(options.table, parts.role(number))
+    return options.sink.connector(options.config).destination(options.table, parts.role(number))
 
 
 def _context() -> TaskContext:

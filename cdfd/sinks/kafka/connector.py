@@ -12,7 +12,7 @@ from cdfd.changes.position import Position
 from cdfd.config.settings import Settings, Table
 from cdfd.encoding.registry import SchemaRegistry
 from cdfd.errors import ConfigError
-from cdfd.sinks.base import Announce, Connector, Counts, Job, StageTimer, Write, unmeasured
+from cdfd.sinks.base import Announce, Backfill, Connector, Counts, Job, StageTimer, Write, unmeasured
 from cdfd.sinks.kafka.announcements import announcing
 from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
@@ -106,6 +106,15 @@ class KafkaConnector(Connector):
         """A producer of its own, without transactions; see the port."""
         sink = self._sink
         return announcing(arguments(sink), announcement_topic(topic, sink.topics), client(sink), sink.compression)
+
+    async def backfill(self, table: Table, role: str) -> Backfill | None:
+        """The backfill in the newest progress record; see the port."""
+        found = await positions.read_progress(self.destination(table, role))
+        return None if found is None else Backfill(found.position, found.backfill)
+
+    def opened_for_backfill(self, table: Table, role: str) -> AbstractAsyncContextManager[KafkaSink]:
+        """The sink of a backfill; see the port."""
+        return self.opened_at(self.destination(table, role), table)
 
     async def check(self, table: Table) -> str:
         """Check the broker, the topics and the schema registry; see the port.

@@ -14,7 +14,7 @@ from uuid import uuid4
 from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
-from cdfd.sinks.base import Counts, Job, StageTimer, unmeasured
+from cdfd.sinks.base import Backfill, Counts, Job, StageTimer, unmeasured
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.kafka.client.producer import Producer
 from cdfd.sinks.kafka.client.worker import Worker, finished
@@ -114,6 +114,11 @@ class KafkaSink:
     def progress(self) -> Progress | None:
         """The progress record of the last committed delivery; None if nothing is delivered."""
         return self._context.progress
+
+    @property
+    def backfill(self) -> Backfill | None:
+        """The backfill in the progress record; see the port."""
+        return None if self.progress is None else Backfill(self.progress.position, self.progress.backfill)
 
     def move_to(self, position: Position, backfill: Mapping[str, str | int] | None = None) -> None:
         """Move to the start of a part or a backfill, from any position. The first delivery there makes it durable.
