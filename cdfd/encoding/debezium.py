@@ -1,6 +1,6 @@
 """Change rows as Debezium's envelope: one event per row, but one for the two images of an update.
 
-    {"before":{...}|null,"after":{...}|null,"source":{...},"op":"u","ts_ms":...,"transaction":{...}|null}
+    {"before":{...}|null,"after":{...}|null,"source":{...},"op":"u","ts_ms":...,"transaction":null}
 
 | rows                                    | op | before | after |
 |-----------------------------------------|----|--------|-------|
@@ -89,21 +89,15 @@ class DebeziumEncoder:
     where no more rows of a version can come. Not to be shared by threads.
     """
 
-    def __init__(
-        self, table: str, *, name: str = "cdfd", transactions: bool = False, longs_as_strings: bool = False
-    ) -> None:
+    def __init__(self, table: str, *, name: str = "cdfd", longs_as_strings: bool = False) -> None:
         """Prepare the envelope.
 
         Args:
             table: `source.table`.
             name: `source.name`, the logical name of the pipeline, which prefixes its topics.
-            transactions: fill in `transaction`, with the version as its id and the orders counted from 1; an update
-                takes the order of
-                its post-image, so there are gaps. Otherwise it is null, as Debezium has it by default.
             longs_as_strings: integers of 64 bits in quotes, in the rows.
         """
         self._table, self._name = table, name
-        self._transactions = transactions
         self._longs_as_strings = longs_as_strings
         self._encoder: JsonEncoder | None = None
         self._schema: pa.Schema | None = None
@@ -185,14 +179,8 @@ class DebeziumEncoder:
         separators = [
             *(b'{"before":', b',"after":', b',"source":' + self._source(snapshot)),
             *(b',"sequence":"[\\"', b'\\",\\"', b'\\"]","commit_version":', b',"change_ordinal":'),
-            *(b'},"op":"', b'","ts_ms":'),
+            *(b'},"op":"', b'","ts_ms":', b',"transaction":null}' + ending),
         ]
-        if self._transactions:
-            order = integers(pa.array(images.ordinals[rows] + 1))
-            cells += [version, order, order]
-            separators += [b',"transaction":{"id":"', b'","total_order":', b',"data_collection_order":', b"}}" + ending]
-        else:
-            separators.append(b',"transaction":null}' + ending)
         return join(separators, cells, len(rows))
 
     def _source(self, snapshot: bool) -> bytes:

@@ -134,13 +134,6 @@ def test_rows_of_a_snapshot_are_reads() -> None:
     assert parsed(encoder().lines(rows, snapshot=True)) == [event(None, 0, "r", 3), event(None, 1, "r", 3)]
 
 
-def test_transactions_are_versions() -> None:
-    found = parsed(encoder(transactions=True).lines(change_rows([("insert", 3), ("delete", 3)])))
-    assert [event["transaction"] for event in found] == [
-        {"id": "3", "total_order": order, "data_collection_order": order} for order in (1, 2)
-    ]
-
-
 def test_a_schema_may_change_while_a_row_is_held_back() -> None:
     subject = encoder()
     assert parsed(subject.lines(change_rows([("update_preimage", 1)]))) == []
