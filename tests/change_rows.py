@@ -1,7 +1,5 @@
 """Change rows for tests of what becomes of them, and records as plain values."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import pyarrow as pa

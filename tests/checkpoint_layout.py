@@ -1,7 +1,5 @@
 """Checkpoints as Spark lays them out, from actions as they are in log entries: single, multi-part and V2."""
 
-from __future__ import annotations
-
 import io
 import zlib
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The real command, as a process of its own."""
 
-from __future__ import annotations
-
 import json
 import re
 import selectors

@@ -1,7 +1,5 @@
 """A store that does what a test tells it to before or after any step: fail, die, or let somebody else act."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 import pyarrow as pa

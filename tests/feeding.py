@@ -1,7 +1,5 @@
 """Running a feed in tests: into memory or files, with a hook at everything that the sink is asked for."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Row objects are fine here: the tables of the tests are small, and a Python value
 carried it (`string` or `string_view`, `int64` or `uint64`, dictionary-encoded or not).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any

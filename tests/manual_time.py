@@ -1,7 +1,5 @@
 """A clock for tests: time passes only when a test advances it."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 from itertools import count

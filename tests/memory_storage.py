@@ -1,7 +1,5 @@
 """A store in memory, for tests."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field

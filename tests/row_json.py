@@ -1,7 +1,5 @@
 """The oracle of the JSON encoders: one value at a time, in plain Python."""
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import decimal

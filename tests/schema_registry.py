@@ -1,7 +1,5 @@
 """A schema registry on a local port that keeps the rules of Confluent's: ids, subjects, versions, BACKWARD compatibility."""
 
-from __future__ import annotations
-
 import base64
 import json
 import threading

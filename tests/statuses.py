@@ -1,7 +1,5 @@
 """A daemon's status to look at: its configuration, and the versions that its loops would tell of."""
 
-from __future__ import annotations
-
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdfd.changes.plan import ChangePlan, Origin

@@ -5,8 +5,6 @@ clock jump. SPEED is how many seconds of the daemon's clock pass in a second: it
 clients of Kafka and the kernel keep the real time, and so does the wall clock but for its offset: a broker compares it with its own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

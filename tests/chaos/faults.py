@@ -3,8 +3,6 @@
 `make test` has a few of each kind. `CDFD_CHAOS` is the number of faults of all kinds together in one run of `make chaos`.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Three nodes of which some die: replicas fall behind, leaders change, and an unclean leader loses records."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -3,8 +3,6 @@
 `make test` has a few of each fault; `make chaos` has as many as `CDFD_CHAOS` says, with both clients, and reports on each kind.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

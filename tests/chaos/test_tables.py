@@ -1,7 +1,5 @@
 """Tables, disks and clocks that fail under a living daemon. A healthy table beside them loses nothing and gets nothing twice."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

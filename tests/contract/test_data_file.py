@@ -4,8 +4,6 @@ To add one, add a function to `FORMATS`: given a folder and tables of rows, it w
 Trevni files have no row groups: parts of the rows stand for them, so tables of two rows are written, and each part has two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path

@@ -1,7 +1,5 @@
 """An interactive Python that pages are typed into, such as the shell of `make spark`."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import subprocess

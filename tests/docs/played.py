@@ -1,7 +1,5 @@
 """Which pages are played, by which test. `test_blocks.py` looks for blocks that no test runs."""
 
-from __future__ import annotations
-
 FRONT = ("README",)
 DEMO = ("tail", "python", "daemon", "metrics")
 """Pages on the table of the demo."""

@@ -3,8 +3,6 @@
 A part of a page is between `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

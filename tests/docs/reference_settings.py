@@ -3,8 +3,6 @@
 Descriptions are the docstrings of fields. A paragraph `Default: ...` there describes a default that the model cannot state.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence

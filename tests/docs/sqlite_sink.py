@@ -1,7 +1,5 @@
 """The sink that `docs/extending.md` shows, built from the page."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every block of code on the pages is run by a test, or there is a reason why not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Each example of a configuration on the pages loads, with what it leaves out from a small one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

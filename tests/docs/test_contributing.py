@@ -1,7 +1,5 @@
 """The map in CONTRIBUTING.md leads to files that are there, and to every room."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

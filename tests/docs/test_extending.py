@@ -3,8 +3,6 @@
 That it keeps the contract of sinks, tests/contract/test_sink.py looks at.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

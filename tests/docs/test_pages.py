@@ -3,8 +3,6 @@
 `make docs` rewrites the outputs of pages, but for those with a line `...`.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from contextlib import nullcontext

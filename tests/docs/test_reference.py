@@ -1,7 +1,5 @@
 """Generated pages are as the code is. If a page differs, run `make docs`."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The site builds: every link and anchor leads somewhere, every page is in the navigation, and pages fetch nothing from other hosts."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

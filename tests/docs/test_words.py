@@ -1,7 +1,5 @@
 """The check for words finds what it names, and nothing in code, questions and paths."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ CONTRIBUTING.md says how to write. This finds what can be found without reading:
 clauses that begin with "what" or "who" as subjects of sentences.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

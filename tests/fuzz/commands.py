@@ -1,7 +1,5 @@
 """Tables in a folder, tables that are followed, and the command line."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

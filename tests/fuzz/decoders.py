@@ -1,7 +1,5 @@
 """Decoders of bytes by themselves: log entries, hints, deletion vectors, variants, footers."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

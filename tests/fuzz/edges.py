@@ -1,7 +1,5 @@
 """Tables in ways that mutations seldom come to: arguments of the public functions, checkpoints only, files that expand, filters."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from datetime import UTC, date, datetime, timedelta, timezone

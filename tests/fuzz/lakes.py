@@ -1,7 +1,5 @@
 """Tables to begin with: small, of every layout there is. Path of a file -> its bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 import io

@@ -1,7 +1,5 @@
 """Tables that are large in one way, in a megabyte or so: whatever costs the square of it shows."""
 
-from __future__ import annotations
-
 import json
 from random import Random
 from typing import Any

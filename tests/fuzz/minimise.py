@@ -1,7 +1,5 @@
 """Smaller cases that end as a case does: fewer files, lines, values, bytes."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Mutations of bytes, texts and JSON. Each takes a generator of random numbers and gives a value that is different, most of the time."""
 
-from __future__ import annotations
-
 import json
 import re
 import struct

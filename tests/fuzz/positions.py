@@ -1,7 +1,5 @@
 """What earlier runs left behind, what services answer, and rows that encoders are given."""
 
-from __future__ import annotations
-
 import json
 import math
 import tempfile

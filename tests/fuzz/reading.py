@@ -1,7 +1,5 @@
 """Tables that are read: by the public functions, by the log's reader, and one way beside another."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -4,8 +4,6 @@ The parent forks a child for a batch of cases and uses nothing of Arrow itself, 
 ended on a pipe. Where it dies, hangs or grows, the case is the one after the last it told of.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

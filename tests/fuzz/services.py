@@ -1,7 +1,5 @@
 """What people hand over: configuration, options, requests."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from pathlib import Path

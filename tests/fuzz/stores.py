@@ -1,7 +1,5 @@
 """Where tables of cases are: in memory, behind the scheme `fuzz`, or in a folder beside something that nobody may read."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

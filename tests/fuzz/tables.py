@@ -1,7 +1,5 @@
 """Mutations of tables: of log entries and their order, checkpoints, data files, vectors, hints, names."""
 
-from __future__ import annotations
-
 import io
 import json
 import struct

@@ -1,7 +1,5 @@
 """All targets."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

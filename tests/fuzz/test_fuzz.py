@@ -1,7 +1,5 @@
 """The fuzzer, for a minute. Its mutants are always the same ones, from the first on; how many fit, the machine decides."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every case that the fuzzer once found something with ends as it should now, with the same limits of time and memory."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

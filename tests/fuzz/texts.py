@@ -1,7 +1,5 @@
 """Decoders of texts by themselves: schemas, values, statistics, paths."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pyarrow as pa

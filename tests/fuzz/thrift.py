@@ -3,8 +3,6 @@
 A struct is `[(field id, kind, value), ...]`, a list `(kind, [value, ...])`, an integer an int, a binary its bytes.
 """
 
-from __future__ import annotations
-
 import struct
 from random import Random
 from typing import Any

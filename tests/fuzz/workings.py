@@ -1,7 +1,5 @@
 """What works on tables besides reading them: versions in slices, ledgers that are written, `cdfd check` and `cdfd progress show`."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from pathlib import Path

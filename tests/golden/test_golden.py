@@ -4,8 +4,6 @@ The tables are not part of this repository (they are delta-kernel-rs's, Apache L
 checkout has them beside it, and every rule that they exercise has a test of its own elsewhere.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Renders the chart."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Mapping

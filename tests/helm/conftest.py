@@ -1,7 +1,5 @@
 """Tests of the chart need Helm, and those of alerts promtool."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

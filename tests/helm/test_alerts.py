@@ -1,7 +1,5 @@
 """Alerts and dashboard: Prometheus understands them, their metrics exist, and each alert fires when it should."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The chart, rendered by Helm: what is in it by default, and what each value changes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """What the page and the README show is what Helm says."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The real `helm` and `promtool`, made or fetched once into the cache."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

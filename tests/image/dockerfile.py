@@ -1,7 +1,5 @@
 """Reads Dockerfiles: instructions in order, in stages. Only what ours uses; anything else is an error."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The rules of hadolint that concern Dockerfiles like ours, by its numbers, and a few of our own."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 

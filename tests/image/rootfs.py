@@ -4,8 +4,6 @@ A stage is an overlay over this machine's root: it sees everything, and what it 
 machine's Debian with the Python that runs the tests. Needs root, and Linux with overlayfs.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The Dockerfile follows the rules, and each rule finds what it forbids."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The image: built by the Dockerfile's own steps, and run read-only by users that own nothing in it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

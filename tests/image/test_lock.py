@@ -1,7 +1,5 @@
 """What the image installs is what `pyproject.toml` asks for. If a test here fails, run `make lock`."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections import defaultdict

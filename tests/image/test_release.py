@@ -1,7 +1,5 @@
 """The release workflow: what it trusts, what it may do, and that its steps name things that are there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

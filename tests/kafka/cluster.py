@@ -4,8 +4,6 @@ with Cluster(3) as cluster:
     KafkaProducer(bootstrap_servers=cluster.bootstrap_servers)
 """
 
-from __future__ import annotations
-
 import base64
 import re
 import time

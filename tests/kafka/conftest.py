@@ -4,8 +4,6 @@
 `with Broker(...) as broker`, after `needs_broker`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import uuid

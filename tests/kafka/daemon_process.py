@@ -1,7 +1,5 @@
 """`cdfd run` as a process of its own, and what it says."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

@@ -1,7 +1,5 @@
 """The demo with a broker of its own: `make demo-kafka`."""
 
-from __future__ import annotations
-
 import sys
 
 from cdfd.demo import topic

@@ -3,8 +3,6 @@
 What is expected comes from `cdfd.changes`, which other tests compare with other readers; the rows that are left from delta-rs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

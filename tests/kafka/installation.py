@@ -4,8 +4,6 @@ Beside the jars there are a formatted, empty data folder and an archive of the c
 second instead of three.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

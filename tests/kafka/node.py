@@ -1,7 +1,5 @@
 """A broker's process: started and ended, on purpose or by `kill -9`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

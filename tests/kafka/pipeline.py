@@ -1,7 +1,5 @@
 """One table, its topic, and daemons that come and go between them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Reading whole topics, as a careful consumer sees them."""
 
-from __future__ import annotations
-
 import time
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """One broker for all processes of a test run, whoever comes first and whoever leaves last."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """Sinks in Kafka tests: rows, versions and deliveries of a table whose columns are an id and a note."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Daemons that the broker does not let in, or lets do less than they need: what they say, and that they go on when they may."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

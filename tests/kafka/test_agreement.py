@@ -1,7 +1,5 @@
 """`check` and `progress show` say of a table what the daemon does with it, with a real broker."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A range published again: beside a daemon, interrupted, begun anew, once for a name."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

@@ -1,7 +1,5 @@
 """The broker that other tests rely on: it keeps what it has, comes back where it was, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What goes wrong with topics, sizes and processes: the log says what happened and what the daemon does about it."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

@@ -1,7 +1,5 @@
 """Records with keys go where a Java producer puts them."""
 
-from __future__ import annotations
-
 import random
 import subprocess
 from pathlib import Path

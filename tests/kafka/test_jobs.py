@@ -1,7 +1,5 @@
 """Versions delivered as jobs of many parts, by the daemon's own engine: the same records as without."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A ledger that cannot be written, is written by others, or knows something else than Kafka: rows do not wait for it."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import os

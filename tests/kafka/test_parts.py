@@ -1,7 +1,5 @@
 """Parts of a version, each by a producer of its own: once, whoever tries how often."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 To add an implementation, add it to `PRODUCERS`.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

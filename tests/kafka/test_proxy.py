@@ -1,7 +1,5 @@
 """The proxy does what its name promises: the fault tests are worth no more than that. They use kafka-python, so this is librdkafka."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Who may come in, and what is said to those who may not. Passwords are never shown."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import time

@@ -1,7 +1,5 @@
 """What a Kafka sink writes where. That it keeps positions and drops what is aborted, the contract of all sinks says."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """A Kafka sink whose producer is fenced, killed, cut off or given up: what counts is there once, and the next sink knows where it stands."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Topics are created as configured, and looked at where they are there."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 Whatever it is: nothing is lost, nothing comes twice, per key in order, and the changes folded are the table (`Pipeline.check`).
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

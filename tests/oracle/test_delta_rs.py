@@ -12,8 +12,6 @@ What is not compared, and why:
 - `load_cdf` of ranges with a version in which the feed is off: delta-rs refuses. The stretches between are compared.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """delta-rs's own change data files: whoever keeps the last change of each key ends with the table."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Everything random comes from the seed: the same seed gives the same operations o
 the files are.
 """
 
-from __future__ import annotations
-
 import datetime
 import random
 from collections.abc import Callable, Iterator

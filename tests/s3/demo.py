@@ -1,7 +1,5 @@
 """The demo with its table and ledger on S3 and a broker, both started for it: `make demo-s3`."""
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Servers for a run of tests, and buckets nobody else has."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A proxy in front of a server of HTTP: counts requests, makes each take longer, and has them fail as told."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

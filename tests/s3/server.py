@@ -1,7 +1,5 @@
 """S3-protocol servers of this machine, each a process of its own that ends with whoever started it."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Commands and the Python API over a table in S3, as over one in a folder."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

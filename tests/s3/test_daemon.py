@@ -1,7 +1,5 @@
 """`cdfd run` with its table and its ledger on S3 into Kafka: every change exactly once, whatever the store or the process does."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What can go wrong between here and a store: it is asked again, and where that does not help, said clearly."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator

@@ -1,7 +1,5 @@
 """A log of a hundred thousand entries: what listing it costs, in requests and in memory. The server is a stub that has nothing but names."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import tracemalloc

@@ -1,7 +1,5 @@
 """Wake-ups by a queue that S3 tells of new objects: moto does both."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator

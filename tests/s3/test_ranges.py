@@ -1,7 +1,5 @@
 """Parquet files in a store: small ones in one GET, of large ones the footer and the bytes of the columns that are wanted."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from collections.abc import Iterator

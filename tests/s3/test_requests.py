@@ -1,7 +1,5 @@
 """What it costs: requests of each thing that a daemon or a reader does, counted by a proxy."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """The page of S3: what it shows is what happens, against a server of S3's protocol."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`python -m tests.simulation --seed N` shows what happens in a seed; `--seeds 10000` runs many."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

@@ -3,8 +3,6 @@
 What is remembered is a value, made from the same bytes by a function that knows nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache

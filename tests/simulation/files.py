@@ -1,7 +1,5 @@
 """What writers write: Parquet files, actions of the log, and checkpoints."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """What must be true of a daemon at all times, and at the end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 

@@ -4,8 +4,6 @@ Everything runs in one thread, in an order that the seed chooses: what is ready 
 thread runs here, a moment later. Two runs of one seed are the same run.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextvars import Context, copy_context

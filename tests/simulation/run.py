@@ -1,7 +1,5 @@
 """One seed: tables that are written, daemons that deliver, an operator who kills and restarts them, and faults; then calm, and an end."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections import Counter

@@ -1,7 +1,5 @@
 """Many seeds, on all cores: the same lines in the same order, whatever the number of processes."""
 
-from __future__ import annotations
-
 import logging
 import os
 import resource

@@ -1,7 +1,5 @@
 """A store that all processes see, and the ports over it: storage that fails, and watches that tell too much or too little."""
 
-from __future__ import annotations
-
 import asyncio
 from bisect import bisect_right, insort
 from collections.abc import AsyncGenerator, Callable, Sequence

@@ -1,7 +1,5 @@
 """Seeds on several processes: the order of what is said, and processes that fail, die or are interrupted."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

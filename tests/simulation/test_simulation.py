@@ -1,7 +1,5 @@
 """A slice of the seeds, with every test run; and bugs that are planted, to see that seeds find bugs."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

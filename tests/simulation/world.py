@@ -3,8 +3,6 @@
 A table's past may be replaced, too: it is then another timeline. No row is in two timelines but in the versions that they share.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable

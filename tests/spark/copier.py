@@ -1,7 +1,5 @@
 """A Spark application that keeps a copy in step until it is killed: `python -m tests.spark.copier SERVERS TOPIC TABLE COPY CHECKPOINT`."""
 
-from __future__ import annotations
-
 import sys
 
 from cdfd.spark.topics import apply_changes, read_changes

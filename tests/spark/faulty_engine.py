@@ -3,8 +3,6 @@
 python -m tests.spark.faulty_engine MASTER SERVERS NAME TABLE NEWEST NOTES
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

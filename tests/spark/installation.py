@@ -1,7 +1,5 @@
 """The jars of real Spark tests: delta-spark and Spark's own Kafka connector, from Maven Central, once, into `.cache/spark-jars`."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

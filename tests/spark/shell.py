@@ -3,8 +3,6 @@
 All of it is of this machine and goes with the shell: a broker, the table in a temporary folder, `cdfd run`.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The Spark engine: what executors deliver is what the daemon delivers, once, whatever dies meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

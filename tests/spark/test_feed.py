@@ -1,7 +1,5 @@
 """`engine.kind: spark`: `cdfd run` has Spark deliver, and every change arrives once and in order, whoever is killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`format("cdfd-kafka")`: the records that the embedded engine delivers, each once, whatever is run again."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """delta-spark writes checkpoints of ledgers: what a ledger knows is in them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -4,8 +4,6 @@ CDFD_ORACLE says how many (`make oracle`: 300), CDFD_ORACLE_FIRST the seed to be
 CDFD_ORACLE_LOG is a file that gets a line of JSON for each seed. The first sixteen have every feature among them.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

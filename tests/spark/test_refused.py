@@ -1,7 +1,5 @@
 """What delta-spark's change feed refuses, and `format("cdfd")` reads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

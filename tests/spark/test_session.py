@@ -1,7 +1,5 @@
 """The peers are there, and work together."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pyspark.sql import SparkSession

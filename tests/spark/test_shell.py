@@ -1,7 +1,5 @@
 """`make spark` has what the pages of Spark say, answers as they say, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`format("cdfd")`, batch: the rows that `cdfd.changes` gives and, where it answers, those of delta-spark's change feed."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any

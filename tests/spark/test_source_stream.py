@@ -1,7 +1,5 @@
 """`format("cdfd")`, streaming: each row once, across restarts, in the middle of a version and of a snapshot."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

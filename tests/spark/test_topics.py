@@ -1,7 +1,5 @@
 """What the daemon's sink writes, in every format, `read_changes` gives back as `cdfd.changes` has it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """A copy that `apply_changes` keeps equals the table that its changes are of, whatever is repeated, restarted or killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

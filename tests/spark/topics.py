@@ -1,7 +1,5 @@
 """Topics for tests of their readers: a table with values of every type, delivered by the daemon's own sink."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Rows are compared as bags, with change type, version and timestamp. A column tha
 that ends before a column was added has it in one reader and not in the other. The order of rows is ours alone.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import random

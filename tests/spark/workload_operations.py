@@ -1,7 +1,5 @@
 """What random workloads do to their tables: an operation is one thing that a user of delta-spark does."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -3,8 +3,6 @@
 Values are drawn with an eye on the ends of their ranges, and are Arrow before they are Spark's.
 """
 
-from __future__ import annotations
-
 import datetime
 import random
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """`check` and `progress show` say of a table what `run` then does with it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Record batches, read back with kafka-python's own parser."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from typing import Any, get_args

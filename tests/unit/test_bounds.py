@@ -1,7 +1,5 @@
 """Files of a table that are larger than what they can hold: not read to their ends, and named in an error where they count."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import resource

@@ -1,7 +1,5 @@
 """The order of images: whoever keeps the last change of each key is left with the table's rows, wherever a writer put them."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import itertools

@@ -1,7 +1,5 @@
 """Checkpoints in every layout that writers have, and damaged in every way: actions, or an error of ours."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Iterator, Mapping

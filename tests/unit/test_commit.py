@@ -1,7 +1,5 @@
 """Log entries: every action, what is ignored, what is refused, and what it may cost."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random

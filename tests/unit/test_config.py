@@ -1,7 +1,5 @@
 """Configuration: what is read, what is refused, what is never shown."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

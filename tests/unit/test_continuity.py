@@ -3,8 +3,6 @@
 The replacement happens between two steps of the store, and each test goes through all of them, so that no moment is left out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """What the Spark engine does without a Spark: jobs, their parts and stages, errors that come back as text."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """Plans executed: rows in order over files, versions and threads, and a place to go on from."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import os

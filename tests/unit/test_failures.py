@@ -1,7 +1,5 @@
 """Answers of a broker in our words."""
 
-from __future__ import annotations
-
 import pytest
 from kafka.errors import (
     InvalidRecordError,

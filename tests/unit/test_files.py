@@ -1,7 +1,5 @@
 """File actions packed in columns are the file actions."""
 
-from __future__ import annotations
-
 import pickle
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Stores by fsspec: which of them a ledger may be in, what is said where they fail or are not installed."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Protocol and metadata in force: from commits, backwards from the newest entry."""
 
-from __future__ import annotations
-
 import contextlib
 
 import orjson

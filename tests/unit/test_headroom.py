@@ -1,7 +1,5 @@
 """Retention headroom: how long until clean-up may take what is not delivered."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

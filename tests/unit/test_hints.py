@@ -1,7 +1,5 @@
 """What a table need not have, or need not say: where it is wrong, the rows are the same, or there is an error that names the place."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -3,8 +3,6 @@
 Each file is read in a child process whose address space is limited: where memory is not bounded, that process fails.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import struct

@@ -1,7 +1,5 @@
 """Tables whose position is the ledger's, because the sink keeps none or has lost it: a backup with the same id is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

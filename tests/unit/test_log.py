@@ -1,7 +1,5 @@
 """A log in a store: what is read, what is not, and what a broken log says."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping

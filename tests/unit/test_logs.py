@@ -1,7 +1,5 @@
 """Logs: their two forms, and what they do to the loggers of others."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

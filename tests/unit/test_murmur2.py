@@ -1,7 +1,5 @@
 """Keys go where Java's client and kafka-python put them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

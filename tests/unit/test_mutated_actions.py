@@ -1,7 +1,5 @@
 """Every field of every action with every value that JSON has: read as ever, or refused with the table, the version and the file."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Every column of a checkpoint with values and types of every kind: read as ever, or refused with the table, the version and the file."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from collections.abc import Iterator

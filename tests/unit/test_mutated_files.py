@@ -1,7 +1,5 @@
 """What the log says of a data file, with values of every kind: rows, or an error with the table, the version and the file."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

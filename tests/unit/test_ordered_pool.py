@@ -1,7 +1,5 @@
 """Results come in order, not too many wait, errors come where they belong, and no thread outlives its reader."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """A version in several deliveries: whole scans, and the same cut after every restart."""
 
-from __future__ import annotations
-
 import itertools
 
 import pyarrow as pa

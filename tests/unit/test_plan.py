@@ -1,7 +1,5 @@
 """What a version changes: the rules of planning one by one, as the module and the specification number them."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 import random

@@ -1,7 +1,5 @@
 """docs/protocol.md: each rule of the specification has a test that exists, or a reason."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

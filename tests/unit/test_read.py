@@ -1,7 +1,5 @@
 """One scan, read: which rows, in which columns, and what there is instead where the file is not what the log says."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import io

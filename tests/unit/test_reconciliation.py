@@ -1,7 +1,5 @@
 """Versions with different schemas read as one: through real files, because that is where names and types meet."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime
 import io

@@ -1,7 +1,5 @@
 """What messages say of objects in S3."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which files give a version: against a listing that says everything, and against every version of random logs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """Slices of a version: together they are the version, wherever it is cut and wherever each of them is read."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import pickle

@@ -1,7 +1,5 @@
 """A batch's planning and reading without Spark: in portions of any size, the rows are those of `cdfd.changes`."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Columns for Spark: its types, and Arrow arrays without what its readers do not take."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """The copy of a configuration that Spark's driver reads, which may hold secrets."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Files are left out only where the log says that they hold no row that is asked for."""
 
-from __future__ import annotations
-
 import json
 import operator
 from collections.abc import Callable, Mapping

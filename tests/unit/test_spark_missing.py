@@ -1,7 +1,5 @@
 """PySpark is an extra: without it there is an error that says so, and nothing else misses it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

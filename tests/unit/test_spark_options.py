@@ -1,7 +1,5 @@
 """Options and offsets of `format("cdfd")`, which need no Spark."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What Spark is told of a sink, and what becomes of its rows; neither needs Spark."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A stream's planning without Spark: offsets, limits and what is between two offsets, over tables in folders."""
 
-from __future__ import annotations
-
 import pickle
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What a signal does to a process that delivers."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

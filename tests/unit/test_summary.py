@@ -1,7 +1,5 @@
 """The line a minute of a daemon's log."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -1,7 +1,5 @@
 """Schemas that a registry hands over: those of change rows, and those that no writer of ours made."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

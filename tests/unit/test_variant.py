@@ -1,7 +1,5 @@
 """Variants: every type of the encoding, whole and shredded, and bytes that are no variant."""
 
-from __future__ import annotations
-
 import base64
 import decimal
 import io

@@ -1,7 +1,5 @@
 """The check of words finds what it is for, and nothing in code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
