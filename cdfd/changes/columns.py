@@ -1,7 +1,5 @@
 """The four change columns that follow the table's columns in a change row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final, Self
 

@@ -8,8 +8,6 @@
 that is asked for, slices are measured (see `cdfd.changes.slices`) and then `placed`.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -3,8 +3,6 @@
 A batch never spans two versions. The batches in flight bound the memory, whatever the size of a version or a file.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence

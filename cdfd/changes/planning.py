@@ -1,7 +1,5 @@
 """Planning ahead of delivery: versions are planned while earlier ones are delivered, and handed over in batches."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 

@@ -1,7 +1,5 @@
 """Prefetching data files: a remote store starts to fetch them some files before the reader needs them."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 

@@ -7,8 +7,6 @@ holds inside structs, lists and maps.
 Nothing is converted twice: files of the earlier version are read by its physical names, directly into the later names and types.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pyarrow as pa

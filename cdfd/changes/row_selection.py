@@ -1,7 +1,5 @@
 """Row selection: which rows of a data file a scan reads, from deletion vectors and, for a part of a large file, its row groups."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import accumulate

@@ -6,8 +6,6 @@
 To be measured, a slice is not read: only footers, and the change types of change data files.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 from cdfd.changes.cutting import Measured, Slice

@@ -5,8 +5,6 @@ VariantShredding.md of the Parquet format). No Arrow kernel decodes them, so val
 variants of a batch that are not shredded are decoded once.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A backfill has its own position and transactional id. Its progress record has th
 again resumes an interrupted backfill, and repeats a completed one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

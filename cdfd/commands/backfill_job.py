@@ -1,7 +1,5 @@
 """The range of a backfill: as requested, and as stored with its position."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self

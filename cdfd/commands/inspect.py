@@ -1,7 +1,5 @@
 """`cdfd inspect`: describes a table, its unsupported features, and the source of its changes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

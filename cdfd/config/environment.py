@@ -3,8 +3,6 @@
 References are resolved after YAML is parsed, and only in texts. So the value of a variable never becomes a key or a list.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """The types of settings, and the section, from which every part of the configuration is made."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar, TypeAlias

@@ -4,8 +4,6 @@ Kubernetes replaces a mounted secret by a symbolic link to another folder, and e
 state of a file is compared through its links. A check costs one `stat`, and no thread or inotify watch.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterable

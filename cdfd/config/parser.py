@@ -1,7 +1,5 @@
 """A configuration file to settings."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

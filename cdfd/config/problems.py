@@ -1,7 +1,5 @@
 """The problems of a configuration: all of them at once, each with its path."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

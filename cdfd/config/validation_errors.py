@@ -3,8 +3,6 @@
 A problem never shows a value from pydantic. It shows the text of the file, unless its section has a secret.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Durations for people."""
 
-from __future__ import annotations
-
 
 def duration(seconds: float) -> str:
     """A duration in its two largest units: `4.5 s`, `3 min 20 s`, `25 h 0 min`, `12 d 3 h`."""

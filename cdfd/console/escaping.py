@@ -4,8 +4,6 @@ Names, messages and metadata come from a table's log, a broker or a file, and ma
 ends that forge a log line, characters that change the direction of text, or a megabyte of text.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 The daemon's own loops hand large versions to an `Engine`; with `engine.kind: spark`, the loops are queries of Spark's.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence

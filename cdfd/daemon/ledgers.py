@@ -1,7 +1,5 @@
 """The ledgers of a configuration's tables."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 

@@ -3,8 +3,6 @@
 Source: specification, "Actions". Unknown fields are ignored; what is required must be there and of the right type.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 

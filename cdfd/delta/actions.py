@@ -4,8 +4,6 @@ Source: specification, "Actions" (draft 003) and, for row ids, domain metadata a
 Paths are URI-decoded exactly once when an action is parsed (`cdfd.delta.paths.decode`), so a `path` here is a plain path.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 Python's `datetime` ends at the year 9999, the types do not; Spark writes such years with a sign (`+10000-01-01`).
 """
 
-from __future__ import annotations
-
 import datetime
 import re
 

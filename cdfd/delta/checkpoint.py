@@ -4,8 +4,6 @@ Source: specification, "Checkpoints" and "Checkpoint Format"; sidecars as deploy
 reader often needs only the first: `HEADER` columns (protocol, metadata), then the file rows, a record batch at a time and never as objects.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any

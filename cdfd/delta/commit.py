@@ -5,8 +5,6 @@ too. Bytes may come in chunks: what is held is one chunk, the actions that matte
 columns rather than as objects (`cdfd.delta.files`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

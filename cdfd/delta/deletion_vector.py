@@ -15,8 +15,6 @@ Reading a stored vector takes these steps; the caller does the I/O:
     rows = decode_stored(descriptor, blob)
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Source: specification, "Last Checkpoint File" and "JSON checksum". A broken hint
 catches `LogError`, says so, and lists the log.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

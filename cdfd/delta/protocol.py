@@ -4,8 +4,6 @@ Source: specification, "Protocol Evolution", "Reader Requirements" and "Writer V
 that came after the drafts are those of deployed writers.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -5,8 +5,6 @@ own name: an overwrite gives a column that looks the same a new physical name, a
 same column.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 

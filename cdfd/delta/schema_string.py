@@ -5,8 +5,6 @@ Read leniently where deployed readers are: `nullable`, `metadata`, `containsNull
 Anything else that is not in the specification is an error: a schema half understood would publish wrong rows.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, get_args

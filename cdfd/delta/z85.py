@@ -3,8 +3,6 @@
 Source: specification, "Deletion Vector Descriptor Schema".
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

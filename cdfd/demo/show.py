@@ -1,7 +1,5 @@
 """The demo: a writer changes a table, and the daemon's loop delivers every change. At the end the demo compares both."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import statistics

@@ -4,8 +4,6 @@ It keeps the rows of all files in memory, so it is for small tables. It follows 
 data files, change data files, deletion vectors, and log entries by put-if-absent.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ in order. So a reader of one partition sees all changes of its keys, as in the o
 a changed key stays an update, whose images may then be in two partitions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Final
 

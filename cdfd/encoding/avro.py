@@ -1,7 +1,5 @@
 """Rows in Avro, framed as Confluent's clients have it: a zero byte, the schema's id in four bytes, the row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 

@@ -9,8 +9,6 @@ as an array of bytes. Neighbouring matrices are pressed into one array, and one 
     [d8 04]             [0a] "hello"                [00                        ]     (. does not count)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Cells of any Arrow type in Avro's binary encoding, as the schema that `cdfd.encoding.avro_schema` makes has them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

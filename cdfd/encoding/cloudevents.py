@@ -13,8 +13,6 @@
 The same row gets the same id after any restart, so consumers can drop repeats by source and id, as CloudEvents has it.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from typing import Final
 

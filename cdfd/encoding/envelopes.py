@@ -5,8 +5,6 @@ As Debezium's connectors do where a primary key changes, the update becomes a de
 apart are one update again where they meet in a batch; else they are a `d` and, later, a `u` without `before`.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The record formats by `sink.format`: what makes the encoder of a table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@ Writers may put the images of an update apart (see `cdfd.changes.image_order`). 
 brought together again.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final
 

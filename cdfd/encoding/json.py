@@ -7,8 +7,6 @@
 How each type looks is said in `cdfd.encoding.values`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """The key of a record: chooses and encodes its columns."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Cells of the types that are numbers or print like numbers: booleans, integers, floating point, decimals."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

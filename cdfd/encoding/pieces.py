@@ -18,8 +18,6 @@ melts into the literals and costs nothing.
 All arrays here are `large_binary`: offsets of 64 bits, so that no batch is too large.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

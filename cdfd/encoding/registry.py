@@ -1,7 +1,5 @@
 """A schema registry with Confluent's REST interface (Confluent, Karapace, Redpanda, Apicurio's `ccompat`)."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Records with a row each: the formats flat, avro and cloudevents."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

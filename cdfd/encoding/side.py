@@ -9,8 +9,6 @@ A compacted schema topic keeps the newest schema of each table. BEGIN and END lo
 topic, with more fields; their id is the version, as in `transaction.id` of events.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict

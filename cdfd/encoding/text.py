@@ -1,7 +1,5 @@
 """Cells of the types that are text or bytes: strings with JSON's escapes, base64, JSON that stays as it is."""
 
-from __future__ import annotations
-
 import binascii
 
 import numpy as np

@@ -4,8 +4,6 @@ Each distinct day is converted once, not each row. Years have at least four digi
 need them, and a minus before year 0: `2026-01-01`, `10000-01-01`, `-0001-12-31`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

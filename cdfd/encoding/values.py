@@ -17,8 +17,6 @@
 | other extensions            | as their storage                                                                     |
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -8,8 +8,6 @@ The sink keeps the job's name and cut with the position before any part is deliv
 same job, with whatever engine it then has, and parts that are delivered are not delivered again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

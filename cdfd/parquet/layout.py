@@ -5,8 +5,6 @@ reading continues without prefetching. The footer is Thrift's compact protocol,
 https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

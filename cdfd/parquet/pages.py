@@ -4,8 +4,6 @@ A header is Thrift's compact protocol, https://github.com/apache/parquet-format/
 reliable: Arrow refuses a page that decompresses to another size than its header says, and reads no more values than it says.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 Arrow's reader accepts any bytes, but consumers may not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Other packages register theirs as entry points of the port's group. No kind is imported before it is asked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points

@@ -1,7 +1,5 @@
 """Clean-up of a ledger's log: writes a checkpoint every ten versions, and removes older log entries."""
 
-from __future__ import annotations
-
 import logging
 from contextlib import suppress
 

@@ -4,8 +4,6 @@ The position of an exactly-once sink is authoritative. The ledger lags behind it
 own. For a sink without positions, the ledger's position is authoritative.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -5,8 +5,6 @@ sink has lost its newest records, and they are delivered again. If only the ledg
 stops with an error: only you can know whether consumers still have the lost rows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from cdfd.changes.position import Position

@@ -1,7 +1,5 @@
 """The ledger in the source table itself: each record is a version of the table that changes no data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from cdfd.delta import commit as commits

@@ -1,7 +1,5 @@
 """The default ledger: a separate Delta table, which any number of daemons can share."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from uuid import uuid4

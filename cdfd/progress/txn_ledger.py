@@ -1,7 +1,5 @@
 """The common part of both ledgers: transaction identifiers in a Delta log."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from abc import ABC, abstractmethod

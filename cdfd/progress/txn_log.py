@@ -9,8 +9,6 @@ valid only if no checkpoint is newer, because clean-up removes entries only afte
     a pause after that check, then write 6: checkpoint 20 is newer than 6  -> 6 is invalid; reload, write 26
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ The three are written together, with the same `lastUpdated`. Earlier versions of
 version. If the three times differ, the hash is unknown.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from dataclasses import dataclass

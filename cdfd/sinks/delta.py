@@ -1,7 +1,5 @@
 """The section `sink` of `kind: delta`. This version cannot deliver to it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

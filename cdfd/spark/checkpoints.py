@@ -5,8 +5,6 @@ v1
 {"table_id":"...","version":8,...,"first_version":7,"first_phase":"snapshot"}
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 

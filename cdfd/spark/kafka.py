@@ -1,7 +1,5 @@
 """Delivery in executors, with the daemon's own sink, in parts that are delivered once."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import pickle

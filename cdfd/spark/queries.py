@@ -1,7 +1,5 @@
 """`engine.kind: spark`: a table's feed as a query of Structured Streaming, from `format("cdfd")` to `format("cdfd-kafka")`."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

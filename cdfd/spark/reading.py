@@ -1,7 +1,5 @@
 """The work of executors: reads a partition of a table's changes for Spark."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass

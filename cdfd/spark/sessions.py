@@ -1,7 +1,5 @@
 """The daemon's Spark session: created on demand, kept, and replaced after a failure."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

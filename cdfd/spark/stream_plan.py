@@ -1,7 +1,5 @@
 """Plans a stream: plans versions on demand, and keeps the plans until they are delivered."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Each job is a data source with one partition per item. The items are not in its 
 only its name.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

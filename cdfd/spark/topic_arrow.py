@@ -1,7 +1,5 @@
 """Records in the format Arrow IPC, with many rows each. Spark's Python workers decode them, so they need cdfd installed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ the registry tells when the reading begins. Rows of older schemas are conformed 
 missing null, narrower numbers widened.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ Spark's `from_json` reads types that it supports exactly. It reads all other typ
 A record that does not fit the schema is an error with its topic, partition and offset.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final

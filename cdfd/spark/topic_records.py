@@ -1,7 +1,5 @@
 """The common part of all topic formats: the columns of records, the schema of rows, and errors about invalid records."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol

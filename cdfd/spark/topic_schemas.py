@@ -1,7 +1,5 @@
 """Where the schema of a topic's rows comes from: the table itself, the pipeline's schema topic, or a schema registry."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping

@@ -7,8 +7,6 @@ Spark's own connector reads Kafka (`spark-sql-kafka-0-10`, a jar that is not par
 `docs/spark-topics.md`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -16,8 +16,6 @@ small Delta table in the folder of its checkpoint. A batch writes this table bef
 does both again. The table's id and the batch number identify a MERGE to Delta, so that a completed one is not repeated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -11,8 +11,6 @@ resolved. The walk starts again at its target, if that lies below the root or an
 Hard links look like files, and are not detected. Everything here blocks, and raises plain `OSError` in addition to `PathError`.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """Detects credentials in addresses: they would appear with the address in logs, errors, `/status` and labels of metrics."""
 
-from __future__ import annotations
-
 import re
 
 # Azure's own form, `abfss://container@account.dfs.core.windows.net/folder`: the part before the @ is not a user.

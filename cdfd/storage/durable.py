@@ -4,8 +4,6 @@ The bytes go to a temporary file in the same folder, are synced, and get their n
 readers of a transaction log skip them. Everything here blocks and raises plain `OSError`. Callers build their error with `explain`.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

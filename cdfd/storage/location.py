@@ -1,7 +1,5 @@
 """Opens the store of a table's URI."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The allocator of Arrow's buffers in cdfd's own processes; programs that import the library keep theirs."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 
 

@@ -1,7 +1,5 @@
 """Opens tables from settings: the same in the daemon and in the executors of a cluster."""
 
-from __future__ import annotations
-
 import logging
 from functools import partial
 

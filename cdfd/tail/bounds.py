@@ -1,7 +1,5 @@
 """Parses the start and the end of a range of versions, as users write them. Pure: relative bounds stay relative until a log resolves them."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Only the needed columns are read. Protocol and metadata come first, because they say whether there are partition values and deletion vectors.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Iterator, Sequence

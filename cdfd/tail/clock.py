@@ -1,7 +1,5 @@
 """Time as a port, so that tests can control it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Protocol

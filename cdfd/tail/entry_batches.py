@@ -1,7 +1,5 @@
 """Batches of log entries for catch-up: in a local store, most of the cost of an entry is the switch to a worker thread and back."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

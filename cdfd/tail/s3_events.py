@@ -1,7 +1,5 @@
 """Parses S3 event notifications: messages from S3 itself, or through SNS or EventBridge."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import unquote_plus

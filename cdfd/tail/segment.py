@@ -4,8 +4,6 @@ Source: specification, "Checkpoints", "Last Checkpoint File". A pure fold over a
 memory, so a log of a hundred thousand entries fits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Resolves the start and the end of a range, as users write them, to versions of a log."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing

@@ -8,8 +8,6 @@ Entries must continue the entries before them. The tailer reads them in runs, an
 replaced. A run is one entry at the tip of a table, and more in catch-up. While no entry comes, the tailer verifies the last one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

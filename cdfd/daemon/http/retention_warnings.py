@@ -1,7 +1,5 @@
 """Warnings in the log about tables whose undelivered changes are about to be cleaned up."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass, field
 

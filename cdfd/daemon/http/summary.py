@@ -1,7 +1,5 @@
 """A log line each minute: deliveries since the previous line, and the lag of all tables. Also warns of tables at risk."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator

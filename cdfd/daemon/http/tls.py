@@ -1,7 +1,5 @@
 """TLS of the daemon's HTTP server. Each new connection uses the files as they are then."""
 
-from __future__ import annotations
-
 import logging
 import ssl
 from typing import Any

@@ -4,8 +4,6 @@ Clean-up goes by time: it removes the log entry of a commit, and the files that 
 retention. So the oldest undelivered commit decides. Every time here is a lower bound: clean-up removes nothing earlier.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

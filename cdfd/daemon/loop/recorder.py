@@ -1,7 +1,5 @@
 """Records a table's progress in the ledger, in parallel with the deliveries. The ledger lags behind, and no row waits for it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 

@@ -3,8 +3,6 @@
 `Feed` takes these steps before it delivers, and `dry_run` predicts with them what a daemon would do. They do not write.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Graceful shutdown: after a signal, a delivery may finish within a limited time."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

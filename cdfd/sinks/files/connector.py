@@ -1,7 +1,5 @@
 """The configured files sink: a folder for each topic."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator

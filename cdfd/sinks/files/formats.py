@@ -1,7 +1,5 @@
 """Formats of a delivery's file, by `sink.format`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import BinaryIO, ClassVar, Protocol
 

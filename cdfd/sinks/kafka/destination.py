@@ -1,7 +1,5 @@
 """The destination of one table's change rows: names, topics and delivery settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial

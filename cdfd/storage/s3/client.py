@@ -4,8 +4,6 @@ Botocore's adaptive mode paces requests: if a store answers "slow down", the who
 to retry, because botocore does not detect a body that stalls or ends early, and does not report the last error at the deadline.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

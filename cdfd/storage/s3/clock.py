@@ -4,8 +4,6 @@ Botocore signs with this machine's clock. If a store refuses the time, its respo
 signed with that.
 """
 
-from __future__ import annotations
-
 import logging
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime

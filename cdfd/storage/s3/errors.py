@@ -1,7 +1,5 @@
 """Translates errors of a store, or of the connection to it, to errors of cdfd: the cause, whether to retry, and a hint."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import aiohttp

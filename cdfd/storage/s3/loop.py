@@ -4,8 +4,6 @@ A client belongs to the event loop that created it. cdfd uses its clients from s
 worker threads without one. So all requests run in this loop, and their results are passed to the callers.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import contextlib

@@ -1,7 +1,5 @@
 """Loads botocore's API models faster: the files are large, and reading them takes most of the time until a process's first request."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from typing import Any

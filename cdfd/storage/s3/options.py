@@ -1,7 +1,5 @@
 """Options of an S3-protocol store, with the keys that users know from delta-rs."""
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

@@ -1,7 +1,5 @@
 """Prefetching of objects that will be read soon: several round trips at a time instead of one after the other."""
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ These parts of kafka-python are private. `incompatibilities` checks that they ar
 interface instead.
 """
 
-from __future__ import annotations
-
 import inspect
 from functools import partial
 from typing import Any

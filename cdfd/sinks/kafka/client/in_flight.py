@@ -1,7 +1,5 @@
 """Records in flight: their size, and the first error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from threading import Condition
 

@@ -11,8 +11,6 @@ Known defects of kafka-python 3.0.12, and the workarounds here:
 - A request for a coordinator that refuses connections is lost: the sender then spins until the batch expires (`_retrying`).
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import Any, Protocol

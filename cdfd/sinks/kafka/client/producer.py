@@ -11,8 +11,6 @@ After an error a producer is unusable, because the broker's records and expected
 another one and read the progress topic. Its `init_transactions` ends the open transaction of the first one.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """Passes records to kafka-python one by one, with its public interface only. Used for unknown versions of kafka-python."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError

@@ -1,7 +1,5 @@
 """A thread for blocking calls, with awaitable results."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future

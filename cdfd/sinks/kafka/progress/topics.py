@@ -9,8 +9,6 @@ share one, and adding partitions would lose all positions. A topic per pipeline 
 its pipeline.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence

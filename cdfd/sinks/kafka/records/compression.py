@@ -1,7 +1,5 @@
 """Compression of record batches, in the formats of Kafka's brokers and consumers."""
 
-from __future__ import annotations
-
 import struct
 from typing import Literal, TypeAlias
 

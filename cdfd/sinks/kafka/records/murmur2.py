@@ -8,8 +8,6 @@ The hash processes a key in words of four bytes. Here each step processes the i-
 longest key's words, for any number of keys.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Records that exceed the size limit of their topic."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence

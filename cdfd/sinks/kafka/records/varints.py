@@ -3,8 +3,6 @@
 0 -> 00    -1 -> 01    1 -> 02    63 -> 7e    64 -> 80 01    8192 -> 80 80 01
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Accumulates the rows of a delivery into chunks, so that many small versions cost no more than one large version."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Jobs in a table's progress record."""
 
-from __future__ import annotations
-
 from cdfd.errors import SinkError
 from cdfd.sinks.base import Job
 from cdfd.sinks.kafka.progress.records import Progress

@@ -8,8 +8,6 @@ If two attempts run at the same time, the second one fences the first. A fenced 
 waits until the other attempt has delivered the part, and delivers the part itself only after a timeout.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

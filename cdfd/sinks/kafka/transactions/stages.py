@@ -3,8 +3,6 @@
 Only one thread at a time may use a stage, because the encoder buffers rows and the producer keeps an order.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
