@@ -127,7 +127,7 @@ async def test_while_a_daemon_delivers(shop: Shop) -> None:
             arguments = (shop.path, "orders", 3)[: 3 if call is progress_command.set_position else 2]
             with pytest.raises(FencedError):
                 await asyncio.to_thread(call, *arguments)
-    assert shop.ledger() is None
+    assert await asyncio.to_thread(shop.ledger) is None
 
 
 @pytest.mark.parametrize("ledger", ["ledger", "source", "none"])
