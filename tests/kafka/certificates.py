@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _DAY = datetime.timedelta(days=1)
 
@@ -26,6 +26,7 @@ class Certificates:
         client: certificate of the user `CN=client`.
         client_key: its key.
         client_locked_key: the same key, locked with `key_password`.
+        expired_server, expired_client: certificate and key in one, which were valid until yesterday.
     """
 
     ca: Path
@@ -34,6 +35,8 @@ class Certificates:
     client: Path
     client_key: Path
     client_locked_key: Path
+    expired_server: Path
+    expired_client: Path
     key_password: str = "correct horse"
 
     @classmethod
@@ -46,6 +49,8 @@ class Certificates:
             client=folder / "client.pem",
             client_key=folder / "client-key.pem",
             client_locked_key=folder / "client-locked-key.pem",
+            expired_server=folder / "expired-server.pem",
+            expired_client=folder / "expired-client.pem",
         )
         authority = _Identity.create("authority")
         server = _Identity.create("broker", authority, address="127.0.0.1")
@@ -56,6 +61,11 @@ class Certificates:
         made.client.write_bytes(client.pem())
         made.client_key.write_bytes(client.key_pem())
         made.client_locked_key.write_bytes(client.key_pem(made.key_password))
+        for path, old in (
+            (made.expired_server, _Identity.create("broker", authority, address="127.0.0.1", days=-1)),
+            (made.expired_client, _Identity.create("client", authority, days=-1)),
+        ):
+            path.write_bytes(old.key_pem() + old.pem())
         return made
 
 
@@ -65,7 +75,9 @@ class _Identity:
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
-    def create(cls, name: str, issuer: _Identity | None = None, *, address: str | None = None) -> _Identity:
+    def create(
+        cls, name: str, issuer: _Identity | None = None, *, address: str | None = None, days: int = 1
+    ) -> _Identity:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         now = datetime.datetime.now(datetime.UTC)
@@ -76,14 +88,17 @@ class _Identity:
             .issuer_name(issuer.certificate.subject if issuer is not None else subject)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - _DAY)
-            .not_valid_after(now + _DAY)
+            .not_valid_before(now - 2 * _DAY)
+            .not_valid_after(now + days * _DAY)
             .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
         )
         if issuer is None:
             builder = builder.add_extension(_may_sign(), critical=True)
+        if issuer is not None:
+            side = ExtendedKeyUsageOID.SERVER_AUTH if address is not None else ExtendedKeyUsageOID.CLIENT_AUTH
+            builder = builder.add_extension(x509.ExtendedKeyUsage([side]), critical=False)
         if address is not None:
             names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
             builder = builder.add_extension(names, critical=False)

@@ -6,6 +6,7 @@ import gc
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ class Cluster:
         return Certificates.issue(folder)
 
 
-_FILES = ("ca", "other_ca", "server", "client", "client_key", "client_locked_key")
+_FILES = tuple(field.name for field in fields(Certificates) if field.name != "key_password")
 
 
 @pytest.fixture(scope="module")

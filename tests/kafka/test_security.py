@@ -1,7 +1,11 @@
 """Who may come in, and what is said to those who may not. Passwords are never shown."""
 
+import contextlib
 import gc
 import logging
+import socketserver
+import ssl
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,16 +146,22 @@ class TestUsers:
 
 class TestCertificates:
     def test_a_broker_that_nobody_vouches_for(self, secured: Broker, certificates: Certificates) -> None:
-        for wrong in ({"ca_path": str(certificates.other_ca)}, {"ca_path": None}):
-            error = refusal(scram(secured, certificates, **wrong))
+        for wrong, hint in (
+            (str(certificates.other_ca), f"sink.security.ca_path, {certificates.other_ca}, has the authority"),
+            (None, "Set sink.security.ca_path"),
+        ):
+            error = refusal(scram(secured, certificates, ca_path=wrong))
             assert "certificate is not trusted" in error.what
+            assert hint in str(error.hint)
             assert not error.retriable
 
     def test_a_broker_of_another_name(self, secured: Broker, certificates: Certificates) -> None:
         settings = scram(secured, certificates)
         port = secured.address("SASL_SSL").rpartition(":")[2]
         elsewhere = settings.model_copy(update={"bootstrap_servers": (f"localhost:{port}",)})
-        assert "not valid for 'localhost'" in refusal(elsewhere).what
+        error = refusal(elsewhere)
+        assert "not valid for 'localhost'" in error.what
+        assert "sink.bootstrap_servers" in str(error.hint)
 
     @pytest.mark.parametrize("locked", [False, True])
     def test_a_client_with_one(self, secured: Broker, certificates: Certificates, locked: bool) -> None:
@@ -163,7 +173,45 @@ class TestCertificates:
 
     def test_a_client_without_one(self, secured: Broker, certificates: Certificates) -> None:
         error = refusal(sink(secured.address("SSL"), protocol="SSL", ca_path=str(certificates.ca)), timeout=3)
-        assert "certificate" in str(error).lower()
+        assert "the broker wants a client certificate" in error.what
+        assert "Set sink.security.certificate_path" in str(error.hint)
+
+    def test_a_client_whose_certificate_has_expired(self, secured: Broker, certificates: Certificates) -> None:
+        old = str(certificates.expired_client)
+        security = {"protocol": "SSL", "ca_path": str(certificates.ca), "certificate_path": old, "key_path": old}
+        error = refusal(sink(secured.address("SSL"), **security), timeout=3)
+        assert "refused the client's certificate, which has expired" in error.what
+        assert error.hint == f"Renew sink.security.certificate_path, {old}"
+        assert not error.retriable
+
+    def test_a_client_of_an_authority_that_the_broker_does_not_know(
+        self, secured: Broker, certificates: Certificates, tmp_path: Path
+    ) -> None:
+        other = Certificates.issue(tmp_path)
+        security = {"certificate_path": str(other.client), "key_path": str(other.client_key)}
+        error = refusal(
+            sink(secured.address("SSL"), protocol="SSL", ca_path=str(certificates.ca), **security), timeout=3
+        )
+        assert "the broker refused the client's certificate" in error.what
+        assert f"trust the authority that issued sink.security.certificate_path, {other.client}" in str(error.hint)
+
+    def test_a_broker_whose_certificate_has_expired(self, certificates: Certificates) -> None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificates.expired_server)
+
+        class Broker(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                with contextlib.suppress(OSError):
+                    context.wrap_socket(self.request, server_side=True).close()
+
+        with socketserver.TCPServer(("127.0.0.1", 0), Broker) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            address = f"127.0.0.1:{server.server_address[1]}"
+            error = refusal(sink(address, protocol="SSL", ca_path=str(certificates.ca)), timeout=3)
+            server.shutdown()
+        assert "the broker's certificate is not trusted: it has expired" in error.what
+        assert "Renew it" in str(error.hint)
+        assert not error.retriable
 
 
 class TestFiles:

@@ -231,7 +231,11 @@ class TestTls:
 
         mount(tmp_path / "tls", old)
         within(test())
-        said = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+        said = [
+            record.message
+            for record in caplog.records
+            if (record.name, record.levelno) == ("cdfd.http", logging.WARNING)
+        ]
         assert len(said) == 1
         assert "http.tls.key cannot be used: key values mismatch" in said[0]
         assert "The earlier certificate stays in use" in said[0]

@@ -131,14 +131,24 @@ class TestEndpoint:
         certificates = Certificates.issue(tmp_path)
         with TokenServer(certificate=certificates.server) as server:
             assert fetch(oauth(server, ca_path=str(certificates.ca))).value == server.issued[0]
-            for wrong in (None, str(certificates.other_ca)):
+            for wrong, hint in (
+                (None, "Set sink.security.oauth.ca_path"),
+                (str(certificates.other_ca), f"sink.security.oauth.ca_path, {certificates.other_ca}, has"),
+            ):
                 error = failure(oauth(server, ca_path=wrong))
                 assert "its certificate is not trusted" in error.what
-                assert "ca_path" in str(error.hint)
+                assert hint in str(error.hint)
                 assert not error.retriable
+            elsewhere = server.url.replace("127.0.0.1", "localhost")
+            error = failure(oauth(server, token_url=elsewhere, ca_path=str(certificates.ca)))
+            assert "not valid for 'localhost'" in error.what
+            assert error.hint == "Use a name of the certificate in sink.security.oauth.token_url"
             (tmp_path / "none.pem").write_text("no PEM")
             for path in ("none.pem", "gone.pem"):
                 assert "oauth.ca_path cannot be used" in failure(oauth(server, ca_path=str(tmp_path / path))).what
+            with TokenServer(certificate=certificates.expired_server) as old:
+                error = failure(oauth(old, ca_path=str(certificates.ca)))
+            assert f"{old.url}: its certificate is not trusted: it has expired" in error.what
             server_without = oauth(server, token_url=server.url.replace("https", "http"), ca_path=None)
             assert failure(server_without).retriable
 

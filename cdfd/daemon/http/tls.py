@@ -4,6 +4,7 @@ import logging
 import ssl
 from typing import Any
 
+from cdfd.config.certificates import warn_of_expiry
 from cdfd.config.http import HttpTls
 from cdfd.config.mounted import states_of
 from cdfd.errors import ConfigError
@@ -36,6 +37,10 @@ class ServerTls:
         # Despite its name, OpenSSL calls it for clients without server name indication, too.
         self.context.sni_callback = self._choose
 
+    def warn_of_expiry(self) -> None:
+        """Log a warning if the certificate has expired, or soon will."""
+        warn_of_expiry("http.tls", self._settings.certificate, self._settings.key)
+
     def _choose(self, connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self._fresh()
 
@@ -49,6 +54,7 @@ class ServerTls:
                 logger.warning("%s. The earlier certificate stays in use", error)
             else:
                 logger.info("the files of http.tls have changed and are read again")
+                self.warn_of_expiry()
         return self._current
 
 

@@ -44,5 +44,5 @@ def preflight(config: Settings, shard: Shard | None = None) -> None:
 
         QueueName.parse(config.poll.notifications)
     if config.http.tls is not None:
-        ServerTls(config.http.tls)
+        ServerTls(config.http.tls).warn_of_expiry()
     engine_of(config).check()

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from cdfd.changes.position import Position
+from cdfd.config.certificates import warn_of_expiry
 from cdfd.config.settings import Settings, Table
 from cdfd.encoding.registry import SchemaRegistry
 from cdfd.errors import ConfigError
@@ -46,7 +47,10 @@ class KafkaConnector(Connector):
     def preflight(self) -> None:
         """Check the client and the files of `sink.security`; see the port."""
         client(self._sink)
-        arguments(self._sink)
+        options = arguments(self._sink)
+        if (certificate := options.get("ssl_certfile")) is not None:
+            password = str(options.get("ssl_password") or "")
+            warn_of_expiry("sink.security.certificate_path", certificate, options["ssl_keyfile"], password)
 
     def destination(self, table: Table, role: str | None = None) -> Destination:
         """The destination of a table, in a role. Only the daemon's own delivery writes to the side topics.

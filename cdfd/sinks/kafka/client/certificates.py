@@ -11,6 +11,10 @@ from cdfd.config.mounted import states_of
 from cdfd.errors import ConfigError
 from cdfd.sinks.kafka.security import Security
 
+# Codes of OpenSSL's verification.
+_NOT_YET_VALID, _EXPIRED = 9, 10
+_OTHER_NAMES = frozenset({62, 63, 64})
+
 
 class TlsFiles:
     """The files of a client that reads them only once.
@@ -74,3 +78,30 @@ def _usable(name: str, path: str, hint: str) -> Iterator[None]:
         raise ConfigError(f"sink.security.{name} cannot be used: {reason}", path=path, hint=hint) from error
     except OSError as error:
         raise ConfigError(f"sink.security.{name} cannot be read: {error.strerror}", path=path, hint=hint) from error
+
+
+def untrusted(
+    error: ssl.SSLCertVerificationError, whose: str, names: str, setting: str, authority: str | None
+) -> tuple[str, str]:
+    """The reason why the certificate of a server is not accepted, and a hint.
+
+    Args:
+        error: of the handshake.
+        whose: the certificate, in a sentence.
+        names: the settings that have the server's name.
+        setting: the key for the file of authorities.
+        authority: that file; None: the system's authorities.
+    """
+    if error.verify_code == _EXPIRED:
+        return (
+            f"{whose} is not trusted: it has expired",
+            "Renew it, or its authority's certificate, and check this machine's clock",
+        )
+    if error.verify_code == _NOT_YET_VALID:
+        return f"{whose} is not trusted: it is not valid yet", "Check this machine's clock"
+    reason = f"{whose} is not trusted: {error.verify_message.rstrip('.')}"
+    if error.verify_code in _OTHER_NAMES:
+        return reason, f"Use a name of the certificate in {names}"
+    if authority is None:
+        return reason, f"Set {setting} to the file of the authority that issued it: this system does not know it"
+    return reason, f"Check that {setting}, {authority}, has the authority that issued it"

@@ -15,7 +15,6 @@ with the broker's default settings.
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,14 +22,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka.errors import (
-    AuthorizationError,
-    IllegalSaslStateError,
     KafkaError,
-    KafkaProtocolError,
-    NodeNotReadyError,
     RetriableError,
     SaslAuthenticationFailedError,
-    UnsupportedSaslMechanismError,
 )
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
@@ -38,7 +32,8 @@ from kafka.net.selector import NetworkSelector
 
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.certificates import check_files
-from cdfd.sinks.kafka.client.login import LOGINS, Credentials, SecretArgument, login, login_hint, mechanism_of, ready
+from cdfd.sinks.kafka.client.login import Credentials, SecretArgument, login, ready
+from cdfd.sinks.kafka.client.reasons import hangup, reason_of, tls_error
 from cdfd.sinks.kafka.client.tokens import TokenFailure
 from cdfd.sinks.kafka.settings import KafkaSettings
 
@@ -171,15 +166,7 @@ def _is_transient(error: Exception) -> bool:
     """Whether another attempt may succeed."""
     if isinstance(error, TokenFailure):
         return error.error.retriable
-    return isinstance(error, RetriableError) and _tls_error(error) is None
-
-
-def _tls_error(error: Exception) -> ssl.SSLError | None:
-    """The error of the TLS handshake. A connection that ended during the handshake is not one."""
-    for cause in (error, error.__cause__, error.__context__, *error.args):
-        if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
-            return cause
-    return None
+    return isinstance(error, RetriableError) and tls_error(error) is None
 
 
 def _connect_error(error: Exception, failure: _Failure | None, options: Mapping[str, Any]) -> SinkError:
@@ -187,49 +174,6 @@ def _connect_error(error: Exception, failure: _Failure | None, options: Mapping[
     what = f"cannot connect to Kafka at {', '.join(servers)}"
     if failure is None:
         return SinkError(f"{what}: {error}", retriable=isinstance(error, RetriableError))
-    mechanism = mechanism_of(options)
-    reason, hint = _hangup(mechanism) if failure.refused else reason_of(failure.error, mechanism)
+    reason, hint = hangup(options) if failure.refused else reason_of(failure.error, options)
     where = "" if list(servers) == [failure.address] else f"{failure.address}: "
     return SinkError(f"{what}: {where}{reason}", hint=hint, retriable=not failure.final)
-
-
-def _hangup(mechanism: str | None) -> tuple[str, str | None]:
-    return (
-        f"the broker closes the connection during the login, and may have refused {LOGINS[mechanism]}",
-        f"{login_hint(mechanism)}, and whether sink.security.protocol fits the port",
-    )
-
-
-def reason_of(error: Exception, mechanism: str | None = None) -> tuple[str, str | None]:
-    """The reason of a failed connection with a mechanism, and a hint."""
-    text = ", ".join(str(part) for part in error.args)
-    tls = _tls_error(error)
-    match error:
-        case TokenFailure():
-            return error.error.what, error.error.hint
-        case SaslAuthenticationFailedError():
-            return f"the broker refused {LOGINS[mechanism]} ({text})", login_hint(mechanism)
-        case UnsupportedSaslMechanismError():
-            return f"the broker does not support the mechanism ({text})", "Check sink.security.mechanism"
-        case IllegalSaslStateError():
-            return "the port does not use a login", "Check sink.security.protocol, and the port"
-        case AuthorizationError():
-            return f"access is denied ({text})", "Give the user of sink.security access to the cluster"
-        case KafkaProtocolError():
-            return (
-                f"the server is not a Kafka broker ({text})",
-                "Check the port, and whether sink.security.protocol fits it",
-            )
-        case NodeNotReadyError():
-            return "no broker is reachable", "Check that brokers run, and that their advertised.listeners are reachable"
-    if isinstance(tls, ssl.SSLCertVerificationError):
-        hint = "Check sink.security.ca_path, and that the broker's certificate is for this host name"
-        return f"the broker's certificate is not trusted: {tls.verify_message}", hint
-    if tls is not None:
-        return f"TLS failed: {tls.reason or tls}", "Check the port, sink.security.protocol, and certificates"
-    if "DNS" in text:
-        return "the host does not exist", "Check sink.bootstrap_servers, and advertised.listeners of the brokers"
-    if "ECONNREFUSED" in text:
-        return "connection refused", "Check that a broker runs there"
-    hint = "Check that a broker runs there, and that sink.security.protocol fits the port"
-    return text or "the connection ended without a response", hint

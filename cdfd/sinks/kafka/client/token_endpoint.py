@@ -14,6 +14,7 @@ import urllib3
 
 from cdfd.console.escaping import one_line
 from cdfd.errors import SinkError
+from cdfd.sinks.kafka.client.certificates import untrusted
 from cdfd.sinks.kafka.client.tokens import UNKNOWN_LIFETIME, Token, expiry
 from cdfd.sinks.kafka.security import OAuth
 
@@ -83,7 +84,7 @@ def _post(oauth: OAuth, url: str, client: str, secret: str, timeout: float) -> t
             finally:
                 response.close()
     except urllib3.exceptions.HTTPError as error:
-        raise _unreachable(error, url) from None
+        raise _unreachable(error, url, oauth.ca_path) from None
     except (UnicodeError, ValueError) as error:
         raise SinkError(f"{_cannot(url)}: {error}", hint=f"Check {_URL}") from None
 
@@ -120,15 +121,12 @@ def _cannot(url: str) -> str:
     return f"cannot get a token from {url}"
 
 
-def _unreachable(error: Exception, url: str) -> SinkError:
+def _unreachable(error: Exception, url: str, authority: str | None) -> SinkError:
     reason = getattr(error, "reason", None) or error
     for cause in (error, reason, *getattr(error, "args", ()), *getattr(reason, "args", ())):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            what = f"{_cannot(url)}: its certificate is not trusted: {cause.verify_message}"
-            hint = (
-                "Check sink.security.oauth.ca_path, and that the certificate is for this host name and has not expired"
-            )
-            return SinkError(what, hint=hint)
+            reason, hint = untrusted(cause, "its certificate", _URL, "sink.security.oauth.ca_path", authority)
+            return SinkError(f"{_cannot(url)}: {reason}", hint=hint)
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
             return SinkError(f"{_cannot(url)}: TLS failed: {cause.reason or cause}", hint=f"Check the port in {_URL}")
     text = str(reason).rpartition(": ")[2] if ">: " in str(reason) else str(reason)

@@ -22,7 +22,8 @@ from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError, RetriableError, TransactionalIdNotFoundError, for_code
 
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.client.connection import network, reason_of
+from cdfd.sinks.kafka.client.connection import network
+from cdfd.sinks.kafka.client.reasons import reason_of
 from cdfd.sinks.kafka.settings import Topics
 
 log = logging.getLogger("cdfd.kafka")
