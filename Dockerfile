@@ -7,7 +7,7 @@
 ARG PYTHON_IMAGE=python:3.13-slim@sha256:9d2e5553305c7c7b0097999bb17187c69b921ccd6bc9d40e4bb5ebe652c00285
 
 FROM ${PYTHON_IMAGE} AS build
-# Names of files in docker/requirements, separated by spaces: fsspec, librdkafka, msk, spark.
+# Names of files in docker/requirements, separated by spaces: fsspec, librdkafka, msk, otel, spark.
 ARG EXTRAS=""
 WORKDIR /srv/build
 COPY docker/requirements/ requirements/

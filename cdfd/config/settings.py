@@ -30,7 +30,7 @@ from cdfd.config.fields import (
 from cdfd.config.http import Http, HttpAuthentication, HttpTls
 from cdfd.config.problems import Conflicts, Path, quoted
 from cdfd.config.sections import S3, CatchUp, Controls, Engine, Poll, Progress, RateLimits, SparkEngine, Storage, Table
-from cdfd.config.telemetry import Heartbeat
+from cdfd.config.telemetry import Heartbeat, Telemetry
 from cdfd.ports.registry import SINKS
 
 __all__ = [
@@ -140,6 +140,7 @@ class Settings(Section):
     storage: Storage = Storage()
     http: Http = Http()
     heartbeat: Heartbeat = Heartbeat()
+    telemetry: Telemetry = Telemetry()
     controls: Controls = Controls()
 
     @model_validator(mode="before")

@@ -235,6 +235,15 @@ def whole(value: object) -> int:
     raise ValueError("expected a whole number")
 
 
+def share(value: object) -> float:
+    """A number from 0 to 1."""
+    if isinstance(value, str) and re.fullmatch(r"[01]|[01]?\.[0-9]{1,9}", value):
+        value = float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+        return float(value)
+    raise ValueError("expected a number from 0 to 1")
+
+
 def flag(value: object) -> bool:
     """`true` or `false`."""
     if value is True or value in ("true", "True", "TRUE"):

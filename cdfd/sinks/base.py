@@ -251,6 +251,10 @@ class Connector(ABC):
             delivery = await sink.begin(stands or to)
             await delivery.commit(to)
 
+    def dataset(self, table: Table) -> tuple[str, str]:
+        """The destination of a table's rows as a dataset: namespace and name, by OpenLineage's conventions."""
+        return "cdfd", table.topic
+
     def announcing(self, topic: str) -> AbstractAsyncContextManager[Announce]:
         """A writer of records about the daemon, apart from all deliveries. It connects with the first records, and closes with the block.
 

@@ -426,7 +426,7 @@ colour: red
         'engine: expected a mapping, found "embedded" (line 16)',
         'http.listen: expected an address such as 127.0.0.1:9464, or null for no server, found "9464" (line 17)',
         "colour: unknown key; known here: catch_up, controls, engine, heartbeat, http, limits, pipeline, poll, progress, sink, storage, "
-        "tables (line 18)",
+        "tables, telemetry (line 18)",
     )
 
 
@@ -876,3 +876,20 @@ class TestMechanisms:
         )
         settings = parse(text, {"KAFKA_PASSWORD": "x"})
         assert "cl1ent-secret" not in f"{settings!r}{settings}{settings.public()}"
+
+
+@pytest.mark.parametrize(("given", "expected"), [("0", 0.0), ("1", 1.0), ("0.25", 0.25), ('"0.5"', 0.5)])
+def test_a_share(given: str, expected: float) -> None:
+    assert parse(f"{MINIMAL_FILES}telemetry: {{otel: {{sample: {given}}}}}\n", {}).telemetry.otel.sample == expected
+
+
+@pytest.mark.parametrize("given", ["-0.1", "1.1", "x", "true", ".nan", "null"])
+def test_what_is_no_share(given: str) -> None:
+    if given == "null":  # as everywhere: the default
+        assert parse(f"{MINIMAL_FILES}telemetry: {{otel: {{sample: null}}}}\n", {}).telemetry.otel.sample == 1
+        return
+    with pytest.raises(ConfigError, match="expected a number from 0 to 1"):
+        parse(f"{MINIMAL_FILES}telemetry: {{otel: {{sample: {given}}}}}\n", {})
+
+
+MINIMAL_FILES = "pipeline: p\ntables: [{uri: t}]\nsink: {kind: files, path: o}\n"

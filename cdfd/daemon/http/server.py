@@ -26,7 +26,7 @@ from cdfd.daemon.http.connections import (
 )
 from cdfd.daemon.http.controls import ControlRoutes
 from cdfd.daemon.http.history import History
-from cdfd.daemon.http.metrics import CONTENT_TYPE
+from cdfd.daemon.http.metrics import CONTENT_TYPE, OPENMETRICS_TYPE
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.tls import ServerTls
 from cdfd.errors import ConfigError, ListenError
@@ -149,10 +149,11 @@ def _application(
     access: Access,
     controls: ControlRoutes | None,
 ) -> web.Application:
-    async def metrics(_: web.Request) -> web.Response:
+    async def metrics(request: web.Request) -> web.Response:
         # In a thread of its own: rendering many tables must not delay deliveries, and the loop's threads may all wait for a broker.
-        text = await asyncio.get_running_loop().run_in_executor(writer, status.metrics())
-        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})
+        openmetrics = status.exemplars and "application/openmetrics-text" in request.headers.get("Accept", "")
+        text = await asyncio.get_running_loop().run_in_executor(writer, status.metrics(openmetrics=openmetrics))
+        return web.Response(body=text, headers={"Content-Type": OPENMETRICS_TYPE if openmetrics else CONTENT_TYPE})
 
     # Probes have no credentials: names of tables and texts of errors are only for those who have.
     async def health(request: web.Request) -> web.Response:

@@ -55,6 +55,7 @@ class TableMonitor(Monitor):
 
     Attributes:
         activity: recent events.
+        exemplar: returns the labels of the trace of the last delivery; None if there are no traces.
     """
 
     def __init__(self, table: settings.Table, metrics: TableMetrics, clock: Clock) -> None:
@@ -76,6 +77,7 @@ class TableMonitor(Monitor):
         self._last_error: LastError | None = None
         self._headroom = HeadroomTracker(clock)
         self.activity = Activity()
+        self.exemplar: Callable[[], Mapping[str, str] | None] | None = None
         self._pause: Pause | None = None
         self._resnapshot: ResnapshotProgress | None = None
 
@@ -136,7 +138,7 @@ class TableMonitor(Monitor):
         for plan in changes:
             if plan.origin != "none":
                 seconds = max(0, now_ms - plan.timestamp_ms) / 1000
-                self._metrics.delivered_after(seconds)
+                self._metrics.delivered_after(seconds, None if self.exemplar is None else self.exemplar())
                 self.activity.delivered_after(seconds)
         for kind, count in rows.items():
             self._rows[kind if kind in CHANGE_TYPES else OTHER] += count
@@ -348,6 +350,7 @@ class Status:
     Attributes:
         notifications: returns the newest notifications.
         searches: the searches for tables, and the configuration file.
+        exemplars: whether the metrics may have exemplars.
     """
 
     def __init__(self, config: Settings, clock: Clock | None = None, shard: Shard | None = None) -> None:
@@ -356,6 +359,7 @@ class Status:
         self._clock = clock or SystemClock()
         self._started_ms, self._started = self._clock.now_ms(), self._clock.monotonic()
 
+        self.exemplars = False
         self.notifications: Callable[[], Sequence[Mapping[str, Any]]] = tuple
         self._metrics = metrics = Metrics(__version__)
         self._tables = {
@@ -391,10 +395,10 @@ class Status:
         """The monitors of all tables."""
         return tuple(self._tables.values())
 
-    def metrics(self) -> Callable[[], bytes]:
-        """A function that renders `/metrics` of this moment, in any thread."""
-        families = tuple(self.searches.families())
-        return partial(self._metrics.render, [table.reading() for table in self._tables.values()], families)
+    def metrics(self, *, openmetrics: bool = False) -> Callable[[], bytes]:
+        """A function that renders `/metrics` of this moment, in any thread. `openmetrics`: see `Metrics.render`."""
+        readings, families = [table.reading() for table in self._tables.values()], tuple(self.searches.families())
+        return partial(self._metrics.render, readings, families, openmetrics=openmetrics)
 
     def health(self) -> Mapping[str, Any]:
         """`/healthz`, as JSON values. A daemon that answers is healthy: it ends as soon as a loop ends unexpectedly."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,7 @@ from cdfd.config.discovery import Discovery, Found
 from cdfd.config.settings import Settings
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.engines import OpenLoop
-from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.status import Status, TableMonitor
 from cdfd.daemon.loop.monitor import Monitor
 from cdfd.daemon.supervision.supervisor import Loop, Supervisor
 from cdfd.tables.discovery import Steps, merged, with_key
@@ -50,6 +50,7 @@ class Members:
         opened: opens the loop of a table.
         controller: has a mailbox for each table; None: tables take no requests.
         shard: of this process; None: it delivers all tables.
+        monitor_of: completes the monitor of a table with those of telemetry; None: it is complete.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Members:
         opened: OpenLoop,
         controller: Controller | None = None,
         shard: Shard | None = None,
+        monitor_of: Callable[[TableMonitor], Monitor] | None = None,
     ) -> None:
         self._config = config
         self._supervisor = supervisor
@@ -67,6 +69,7 @@ class Members:
         self._opened = opened
         self._controller = controller
         self._shard = shard
+        self._monitor_of = monitor_of
         self._found: dict[Discovery, Sequence[Steps]] = {}
         self._running: dict[str, Found] = {}
         self._refused: frozenset[str] = frozenset()
@@ -136,7 +139,8 @@ class Members:
 
     def _join(self, name: str, found: Found) -> None:
         self._running[name] = found
-        monitor = self._status.add(found.table)
+        added = self._status.add(found.table)
+        monitor = added if self._monitor_of is None else self._monitor_of(added)
         wake = None if self._controller is None else self._controller.add(name).interrupt
         self._supervisor.add(name, partial(self._open, found, monitor), monitor, wake)
 

@@ -6,11 +6,12 @@ An error here ends the process with exit code 2, because a restart does not help
 from __future__ import annotations
 
 from contextlib import suppress
+from importlib.util import find_spec
 
 from cdfd.config.settings import Settings
 from cdfd.daemon.engines import engine_of
 from cdfd.daemon.http.tls import ServerTls
-from cdfd.errors import UnsupportedError
+from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.sinks.base import connector
 from cdfd.storage.location import open_storage
 from cdfd.tables.configured import open_table
@@ -46,3 +47,7 @@ def preflight(config: Settings, shard: Shard | None = None) -> None:
     if config.http.tls is not None:
         ServerTls(config.http.tls).warn_of_expiry()
     engine_of(config).check()
+    if config.telemetry.otel.endpoint is not None and find_spec("opentelemetry") is None:
+        raise ConfigError(
+            "telemetry.otel is set, but OpenTelemetry is not installed", hint="Run pip install 'cdfd[otel]'"
+        )

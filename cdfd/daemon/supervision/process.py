@@ -29,6 +29,7 @@ from cdfd.daemon.membership.searching import Searching
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.daemon.supervision.signals import Stopping
 from cdfd.daemon.supervision.supervisor import Policy, Supervisor
+from cdfd.daemon.telemetry.monitors import monitored
 from cdfd.errors import ConfigError
 from cdfd.tables import allocator
 from cdfd.tables.shard import Shard
@@ -90,7 +91,9 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
             opened = partial(assembly.feed, shared)
         policy = Policy(awaits_tables=bool(config.discoveries), shares_tables=shard is not None)
         supervisor = Supervisor(stopping.event, clock, policy=policy)
-        members = Members(config, supervisor, status, opened, controller if takes_requests(config) else None, shard)
+        monitor_of = await stack.enter_async_context(monitored(config, status, clock))
+        mailboxes = controller if takes_requests(config) else None
+        members = Members(config, supervisor, status, opened, mailboxes, shard, monitor_of)
         await members.start()
         _log_start(config, shard, len(supervisor.names))
         file_events = stack.enter_context(FileEvents())

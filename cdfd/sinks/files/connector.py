@@ -38,6 +38,10 @@ class FilesConnector(Connector):
         finally:
             await sink.close()
 
+    def dataset(self, table: Table) -> tuple[str, str]:
+        """The folder; see the port."""
+        return "file", os.path.abspath(self._folder(table))
+
     async def check(self, table: Table) -> str:
         """Check that the folder can be written, or created; see the port."""
         folder = self._folder(table)

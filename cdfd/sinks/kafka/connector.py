@@ -106,6 +106,10 @@ class KafkaConnector(Connector):
             finally:
                 await made.close()
 
+    def dataset(self, table: Table) -> tuple[str, str]:
+        """The topic; see the port."""
+        return f"kafka://{self._sink.bootstrap_servers[0]}", table.topic
+
     def announcing(self, topic: str) -> AbstractAsyncContextManager[Announce]:
         """A producer of its own, without transactions; see the port."""
         sink = self._sink

@@ -1,0 +1,289 @@
+"""Run events for OpenLineage: each life of a table's loop is a run of the job `<pipeline>.<table>`.
+
+    START     the loop delivers from a position on
+    RUNNING   in regular intervals, and when the schema changes; with the rows so far
+    FAIL      an error ended the loop; its restart is another run
+    COMPLETE  the loop stopped on request
+
+Events wait in a queue of bounded size for one sender. If the receiver does not answer, the oldest events are dropped, and deliveries are not
+affected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Literal
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import aiohttp
+
+from cdfd import __version__
+from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
+from cdfd.config import settings
+from cdfd.config.settings import Settings
+from cdfd.config.values import Secret
+from cdfd.console.escaping import LONGEST_LINE, shortened
+from cdfd.daemon.loop.monitor import Monitor
+from cdfd.delta.schema import TableSchema
+from cdfd.errors import CdfdError
+from cdfd.tail.clock import Clock
+
+logger = logging.getLogger("cdfd.daemon")
+
+QUEUE_EVENTS = 1000
+"""Events that wait for the receiver. Above it, the oldest are dropped."""
+REQUEST_SECONDS = 5.0
+"""Longest time for a request to the receiver."""
+RETRY_SECONDS = 5.0
+CLOSING_SECONDS = 1.5
+"""How long the end of the daemon waits for the last events."""
+
+EventType = Literal["START", "RUNNING", "COMPLETE", "FAIL", "ABORT"]
+Dataset = tuple[str, str]
+"""Namespace and name, by OpenLineage's conventions."""
+
+_PRODUCER = "https://pypi.org/project/cdfd"
+_SPEC = "https://openlineage.io/spec"
+_EVENT_SCHEMA = f"{_SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent"
+
+
+def _facet(kind: str, release: str, /, **fields: Any) -> dict[str, Any]:
+    return {"_producer": _PRODUCER, "_schemaURL": f"{_SPEC}/facets/{release}/{kind}.json", **fields}
+
+
+def source_dataset(uri: str) -> Dataset:
+    """The dataset of a table's location: `s3://lake/orders` is `orders` in `s3://lake`."""
+    parts = urlsplit(uri)
+    if parts.scheme in ("", "file"):
+        return "file", parts.path
+    return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/") or "/"
+
+
+class LineageMonitor(Monitor):
+    """The `Monitor` that makes the run events of one table.
+
+    Args:
+        job: namespace and name of the job.
+        source: the dataset that it reads.
+        target: the dataset that it writes.
+        send: takes an event.
+        clock: the source of time.
+    """
+
+    def __init__(
+        self, job: Dataset, source: Dataset, target: Dataset, send: Callable[[dict[str, Any]], None], clock: Clock
+    ) -> None:
+        self._job = job
+        self._source = source
+        self._target = target
+        self._send = send
+        self._clock = clock
+        self._run: str | None = None
+        self._schema: TableSchema | None = None
+        self._version: int | None = None
+        self._rows = self._bytes = 0
+
+    def started(self, position: Position) -> None:
+        """A run starts. A loop that starts over within its life continues the run."""
+        if self._run is None:
+            self._run = str(uuid4())
+            self._rows = self._bytes = 0
+            self._emit("START")
+
+    def oldest_pending(self, version: Version) -> None:
+        """A delivery begins: of another schema, perhaps."""
+        self._note_schema(version)
+
+    def committed(
+        self, following: Position, versions: Sequence[Version], rows: Mapping[str, int], bytes_read: int
+    ) -> None:
+        """A delivery is committed."""
+        self._rows += sum(rows.values())
+        self._bytes += bytes_read
+        for version in versions:
+            self._version = version.plan.version
+            self._note_schema(version)
+
+    def failed(self, error: CdfdError, retry_in: float | None) -> None:
+        """The run ends with an error. One that could not even start has both events."""
+        if self._run is None:
+            self._run = str(uuid4())
+            self._emit("START")
+        message = shortened(error.what, LONGEST_LINE)
+        facet = _facet("ErrorMessageRunFacet", "1-0-1", message=message, programmingLanguage="python")
+        self._end("FAIL", errorMessage=facet)
+
+    def stopped(self) -> None:
+        """The run ends on request."""
+        self._end("COMPLETE")
+
+    def tick(self) -> None:
+        """Time for a regular event."""
+        if self._run is not None:
+            self._emit("RUNNING")
+
+    def end(self) -> None:
+        """The process ends before the loop did."""
+        self._end("ABORT")
+
+    def _end(self, event: EventType, **facets: Any) -> None:
+        if self._run is not None:
+            self._emit(event, **facets)
+        self._run = None
+
+    def _note_schema(self, version: Version) -> None:
+        schema = version.plan.schema
+        if schema is self._schema or schema == self._schema:
+            return
+        self._schema = schema
+        if self._run is not None:
+            self._emit("RUNNING")
+
+    def _emit(self, event: EventType, **facets: Any) -> None:
+        moment = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).isoformat(timespec="milliseconds")
+        engine = _facet("ProcessingEngineRunFacet", "1-1-1", name="cdfd", version=__version__)
+        kind = _facet(
+            "JobTypeJobFacet", "2-0-3", processingType="STREAMING", integration="CDFD", jobType="CHANGE_DATA_FEED"
+        )
+        written = _facet("OutputStatisticsOutputDatasetFacet", "1-0-2", rowCount=self._rows)
+        read = _facet("InputStatisticsInputDatasetFacet", "1-0-0", size=self._bytes)
+        self._send(
+            {
+                "eventType": event,
+                "eventTime": moment,
+                "producer": _PRODUCER,
+                "schemaURL": _EVENT_SCHEMA,
+                "run": {"runId": self._run, "facets": {"processing_engine": engine, **facets}},
+                "job": {"namespace": self._job[0], "name": self._job[1], "facets": {"jobType": kind}},
+                "inputs": [self._dataset(self._source, inputFacets={"inputStatistics": read})],
+                "outputs": [self._dataset(self._target, outputFacets={"outputStatistics": written})],
+            }
+        )
+
+    def _dataset(self, dataset: Dataset, **more: Any) -> dict[str, Any]:
+        facets: dict[str, Any] = {}
+        if self._schema is not None:
+            fields = [{"name": each.name, "type": str(each.type)} for each in self._schema.struct.fields]
+            facets["schema"] = _facet("SchemaDatasetFacet", "1-1-1", fields=fields)
+        if self._version is not None and dataset is self._source:
+            version = str(self._version)
+            facets["version"] = _facet("DatasetVersionDatasetFacet", "1-0-1", datasetVersion=version)
+        return {"namespace": dataset[0], "name": dataset[1], "facets": facets, **more}
+
+
+class Sender:
+    """Sends events one by one, in order.
+
+    Args:
+        url: of the receiver.
+        token: for bearer authentication; None: none.
+        clock: the source of time.
+    """
+
+    def __init__(self, url: str, token: Secret | None, clock: Clock) -> None:
+        self._url = url
+        self._token = token
+        self._clock = clock
+        self._events: deque[dict[str, Any]] = deque(maxlen=QUEUE_EVENTS)
+        self._more = asyncio.Event()
+        self._failing = False
+
+    def put(self, event: dict[str, Any]) -> None:
+        """Take an event, in place of the oldest one if the queue is full."""
+        self._events.append(event)
+        self._more.set()
+
+    @property
+    def waiting(self) -> int:
+        """Events that are not sent yet."""
+        return len(self._events)
+
+    async def run(self, session: aiohttp.ClientSession) -> None:
+        """Send events forever."""
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            while self._events:
+                event = self._events[0]
+                if not await self._try(session, event):
+                    await self._clock.sleep(RETRY_SECONDS)
+                elif self._events and self._events[0] is event:
+                    self._events.popleft()
+
+    async def _try(self, session: aiohttp.ClientSession, event: dict[str, Any]) -> bool:
+        """Send an event. False if it is worth another attempt: an event that the receiver refuses is dropped."""
+        headers = {"Content-Type": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token.reveal()}"
+        try:
+            async with session.post(self._url, data=json.dumps(event).encode(), headers=headers) as response:
+                status = response.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._log(str(error) or type(error).__name__)
+            return False
+        if 200 <= status < 300:
+            if self._failing:
+                logger.info("the receiver of run events answers again")
+            self._failing = False
+            return True
+        self._log(f"status {status}")
+        return status < 500 and status != 429
+
+    def _log(self, reason: str) -> None:
+        level = logging.DEBUG if self._failing else logging.WARNING
+        self._failing = True
+        logger.log(level, "cannot send run events to %s: %s; deliveries continue", self._url, reason)
+
+
+@asynccontextmanager
+async def lineage(
+    config: Settings, target: Callable[[settings.Table], Dataset], clock: Clock
+) -> AsyncIterator[Callable[[settings.Table], Monitor]]:
+    """A function that returns the monitor of a table. Sends the last events at the end of the block, for a limited time.
+
+    Args:
+        config: all settings.
+        target: the dataset that a table is delivered to.
+        clock: the source of time.
+    """
+    chosen = config.telemetry.openlineage
+    assert chosen.url is not None
+    sender = Sender(chosen.url, chosen.token, clock)
+    monitors: dict[str, LineageMonitor] = {}
+
+    def monitor(table: settings.Table) -> Monitor:
+        job = (chosen.namespace, f"{config.pipeline}.{table.name}")
+        made = LineageMonitor(job, source_dataset(table.uri), target(table), sender.put, clock)
+        monitors[table.name] = made
+        return made
+
+    async def tick() -> None:
+        while True:
+            await clock.sleep(chosen.interval)
+            for each in tuple(monitors.values()):
+                each.tick()
+
+    timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        tasks = [asyncio.create_task(work, name="lineage") for work in (sender.run(session), tick())]
+        try:
+            yield monitor
+        finally:
+            for each in monitors.values():
+                each.end()
+            deadline = clock.monotonic() + CLOSING_SECONDS
+            while sender.waiting and clock.monotonic() < deadline:
+                await clock.sleep(0.02)
+            for task in tasks:
+                task.cancel()
+            for ended in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(ended, Exception):
+                    logger.error("the run events ended unexpectedly", exc_info=ended)
