@@ -4,7 +4,7 @@ import os
 import pickle
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import pytest
 import yaml
@@ -745,12 +745,9 @@ def _keys(section: type[Section], prefix: str = "") -> dict[str, Any]:
         key = f"{prefix}{name}"
         if not below or field.is_required():
             keys[key] = field
-        if name == "overrides":
-            keys[key] = field  # its keys are those of tables
-            continue
         for inner in below:
             # A pattern of folders has keys of tables, with the same meaning.
-            keys = _keys(inner, f"{key}[]." if name == "tables" else f"{key}.") | keys
+            keys = _keys(inner, f"{key}[]." if get_origin(field.annotation) is tuple else f"{key}.") | keys
     return keys
 
 
