@@ -17,7 +17,7 @@ import pyarrow as pa
 from fold import META, SIGN
 
 import cdfd
-from cdfd.errors import CdfdError
+from cdfd.errors import CdfdError, SchemaChangedError
 from tests.spark.workload import FEED, REFUSALS, Workload, name_of
 
 Row = frozenset[tuple[str, Any]]
@@ -92,6 +92,8 @@ class Comparison:
                     )
         back = returned(self.work.path)
         for source in ("auto", "files"):
+            if self._narrowed(last, source):
+                continue
             self._same(
                 f"fold of {source}",
                 without(newest, back),
@@ -112,6 +114,20 @@ class Comparison:
         """Our changes of a range."""
         found = cdfd.changes(self.work.path, start, end, changes=source, allowed_roots=self.work.allowed_roots)
         return bag(found, ["_change_ordinal"])
+
+    def _narrowed(self, last: int, source: str) -> bool:
+        """Whether RESTORE makes a widened column narrow again: what that version deletes fits no type of its own, and both refuse it."""
+        try:
+            self.ours(0, last, source)
+        except SchemaChangedError as error:
+            try:
+                self.theirs(startingVersion=error.version, endingVersion=error.version)
+            except REFUSALS:
+                self.refusals["cdfd: SchemaChangedError"] += 1
+                return True
+        except CdfdError:
+            pass  # the comparison has it
+        return False
 
     def on_spark(self, start: int, end: int) -> Bag:
         """Our changes of a range, read by Spark."""
