@@ -84,21 +84,18 @@ async def paths(store: Storage, prefix: str, start_after: str = "") -> list[str]
 
 
 class TestFolders:
-    def test_folders_of_a_folder(self, store: Storage) -> None:
+    async def test_folders_of_a_folder(self, store: Storage) -> None:
         assert isinstance(store, FolderListing)
 
-        async def scenario() -> None:
-            for path in ("b/x", "a/y/z", "a/w", "file", "c d/x", "e/1", "f/1", "a/y/q/r"):
-                await store.put(path, b"")
-            assert list(await store.folders()) == ["a", "b", "c d", "e", "f"]
-            assert list(await store.folders("a")) == ["y"]
-            assert list(await store.folders("a/y")) == ["q"]
-            assert list(await store.folders("b")) == []
-            assert list(await store.folders("nothing")) == []
-            with pytest.raises(PathError):
-                await store.folders("../other")
-
-        asyncio.run(scenario())
+        for path in ("b/x", "a/y/z", "a/w", "file", "c d/x", "e/1", "f/1", "a/y/q/r"):
+            await store.put(path, b"")
+        assert list(await store.folders()) == ["a", "b", "c d", "e", "f"]
+        assert list(await store.folders("a")) == ["y"]
+        assert list(await store.folders("a/y")) == ["q"]
+        assert list(await store.folders("b")) == []
+        assert list(await store.folders("nothing")) == []
+        with pytest.raises(PathError):
+            await store.folders("../other")
 
     def test_an_empty_store_has_none(self, store: Storage) -> None:
         assert isinstance(store, FolderListing)

@@ -74,21 +74,18 @@ def test_a_quiet_table_and_one_that_is_not_there(
 
 
 @pytest.mark.parametrize("producer", ["kafka-python", "librdkafka"])
-def test_records_of_both_producers_and_a_topic_that_cannot_be(
+async def test_records_of_both_producers_and_a_topic_that_cannot_be(
     broker: SharedBroker, tmp_path: Path, name: str, producer: str
 ) -> None:
     sink = {"producer": producer}
     config = load(configure(tmp_path, name, broker.bootstrap_servers, [{"uri": str(tmp_path / "t")}], sink=sink))
 
-    async def announce() -> None:
-        async with connector(config).announcing(f"{name}.beats") as write:
-            await write([(b"a", b"1"), (b"b", b"2")])
-            await write([(b"a", b"3")])
-        async with connector(config).announcing("no/such name") as write:
-            for _ in range(2):  # each call tries again
-                with pytest.raises(SinkError, match="no/such name"):
-                    await write([(b"a", b"1")])
-
-    asyncio.run(announce())
+    async with connector(config).announcing(f"{name}.beats") as write:
+        await write([(b"a", b"1"), (b"b", b"2")])
+        await write([(b"a", b"3")])
+    async with connector(config).announcing("no/such name") as write:
+        for _ in range(2):  # each call tries again
+            with pytest.raises(SinkError, match="no/such name"):
+                await write([(b"a", b"1")])
     records = read_topic(broker.bootstrap_servers, f"{name}.beats", at_least=3)
     assert [(record.key, record.value) for record in records] == [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]

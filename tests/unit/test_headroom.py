@@ -247,44 +247,38 @@ def test_a_loop_that_cannot_read_on_knows_how_old_the_next_version_is() -> None:
 # Who goes first
 
 
-def test_tables_at_risk_are_admitted_first_and_the_most_urgent_before_all() -> None:
-    async def scenario() -> None:
-        admission, order = Admission(1), list[str]()
-        go = asyncio.Event()
-        urgency: dict[str, float | None] = {"calm": None, "later": None, "soon": 7200.0, "sooner": 60.0, "last": None}
+async def test_tables_at_risk_are_admitted_first_and_the_most_urgent_before_all() -> None:
+    admission, order = Admission(1), list[str]()
+    go = asyncio.Event()
+    urgency: dict[str, float | None] = {"calm": None, "later": None, "soon": 7200.0, "sooner": 60.0, "last": None}
 
-        async def deliver(name: str, asked: Callable[[], float | None]) -> None:
-            async with admission.admit(1 << 30, asked):
-                order.append(name)
-                await go.wait()
+    async def deliver(name: str, asked: Callable[[], float | None]) -> None:
+        async with admission.admit(1 << 30, asked):
+            order.append(name)
+            await go.wait()
 
-        running = [asyncio.create_task(deliver("first", lambda: None))]
-        await asyncio.sleep(0)
-        running += [asyncio.create_task(deliver(name, lambda name=name: urgency[name])) for name in urgency]  # type: ignore[misc]
-        await asyncio.sleep(0)
-        urgency["later"] = 600.0  # while it waits
-        go.set()
-        await asyncio.gather(*running)
-        assert order == ["first", "sooner", "later", "soon", "calm", "last"]
-
-    run(scenario())
+    running = [asyncio.create_task(deliver("first", lambda: None))]
+    await asyncio.sleep(0)
+    running += [asyncio.create_task(deliver(name, lambda name=name: urgency[name])) for name in urgency]  # type: ignore[misc]
+    await asyncio.sleep(0)
+    urgency["later"] = 600.0  # while it waits
+    go.set()
+    await asyncio.gather(*running)
+    assert order == ["first", "sooner", "later", "soon", "calm", "last"]
 
 
-def test_a_request_that_is_cancelled_takes_no_slot() -> None:
-    async def scenario() -> None:
-        admission = Admission(1)
+async def test_a_request_that_is_cancelled_takes_no_slot() -> None:
+    admission = Admission(1)
 
-        async def deliver() -> None:
-            async with admission.admit(1 << 30):
-                pass
-
+    async def deliver() -> None:
         async with admission.admit(1 << 30):
-            waiting, granted = asyncio.create_task(deliver()), asyncio.create_task(deliver())
-            await asyncio.sleep(0)
-            waiting.cancel()
-            await asyncio.sleep(0)
-        granted.cancel()  # just when it got its slot
-        await asyncio.wait([waiting, granted])
-        await asyncio.wait_for(deliver(), 5)
+            pass
 
-    run(scenario())
+    async with admission.admit(1 << 30):
+        waiting, granted = asyncio.create_task(deliver()), asyncio.create_task(deliver())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.sleep(0)
+    granted.cancel()  # just when it got its slot
+    await asyncio.wait([waiting, granted])
+    await asyncio.wait_for(deliver(), 5)

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Sequence
 
 import pytest
-from lake import run
 from manual_time import ManualClock
 from statuses import NOW_MS, at, configuration, version
 
@@ -31,22 +30,19 @@ class Topic:
         self.records += records
 
 
-def test_one_for_each_table_at_each_interval() -> None:
-    async def scenario() -> list[tuple[bytes, bytes]]:
-        clock, topic = ManualClock(NOW_MS), Topic()
-        status = Status(configuration(), clock)
-        orders = status.table("orders")
-        orders.started(at(4))
-        orders.oldest_pending(version(4, NOW_MS - 2500))
-        task = asyncio.create_task(Heartbeats(status, topic.write, clock).run(10))
-        await clock.wait_for_sleepers()
-        clock.advance(10)
-        await clock.wait_for_sleepers()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        return topic.records
-
-    records = run(scenario())
+async def test_one_for_each_table_at_each_interval() -> None:
+    clock, topic = ManualClock(NOW_MS), Topic()
+    status = Status(configuration(), clock)
+    orders = status.table("orders")
+    orders.started(at(4))
+    orders.oldest_pending(version(4, NOW_MS - 2500))
+    task = asyncio.create_task(Heartbeats(status, topic.write, clock).run(10))
+    await clock.wait_for_sleepers()
+    clock.advance(10)
+    await clock.wait_for_sleepers()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    records = topic.records
     assert [key for key, _ in records] == [b"orders", b"customers"] * 2
     first, _, later, _ = (json.loads(value) for _, value in records)
     assert (first["ts_ms"], later["ts_ms"]) == (NOW_MS, NOW_MS + 10_000)
@@ -54,17 +50,14 @@ def test_one_for_each_table_at_each_interval() -> None:
     assert (first["lag_seconds"], later["lag_seconds"]) == (2.5, 12.5)
 
 
-def test_a_failure_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
     clock, topic = ManualClock(NOW_MS), Topic()
     beats = Heartbeats(Status(configuration(), clock), topic.write, clock)
 
-    async def scenario() -> None:
+    with caplog.at_level(logging.INFO):
         for away in (True, True, False, False):
             topic.away = away
             await beats.beat()
-
-    with caplog.at_level(logging.INFO):
-        run(scenario())
     assert [record.message for record in caplog.records] == [
         "cannot write heartbeats: the broker is away; deliveries continue",
         "heartbeats are written again",

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from html.parser import HTMLParser
@@ -46,27 +46,15 @@ class Client:
 
 
 @asynccontextmanager
-async def client() -> AsyncIterator[Client]:
+async def serving() -> AsyncIterator[Client]:
     status = Status(configuration(), ManualClock(NOW_MS))
     async with serve(ANY_PORT, status) as address, aiohttp.ClientSession() as session:
         assert address is not None
         yield Client(status, address, session)
 
 
-def asked(test: Callable[[Client], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with client() as asking:
-            await test(asking)
-
-    within(run())
-
-
-def within(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 30))
-
-
-def test_metrics_are_in_the_format_of_prometheus() -> None:
-    async def test(client: Client) -> None:
+async def test_metrics_are_in_the_format_of_prometheus() -> None:
+    async with serving() as client:
         client.status.table("orders").committed(at(5), [version(4)], {"insert": 3}, 10)
         code, text, response = await client.get("/metrics")
         assert code == 200
@@ -74,11 +62,9 @@ def test_metrics_are_in_the_format_of_prometheus() -> None:
         assert samples(text.encode(), "orders")['cdfd_rows_total{change_type="insert"}'] == 3
         assert samples(text.encode(), "customers")['cdfd_rows_total{change_type="insert"}'] == 0
 
-    asked(test)
 
-
-def test_ready_once_every_table_is() -> None:
-    async def test(client: Client) -> None:
+async def test_ready_once_every_table_is() -> None:
+    async with serving() as client:
         both = {"orders": "not started yet", "customers": "not started yet"}
         assert await client.json("/readyz") == (503, {"ready": False, "not_ready": both})
         for name in both:
@@ -92,33 +78,25 @@ def test_ready_once_every_table_is() -> None:
         client.status.table("orders").committed(at(2), [version(1)], {"insert": 1}, 1)
         assert (await client.json("/readyz"))[0] == 200
 
-    asked(test)
 
-
-def test_healthy_while_a_table_fails() -> None:
-    async def test(client: Client) -> None:
+async def test_healthy_while_a_table_fails() -> None:
+    async with serving() as client:
         client.status.table("orders").failed(SinkError("refused"), None)
         assert await client.json("/healthz") == (200, {"healthy": True, "ended": {}})
 
-    asked(test)
 
-
-def test_status_with_the_configuration() -> None:
-    async def test(client: Client) -> None:
+async def test_status_with_the_configuration() -> None:
+    async with serving() as client:
         code, document = await client.json("/status")
         assert code == 200
         assert document["configuration"]["sink"]["security"]["username"] == "u"
         assert list(document["tables"]) == ["orders", "customers"]
 
-    asked(test)
 
-
-def test_secrets_are_nowhere() -> None:
-    async def test(client: Client) -> None:
+async def test_secrets_are_nowhere() -> None:
+    async with serving() as client:
         for path in PATHS:
             assert PASSWORD not in (await client.get(path))[1]
-
-    asked(test)
 
 
 class Page(HTMLParser):
@@ -143,8 +121,8 @@ class Page(HTMLParser):
 HOSTILE = """<script>alert(1)</script> "><img src=x onerror='alert(2)'> $name ${error} &lt; \ud800 \x00"""
 
 
-def test_the_page_has_no_text_of_others_and_may_run_only_its_own_script() -> None:
-    async def test(client: Client) -> None:
+async def test_the_page_has_no_text_of_others_and_may_run_only_its_own_script() -> None:
+    async with serving() as client:
         client.status.table("orders").failed(StorageError(HOSTILE, hint=HOSTILE, path=HOSTILE, version=4), 5.0)
         code, text, response = await client.get("/")
         assert (code, response.content_type) == (200, "text/html")
@@ -161,11 +139,9 @@ def test_the_page_has_no_text_of_others_and_may_run_only_its_own_script() -> Non
             assert rules[f"{tag}-src"] == f"'sha256-{digest}'"
             assert page.tags.count(tag) == 1
 
-    asked(test)
 
-
-def test_the_page_loads_all_tables_and_the_details_of_one() -> None:
-    async def test(client: Client) -> None:
+async def test_the_page_loads_all_tables_and_the_details_of_one() -> None:
+    async with serving() as client:
         orders = client.status.table("orders")
         orders.started(at(4))
         orders.found_version(6)
@@ -183,11 +159,9 @@ def test_the_page_loads_all_tables_and_the_details_of_one() -> None:
         assert (await client.get("/overview/table?name=nothing"))[0] == 404
         assert (await client.get("/overview/table"))[0] == 404
 
-    asked(test)
 
-
-def test_other_paths_and_other_methods() -> None:
-    async def test(client: Client) -> None:
+async def test_other_paths_and_other_methods() -> None:
+    async with serving() as client:
         for path in ("/metric", "/metrics/", "/../etc/passwd", "/status/orders", "/%00", "/favicon.ico"):
             assert (await client.get(path))[0] == 404
         for path in PATHS:
@@ -198,11 +172,9 @@ def test_other_paths_and_other_methods() -> None:
             assert code in (200, 503)
             assert not text
 
-    asked(test)
 
-
-def test_answers_are_not_kept_and_name_no_library() -> None:
-    async def test(client: Client) -> None:
+async def test_answers_are_not_kept_and_name_no_library() -> None:
+    async with serving() as client:
         for path in (*PATHS, "/nothing"):
             headers = (await client.get(path))[2].headers
             assert headers["Cache-Control"] == "no-store"
@@ -213,34 +185,28 @@ def test_answers_are_not_kept_and_name_no_library() -> None:
             assert headers["Connection"] == "close"
             assert not any(name.startswith("Access-Control") for name in headers)
 
-    asked(test)
 
-
-def test_what_is_no_http_is_refused_without_a_word_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(client: Client) -> None:
-        for garbage in (
-            b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
-            b"GET / HTTP/9.9\r\n\r\n",
-            b"GET /\r\nbroken header\r\n\r\n",
-        ):
-            reader, writer = await asyncio.open_connection(client.address.host, client.address.port)
-            writer.write(garbage)
-            assert b" 400 " in (await reader.readline())
-            writer.close()
-            await writer.wait_closed()
-        assert (await client.get("/healthz"))[0] == 200
-
+async def test_what_is_no_http_is_refused_without_a_word_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        asked(test)
+        async with serving() as client:
+            for garbage in (
+                b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+                b"GET / HTTP/9.9\r\n\r\n",
+                b"GET /\r\nbroken header\r\n\r\n",
+            ):
+                reader, writer = await asyncio.open_connection(client.address.host, client.address.port)
+                writer.write(garbage)
+                assert b" 400 " in (await reader.readline())
+                writer.close()
+                await writer.wait_closed()
+            assert (await client.get("/healthz"))[0] == 200
     assert [record.name for record in caplog.records] == ["cdfd.http"]  # where it listens
 
 
-def test_many_at_once() -> None:
-    async def test(client: Client) -> None:
+async def test_many_at_once() -> None:
+    async with serving() as client:
         codes = await asyncio.gather(*(client.get(path) for path in PATHS for _ in range(10)))
         assert {code for code, _, _ in codes} == {200, 503}
-
-    asked(test)
 
 
 # Who is answered, and for how long
@@ -287,32 +253,29 @@ OTHERS = (
 )
 
 
-def test_only_names_that_are_the_daemon_s_are_answered() -> None:
-    async def run() -> None:
-        status = Status(configuration(), ManualClock(NOW_MS))
-        async with serve(ANY_PORT, status, ["cdfd.example.com", "*.internal"]) as address:
-            assert address is not None
-            for host in OURS:
-                answer = await raw(address, f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-                assert answer.startswith(b"HTTP/1.1 200 "), (host, answer)
-            for host in OTHERS:
-                for path in ("/status", "/", "/nothing"):
-                    answer = await raw(address, f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-                    assert answer.startswith((b"HTTP/1.1 421 ", b"HTTP/1.1 400 ")), (host, answer)
-                    assert b"orders" not in answer
-            for request in (
-                b"GET /status HTTP/1.1\r\n\r\n",
-                b"GET /status HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
-            ):
-                refused = (await raw(address, request)).split(b"\r\n")[0]
-                assert b" 400 " in refused or b" 421 " in refused
-            assert (await raw(address, b"GET /healthz HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.0 200 ")
-        async with serve(ANY_PORT, status, ["*"]) as address:
-            assert address is not None
-            answer = await raw(address, b"GET /healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n")
-            assert answer.startswith(b"HTTP/1.1 200 ")
-
-    within(run())
+async def test_only_names_that_are_the_daemon_s_are_answered() -> None:
+    status = Status(configuration(), ManualClock(NOW_MS))
+    async with serve(ANY_PORT, status, ["cdfd.example.com", "*.internal"]) as address:
+        assert address is not None
+        for host in OURS:
+            answer = await raw(address, f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            assert answer.startswith(b"HTTP/1.1 200 "), (host, answer)
+        for host in OTHERS:
+            for path in ("/status", "/", "/nothing"):
+                answer = await raw(address, f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+                assert answer.startswith((b"HTTP/1.1 421 ", b"HTTP/1.1 400 ")), (host, answer)
+                assert b"orders" not in answer
+        for request in (
+            b"GET /status HTTP/1.1\r\n\r\n",
+            b"GET /status HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+        ):
+            refused = (await raw(address, request)).split(b"\r\n")[0]
+            assert b" 400 " in refused or b" 421 " in refused
+        assert (await raw(address, b"GET /healthz HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.0 200 ")
+    async with serve(ANY_PORT, status, ["*"]) as address:
+        assert address is not None
+        answer = await raw(address, b"GET /healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize(
@@ -324,13 +287,11 @@ def test_only_names_that_are_the_daemon_s_are_answered() -> None:
     ],
     ids=["a long header", "many headers", "a long path"],
 )
-def test_headers_are_bounded(request_: bytes) -> None:
-    async def test(client: Client) -> None:
+async def test_headers_are_bounded(request_: bytes) -> None:
+    async with serving() as client:
         with contextlib.suppress(ConnectionResetError):  # closed before all was sent
             assert b" 400 " in (await raw(client.address, request_)).split(b"\r\n")[0]
         assert (await client.get("/healthz"))[0] == 200
-
-    asked(test)
 
 
 @pytest.mark.parametrize(
@@ -342,21 +303,19 @@ def test_headers_are_bounded(request_: bytes) -> None:
     ],
     ids=["nothing", "half a header", "half a body"],
 )
-def test_clients_that_take_their_time_are_left(monkeypatch: pytest.MonkeyPatch, slow: bytes) -> None:
+async def test_clients_that_take_their_time_are_left(monkeypatch: pytest.MonkeyPatch, slow: bytes) -> None:
     monkeypatch.setattr(connections, "CONNECTION_SECONDS", 1.0)
 
-    async def test(client: Client) -> None:
+    async with serving() as client:
         await raw(client.address, slow)  # ends, because the server does
         assert (await client.get("/healthz"))[0] == 200
 
-    asked(test)
 
-
-def test_a_client_that_does_not_read_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "CONNECTION_SECONDS", 1.0)
     monkeypatch.setattr(pages, "render", lambda: b"x" * 50_000_000)
 
-    async def test(client: Client) -> None:
+    async with serving() as client:
         before = len(os.listdir("/dev/fd"))
         with socket.create_connection((client.address.host, client.address.port)) as asking:
             asking.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -366,13 +325,11 @@ def test_a_client_that_does_not_read_is_left(monkeypatch: pytest.MonkeyPatch) ->
                 await asyncio.sleep(0.05)
         assert (await client.get("/healthz"))[0] == 200
 
-    asked(test)
 
-
-def test_connections_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 5)
 
-    async def test(client: Client) -> None:
+    async with serving() as client:
         opened = [await asyncio.open_connection(client.address.host, client.address.port) for _ in range(20)]
         await asyncio.gather(*(reader.read() for reader, _ in opened[:15]))  # the oldest are closed
         assert not opened[-1][0].at_eof()
@@ -381,31 +338,24 @@ def test_connections_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
             writer.close()
             await writer.wait_closed()
 
-    asked(test)
-
 
 # The address
 
 
-def test_the_address_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(client: Client) -> None:
-        assert client.address.port != 0
-        assert f"metrics, health and status at http://{client.address}" in caplog.messages
-
+async def test_the_address_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "cdfd.http"):
-        asked(test)
+        async with serving() as client:
+            assert client.address.port != 0
+            assert f"metrics, health and status at http://{client.address}" in caplog.messages
 
 
-def test_no_address_no_server() -> None:
-    async def run() -> None:
-        async with serve(None, Status(configuration(), ManualClock())) as address:
-            assert address is None
-
-    within(run())
+async def test_no_address_no_server() -> None:
+    async with serve(None, Status(configuration(), ManualClock())) as address:
+        assert address is None
 
 
-def test_an_address_in_use_is_an_error_after_which_a_restart_may_help() -> None:
-    async def test(client: Client) -> None:
+async def test_an_address_in_use_is_an_error_after_which_a_restart_may_help() -> None:
+    async with serving() as client:
         with pytest.raises(ListenError, match="in use") as caught:
             async with serve(client.address, client.status):
                 pass
@@ -414,48 +364,37 @@ def test_an_address_in_use_is_an_error_after_which_a_restart_may_help() -> None:
         assert "http.listen" in (caught.value.hint or "")
         assert (await client.get("/healthz"))[0] == 200
 
-    asked(test)
-
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "host.invalid", "a..b", "x" * 300])
-def test_an_address_that_is_not_ours_is_an_error_of_the_configuration(host: str) -> None:
-    async def run() -> None:
-        with pytest.raises(ConfigError, match="cannot listen at"):
-            async with serve(Listen(host, 0), Status(configuration(), ManualClock())):
-                pass
-
-    within(run())
+async def test_an_address_that_is_not_ours_is_an_error_of_the_configuration(host: str) -> None:
+    with pytest.raises(ConfigError, match="cannot listen at"):
+        async with serve(Listen(host, 0), Status(configuration(), ManualClock())):
+            pass
 
 
 # The end
 
 
-def test_connections_that_stay_open_do_not_hold_up_the_end() -> None:
-    async def run() -> None:
-        status = Status(configuration(), ManualClock())
-        async with serve(ANY_PORT, status) as address:
-            assert address is not None
-            kept, half = [await asyncio.open_connection(address.host, address.port) for _ in range(2)]
-            kept[1].write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert b" 200 " in await kept[0].readline()
-            half[1].write(b"GET /healthz HTTP/1.1\r\nHo")
-            await half[1].drain()
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(address.host, address.port)
-        for reader, writer in (kept, half):
-            await reader.read()
-            writer.close()
-            await writer.wait_closed()
-
-    within(run())
+async def test_connections_that_stay_open_do_not_hold_up_the_end() -> None:
+    status = Status(configuration(), ManualClock())
+    async with serve(ANY_PORT, status) as address:
+        assert address is not None
+        kept, half = [await asyncio.open_connection(address.host, address.port) for _ in range(2)]
+        kept[1].write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert b" 200 " in await kept[0].readline()
+        half[1].write(b"GET /healthz HTTP/1.1\r\nHo")
+        await half[1].drain()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(address.host, address.port)
+    for reader, writer in (kept, half):
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
 
 
-def test_the_same_port_can_be_listened_at_at_once_again() -> None:
-    async def run() -> None:
-        status = Status(configuration(), ManualClock())
-        async with serve(ANY_PORT, status) as address, aiohttp.ClientSession() as session:
-            await session.get(f"http://{address}/healthz")
-        async with serve(address, status) as again:
-            assert again == address
-
-    within(run())
+async def test_the_same_port_can_be_listened_at_at_once_again() -> None:
+    status = Status(configuration(), ManualClock())
+    async with serve(ANY_PORT, status) as address, aiohttp.ClientSession() as session:
+        await session.get(f"http://{address}/healthz")
+    async with serve(address, status) as again:
+        assert again == address

@@ -1,10 +1,9 @@
 """Who may read what over HTTP, asked over real connections, with and without TLS."""
 
-import asyncio
 import base64
 import logging
 import ssl
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,6 @@ PROBES = ("/healthz", "/readyz")
 PROTECTED = ("/", "/metrics", "/status", "/nowhere")
 PASSWORD, TOKEN = "pässword: with colon", "t0ken-of-many-letters"
 BASIC = {"username": "ops", "password": PASSWORD}
-
-
-def within(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 30))
 
 
 def basic(user: str, password: str) -> dict[str, str]:
@@ -78,7 +73,7 @@ class TestAuthentication:
             ),
         ],
     )
-    def test_credentials(
+    async def test_credentials(
         self, authentication: dict[str, str], accepted: list[dict[str, str]], challenges: list[str]
     ) -> None:
         wrong = [
@@ -97,67 +92,49 @@ class TestAuthentication:
             {"Authorization": TOKEN},
         ]
 
-        async def test() -> None:
-            async with client(authentication=authentication) as asking:
-                for path in PROTECTED:
-                    for headers in wrong:
-                        code, body, asked = await asking.get(path, headers)
-                        assert (code, asked) == (401, challenges), (path, headers)
-                        assert "orders" not in body
-                    for headers in accepted:
-                        code, _, asked = await asking.get(path, headers)
-                        assert (code, asked) == (404 if path == "/nowhere" else 200, []), (path, headers)
+        async with client(authentication=authentication) as asking:
+            for path in PROTECTED:
+                for headers in wrong:
+                    code, body, asked = await asking.get(path, headers)
+                    assert (code, asked) == (401, challenges), (path, headers)
+                    assert "orders" not in body
+                for headers in accepted:
+                    code, _, asked = await asking.get(path, headers)
+                    assert (code, asked) == (404 if path == "/nowhere" else 200, []), (path, headers)
 
-        within(test())
+    async def test_one_header_only(self) -> None:
+        async with client(authentication={"token": TOKEN}) as asking:
+            twice = [("Authorization", f"Bearer {TOKEN}"), ("Authorization", "Bearer other")]
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"{asking.url}/status", headers=twice) as response,
+            ):
+                assert response.status == 401
 
-    def test_one_header_only(self) -> None:
-        async def test() -> None:
-            async with client(authentication={"token": TOKEN}) as asking:
-                twice = [("Authorization", f"Bearer {TOKEN}"), ("Authorization", "Bearer other")]
-                async with (
-                    aiohttp.ClientSession() as session,
-                    session.get(f"{asking.url}/status", headers=twice) as response,
-                ):
-                    assert response.status == 401
+    async def test_probes_need_none_and_learn_little(self) -> None:
+        async with client(authentication={"token": TOKEN}) as asking:
+            for name in ("orders", "customers"):
+                asking.status.table(name).failed(SinkError("the broker is away"), None)
+            assert (await asking.get("/healthz"))[:2] == (200, '{\n  "healthy": true\n}\n')
+            assert (await asking.get("/readyz"))[:2] == (503, '{\n  "ready": false\n}\n')
+            assert "the broker is away" in (await asking.get("/readyz", bearer(TOKEN)))[1]
 
-        within(test())
+    async def test_without_authentication_everybody_reads(self) -> None:
+        async with client() as asking:
+            assert [(await asking.get(path))[0] for path in ("/", "/metrics", "/status")] == [200] * 3
+            assert "not_ready" in (await asking.get("/readyz"))[1]
 
-    def test_probes_need_none_and_learn_little(self) -> None:
-        async def test() -> None:
-            async with client(authentication={"token": TOKEN}) as asking:
-                for name in ("orders", "customers"):
-                    asking.status.table(name).failed(SinkError("the broker is away"), None)
-                assert (await asking.get("/healthz"))[:2] == (200, '{\n  "healthy": true\n}\n')
-                assert (await asking.get("/readyz"))[:2] == (503, '{\n  "ready": false\n}\n')
-                assert "the broker is away" in (await asking.get("/readyz", bearer(TOKEN)))[1]
+    async def test_another_host_is_refused_before_credentials_are_looked_at(self) -> None:
+        async with client(authentication={"token": TOKEN}) as asking:
+            assert (await asking.get("/status", bearer(TOKEN) | {"Host": "evil.example"}))[0] == 421
 
-        within(test())
-
-    def test_without_authentication_everybody_reads(self) -> None:
-        async def test() -> None:
-            async with client() as asking:
-                assert [(await asking.get(path))[0] for path in ("/", "/metrics", "/status")] == [200] * 3
-                assert "not_ready" in (await asking.get("/readyz"))[1]
-
-        within(test())
-
-    def test_another_host_is_refused_before_credentials_are_looked_at(self) -> None:
-        async def test() -> None:
-            async with client(authentication={"token": TOKEN}) as asking:
-                assert (await asking.get("/status", bearer(TOKEN) | {"Host": "evil.example"}))[0] == 421
-
-        within(test())
-
-    def test_secrets_are_in_no_log_and_no_answer(self, caplog: pytest.LogCaptureFixture) -> None:
-        async def test() -> None:
+    async def test_secrets_are_in_no_log_and_no_answer(self, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.DEBUG):
             async with client(authentication=BASIC | {"token": TOKEN}) as asking:
                 for headers in (None, bearer(TOKEN), bearer(TOKEN + "x"), basic("ops", PASSWORD)):
                     for path in (*PROTECTED, *PROBES):
                         _, body, challenges = await asking.get(path, headers)
                         assert not any(secret in f"{body}{challenges}" for secret in (PASSWORD, TOKEN))
-
-        with caplog.at_level(logging.DEBUG):
-            within(test())
         assert PASSWORD not in caplog.text
         assert TOKEN not in caplog.text
 
@@ -201,36 +178,30 @@ class TestTls:
     def new(self, tmp_path: Path) -> Certificates:
         return issued(tmp_path / "new")
 
-    def test_new_connections_use_a_renewed_certificate(
+    async def test_new_connections_use_a_renewed_certificate(
         self, tmp_path: Path, old: Certificates, new: Certificates, caplog: pytest.LogCaptureFixture
     ) -> None:
-        async def test() -> None:
+        mount(tmp_path / "tls", old)
+        with caplog.at_level(logging.INFO, "cdfd.http"):
             async with client(tls=tls_of(tmp_path / "tls")) as asking:
                 assert (await asking.get("/status", tls=trusting(old)))[0] == 200
                 mount(tmp_path / "tls", new)
                 assert (await asking.get("/status", tls=trusting(new)))[0] == 200
                 with pytest.raises(aiohttp.ClientConnectorCertificateError):
                     await asking.get("/status", tls=trusting(old))
-
-        mount(tmp_path / "tls", old)
-        with caplog.at_level(logging.INFO, "cdfd.http"):
-            within(test())
         assert "https://127.0.0.1" in caplog.text
         assert caplog.text.count("the files of http.tls have changed") == 1
 
-    def test_a_certificate_without_its_key_does_not_replace_one_that_works(
+    async def test_a_certificate_without_its_key_does_not_replace_one_that_works(
         self, tmp_path: Path, old: Certificates, new: Certificates, caplog: pytest.LogCaptureFixture
     ) -> None:
-        async def test() -> None:
-            async with client(tls=tls_of(tmp_path / "tls")) as asking:
-                (tmp_path / "tls/..data/tls.crt").write_bytes(new.server.read_bytes())
-                for _ in range(2):
-                    assert (await asking.get("/status", tls=trusting(old)))[0] == 200
-                (tmp_path / "tls/..data/tls.key").write_bytes(new.server.read_bytes())
-                assert (await asking.get("/status", tls=trusting(new)))[0] == 200
-
         mount(tmp_path / "tls", old)
-        within(test())
+        async with client(tls=tls_of(tmp_path / "tls")) as asking:
+            (tmp_path / "tls/..data/tls.crt").write_bytes(new.server.read_bytes())
+            for _ in range(2):
+                assert (await asking.get("/status", tls=trusting(old)))[0] == 200
+            (tmp_path / "tls/..data/tls.key").write_bytes(new.server.read_bytes())
+            assert (await asking.get("/status", tls=trusting(new)))[0] == 200
         said = [
             record.message
             for record in caplog.records
@@ -240,45 +211,36 @@ class TestTls:
         assert "http.tls.key cannot be used: key values mismatch" in said[0]
         assert "The earlier certificate stays in use" in said[0]
 
-    def test_clients_without_a_certificate_reach_probes_only(
+    async def test_clients_without_a_certificate_reach_probes_only(
         self, tmp_path: Path, old: Certificates, new: Certificates
     ) -> None:
-        async def test() -> None:
-            async with client(tls=tls_of(tmp_path / "tls") | {"client_ca": str(tmp_path / "tls/ca.crt")}) as asking:
-                assert (await asking.get("/healthz", tls=trusting(old)))[0] == 200
-                assert (await asking.get("/status", tls=trusting(old)))[0] == 403
-                assert (await asking.get("/status", tls=trusting(old, client=old)))[0] == 200
-                with pytest.raises(aiohttp.ClientError):
-                    await asking.get("/healthz", tls=trusting(old, client=new))
-                mount(tmp_path / "tls", new)
-                assert (await asking.get("/status", tls=trusting(new, client=new)))[0] == 200
-                with pytest.raises(aiohttp.ClientError):
-                    await asking.get("/status", tls=trusting(new, client=old))
-
         mount(tmp_path / "tls", old)
-        within(test())
+        async with client(tls=tls_of(tmp_path / "tls") | {"client_ca": str(tmp_path / "tls/ca.crt")}) as asking:
+            assert (await asking.get("/healthz", tls=trusting(old)))[0] == 200
+            assert (await asking.get("/status", tls=trusting(old)))[0] == 403
+            assert (await asking.get("/status", tls=trusting(old, client=old)))[0] == 200
+            with pytest.raises(aiohttp.ClientError):
+                await asking.get("/healthz", tls=trusting(old, client=new))
+            mount(tmp_path / "tls", new)
+            assert (await asking.get("/status", tls=trusting(new, client=new)))[0] == 200
+            with pytest.raises(aiohttp.ClientError):
+                await asking.get("/status", tls=trusting(new, client=old))
 
-    def test_a_certificate_does_not_replace_a_password(self, tmp_path: Path, old: Certificates) -> None:
-        async def test() -> None:
-            tls = tls_of(tmp_path / "tls") | {"client_ca": str(old.ca)}
-            async with client(tls=tls, authentication={"token": TOKEN}) as asking:
-                certified = trusting(old, client=old)
-                assert (await asking.get("/status", tls=certified))[0] == 401
-                assert (await asking.get("/status", bearer(TOKEN), tls=certified))[0] == 200
-                assert (await asking.get("/status", bearer(TOKEN), tls=trusting(old)))[0] == 403
-
+    async def test_a_certificate_does_not_replace_a_password(self, tmp_path: Path, old: Certificates) -> None:
         mount(tmp_path / "tls", old)
-        within(test())
+        tls = tls_of(tmp_path / "tls") | {"client_ca": str(old.ca)}
+        async with client(tls=tls, authentication={"token": TOKEN}) as asking:
+            certified = trusting(old, client=old)
+            assert (await asking.get("/status", tls=certified))[0] == 401
+            assert (await asking.get("/status", bearer(TOKEN), tls=certified))[0] == 200
+            assert (await asking.get("/status", bearer(TOKEN), tls=trusting(old)))[0] == 403
 
-    def test_plain_http_is_not_answered(self, tmp_path: Path, old: Certificates) -> None:
-        async def test() -> None:
-            async with client(tls=tls_of(tmp_path / "tls")) as asking:
-                asking.url = asking.url.replace("https", "http")
-                with pytest.raises(aiohttp.ClientError):
-                    await asking.get("/healthz")
-
+    async def test_plain_http_is_not_answered(self, tmp_path: Path, old: Certificates) -> None:
         mount(tmp_path / "tls", old)
-        within(test())
+        async with client(tls=tls_of(tmp_path / "tls")) as asking:
+            asking.url = asking.url.replace("https", "http")
+            with pytest.raises(aiohttp.ClientError):
+                await asking.get("/healthz")
 
     @pytest.mark.parametrize(
         ("key", "content", "said"),

@@ -63,7 +63,7 @@ def obeying(controller: Controller) -> asyncio.Task[None]:
 
 
 @asynccontextmanager
-async def client(token: str | None = TOKEN, settings: Http | None = None) -> AsyncIterator[Client]:
+async def serving(token: str | None = TOKEN, settings: Http | None = None) -> AsyncIterator[Client]:
     clock = ManualClock(NOW_MS)
     status, controller = Status(configuration(), clock), Controller("shop", ["orders", "customers"], clock)
     status.notifications = controller.recent
@@ -76,34 +76,24 @@ async def client(token: str | None = TOKEN, settings: Http | None = None) -> Asy
         loop.cancel()
 
 
-def asked(test: Callable[[Client], Awaitable[None]], token: str | None = TOKEN, settings: Http | None = None) -> None:
-    async def run() -> None:
-        async with client(token, settings) as asking:
-            await test(asking)
-
-    asyncio.run(asyncio.wait_for(run(), 30))
-
-
-def test_the_answer_is_a_notification_that_log_and_status_have_too(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(client: Client) -> None:
-        code, answer = await client.post("/tables/orders/pause", {"id": "ops-1"})
-        assert code == 200
-        assert answer == {
-            "id": "ops-1",
-            "aggregate_type": "Table",
-            "type": "PAUSED",
-            "additional_data": {
-                "connector_name": "shop",
-                "data_collection": "orders",
-                "message": "pause of orders",
-                "version": "7",
-            },
-            "timestamp": NOW_MS,
-        }
-        assert client.status.document()["notifications"] == [answer]
-
+async def test_the_answer_is_a_notification_that_log_and_status_have_too(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "cdfd.controls"):
-        asked(test)
+        async with serving() as client:
+            code, answer = await client.post("/tables/orders/pause", {"id": "ops-1"})
+            assert code == 200
+            assert answer == {
+                "id": "ops-1",
+                "aggregate_type": "Table",
+                "type": "PAUSED",
+                "additional_data": {
+                    "connector_name": "shop",
+                    "data_collection": "orders",
+                    "message": "pause of orders",
+                    "version": "7",
+                },
+                "timestamp": NOW_MS,
+            }
+            assert client.status.document()["notifications"] == [answer]
     assert "pause of orders" in caplog.messages
 
 
@@ -117,24 +107,20 @@ def test_the_answer_is_a_notification_that_log_and_status_have_too(caplog: pytes
         ("/tables/orders/move", {"version": 12}),
     ],
 )
-def test_actions(path: str, body: Any) -> None:
-    async def test(client: Client) -> None:
+async def test_actions(path: str, body: Any) -> None:
+    async with serving() as client:
         code, answer = await client.post(path, body)
         assert (code, answer["type"]) == (200, "PAUSED")
 
-    asked(test)
 
-
-def test_the_log_level() -> None:
+async def test_the_log_level() -> None:
     before = logging.getLogger("cdfd").level
 
-    async def test(client: Client) -> None:
-        assert (await client.post("/log-level", {"level": "debug"}))[0] == 200
-        assert logging.getLogger("cdfd").level == logging.DEBUG
-        assert (await client.post("/log-level", {"level": "loud"}))[0] == 400
-
     try:
-        asked(test)
+        async with serving() as client:
+            assert (await client.post("/log-level", {"level": "debug"}))[0] == 200
+            assert logging.getLogger("cdfd").level == logging.DEBUG
+            assert (await client.post("/log-level", {"level": "loud"}))[0] == 400
     finally:
         logging.getLogger("cdfd").setLevel(before)
 
@@ -163,30 +149,26 @@ def test_the_log_level() -> None:
         ("/tables/orders/snapshot", {"where": "a" * 5000}, 400, "`where` must be"),
     ],
 )
-def test_refusals_are_notified(path: str, body: Any, code: int, message: str) -> None:
-    async def test(client: Client) -> None:
+async def test_refusals_are_notified(path: str, body: Any, code: int, message: str) -> None:
+    async with serving() as client:
         found, answer = await client.post(path, body)
         assert found == code
         assert answer["type"] == "REFUSED"
         assert message in answer["additional_data"]["message"]
         assert client.controller.recent() == [answer]
 
-    asked(test)
 
-
-def test_an_id_is_carried_out_once() -> None:
-    async def test(client: Client) -> None:
+async def test_an_id_is_carried_out_once() -> None:
+    async with serving() as client:
         assert (await client.post("/tables/orders/pause", {"id": "a"}))[0] == 200
         code, answer = await client.post("/tables/orders/resume", {"id": "a"})
         assert (code, answer["additional_data"]["reason"]) == (409, "duplicate")
 
-    asked(test)
 
-
-def test_requests_of_a_table_that_does_not_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_of_a_table_that_does_not_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cdfd.daemon.http.controls.ANSWER_SECONDS", 0.01)
 
-    async def test(client: Client) -> None:
+    async with serving() as client:
         for _ in range(MOST_WAITING):
             code, answer = await client.post("/tables/customers/pause")
             assert (code, answer["type"]) == (202, "ACCEPTED")
@@ -195,74 +177,58 @@ def test_requests_of_a_table_that_does_not_answer_are_bounded(monkeypatch: pytes
         client.controller.remove("customers")
         assert {each["type"] for each in client.controller.recent()} == {"REFUSED"}
 
-    asked(test)
-
 
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1], "é"])
-def test_no_action_without_the_token(token: str | None) -> None:
-    async def test(client: Client) -> None:
+async def test_no_action_without_the_token(token: str | None) -> None:
+    async with serving() as client:
         code, answer = await client.post("/tables/orders/pause", {"id": "a"}, token)
         assert code == 401
         assert TOKEN not in json.dumps(answer)
         assert (await client.post("/tables/orders/pause", {"id": "a"}))[0] == 200
 
-    asked(test)
 
-
-def test_a_flood_without_the_token_is_notified_once_in_a_while() -> None:
-    async def test(client: Client) -> None:
+async def test_a_flood_without_the_token_is_notified_once_in_a_while() -> None:
+    async with serving() as client:
         for _ in range(20):
             assert (await client.post("/tables/orders/pause", None, "wrong"))[0] == 401
         assert len(client.controller.recent()) == 1
 
-    asked(test)
 
-
-def test_controls_are_off_without_a_token() -> None:
-    async def test(client: Client) -> None:
+async def test_controls_are_off_without_a_token() -> None:
+    async with serving(token=None) as client:
         code, answer = await client.post("/tables/orders/pause")
         assert code == 404
         assert "set `controls.token`" in answer["additional_data"]["message"]
 
-    asked(test, token=None)
-
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_no_action_by_another_method(method: str) -> None:
-    async def test(client: Client) -> None:
+async def test_no_action_by_another_method(method: str) -> None:
+    async with serving() as client:
         for path in ("/tables/orders/pause", "/log-level", "/tables/orders/snapshot/stop"):
             assert (await client.post(path, None, method=method))[0] == 405
         assert client.controller.recent() == []
 
-    asked(test)
 
-
-def test_unknown_actions() -> None:
-    async def test(client: Client) -> None:
+async def test_unknown_actions() -> None:
+    async with serving() as client:
         for path in ("/tables/orders/drop", "/tables/orders/log-level", "/tables/orders/stop-snapshot", "/tables"):
             assert (await client.post(path))[0] == 404
 
-    asked(test)
 
-
-def test_another_host_is_refused_before_the_token_is_looked_at() -> None:
-    async def test(client: Client) -> None:
+async def test_another_host_is_refused_before_the_token_is_looked_at() -> None:
+    async with serving() as client:
         url, headers = f"http://{client.address}/tables/orders/pause", {"Host": "evil.example", "Authorization": TOKEN}
         async with client.session.post(url, headers=headers) as response:
             assert response.status == 421
 
-    asked(test)
 
-
-def test_the_token_is_enough_where_reading_needs_credentials() -> None:
-    async def test(client: Client) -> None:
+async def test_the_token_is_enough_where_reading_needs_credentials() -> None:
+    async with serving(settings=Http(authentication=HttpAuthentication(token=Secret("reader")))) as client:
         assert (await client.post("/status", method="GET"))[0] == 200
         assert (await client.post("/status", token="reader", method="GET"))[0] == 200
         assert (await client.post("/status", token="other", method="GET"))[0] == 401
         assert (await client.post("/tables/orders/pause"))[0] == 200
         assert (await client.post("/tables/orders/pause", token="reader"))[0] == 401
-
-    asked(test, settings=Http(authentication=HttpAuthentication(token=Secret("reader"))))
 
 
 class TestSocket:
@@ -333,11 +299,8 @@ class TestSocket:
         assert path.read_text() == "mine"
 
 
-def test_refusals_are_on_one_line() -> None:
-    async def run() -> None:
-        controller = Controller("shop", [], ManualClock())
-        found = controller.refuse(Refused("malformed", "a\nb\x1b[31m" + "x" * 5000))
-        assert found.message.isprintable()
-        assert len(found.message) <= 500
-
-    asyncio.run(run())
+async def test_refusals_are_on_one_line() -> None:
+    controller = Controller("shop", [], ManualClock())
+    found = controller.refuse(Refused("malformed", "a\nb\x1b[31m" + "x" * 5000))
+    assert found.message.isprintable()
+    assert len(found.message) <= 500

@@ -9,7 +9,7 @@ import pytest
 from feeding import MemoryPlace, feed, ids
 from hypothesis import given
 from hypothesis import strategies as st
-from lake import Lake, manual_clock, run, table
+from lake import Lake, manual_clock, table
 from manual_time import ManualClock
 
 from cdfd.daemon.loop.rates import Amount, RateLimit, Rates
@@ -51,92 +51,74 @@ class TestOneTable:
 
         asyncio.run(scenario())
 
-    def test_it_is_no_slower_than_the_rate(self) -> None:
-        async def scenario() -> None:
-            clock = SleepingClock()
-            rates = Rates([RateLimit(100, None, clock)])
-            for _ in range(100):
-                await deliver(rates, 50, 1 << 30)
-            assert clock.monotonic() == pytest.approx((100 * 50 - 100) / 100, abs=1)
+    async def test_it_is_no_slower_than_the_rate(self) -> None:
+        clock = SleepingClock()
+        rates = Rates([RateLimit(100, None, clock)])
+        for _ in range(100):
+            await deliver(rates, 50, 1 << 30)
+        assert clock.monotonic() == pytest.approx((100 * 50 - 100) / 100, abs=1)
 
-        asyncio.run(scenario())
+    async def test_a_delivery_that_is_aborted_costs_nothing(self) -> None:
+        clock = SleepingClock()
+        rates = Rates([RateLimit(10, 10, clock)])
+        await deliver(rates, 10, 10)
+        for _ in range(50):
+            assert await rates.admit(10, asyncio.Event())  # and nothing comes of it
+        assert clock.monotonic() <= 1
 
-    def test_a_delivery_that_is_aborted_costs_nothing(self) -> None:
-        async def scenario() -> None:
-            clock = SleepingClock()
-            rates = Rates([RateLimit(10, 10, clock)])
-            await deliver(rates, 10, 10)
-            for _ in range(50):
-                assert await rates.admit(10, asyncio.Event())  # and nothing comes of it
-            assert clock.monotonic() <= 1
-
-        asyncio.run(scenario())
-
-    def test_a_stop_ends_the_wait(self) -> None:
-        async def scenario() -> None:
-            clock, stop = ManualClock(), asyncio.Event()
-            rates = Rates([RateLimit(1, None, clock)])
-            await deliver(rates, 1_000_000)
-            waiting = asyncio.create_task(rates.admit(0, stop))
-            await clock.wait_for_sleepers()
-            stop.set()
-            clock.advance(1)
-            assert not await waiting
-
-        asyncio.run(scenario())
+    async def test_a_stop_ends_the_wait(self) -> None:
+        clock, stop = ManualClock(), asyncio.Event()
+        rates = Rates([RateLimit(1, None, clock)])
+        await deliver(rates, 1_000_000)
+        waiting = asyncio.create_task(rates.admit(0, stop))
+        await clock.wait_for_sleepers()
+        stop.set()
+        clock.advance(1)
+        assert not await waiting
 
     def test_no_limit_is_no_wait(self) -> None:
         assert not Rates()
 
 
 class TestSeveralTables:
-    def test_each_gets_its_turn(self) -> None:
+    async def test_each_gets_its_turn(self) -> None:
         """One table has large deliveries, the other small ones: they alternate, and share the rate."""
 
-        async def scenario() -> None:
-            clock, order = ManualClock(), list[str]()
-            limit = RateLimit(100, None, clock)
+        clock, order = ManualClock(), list[str]()
+        limit = RateLimit(100, None, clock)
 
-            async def table(name: str, rows: int) -> None:
-                rates = Rates([limit])
-                for _ in range(5):
-                    await deliver(rates, rows)
-                    order.append(name)
-                    await asyncio.sleep(0)
+        async def table(name: str, rows: int) -> None:
+            rates = Rates([limit])
+            for _ in range(5):
+                await deliver(rates, rows)
+                order.append(name)
+                await asyncio.sleep(0)
 
-            tasks = [asyncio.create_task(table(*each)) for each in (("large", 500), ("small", 50))]
-            while not all(task.done() for task in tasks):
-                clock.advance(0.25)
-                for _ in range(5):
-                    await asyncio.sleep(0)
-                assert clock.monotonic() < 60
-            assert not any(one == other for one, other in pairwise(order)), order
+        tasks = [asyncio.create_task(table(*each)) for each in (("large", 500), ("small", 50))]
+        while not all(task.done() for task in tasks):
+            clock.advance(0.25)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert clock.monotonic() < 60
+        assert not any(one == other for one, other in pairwise(order)), order
 
-        asyncio.run(scenario())
-
-    def test_a_delivery_that_hangs_stops_no_other(self) -> None:
-        async def scenario() -> None:
-            clock = SleepingClock()
-            limit = RateLimit(10, None, clock)
-            hanging = Rates([limit])
-            await deliver(hanging, 10)
-            assert await hanging.admit(0, asyncio.Event())
-            await deliver(Rates([limit]), 10)
-            assert clock.monotonic() <= 3
-
-        asyncio.run(scenario())
+    async def test_a_delivery_that_hangs_stops_no_other(self) -> None:
+        clock = SleepingClock()
+        limit = RateLimit(10, None, clock)
+        hanging = Rates([limit])
+        await deliver(hanging, 10)
+        assert await hanging.admit(0, asyncio.Event())
+        await deliver(Rates([limit]), 10)
+        assert clock.monotonic() <= 3
 
 
-def test_a_feed_delivers_everything_at_its_rate() -> None:
-    async def scenario() -> None:
-        clock = SleepingClock(manual_clock().now_ms())
-        lake, place = Lake(clock), MemoryPlace()
-        await table(lake, 10, clock)
-        began = clock.monotonic()
-        await feed(lake, place, clock, 9, start="earliest", rates=Rates([RateLimit(0.5, None, clock)]))
-        found = ids(place)
-        assert [version for _, version, _ in found] == sorted(version for _, version, _ in found)
-        assert len({version for _, version, _ in found}) == 9  # version 0 has no rows
-        assert clock.monotonic() - began >= (len(found) - 2) / 0.5
-
-    run(scenario())
+async def test_a_feed_delivers_everything_at_its_rate() -> None:
+    clock = SleepingClock(manual_clock().now_ms())
+    lake, place = Lake(clock), MemoryPlace()
+    await table(lake, 10, clock)
+    began = clock.monotonic()
+    await feed(lake, place, clock, 9, start="earliest", rates=Rates([RateLimit(0.5, None, clock)]))
+    found = ids(place)
+    assert [version for _, version, _ in found] == sorted(version for _, version, _ in found)
+    assert len({version for _, version, _ in found}) == 9  # version 0 has no rows
+    assert clock.monotonic() - began >= (len(found) - 2) / 0.5
