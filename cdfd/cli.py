@@ -97,6 +97,15 @@ class Changes(StrEnum):
     files = "files"
 
 
+class Refine(StrEnum):
+    """How updates are found."""
+
+    off = "off"
+    rows = "rows"
+    key = "key"
+    auto = "auto"
+
+
 class RowFormat(StrEnum):
     """JSON format of change rows."""
 
@@ -215,6 +224,13 @@ def tail(
         bool, typer.Option("--snapshot", help="First print the live rows at the first version, as inserts.")
     ] = False,
     changes: Annotated[Changes, typer.Option(help="Source of change rows.")] = Changes.auto,
+    refine: Annotated[
+        Refine, typer.Option(help="How updates are found in versions without change data files.")
+    ] = Refine.off,
+    key: Annotated[str | None, typer.Option(metavar="A,B", help="The columns that identify a row.")] = None,
+    drop_unchanged: Annotated[
+        bool, typer.Option("--drop-unchanged", help="Leave out updates that change nothing.")
+    ] = False,
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Print only these columns.")] = None,
     format: Annotated[RowFormat, typer.Option("--format", help="Format of rows.")] = RowFormat.flat,
     output: Annotated[
@@ -243,13 +259,21 @@ def tail(
             until=until,
             snapshot=snapshot,
             changes=changes.value,
-            columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
+            refine=refine.value,
+            key=_names(key) or (),
+            drop_unchanged=drop_unchanged,
+            columns=_names(columns),
             format=format.value,
             output=output,
             existing="append" if append else "overwrite" if overwrite else "refuse",
             allowed_roots=tuple(allowed_root or ()),
         )
     )
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    """Names with commas between them."""
+    return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
 @app.command()

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar, cast
 
-import pyarrow as pa
-
+from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.columns import VersionColumns
 from cdfd.changes.image_order import REORDER_BUFFER_BYTES, ImageOrder, MemoryBudget, ReorderBuffer
+from cdfd.changes.no_ops import without_no_ops
 from cdfd.changes.ordered_pool import run_in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
@@ -24,6 +24,8 @@ from cdfd.changes.refined import RefinedVersion, RefinedVersions
 from cdfd.changes.spill import SpillSpace, spill_space
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, MissingFileError
+
+__all__ = ["ChangeBatch", "Execution", "all_columns", "iterate_in_thread", "named_columns", "raise_missing"]
 
 T = TypeVar("T")
 OnMissingFile = Callable[[MissingFileError], None]
@@ -56,24 +58,6 @@ def named_columns(columns: Sequence[str], schema: TableSchema) -> TableSchema:
 def raise_missing(error: MissingFileError) -> None:
     """The default for a file that is gone: reading ends with the error."""
     raise error
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeBatch:
-    """Change rows of one version: the table's columns in `schema`, then the change columns.
-
-    Attributes:
-        plan: of the version.
-        schema: the plan's. Rows that a version deletes while it replaces the schema have the earlier one.
-        rows: the rows.
-        following: `_change_ordinal` of the version's next row. One number is skipped before a post-image without its pre-image, because
-            consecutive numbers mark the images of one update.
-    """
-
-    plan: ChangePlan
-    schema: TableSchema
-    rows: pa.RecordBatch
-    following: int = 0
 
 
 class _Scanned(NamedTuple):
@@ -139,6 +123,10 @@ class Execution:
         Raises:
             CdfdError: see `read`. It names table, version and file.
         """
+        found = self._batches(plans, start)
+        return without_no_ops(found) if self.drop_unchanged else found
+
+    def _batches(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeBatch, None, None]:
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
         tasks = self._tasks(plans, 0 if start is None else start.part)
         columns: VersionColumns | None = None
@@ -168,7 +156,7 @@ class Execution:
             buffers: dict[str, Future[ReorderBuffer]] = {}
             orders = {scan.path: Future[ImageOrder | None]() for scan in plan.cross_partition}
             for scan in plan.cross_partition:
-                yield partial(self._read_order, scan, orders[scan.path])
+                yield partial(self._read_order, plan, scan, orders[scan.path])
             for number, scan in enumerate(scans):
                 if remote:
                     prefetch_later_scan(scans, number, self.files, self.whole)
@@ -207,11 +195,11 @@ class Execution:
         if bucket.number == bucket.of - 1 and scan.image_phase != "early":
             self.refined.forget(version)
 
-    def _read_order(self, scan: FileScan, result: Future[ImageOrder | None]) -> Iterator[_Scanned]:
+    def _read_order(self, plan: ChangePlan, scan: FileScan, result: Future[ImageOrder | None]) -> Iterator[_Scanned]:
         """Set `result` to the image order of a file by itself, or to None if it cannot be read. Yields no rows."""
         found = None
         try:
-            found = read_image_order(scan, self.files)
+            found = read_image_order(scan, self.files, plan.key_schema)
         except CdfdError:
             # The scan that reads the rows raises the same error, after the rows before it.
             return
@@ -253,7 +241,13 @@ class Execution:
         try:
             schema = self.select(scan.schema or plan.schema)
             for found in read(
-                scan, schema, self.files, batch_rows=self.batch_rows, use_threads=use_threads, reorder_buffer=buffer
+                scan,
+                schema,
+                self.files,
+                batch_rows=self.batch_rows,
+                use_threads=use_threads,
+                reorder_buffer=buffer,
+                key=plan.key_schema if plan.key else None,
             ):
                 yield _Scanned(plan, schema, found)
         except MissingFileError as error:

@@ -9,6 +9,8 @@ partial overwrite may insert a key in one file and delete it in another. Keys ar
 | all in adjacent pairs            | deletes, and the paired images     | inserts              |
 | any not in a pair                | deletes, pre-images                | inserts, post-images |
 
+With a key, a pair whose key changes is taken apart, too: its post-image is late. So the row that has the new key until then is gone before.
+
 If one image is not in a pair, other adjacent images may belong to different rows. An update that swaps the partitions of two rows writes
 
     p=0:  pre a, post b        p=1:  post a, pre b
@@ -17,7 +19,7 @@ If one image is not in a pair, other adjacent images may belong to different row
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -27,10 +29,14 @@ import pyarrow as pa
 from pyroaring import BitMap64, FrozenBitMap64
 
 from cdfd.changes.columns import CHANGE_TYPES, types_from_file
+from cdfd.changes.equality import same
 from cdfd.delta.roaring import RowSet
 
 INSERT, PRE_IMAGE, POST_IMAGE, DELETE = range(len(CHANGE_TYPES))
 """Positions in `CHANGE_TYPES`."""
+
+MOVED = len(CHANGE_TYPES)
+"""The code of a post-image whose key is not that of the pre-image before it."""
 
 REORDER_BUFFER_BYTES = 32 << 20
 """Bytes of a version's late rows that wait in memory, at most; the rest is read a second time. It is about as much as is in flight."""
@@ -55,11 +61,11 @@ class ImageOrder:
     late_starts_with_post: bool
 
     @classmethod
-    def of(cls, types: Callable[[], Iterable[pa.Array]], *, pairs: bool = True) -> ImageOrder:
-        """Computed from the `_change_type` column, batch by batch. Memory depends on how often the rows alternate.
+    def of(cls, types: Callable[[], Iterable[Codes]], *, pairs: bool = True) -> ImageOrder:
+        """Computed from the change types, batch by batch. Memory depends on how often the rows alternate.
 
         Args:
-            types: returns the column from its start, each time it is called.
+            types: returns the codes of the change types from their start, each time it is called (see `codes_of`).
             pairs: False if adjacent images do not count as pairs.
 
         Raises:
@@ -72,16 +78,15 @@ class ImageOrder:
         return found
 
     @classmethod
-    def _of(cls, types: Iterable[pa.Array], *, pairs: bool) -> ImageOrder | None:
+    def _of(cls, types: Iterable[Codes], *, pairs: bool) -> ImageOrder | None:
         """None if images should be pairs and some are not. In pairs, a post-image follows each pre-image and no other row."""
         late, row, starts_with_post, last = BitMap64(), 0, False, DELETE
-        for codes in _codes(types):
-            is_post = codes == POST_IMAGE
+        for codes in types:
+            is_moved = codes == MOVED
+            is_post = is_moved | (codes == POST_IMAGE)
             if pairs and not _are_paired(codes, is_post, last):
                 return None
-            found = codes == INSERT
-            if not pairs:
-                found |= is_post
+            found = (codes == INSERT) | (is_moved if pairs else is_post)
             if found.any():
                 starts_with_post = starts_with_post if late else bool(is_post[found.argmax()])
                 _add(late, row, found)
@@ -100,6 +105,8 @@ class ImageCounts:
         inserts, posts: how many of them are inserts and post-images.
         paired: whether all images of updates are in adjacent pairs.
         late_starts_with_post: if they are not, whether the first late row is a post-image (see `ImageOrder`).
+        moved: how many post-images are of pairs whose key changes.
+        late_starts_with_moved: if all images are paired, whether the first late row is such a post-image.
     """
 
     rows: int = 0
@@ -107,35 +114,40 @@ class ImageCounts:
     posts: int = 0
     paired: bool = True
     late_starts_with_post: bool = False
+    moved: int = 0
+    late_starts_with_moved: bool = False
 
     @classmethod
-    def of(cls, types: Iterable[pa.Array]) -> ImageCounts:
-        """Counted from the `_change_type` column, batch by batch. DataError for a value that is no change type."""
-        counts = np.zeros(len(CHANGE_TYPES), dtype=np.int64)
-        paired, first_late, last = True, None, DELETE
-        for codes in _codes(types):
-            is_post = codes == POST_IMAGE
+    def of(cls, types: Iterable[Codes]) -> ImageCounts:
+        """Counted from the codes of the change types, batch by batch."""
+        counts = np.zeros(MOVED + 1, dtype=np.int64)
+        paired, first_late, first_of_pairs, last = True, None, None, DELETE
+        for codes in types:
+            is_moved = codes == MOVED
+            is_post = is_moved | (codes == POST_IMAGE)
             paired = paired and _are_paired(codes, is_post, last)
-            counts += np.bincount(codes, minlength=len(CHANGE_TYPES))
-            is_late = is_post | (codes == INSERT)
-            if first_late is None and is_late.any():
-                first_late = codes[is_late.argmax()]
+            counts += np.bincount(codes, minlength=MOVED + 1)
+            is_insert = codes == INSERT
+            first_late = _first(codes, is_post | is_insert) if first_late is None else first_late
+            first_of_pairs = _first(codes, is_moved | is_insert) if first_of_pairs is None else first_of_pairs
             last = codes[-1]
         return cls(
             int(counts.sum()),
             int(counts[INSERT]),
-            int(counts[POST_IMAGE]),
+            int(counts[POST_IMAGE] + counts[MOVED]),
             paired and last != PRE_IMAGE,
-            first_late == POST_IMAGE,
+            first_late in (POST_IMAGE, MOVED),
+            int(counts[MOVED]),
+            first_of_pairs == MOVED,
         )
 
     def late(self, *, pairs: bool) -> int:
         """Rows of the late phase; `pairs` says whether adjacent images count as pairs."""
-        return self.inserts if pairs and self.paired else self.inserts + self.posts
+        return self.inserts + (self.moved if pairs and self.paired else self.posts)
 
     def gap(self, *, pairs: bool) -> int:
         """Ordinals that are skipped before the first late row."""
-        return int(self.late_starts_with_post and not (pairs and self.paired))
+        return int(self.late_starts_with_moved if pairs and self.paired else self.late_starts_with_post)
 
 
 def _are_paired(codes: Codes, is_post: npt.NDArray[np.bool_], last: int) -> bool:
@@ -143,10 +155,45 @@ def _are_paired(codes: Codes, is_post: npt.NDArray[np.bool_], last: int) -> bool
     return bool(is_post[0] == (last == PRE_IMAGE) and np.array_equal(is_post[1:], codes[:-1] == PRE_IMAGE))
 
 
-def _codes(types: Iterable[pa.Array]) -> Iterator[Codes]:
+def _first(codes: Codes, chosen: npt.NDArray[np.bool_]) -> int | None:
+    return int(codes[chosen.argmax()]) if chosen.any() else None
+
+
+def codes_of(types: Iterable[pa.Array]) -> Iterator[Codes]:
+    """The positions in `CHANGE_TYPES` of change types, batch by batch. DataError for a value that is no change type."""
     for column in types:
         if len(column):
             yield types_from_file(column).indices.to_numpy()
+
+
+def codes_with_keys(batches: Iterable[tuple[pa.Array, Sequence[pa.Array]]]) -> Iterator[Codes]:
+    """The same, with `MOVED` for post-images whose key is not that of the row before them.
+
+    Args:
+        batches: change types, and the columns of the key.
+    """
+    last: Sequence[pa.Array] | None = None
+    for types, key in batches:
+        if not len(types):
+            continue
+        codes = np.array(types_from_file(types).indices.to_numpy())
+        columns = [pa.concat_arrays([*before, now]) for before, now in zip(_each(last, len(key)), key, strict=True)]
+        first = len(columns[0]) - len(codes)
+        posts = np.flatnonzero(codes == POST_IMAGE)
+        # A post-image without a row before it has no pair, so that its key does not matter.
+        posts = posts[posts + first > 0]
+        if len(posts):
+            changed = np.zeros(len(posts), np.bool_)
+            now, before = pa.array(posts + first), pa.array(posts + first - 1)
+            for column in columns:
+                changed |= ~same(column.take(now), column.take(before))
+            codes[posts[changed]] = MOVED
+        last = [column.slice(len(column) - 1) for column in columns]
+        yield codes
+
+
+def _each(last: Sequence[pa.Array] | None, count: int) -> list[list[pa.Array]]:
+    return [[] for _ in range(count)] if last is None else [[column] for column in last]
 
 
 def _add(rows: BitMap64, first: int, found: npt.NDArray[np.bool_]) -> None:

@@ -102,6 +102,7 @@ class ChangePlan:
             adjacent images are pairs, also if only a part of the version is read.
         refinement: how the version's true changes are found. None if its scans are its changes.
         unrefined: why a version is not refined, although that was asked for.
+        key: columns that identify a row, by which change data files are ordered; empty if they are not known.
     """
 
     version: int
@@ -112,6 +113,12 @@ class ChangePlan:
     cross_partition: Sequence[FileScan] = ()
     refinement: Refinement | None = None
     unrefined: str | None = None
+    key: tuple[str, ...] = ()
+
+    @property
+    def key_schema(self) -> TableSchema | None:
+        """The schema of the key alone; None without a key."""
+        return self.schema.select(self.key) if self.key else None
 
     @property
     def size(self) -> int:

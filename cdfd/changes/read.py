@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from cdfd.changes.columns import CHANGE_TYPE, constant_type, types_as_written
 from cdfd.changes.data_files import DataFile, Footer, is_parquet, opened
-from cdfd.changes.image_order import ImageCounts, ImageOrder, ReorderBuffer
+from cdfd.changes.image_order import Codes, ImageCounts, ImageOrder, ReorderBuffer, codes_of, codes_with_keys
 from cdfd.changes.layout import Layout, Layouts
 from cdfd.changes.plan import FileScan, ImagePhase
 from cdfd.changes.row_ids import ROW_ID, ROW_ID_FIELDS, ROW_VERSION, FileRowIds
@@ -105,14 +105,14 @@ class TableFiles:
             return deletion_vector.decode_stored(descriptor, file.read(length))
 
 
-def read_image_order(scan: FileScan, files: TableFiles) -> ImageOrder:
-    """The image order of a change data file by itself. Raises what `read` does."""
+def read_image_order(scan: FileScan, files: TableFiles, key: TableSchema | None = None) -> ImageOrder:
+    """The image order of a change data file by itself. `key` is the schema of the key, if there is one. Raises what `read` does."""
     with (
         naming_file(scan.path),
         files.open(scan.path, scan.size or None) as source,
         opened(scan.path, source, [CHANGE_TYPE]) as file,
     ):
-        return ImageOrder.of(lambda: _types(file))
+        return ImageOrder.of(lambda: _types(file, scan, files, key))
 
 
 def count_rows(scan: FileScan, files: TableFiles) -> int:
@@ -121,21 +121,27 @@ def count_rows(scan: FileScan, files: TableFiles) -> int:
         return selection_of(scan, files, file.metadata).count(file.metadata)
 
 
-def count_images(scan: FileScan, files: TableFiles) -> ImageCounts:
-    """How many rows of each change type a change data file has. Raises what `read` does."""
+def count_images(scan: FileScan, files: TableFiles, key: TableSchema | None = None) -> ImageCounts:
+    """How many rows of each change type a change data file has. `key` is the schema of the key. Raises what `read` does."""
     with (
         naming_file(scan.path),
         files.open(scan.path, scan.size or None) as source,
         opened(scan.path, source, [CHANGE_TYPE]) as file,
     ):
-        return ImageCounts.of(_types(file))
+        return ImageCounts.of(_types(file, scan, files, key))
 
 
-def _types(file: DataFile) -> Iterator[pa.Array]:
-    """The `_change_type` column of a change data file."""
+def _types(file: DataFile, scan: FileScan, files: TableFiles, key: TableSchema | None) -> Iterator[Codes]:
+    """The codes of the change types of a change data file."""
     _check_change_type(file)
-    for batch in file.batches([CHANGE_TYPE], rows=BATCH_ROWS):
-        yield batch.column(0)
+    if key is None:
+        return codes_of(batch.column(0) for batch in file.batches([CHANGE_TYPE], rows=BATCH_ROWS))
+    layout = files.layouts.of(key, file.schema_arrow)
+    constants = values.parse_partition(scan.partition_values, key)
+    return codes_with_keys(
+        (batch.column(CHANGE_TYPE), layout.projection.apply(batch, constants))
+        for batch in file.batches(layout.names(None), rows=BATCH_ROWS)
+    )
 
 
 def _check_change_type(file: DataFile) -> None:
@@ -164,6 +170,7 @@ def read(
     batch_rows: int = BATCH_ROWS,
     use_threads: bool = False,
     reorder_buffer: ReorderBuffer | None = None,
+    key: TableSchema | None = None,
 ) -> Iterator[RowBatch]:
     """The change rows of one scan, in the order of the file. Early rows of a change data file precede late ones (see `image_order`).
 
@@ -174,6 +181,7 @@ def read(
         batch_rows: rows of a batch, at most.
         use_threads: decode columns in parallel.
         reorder_buffer: keeps a change data file's late rows from the scan of the early phase to that of the late phase.
+        key: the schema of the key, by which images are ordered; None if there is no key.
 
     Raises:
         MissingFileError: the data file or deletion vector is gone.
@@ -195,6 +203,8 @@ def read(
             source.prefetch_columns(reader.names, {group for _, groups in reader.row_groups() for group in groups})
         if scan.change_type is None and scan.image_phase != "as_written":
             buffer = ReorderBuffer(pairs=scan.pairs) if reorder_buffer is None else reorder_buffer
+            if buffer.order is None:
+                buffer.order = ImageOrder.of(lambda: _types(file, scan, files, key), pairs=buffer.pairs)
             yield from _reordered(reader, scan.image_phase, buffer, (batch_rows, use_threads))
         else:
             yield from map(RowBatch, reader.batches(batch_rows, use_threads))
@@ -221,9 +231,8 @@ def _reordered(
     reader: FileReader, image_phase: ImagePhase | None, buffer: ReorderBuffer, options: tuple[int, bool]
 ) -> Iterator[RowBatch]:
     """Rows of a change data file: those of one phase, or those of the early phase and then those of the late one."""
-    if buffer.order is None:
-        buffer.order = ImageOrder.of(lambda: _types(reader.file), pairs=buffer.pairs)
     order = buffer.order
+    assert order is not None
     if not order.late or (order.in_order and image_phase is None):
         buffer.reread_from = None
         if image_phase != "late":

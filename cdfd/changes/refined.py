@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from threading import Lock
 from typing import TypeVar
 
@@ -333,6 +333,12 @@ def _collect(found: list[BitMap64], sources: Integers, rows: Integers) -> None:
         else:
             some = array("Q", np.ascontiguousarray(rows[start:end]).astype(np.uint64).tobytes())
             found[sources[start]] |= BitMap64(some)
+
+
+@lru_cache(maxsize=64)
+def refined_versions(*place: str) -> RefinedVersions:
+    """The refined version of a table that this process has read last, by the names of the place."""
+    return RefinedVersions()
 
 
 class RefinedVersions:

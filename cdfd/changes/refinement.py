@@ -1,4 +1,4 @@
-"""What refinement needs to know: the values that a plan has for it. Pure.
+"""Values of a plan that refinement needs. Pure.
 
 The files that a version removes and adds hold rows that only moved. Refinement matches the rows of both sides, by their row ids or by a key,
 and leaves the true changes. Rows with the same id or key are in the same *bucket*, so buckets can be read one at a time, or apart. The number

@@ -42,6 +42,8 @@ def refined(
 ) -> ChangePlan:
     """The plan with its true changes instead of the rows of its files. Versions without such changes keep their plan.
 
+    The images of change data files are ordered by the key, if there is one.
+
     Args:
         plan: of the commit.
         commit: the version's actions.
@@ -53,6 +55,8 @@ def refined(
     Raises:
         LogError: an added file has no row ids, although the table promises them.
     """
+    if plan.origin == "cdc" and key and all(header.schema.find((name,)) is not None for name in key):
+        return replace(plan, key=tuple(key))
     if refine == "off" or plan.origin != "files" or not _replaces_rows(plan.scans):
         return plan
     try:

@@ -33,7 +33,7 @@ def measure(part: Slice, execution: Execution) -> Measured:
                 rows += count_rows(scan, execution.files)
             elif part.looks:
                 images[scan.path] = ImageCounts()
-                images[scan.path] = count_images(scan, execution.files)
+                images[scan.path] = count_images(scan, execution.files, part.plan.key_schema)
         except MissingFileError as error:
             execution.on_missing(error.within(table=uri, version=version))
         except CdfdError as error:
@@ -60,7 +60,7 @@ def read_slices(parts: Sequence[Slice], execution: Execution) -> Generator[Chang
         for batch in execution.batches([part.plan for part in run], start):
             ends[batch.plan.version] = batch.following
             yield batch
-        if execution.on_missing is raise_missing:
+        if execution.on_missing is raise_missing and not execution.drop_unchanged:
             _check_ends(run, ends, execution.files.storage.uri)
 
 

@@ -1,6 +1,6 @@
 """Rows in buckets: in memory while they fit, and on local disk beyond.
 
-The file has no name: it is gone with the process, however that ends, and nobody has to clean up.
+The file has no name: it is gone with the process, however that ends, and leaves nothing to clean up.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Buckets:
             self._end = 0
 
     def __del__(self) -> None:
-        # The space is shared: it must not shrink by rows that nobody reads any more.
+        # The space is shared: rows that have no reader any more must not fill it.
         self.close()
 
     def _spill(self) -> None:

@@ -204,7 +204,7 @@ class PlanStream:
                 self._snapshot = await self._state_at(commit.version - 1)
         timestamp = commit_timestamp(commit, header, entry.modified_ms, self._timestamp)
         made = plan(commit, header, timestamp, changes=self.changes, previous=previous, before=self._snapshot)
-        if self.refine != "off" and previous is not None:
+        if (self.refine != "off" or self.key) and previous is not None:
             made = refined(made, commit, header, previous, self.refine, self.key)
             self._say_unrefined(made)
         if self._snapshot is not None:

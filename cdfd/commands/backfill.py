@@ -259,7 +259,7 @@ class Backfill:
         return Deliverer(
             self._opened.uri,
             sink,
-            execution(self._opened, self._table),
+            execution(self._opened, self._table, spill=self._config.spill),
             assembly.limits(self._config, self._table),
             self._stop,
             self._counts,
@@ -287,7 +287,7 @@ class Backfill:
 
     async def _deliver(self, job: Job, position: Position, tailer: Tailer, deliverer: Deliverer) -> None:
         snapshot = position.phase == "snapshot"
-        stream = self._opened.stream(self._table.changes)
+        stream = self._opened.stream(self._table.changes, self._table.refine, self._table.key)
         planned = versions(self._opened, tailer, stream, position.version, job.last, snapshot=snapshot)
         async with contextlib.aclosing(version_batches(planned)) as ready:
             async for group in ready:

@@ -114,7 +114,7 @@ async def plan_first(table: Table, policies: Policies, position: Position) -> li
     """
     with table.tailer() as tailer:
         await tailer.resume(position.table_id, position.basis, position.digest)
-        stream = table.stream(policies.changes)
+        stream = table.stream(policies.changes, policies.refine, policies.key)
         if position.phase == "snapshot":
             await stream.snapshot(position.version, tailer)
             there = stream.header
@@ -125,6 +125,7 @@ async def plan_first(table: Table, policies: Policies, position: Position) -> li
             async with aclosing(stream.versions(tailer, position.version, newest.version)) as versions:
                 await anext(versions, None)
     found = [
-        check_fit(policies.columns, policies.key, policies.changes, header) for header in (there or newest, newest)
+        check_fit(policies.columns, policies.key, policies.changes, header, policies.refine)
+        for header in (there or newest, newest)
     ]
     return list(dict.fromkeys(itertools.chain(*found)))

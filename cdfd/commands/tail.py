@@ -27,6 +27,8 @@ from cdfd.changes.execute import ChangeBatch, Execution, all_columns, named_colu
 from cdfd.changes.ordered_pool import map_in_order
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.planning import version_batches
+from cdfd.changes.refinement import Refine
+from cdfd.changes.refining import check_key
 from cdfd.commands.tail_trevni import TrevniOutput
 from cdfd.console.progress_line import ProgressLine, watched
 from cdfd.encoding.debezium import DebeziumEncoder
@@ -69,6 +71,9 @@ class Request:
     until: str | None = None
     snapshot: bool = False
     changes: Literal["auto", "cdf", "files"] = "auto"
+    refine: Refine = "off"
+    key: tuple[str, ...] = ()
+    drop_unchanged: bool = False
     columns: tuple[str, ...] | None = None
     format: Format = "flat"
     output: Path | None = None
@@ -116,15 +121,16 @@ async def _run(request: Request, out: BinaryIO) -> None:
 async def _write(request: Request, writer: Writer) -> None:
     table = Table.open(request.uri, None, request.allowed_roots)
     select = all_columns if request.columns is None else partial(named_columns, request.columns)
-    execution = Execution(table.files, select, batch_rows=BATCH_ROWS)
+    execution = Execution(table.files, select, batch_rows=BATCH_ROWS, drop_unchanged=request.drop_unchanged)
     with table.tailer(replacements=request.until is not None) as tailer:
         first, last = await _range(table, tailer, request)
         schema = None
-        if request.columns is not None or request.format == "trevni":
+        if request.columns is not None or request.key or request.format == "trevni":
             found = (await table.log.header()).schema
+            check_key(request.key, found)
             schema = change_schema((found if request.columns is None else found.select(request.columns)).arrow)
         writer.begin(schema, empty=request.existing == "overwrite")
-        stream = table.stream(request.changes)
+        stream = table.stream(request.changes, request.refine, request.key)
         planned = versions(table, tailer, stream, first, last, snapshot=request.snapshot)
         async with contextlib.aclosing(version_batches(planned)) as ready:
             async for burst in ready:

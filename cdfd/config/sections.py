@@ -78,6 +78,14 @@ class Table(Section):
     without a change data feed. `files`: ignore change data files.
     """
 
+    refine: Literal["off", "rows", "key", "auto"] = "off"
+    """How updates are found in versions without change data files. `rows`: by row tracking. `key`: by the key. `auto`:
+    by row tracking if the table has it, otherwise by the key if there is one. `off`: an update is a delete and an insert.
+    """
+
+    drop_unchanged: Flag = False
+    """Whether updates that change nothing are left out."""
+
     columns: tuple[Text, ...] | None = None
     """Columns to publish. They must contain the key.
 
@@ -114,6 +122,8 @@ class Table(Section):
                 conflicts.append(((place,), "the same column twice"))
         if self.columns and not set(self.key) <= set(self.columns):
             conflicts.append((("key",), "names columns that `columns` leaves out"))
+        if self.refine == "key" and not self.key:
+            conflicts.append((("refine",), "key needs a key: name the columns that identify a row"))
         if conflicts:
             raise Conflicts(*conflicts)
         return self
@@ -155,6 +165,19 @@ class Poll(Section):
         if self.max_interval < self.interval:
             raise Conflicts((("max_interval",), "expected no less than poll.interval"))
         return self
+
+
+class Spill(Section):
+    """Local disk space for versions that are refined and do not fit into memory. Its files have no names."""
+
+    path: LocalPath | None = None
+    """A folder on a local disk.
+
+    Default: the system's folder for temporary files.
+    """
+
+    max_bytes: Size = 64 << 30
+    """Bytes that all tables together may use."""
 
 
 class CatchUp(Section):

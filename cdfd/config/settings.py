@@ -29,7 +29,19 @@ from cdfd.config.fields import (
 )
 from cdfd.config.http import Http, HttpAuthentication, HttpTls
 from cdfd.config.problems import Conflicts, Path, quoted
-from cdfd.config.sections import S3, CatchUp, Controls, Engine, Poll, Progress, RateLimits, SparkEngine, Storage, Table
+from cdfd.config.sections import (
+    S3,
+    CatchUp,
+    Controls,
+    Engine,
+    Poll,
+    Progress,
+    RateLimits,
+    SparkEngine,
+    Spill,
+    Storage,
+    Table,
+)
 from cdfd.config.telemetry import Heartbeat, Telemetry
 from cdfd.ports.registry import SINKS
 
@@ -56,6 +68,7 @@ __all__ = [
     "Settings",
     "SinkSettings",
     "SparkEngine",
+    "Spill",
     "Storage",
     "Table",
     "Text",
@@ -136,6 +149,7 @@ class Settings(Section):
     """Rate limits of all tables together. Tables get their turns in order."""
 
     catch_up: CatchUp = CatchUp()
+    spill: Spill = Spill()
     engine: Engine = Engine()
     storage: Storage = Storage()
     http: Http = Http()

@@ -158,7 +158,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
             yield Feed(
                 opened,
                 sink,
-                execution(opened, table),
+                execution(opened, table, spill=config.spill),
                 tailer,
                 policies(config, table, recover_from_ledger=shared.recover_from_ledger),
                 stop,
@@ -221,6 +221,7 @@ def policies(config: Settings, table: settings.Table, *, recover_from_ledger: bo
     return Policies(
         start_of(table),
         table.changes,
+        table.refine,
         table.on_missing_file,
         table.on_schema_change,
         recover_from_ledger=recover_from_ledger,

@@ -95,7 +95,7 @@ class Assignment:
     def execution(self, workers: int | None = None) -> Execution:
         """How the table's files are read."""
         table = self._table
-        return execution(open_table(self.config, table), table, workers)
+        return execution(open_table(self.config, table), table, workers, spill=self.config.spill)
 
     @property
     def _table(self) -> settings.Table:

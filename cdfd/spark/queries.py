@@ -81,6 +81,8 @@ def source_options(config: Settings, table: Table) -> dict[str, str]:
     """The options of `format("cdfd")` for a table. They include secrets of its store."""
     options = {
         "changes": table.changes,
+        "refine": table.refine,
+        "dropUnchanged": str(table.drop_unchanged).lower(),
         "ignoreMissingFiles": str(table.on_missing_file == "skip").lower(),
         "maxBytesPerTrigger": str(config.engine.spark.batch_size),
     }
@@ -88,6 +90,8 @@ def source_options(config: Settings, table: Table) -> dict[str, str]:
         options["startingTimestamp"] = str(table.start)
     else:
         options["startingVersion"] = str(table.start)
+    if table.key:
+        options["key"] = ",".join(table.key)
     if table.columns is not None:
         options["columns"] = ",".join(table.columns)
     if table.allowed_roots:

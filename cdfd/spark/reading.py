@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 from cdfd.changes.cutting import Slice
 from cdfd.changes.execute import Execution, raise_missing
 from cdfd.changes.reconciliation import SchemaReconciler
-from cdfd.changes.refined import RefinedVersions
+from cdfd.changes.refined import refined_versions
 from cdfd.changes.slices import read_slices
 from cdfd.errors import MissingFileError
 from cdfd.spark.options import SourceOptions
@@ -51,14 +51,8 @@ def execution_of(table: Table, options: SourceOptions, workers: int | None = Non
         batch_rows=BATCH_ROWS,
         whole=whole,
         drop_unchanged=options.drop_unchanged,
-        refined=_refined(options.path),
+        refined=refined_versions(options.path),
     )
-
-
-@lru_cache(maxsize=8)
-def _refined(path: str) -> RefinedVersions:
-    """The refined version of a table that this process has read last: several of its tasks may read parts of it."""
-    return RefinedVersions()
 
 
 def _warn(error: MissingFileError) -> None:

@@ -4,7 +4,10 @@ import logging
 from functools import partial
 
 from cdfd.changes.execute import Execution, OnMissingFile, all_columns, named_columns, raise_missing
+from cdfd.changes.refined import refined_versions
+from cdfd.changes.spill import spill_space
 from cdfd.config import settings
+from cdfd.config.sections import Spill
 from cdfd.config.settings import Settings
 from cdfd.errors import MissingFileError
 from cdfd.tables.table import Table
@@ -24,17 +27,29 @@ def open_table(config: Settings, table: settings.Table) -> Table:
     return Table.open(table.uri, config.storage.options(table.uri), table.allowed_roots)
 
 
-def execution(opened: Table, table: settings.Table, workers: int | None = None) -> Execution:
+def execution(
+    opened: Table, table: settings.Table, workers: int | None = None, *, spill: Spill | None = None
+) -> Execution:
     """The execution of a table's plans.
 
     Args:
         opened: the table.
         table: its configuration.
         workers: cores to use; None for as many as the process may use.
+        spill: local disk, for rows that do not fit into memory; None for the default.
     """
+    space = spill_space() if spill is None else spill_space(spill.path, spill.max_bytes)
     select = all_columns if table.columns is None else partial(named_columns, table.columns)
     return Execution(
-        opened.files, select, workers, BATCH_ROWS, on_missing=_on_missing(table), whole=table.columns is None
+        opened.files,
+        select,
+        workers,
+        BATCH_ROWS,
+        on_missing=_on_missing(table),
+        whole=table.columns is None,
+        drop_unchanged=table.drop_unchanged,
+        space=space,
+        refined=refined_versions(table.uri, table.name),
     )
 
 

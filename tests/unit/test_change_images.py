@@ -17,11 +17,13 @@ from memory_storage import MemoryStorage
 
 from cdfd.changes import execute
 from cdfd.changes import image_order as ordering
+from cdfd.changes.cutting import cut, placed
 from cdfd.changes.execute import Execution
-from cdfd.changes.image_order import ImageOrder, MemoryBudget, ReorderBuffer
+from cdfd.changes.image_order import ImageOrder, MemoryBudget, ReorderBuffer, codes_of
 from cdfd.changes.plan import ChangePlan, plan
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
+from cdfd.changes.slices import measure, read_slice
 from cdfd.delta import commit as commits
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.header import PartialHeader
@@ -49,7 +51,7 @@ def column(text: str) -> pa.Array:
 
 def image_order(text: str, *cuts: int, **options: Any) -> ImageOrder:
     pieces = [column(text[start:stop]) for start, stop in itertools.pairwise([0, *cuts, len(text)])]
-    return ImageOrder.of(lambda: pieces, **options)
+    return ImageOrder.of(lambda: codes_of(pieces), **options)
 
 
 class TestImageOrder:
@@ -70,8 +72,8 @@ class TestImageOrder:
         ],
     )
     def test_examples(self, text: str, late: list[int], in_order: bool, starts_with_post: bool) -> None:
-        for cut in range(len(text) + 1):
-            found = image_order(text, cut)
+        for place in range(len(text) + 1):
+            found = image_order(text, place)
             assert (list(found.late.bitmap), found.in_order, found.late_starts_with_post) == (
                 late,
                 in_order,
@@ -83,10 +85,10 @@ class TestImageOrder:
 
     def test_a_type_that_is_none(self) -> None:
         with pytest.raises(DataError, match="upsert"):
-            ImageOrder.of(lambda: [pa.array(["upsert"])])
+            ImageOrder.of(lambda: codes_of([pa.array(["upsert"])]))
 
     def test_early_writers_spellings(self) -> None:
-        assert ImageOrder.of(lambda: [pa.array(["update_pre", "update_post"])]).paired
+        assert ImageOrder.of(lambda: codes_of([pa.array(["update_pre", "update_post"])])).paired
 
 
 class Lot(NamedTuple):
@@ -123,9 +125,11 @@ def _planned(files: Sequence[tuple[str, int]]) -> ChangePlan:
     return plan(commits.parse(1, b"\n".join(json.dumps(action).encode() for action in actions)), header, 7)
 
 
-def delivered(lot: Lot, start: Position | None = None, end: int | None = None, **options: Any) -> list[Numbered]:
+def delivered(
+    lot: Lot, start: Position | None = None, end: int | None = None, key: tuple[str, ...] = (), **options: Any
+) -> list[Numbered]:
     made = lot.plan()
-    made = replace(made, scans=made.scans[:end])
+    made = replace(made, scans=made.scans[:end], key=key)
     options = {"workers": 1, "batch_rows": 4} | options
     execution = Execution(TableFiles(lot.storage(), MemoryStorage), **options)
     letters = {kind: letter for letter, kind in KINDS.items()}
@@ -135,7 +139,7 @@ def delivered(lot: Lot, start: Position | None = None, end: int | None = None, *
         assert batch.rows.num_rows
         for row in batch.rows.to_pylist():
             found.append(Numbered(row["_change_ordinal"], letters[row["_change_type"]], row["id"]))
-        assert found[-1].ordinal + 1 == batch.following
+        assert found[-1].ordinal + 1 == batch.following or options.get("drop_unchanged")
         assert following <= found[-1].ordinal
         following = batch.following
     return found
@@ -285,6 +289,76 @@ def test_begun_again_at_any_part_it_is_the_same(made: tuple[Lot, set[int]]) -> N
         assert delivered(written, start) == whole[len(found) :]
         found += delivered(written, start, part + 1)
     assert found == whole
+
+
+class TestKeys:
+    """With a key, whoever keeps the last change of each key is right wherever rows move from key to key."""
+
+    @pytest.mark.parametrize(
+        ("files", "expected"),
+        [
+            (["<1>1<2>2"], "<1>1<2>2"),
+            (["<1>2<2>3"], "<1<2 >2>3"),
+            (["<1>2<2>1"], "<1<2 >2>1"),
+            (["<1>1<2>3i2d3"], "<1>1<2d3>3i2"),
+            (["<2>3", "<1>2<5>5"], "<2<1<5>5>3>2"),
+            # Blocks have no pairs.
+            ([">2<1"], "<1 >2"),
+        ],
+    )
+    @pytest.mark.parametrize("held", [0, ordering.REORDER_BUFFER_BYTES])
+    def test_examples(self, files: list[str], expected: str, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(execute, "REORDER_BUFFER_BYTES", held)
+        found = delivered(lot(*files), key=("id",))
+        assert brief(found).replace(" ", "") == expected.replace(" ", "")
+        for row, after in itertools.pairwise(found):
+            if (row.kind, after.kind, after.ordinal) == ("<", ">", row.ordinal + 1):
+                assert row.id == after.id
+
+    @settings(deadline=None)
+    @given(st.data())
+    def test_chains_and_cycles_of_any_length(self, data: st.DataObject) -> None:
+        before = data.draw(st.lists(st.integers(0, 12), unique=True, max_size=10))
+        after = data.draw(st.lists(st.integers(0, 12), unique=True, min_size=len(before), max_size=len(before)))
+        files: list[list[Image]] = [[], [], []][: data.draw(st.integers(1, 3))]
+        for old, new in zip(before, after, strict=True):
+            files[data.draw(st.integers(0, len(files) - 1))] += [Image("<", old), Image(">", new)]
+        written = Lot([(f"f{at}", 0, rows) for at, rows in enumerate(files)])
+        rows = delivered(written, key=("id",))
+        last = {row.id: row.kind for row in rows}
+        assert {key for key, kind in last.items() if kind == ">"} == set(after)
+        assert {key for key, kind in last.items() if kind == "<"} == set(before) - set(after)
+        for part in range(len(written.plan().scans)):
+            start = len(delivered(written, end=part, key=("id",))) if part else 0
+            following = rows[start - 1].ordinal + 1 if start else 0
+            rest = delivered(written, Position("T", 1, part, ordinal=following), key=("id",))
+            assert rest == rows[start:]
+        plan = replace(written.plan(), key=("id",))
+        execution = Execution(TableFiles(written.storage(), MemoryStorage), workers=1)
+        slices = cut(plan, 1)
+        found = placed(plan, slices, [measure(each, execution) for each in slices])
+        ordinals = [
+            n for each in found for b in read_slice(each, execution) for n in b.rows["_change_ordinal"].to_pylist()
+        ]
+        assert ordinals == [row.ordinal for row in rows]
+
+
+class TestNoOps:
+    """With `drop_unchanged`, updates that change nothing are left out; all others keep their numbers."""
+
+    @pytest.mark.parametrize(
+        ("files", "expected"),
+        [
+            (["<1>1<2>3"], [(2, "<", 2), (3, ">", 3)]),
+            (["<1>1"], []),
+            (["d1<2>2i4"], [(0, "d", 1), (3, "i", 4)]),
+            # Not a pair: these images meet by chance.
+            (["<2<1>1"], [(0, "<", 2), (1, "<", 1), (3, ">", 1)]),
+        ],
+    )
+    @pytest.mark.parametrize("batch_rows", [1, 2, 3, 100])
+    def test_examples(self, files: list[str], expected: list[Any], batch_rows: int) -> None:
+        assert delivered(lot(*files), drop_unchanged=True, batch_rows=batch_rows) == expected
 
 
 class TestReorderBuffer:

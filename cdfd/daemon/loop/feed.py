@@ -17,6 +17,7 @@ from typing import Literal, TypeVar
 from cdfd.changes.execute import Execution
 from cdfd.changes.planning import version_batches
 from cdfd.changes.position import Phase, Position
+from cdfd.changes.refinement import Refine
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.console.progress_line import ProgressLine
 from cdfd.daemon.controls.mailbox import Mailbox
@@ -57,6 +58,7 @@ class Policies:
     Attributes:
         start: where to start if the sink has no position; `snapshot` is the live rows, then the changes after them.
         changes: the source of change rows.
+        refine: how updates are found in versions without change data files.
         on_missing_file: if a data file is missing: fail, skip its rows, or deliver the live rows of the newest version instead.
         on_schema_change: if a column is renamed, dropped or retyped: continue, or stop before that version.
         recover_from_ledger: if only the ledger has a position, resume there instead of failing.
@@ -67,6 +69,7 @@ class Policies:
 
     start: Start = "snapshot"
     changes: Literal["auto", "cdf", "files"] = "auto"
+    refine: Refine = "off"
     on_missing_file: Literal["fail", "skip", "resnapshot"] = "fail"
     on_schema_change: Literal["continue", "stop"] = "continue"
     recover_from_ledger: bool = False
@@ -298,7 +301,7 @@ class Feed:
         await delivery.commit(position)
 
     async def _run_from(self, position: Position) -> None:
-        stream = self.table.stream(self.policies.changes)
+        stream = self.table.stream(self.policies.changes, self.policies.refine, self.policies.key)
         if position.phase == "snapshot":
             following = await self._snapshot(stream, position)
             if following is None:
@@ -365,7 +368,7 @@ class Feed:
         """Check that the configuration fits the table where the delivery starts. Log each warning once."""
         self._note_retention(header)
         policies = self.policies
-        for warning in check_fit(policies.columns, policies.key, policies.changes, header):
+        for warning in check_fit(policies.columns, policies.key, policies.changes, header, policies.refine):
             if warning not in self.warned:
                 self.warned.add(warning)
                 logger.warning("%s", warning, extra={"table": self.table.uri, "version": header.version})

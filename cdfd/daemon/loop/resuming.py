@@ -9,18 +9,22 @@ from contextlib import contextmanager
 from cdfd.changes.position import Position
 from cdfd.delta.datatypes import by_name
 from cdfd.delta.header import Header
-from cdfd.delta.protocol import cdf_enabled
+from cdfd.delta.protocol import cdf_enabled, row_tracking_enabled
 from cdfd.errors import CdfdError, GapError, LogError, MissingColumnError, StorageError, UnsupportedError
 from cdfd.progress.ledger import LedgerEntry
 from cdfd.progress.recovery import Places, Start, decide
 
 NO_CHANGE_DATA = (
     "`key` does not pair updates: the table has no change data feed, so an update arrives as a delete and an insert, "
-    "and rows that a writer rewrites unchanged come again as both. Set delta.enableChangeDataFeed to true on the table"
+    "and rows that a writer rewrites unchanged come again as both. Set `refine: auto`, or delta.enableChangeDataFeed to true on the table"
+)
+NO_ROW_TRACKING = (
+    "`refine: rows` finds no updates: the table has no row tracking. Set delta.enableRowTracking to true on the table, "
+    "or use `refine: key`"
 )
 IGNORED_CHANGE_DATA = (
     "`key` does not pair updates with `changes: files`: an update arrives as a delete and an insert, "
-    "and rows that a writer rewrites unchanged come again as both"
+    "and rows that a writer rewrites unchanged come again as both. Set `refine: auto`"
 )
 NO_FEED = "Set delta.enableChangeDataFeed=true on it, or use `changes: auto` to derive changes from its files"
 
@@ -82,7 +86,9 @@ def explain_gap() -> Iterator[None]:
         raise
 
 
-def check_fit(columns: Sequence[str] | None, key: Sequence[str], changes: str, header: Header) -> list[str]:
+def check_fit(
+    columns: Sequence[str] | None, key: Sequence[str], changes: str, header: Header, refine: str = "off"
+) -> list[str]:
     """Check that a configuration fits a table as of one version; the warnings.
 
     Args:
@@ -90,6 +96,7 @@ def check_fit(columns: Sequence[str] | None, key: Sequence[str], changes: str, h
         key: the columns that identify a row.
         changes: the source of change rows.
         header: of the table at that version.
+        refine: how updates are found in versions without change data files.
 
     Raises:
         MissingColumnError: the table has none of `columns`, or lacks one of `key`.
@@ -106,6 +113,11 @@ def check_fit(columns: Sequence[str] | None, key: Sequence[str], changes: str, h
     if absent:
         raise _missing(absent, "key", header)
     warnings = [f"there is no column {name!r:.200}, which `columns` names" for name in missing]
+    pairs = refine in ("key", "auto") or (refine == "rows" and row_tracking_enabled(header.metadata))
+    if refine == "rows" and not pairs:
+        warnings.append(NO_ROW_TRACKING)
+    if pairs:
+        return warnings
     if key and changes == "files":
         warnings.append(IGNORED_CHANGE_DATA)
     elif key and not feed:
