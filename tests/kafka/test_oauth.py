@@ -207,6 +207,7 @@ class TestLogins:
         connect(settings)
         assert len(unsecured.issued) == 2
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", PRODUCERS)
     def test_sessions_outlive_tokens(self, secured: Broker, master: KafkaAdminClient, name: str, kind: str) -> None:
         master.create_topics({name: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
@@ -245,6 +246,7 @@ class TestDaemon:
             [*CDFD, *arguments, "-c", str(shop.config)], capture_output=True, text=True, timeout=60, check=False
         )
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", PRODUCERS)
     def test_it_delivers_while_the_endpoint_is_away_and_the_secret_changes(self, shop: Pipeline, kind: str) -> None:
         """A token lasts 6 s. The endpoint fails for most of the second one's life, and wants another secret afterwards."""
@@ -272,6 +274,7 @@ class TestDaemon:
             assert shop.finish() > 6
         assert not leaked(said, [SECRET, server.secret, *server.issued])
 
+    @pytest.mark.slow
     def test_commands(self, shop: Pipeline, unsecured: TokenServer) -> None:
         table = shop.table()
         do(table.insert(rows(0, 1, 2)))

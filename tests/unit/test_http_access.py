@@ -1,6 +1,8 @@
 """Who may read what over HTTP, asked over real connections, with and without TLS."""
 
+import asyncio
 import base64
+import contextlib
 import logging
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -14,6 +16,7 @@ from manual_time import ManualClock
 from statuses import NOW_MS, configuration
 
 from cdfd.config import Http, Listen
+from cdfd.daemon.http import server
 from cdfd.daemon.http.server import serve
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.tls import ServerTls
@@ -123,6 +126,11 @@ class TestAuthentication:
         async with client() as asking:
             assert [(await asking.get(path))[0] for path in ("/", "/metrics", "/status")] == [200] * 3
             assert "not_ready" in (await asking.get("/readyz"))[1]
+
+    async def test_credentials_are_bounded(self) -> None:
+        async with client(authentication={"token": TOKEN}) as asking:
+            assert (await asking.get("/status", bearer("x" * 4000)))[0] == 401
+            assert (await asking.get("/status", bearer("x" * 20_000)))[0] == 400
 
     async def test_another_host_is_refused_before_credentials_are_looked_at(self) -> None:
         async with client(authentication={"token": TOKEN}) as asking:
@@ -234,6 +242,20 @@ class TestTls:
             assert (await asking.get("/status", tls=certified))[0] == 401
             assert (await asking.get("/status", bearer(TOKEN), tls=certified))[0] == 200
             assert (await asking.get("/status", bearer(TOKEN), tls=trusting(old)))[0] == 403
+
+    async def test_clients_that_do_not_shake_hands_are_disconnected(
+        self, tmp_path: Path, old: Certificates, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0.3)
+        mount(tmp_path / "tls", old)
+        async with client(tls=tls_of(tmp_path / "tls")) as asking:
+            host, _, port = asking.url.removeprefix("https://").partition(":")
+            silent = [await asyncio.open_connection(host, int(port)) for _ in range(5)]
+            for reader, writer in silent:
+                with contextlib.suppress(ConnectionError):
+                    assert await asyncio.wait_for(reader.read(), 10) == b""
+                writer.close()
+            assert (await asking.get("/healthz", tls=trusting(old)))[0] == 200
 
     async def test_plain_http_is_not_answered(self, tmp_path: Path, old: Certificates) -> None:
         mount(tmp_path / "tls", old)

@@ -185,3 +185,15 @@ def test_a_column_of_another_type_is_refused(client: SchemaRegistry) -> None:
     encode(batch)
     with pytest.raises(SchemaChangedError, match="incompatible"):
         encode(batch.set_column(0, "id", pa.array(["1"])))
+
+
+def test_changed_credentials_are_used_for_the_next_request(server: Registry) -> None:
+    given = [("ada", "first"), ("ada", "first"), ("ada", "second")]
+    server.require("ada", "first")
+    known = SchemaRegistry(server.url, credentials=lambda: given.pop(0))
+    known.check()
+    server.require("ada", "second")
+    with pytest.raises(SinkError, match="answered 401"):
+        known.check()
+    known.check()
+    known.close()

@@ -13,7 +13,7 @@ import pytest
 from cdfd.config.mounted import MountedText
 from cdfd.config.values import Secret
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.client import tokens
+from cdfd.sinks.kafka.client import token_endpoint, tokens
 from cdfd.sinks.kafka.client.login import Credentials, login
 from cdfd.sinks.kafka.client.token_endpoint import fetch
 from cdfd.sinks.kafka.client.tokens import Token, Tokens, expiry, file_token
@@ -167,6 +167,21 @@ class TestEndpoint:
             assert token.value not in repr(token)
         assert SECRET not in caplog.text
         assert token.value not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "clear"),
+    [
+        ("https://login.example/t", False),
+        ("http://login.example/t", True),
+        ("http://127.0.0.1:8080/t", False),
+        ("http://[::1]/t", False),
+        ("http://localhost/t", False),
+        ("http://127.0.0.1.example/t", True),
+    ],
+)
+def test_addresses_without_tls(url: str, clear: bool) -> None:
+    assert token_endpoint.sent_in_the_clear(url) == clear
 
 
 class Source:

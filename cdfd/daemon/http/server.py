@@ -35,6 +35,8 @@ logger = logging.getLogger("cdfd.http")
 
 STOP_SECONDS = 0.5
 """How long current responses may take once the daemon stops."""
+HANDSHAKE_SECONDS = 3.0
+"""How long a client may take for the handshake of TLS."""
 
 
 def _ours(record: logging.LogRecord) -> bool:
@@ -82,17 +84,20 @@ async def serve(
     application = _application(status, past, writer, names, access, controls)
     runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
     closing: asyncio.Task[None] | None = None
+    listening: asyncio.Server | None = None
     try:
         await runner.setup()
-        await _bind(runner, listen, tls)
+        listening = await _bind(runner, listen, tls)
         assert runner.server is not None
         closing = asyncio.create_task(close_overdue_connections(runner.server), name="cdfd-http-connections")
-        bound = Listen(*runner.addresses[0][:2])
+        bound = Listen(*listening.sockets[0].getsockname()[:2])
         logger.info("metrics, health and status at %s://%s", "http" if tls is None else "https", bound)
         yield bound
     finally:
         if closing is not None:
             closing.cancel()
+        if listening is not None:
+            listening.close()
         await runner.cleanup()
         writer.shutdown(wait=False, cancel_futures=True)
 
@@ -126,9 +131,12 @@ async def serve_socket(
         writer.shutdown(wait=False, cancel_futures=True)
 
 
-async def _bind(runner: web.AppRunner, listen: Listen, tls: ssl.SSLContext | None) -> None:
+async def _bind(runner: web.AppRunner, listen: Listen, tls: ssl.SSLContext | None) -> asyncio.Server:
+    # aiohttp's own `TCPSite` lets a client without a handshake stay for a minute, where the limit of connections does not see it.
+    handshake: dict[str, Any] = {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
+    assert runner.server is not None
     try:
-        await web.TCPSite(runner, listen.host, listen.port, ssl_context=tls).start()
+        return await asyncio.get_running_loop().create_server(runner.server, listen.host, listen.port, **handshake)
     except (OSError, UnicodeError) as error:  # UnicodeError: an impossible host name
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         what, hint = (

@@ -65,7 +65,7 @@ def _context(settings: HttpTls) -> ssl.SSLContext:
     try:
         # Without a password, OpenSSL would prompt for one on the terminal.
         context.load_cert_chain(settings.certificate, settings.key, "")
-    except (ssl.SSLError, ValueError) as error:
+    except (OSError, ValueError) as error:  # SSLError is an OSError
         raise _unusable(
             "key", settings.key, error, "Expected the certificate's key as PEM, without a password"
         ) from None
@@ -73,7 +73,7 @@ def _context(settings: HttpTls) -> ssl.SSLContext:
         _use("client_ca", settings.client_ca)
         try:
             context.load_verify_locations(settings.client_ca)
-        except ssl.SSLError as error:
+        except OSError as error:
             raise _unusable("client_ca", settings.client_ca, error, "Expected certificates as PEM") from None
         # Not required: probes have no certificate. `access` refuses everything else without one.
         context.verify_mode = ssl.CERT_OPTIONAL

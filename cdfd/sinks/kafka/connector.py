@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from cdfd.sinks.base import Announce, Backfill, Connector, Counts, Job, StageTim
 from cdfd.sinks.kafka.announcements import announcing
 from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
+from cdfd.sinks.kafka.client.token_endpoint import sent_in_the_clear
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
 from cdfd.sinks.kafka.progress import positions
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, announcement_topic
@@ -24,6 +26,8 @@ from cdfd.sinks.kafka.settings import KafkaSettings
 from cdfd.sinks.kafka.settings import SchemaRegistry as SchemaRegistrySettings
 from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
+
+logger = logging.getLogger("cdfd.kafka")
 
 CLOSING_SECONDS = 2.0
 """Longest step of closing a sink. All steps together must fit into the time that a daemon has to stop."""
@@ -48,6 +52,9 @@ class KafkaConnector(Connector):
         """Check the client and the files of `sink.security`; see the port."""
         client(self._sink)
         options = arguments(self._sink)
+        oauth = self._sink.security.oauth
+        if oauth is not None and oauth.token_url is not None and sent_in_the_clear(oauth.token_url):
+            logger.warning("sink.security.oauth.token_url has no TLS: the client's secret is sent in the clear")
         if (certificate := options.get("ssl_certfile")) is not None:
             password = str(options.get("ssl_password") or "")
             warn_of_expiry("sink.security.certificate_path", certificate, options["ssl_keyfile"], password)

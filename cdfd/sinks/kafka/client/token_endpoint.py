@@ -8,7 +8,7 @@ import ssl
 import time
 from base64 import b64encode
 from typing import Any, Final
-from urllib.parse import quote_plus, urlencode
+from urllib.parse import quote_plus, urlencode, urlsplit
 
 import urllib3
 
@@ -33,6 +33,12 @@ _HINTS: Final = {
     "unsupported_grant_type": f"Check {_URL}, and that the provider has the grant client_credentials",
     "invalid_request": "Check sink.security.oauth.scope and parameters: the provider may want an audience",
 }
+
+
+def sent_in_the_clear(url: str) -> bool:
+    """Whether requests leave this machine without TLS."""
+    place = urlsplit(url)
+    return place.scheme == "http" and place.hostname not in ("127.0.0.1", "::1", "localhost")
 
 
 def fetch(oauth: OAuth, timeout: float = TIMEOUT) -> Token:
