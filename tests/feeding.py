@@ -11,15 +11,17 @@ from lake import Lake
 from manual_time import ManualClock
 from memory_sink import Delivered, MemorySink
 
+from cdfd.changes.control import Control
 from cdfd.changes.execute import Execution
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
 from cdfd.changes.stream import Version
+from cdfd.daemon.controls.mailbox import Mailbox
 from cdfd.daemon.loop.deliverer import Limits
 from cdfd.daemon.loop.feed import Feed, Policies
 from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.daemon.loop.rates import Rates
-from cdfd.sinks.base import Delivery, Sink
+from cdfd.sinks.base import Chunk, ControlSink, Delivery
 from cdfd.sinks.files.formats import JsonLines
 from cdfd.sinks.files.sink import FilesSink
 from cdfd.storage.local import LocalStorage
@@ -37,9 +39,24 @@ class Crash(Exception):
 class Hooked:
     """A sink that tells a hook of everything before it happens, and of commits afterwards too. The hook may raise."""
 
-    def __init__(self, sink: Sink, hook: Hook) -> None:
+    stores_control = True
+
+    def __init__(self, sink: ControlSink, hook: Hook) -> None:
         self.sink = sink
         self.hook = hook
+
+    @property
+    def control(self) -> Control:
+        return self.sink.control
+
+    async def set_control(self, control: Control, to: Position | None = None) -> None:
+        self.hook("control", control)
+        await self.sink.set_control(control, to)
+        self.hook("controlled", control)
+
+    async def begin_chunk(self, position: Position, version: Version) -> Chunk:
+        self.hook("begin chunk", position)
+        return _HookedChunk(await self.sink.begin_chunk(position, version), self.hook)
 
     async def last_position(self) -> Position | None:
         return await self.sink.last_position()
@@ -75,13 +92,32 @@ class _HookedDelivery:
         await self.delivery.abort()
 
 
+class _HookedChunk:
+    def __init__(self, chunk: Chunk, hook: Hook) -> None:
+        self.chunk = chunk
+        self.hook = hook
+
+    async def write(self, batch: pa.RecordBatch) -> None:
+        self.hook("write chunk", batch)
+        await self.chunk.write(batch)
+
+    async def commit(self, control: Control) -> None:
+        self.hook("commit chunk", control)
+        await self.chunk.commit(control)
+        self.hook("chunk committed", control)
+
+    async def abort(self) -> None:
+        self.hook("abort chunk", None)
+        await self.chunk.abort()
+
+
 class MemoryPlace:
     """Where sinks of one feed come and go."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.delivered: list[Delivered] = []
 
-    async def open(self) -> Sink:
+    async def open(self) -> ControlSink:
         return MemorySink(self.delivered)
 
     def rows(self) -> list[Row]:
@@ -92,7 +128,7 @@ class FilesPlace:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    async def open(self) -> Sink:
+    async def open(self) -> ControlSink:
         return await FilesSink.open(self.folder, JsonLines(), fsync=False)
 
     def rows(self) -> list[Row]:
@@ -111,6 +147,7 @@ async def feed(
     on_missing = options.pop("on_missing", None)
     stop, rates = options.pop("stop", asyncio.Event()), options.pop("rates", Rates())
     recorder, monitor = options.pop("recorder", None), options.pop("monitor", NullMonitor())
+    mailbox = options.pop("mailbox", None) or Mailbox()
 
     def watched(event: str, about: Any) -> None:
         hook(event, about)
@@ -124,7 +161,17 @@ async def feed(
         with opened.tailer(clock) as tailer:
             policies = Policies(**options)
             await Feed(
-                opened, Hooked(sink, watched), execution, tailer, policies, stop, limits, recorder, monitor, rates=rates
+                opened,
+                Hooked(sink, watched),
+                execution,
+                tailer,
+                policies,
+                stop,
+                limits,
+                recorder,
+                monitor,
+                mailbox=mailbox,
+                rates=rates,
             ).run()
     finally:
         await sink.close()

@@ -3,56 +3,14 @@
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from feeding import Crash, FilesPlace, Hook, MemoryPlace, feed, position
+from histories import HISTORIES, write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lake import SCHEMA, Lake, manual_clock, rows, run
-from manual_time import ManualClock
+from lake import Lake, manual_clock, run
 
 from cdfd.changes.position import Position
-from cdfd.demo.writer import TableWriter
-
-# A history: what the writer does, one version after the other.
-OPERATIONS = st.one_of(
-    st.tuples(st.just("insert"), st.integers(1, 5)),
-    st.tuples(st.just("files"), st.integers(2, 4)),
-    st.tuples(st.just("update"), st.integers(0, 3)),
-    st.tuples(st.just("merge"), st.integers(1, 4)),
-    st.tuples(st.just("delete"), st.integers(0, 3)),
-    st.tuples(st.just("optimize"), st.just(0)),
-    st.tuples(st.just("add_column"), st.just(0)),
-)
-HISTORIES = st.lists(OPERATIONS, min_size=1, max_size=6)
-
-
-async def write(lake: Lake, clock: ManualClock, history: list[tuple[str, int]]) -> TableWriter:
-    writer = TableWriter(lake, SCHEMA, clock=clock, table_id="T")
-    await writer.create()
-    new = 0
-    for operation, number in history:
-        chosen = pc.bit_wise_and(pc.field("id"), 3) == number
-        held = set(writer.rows()["id"].to_pylist())
-        if operation == "insert":
-            await writer.insert(rows(*range(new, new + number)))
-            new += number
-        elif operation == "files":
-            await writer.commit("WRITE", [await writer._add(rows(new + n)) for n in range(number)])
-            new += number
-        elif operation == "update" and any(each % 4 == number for each in held):
-            await writer.update(chosen, {"v": pc.scalar(f"u{writer.version}")})
-        elif operation == "merge":
-            await writer.merge(rows(*range(new - 1, new - 1 + number), v=f"m{writer.version}"), "id")
-            new += number - 1
-        elif operation == "delete" and any(each % 4 == number for each in held):
-            await writer.delete(chosen)
-        elif operation == "optimize":
-            await writer.optimize()
-        elif operation == "add_column":
-            await writer.add_column(pa.field(f"c{len(writer.schema)}", pa.int32()))
-    return writer
 
 
 def crash_at(step: int) -> tuple[Hook, list[str]]:
