@@ -386,6 +386,128 @@ def reset(config: CONFIG, table: NAME) -> None:
     _print(progress_command.reset(config, table))
 
 
+ctl = typer.Typer(cls=_Group, help="Send a request to the running daemon.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(ctl, name="ctl")
+OF_CONFIG = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="The daemon's configuration file.")
+]
+SOCKET = Annotated[str | None, typer.Option(metavar="PATH", help="Instead of a configuration: the daemon's socket.")]
+URL = Annotated[str | None, typer.Option(metavar="URL", help="Instead of a configuration: the daemon's HTTP server.")]
+TOKEN_FILE = Annotated[Path | None, typer.Option(metavar="FILE", help="With --url: the file that has the token.")]
+REQUEST_ID = Annotated[
+    str | None, typer.Option("--id", metavar="ID", help="Id of the request, which is carried out once.")
+]
+
+
+def _send(target: Any, path: str, as_json: bool, **body: Any) -> None:
+    from cdfd.commands import ctl as control
+
+    text, code = control.send(target, path, body, as_document=as_json)
+    _print(text)
+    raise typer.Exit(code)
+
+
+def _target(config: Path | None, socket: str | None, url: str | None, token_file: Path | None) -> Any:
+    from cdfd.commands import ctl as control
+
+    return control.Target.of(config, socket, url, token_file)
+
+
+def _of_table(table: str, action: str) -> str:
+    from cdfd.commands import ctl as control
+
+    return control.table_path(table, action)
+
+
+@ctl.command()
+def pause(
+    table: NAME,
+    config: OF_CONFIG = None,
+    socket: SOCKET = None,
+    url: URL = None,
+    token_file: TOKEN_FILE = None,
+    id: REQUEST_ID = None,
+    as_json: AS_JSON = False,
+) -> None:
+    """Stop delivering a table, until it is resumed."""
+    _send(_target(config, socket, url, token_file), _of_table(table, "pause"), as_json, id=id)
+
+
+@ctl.command()
+def resume(
+    table: NAME,
+    config: OF_CONFIG = None,
+    socket: SOCKET = None,
+    url: URL = None,
+    token_file: TOKEN_FILE = None,
+    id: REQUEST_ID = None,
+    as_json: AS_JSON = False,
+) -> None:
+    """Continue to deliver a paused table."""
+    _send(_target(config, socket, url, token_file), _of_table(table, "resume"), as_json, id=id)
+
+
+@ctl.command()
+def snapshot(
+    table: NAME,
+    where: Annotated[
+        str | None,
+        typer.Option(metavar="CONDITION", help="Only files that may have such rows: \"day >= '2026-01-01'\"."),
+    ] = None,
+    config: OF_CONFIG = None,
+    socket: SOCKET = None,
+    url: URL = None,
+    token_file: TOKEN_FILE = None,
+    id: REQUEST_ID = None,
+    as_json: AS_JSON = False,
+) -> None:
+    """Publish the live rows of a table again, between its changes."""
+    _send(_target(config, socket, url, token_file), _of_table(table, "snapshot"), as_json, id=id, where=where)
+
+
+@ctl.command("stop-snapshot")
+def stop_snapshot(
+    table: NAME,
+    config: OF_CONFIG = None,
+    socket: SOCKET = None,
+    url: URL = None,
+    token_file: TOKEN_FILE = None,
+    id: REQUEST_ID = None,
+    as_json: AS_JSON = False,
+) -> None:
+    """End a re-snapshot early."""
+    _send(_target(config, socket, url, token_file), _of_table(table, "snapshot/stop"), as_json, id=id)
+
+
+@ctl.command()
+def move(
+    table: NAME,
+    version: Annotated[int, typer.Argument(min=0, help="The version that counts as the last delivered one.")],
+    config: OF_CONFIG = None,
+    socket: SOCKET = None,
+    url: URL = None,
+    token_file: TOKEN_FILE = None,
+    id: REQUEST_ID = None,
+    as_json: AS_JSON = False,
+) -> None:
+    """Continue a table after VERSION."""
+    _send(_target(config, socket, url, token_file), _of_table(table, "move"), as_json, id=id, version=version)
+
+
+@ctl.command("log-level")
+def log_level(
+    level: Annotated[str, typer.Argument(metavar="LEVEL", help="debug, info, warning or error.")],
+    config: OF_CONFIG = None,
+    socket: SOCKET = None,
+    url: URL = None,
+    token_file: TOKEN_FILE = None,
+    id: REQUEST_ID = None,
+    as_json: AS_JSON = False,
+) -> None:
+    """Change the lowest level of the daemon's logs."""
+    _send(_target(config, socket, url, token_file), "/log-level", as_json, id=id, level=level)
+
+
 @app.command()
 def inspect(
     table: TABLE,

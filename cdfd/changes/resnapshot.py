@@ -109,16 +109,23 @@ class PendingFiles:
         selected: for each file, whether the re-snapshot publishes it.
         live: for each file, whether it is live where the stream is.
         next: files before this number are published.
+        chunk_bytes: limit of the files of a chunk.
     """
 
     def __init__(
-        self, files: NumberedFiles, selected: npt.NDArray[np.bool_], live: npt.NDArray[np.bool_], next: int
+        self,
+        files: NumberedFiles,
+        selected: npt.NDArray[np.bool_],
+        live: npt.NDArray[np.bool_],
+        next: int,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self._files = files
         self._selected = selected
         self._pending = selected & live
         self._pending[:next] = False
         self._next = next
+        self._chunk_bytes = chunk_bytes
 
     @property
     def selected(self) -> int:
@@ -165,7 +172,7 @@ class PendingFiles:
         size = 0
         for count, number in enumerate(numbers):
             size += self._files.scans[number].size
-            if count and size > CHUNK_BYTES:
+            if count and size > self._chunk_bytes:
                 return numbers[:count]
         return numbers
 

@@ -95,6 +95,11 @@ class SinkSettings(Section):
     """Kind of the destination."""
 
     @property
+    def topic_prefix(self) -> str:
+        """The prefix of topics about the daemon; empty: the pipeline's name."""
+        return ""
+
+    @property
     def keeps_positions(self) -> bool:
         """Whether the sink keeps the position with the rows. Where not, the ledger's is the one that counts."""
         return True

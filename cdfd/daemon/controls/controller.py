@@ -40,7 +40,7 @@ class Controller:
         self._pipeline = pipeline
         self._clock = clock
         self._tables: dict[str, Mailbox] = {}
-        self._ids: OrderedDict[str, None] = OrderedDict()
+        self._ids: OrderedDict[tuple[str, str | None], None] = OrderedDict()
         self._recent: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self.listeners: list[Listener] = []
         for name in tables:
@@ -107,10 +107,10 @@ class Controller:
             listener(document)
 
     def _hand_over(self, request: Request) -> asyncio.Future[Notification]:
-        if request.id in self._ids:
+        if (request.id, request.table) in self._ids:
             raise Refused("duplicate", f"a request with the id {request.id} was already received")
         if request.action == "log-level":
-            self._remember(request.id)
+            self._remember(request)
             return self._set_log_level(request)
         mailbox = self._tables.get(request.table or "")
         if mailbox is None:
@@ -118,11 +118,11 @@ class Controller:
             listed = ", ".join(names[:_NO_TABLE_SHOWN]) + (", ..." if len(names) > _NO_TABLE_SHOWN else "")
             raise Refused("unknown", f"there is no table {request.table!r:.100}; the tables are {listed}")
         done = mailbox.put(request)
-        self._remember(request.id)
+        self._remember(request)
         return done
 
-    def _remember(self, id: str) -> None:
-        self._ids[id] = None
+    def _remember(self, request: Request) -> None:
+        self._ids[request.id, request.table] = None
         if len(self._ids) > _MOST_IDS:
             self._ids.popitem(last=False)
 

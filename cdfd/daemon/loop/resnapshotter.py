@@ -19,7 +19,7 @@ from cdfd.changes.control import Resnapshot
 from cdfd.changes.execute import Execution, iterate_in_thread
 from cdfd.changes.plan import ChangePlan, LiveScans, plan_snapshot
 from cdfd.changes.position import Position
-from cdfd.changes.resnapshot import NumberedFiles, PendingFiles, Touched
+from cdfd.changes.resnapshot import CHUNK_BYTES, NumberedFiles, PendingFiles, Touched
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.changes.where import parse_where, selected
 from cdfd.daemon.controls.requests import Notification
@@ -55,9 +55,13 @@ class Resnapshotter:
         execution: reads the files.
         controls: has the state of the re-snapshot.
         admission: of large deliveries.
+        most_bytes: limit of a delivery, which chunks keep, too; 0: none.
     """
 
-    def __init__(self, table: Table, execution: Execution, controls: Controls, admission: Admission) -> None:
+    def __init__(
+        self, table: Table, execution: Execution, controls: Controls, admission: Admission, most_bytes: int = 0
+    ) -> None:
+        self._chunk_bytes = min(most_bytes or CHUNK_BYTES, CHUNK_BYTES)
         assert isinstance(controls.sink, ControlSink)
         self._table = table
         self._execution = execution
@@ -97,7 +101,7 @@ class Resnapshotter:
             state = replace(state, version=begun, next=0, ahead_of=-1, ahead=0)
         assert isinstance(plan.scans, LiveScans)
         live = np.ones(len(files), np.bool_) if state.version == plan.version else files.live_in(plan.scans.files)
-        self._pending = PendingFiles(files, chosen, live, state.next)
+        self._pending = PendingFiles(files, chosen, live, state.next, self._chunk_bytes)
         await self._store(state)
         stream.files = files
         extra = {"table": self._table.uri, "version": state.version, "files": len(self._pending), "request": state.id}

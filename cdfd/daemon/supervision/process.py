@@ -16,6 +16,8 @@ from cdfd.config import load
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.controls.controller import Controller, takes_requests
+from cdfd.daemon.controls.publishing import publishing
+from cdfd.daemon.controls.signals import reading_signals
 from cdfd.daemon.engines import OpenLoop, engine_of
 from cdfd.daemon.heartbeats import beating
 from cdfd.daemon.http import server as http
@@ -79,6 +81,7 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
         controller = Controller(config.pipeline, (), clock)
         status.notifications = controller.recent
         await _serve_http(stack, config, status, history, controller, clock)
+        await stack.enter_async_context(publishing(config, controller, clock))
         await stack.enter_async_context(summarised(status, clock))
         await stack.enter_async_context(beating(config, status, clock))
         opened: OpenLoop
@@ -95,6 +98,8 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
         mailboxes = controller if takes_requests(config) else None
         members = Members(config, supervisor, status, opened, mailboxes, shard, monitor_of)
         await members.start()
+        # Once the tables are known: signals may have come while the daemon was down.
+        await stack.enter_async_context(reading_signals(config, controller, clock, shard))
         _log_start(config, shard, len(supervisor.names))
         file_events = stack.enter_context(FileEvents())
         searching = Searching(members, status.searches, clock, file_events)

@@ -14,16 +14,17 @@ from cdfd.config.certificates import warn_of_expiry
 from cdfd.config.settings import Settings, Table
 from cdfd.encoding.registry import SchemaRegistry
 from cdfd.errors import ConfigError
-from cdfd.sinks.base import Announce, Backfill, Connector, Counts, Job, StageTimer, Write, unmeasured
+from cdfd.sinks.base import Announce, Backfill, Connector, Counts, Job, Signals, StageTimer, Write, unmeasured
 from cdfd.sinks.kafka.announcements import announcing
 from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.token_endpoint import sent_in_the_clear
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
 from cdfd.sinks.kafka.progress import positions
-from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, announcement_topic
+from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, announcement_topic, side_topic
 from cdfd.sinks.kafka.settings import KafkaSettings
 from cdfd.sinks.kafka.settings import SchemaRegistry as SchemaRegistrySettings
+from cdfd.sinks.kafka.signals import signals
 from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 
@@ -66,7 +67,7 @@ class KafkaConnector(Connector):
             ConfigError: a certificate or key cannot be used.
         """
         sink, config = self._sink, self._config
-        prefix = sink.topics.prefix.rstrip("._-") or config.pipeline
+        prefix = sink.topic_prefix or config.pipeline
         return Destination(
             arguments(sink),
             config.pipeline,
@@ -117,10 +118,15 @@ class KafkaConnector(Connector):
         """The topic; see the port."""
         return f"kafka://{self._sink.bootstrap_servers[0]}", table.topic
 
-    def announcing(self, topic: str) -> AbstractAsyncContextManager[Announce]:
+    def announcing(self, topic: str, *, compacted: bool = True) -> AbstractAsyncContextManager[Announce]:
         """A producer of its own, without transactions; see the port."""
         sink = self._sink
-        return announcing(arguments(sink), announcement_topic(topic, sink.topics), client(sink), sink.compression)
+        made = (announcement_topic if compacted else side_topic)(topic, sink.topics)
+        return announcing(arguments(sink), replace(made, keyed=True), client(sink), sink.compression)
+
+    def signals(self, reader: str = "") -> AbstractAsyncContextManager[Signals]:
+        """A consumer of its own; see the port."""
+        return signals(arguments(self._sink), self._config.pipeline, self._sink.topics, reader)
 
     async def backfill(self, table: Table, role: str) -> Backfill | None:
         """The backfill in the newest progress record; see the port."""

@@ -110,6 +110,11 @@ class KafkaSettings(SinkSettings):
         return self
 
     @property
+    def topic_prefix(self) -> str:
+        """`topics.prefix`, without the mark at its end."""
+        return self.topics.prefix.rstrip("._-")
+
+    @property
     def keeps_positions(self) -> bool:
         """Only with transactions."""
         return self.delivery == "exactly_once"

@@ -1,0 +1,96 @@
+"""Notifications as records of a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from cdfd.config.settings import Settings
+from cdfd.daemon.controls.controller import Controller
+from cdfd.errors import CdfdError
+from cdfd.sinks.base import Announce, connector
+from cdfd.tail.clock import Clock
+from cdfd.tail.watch import Backoff
+
+logger = logging.getLogger("cdfd.controls")
+
+MOST_WAITING = 1000
+"""Notifications that wait for the topic. Further ones replace the oldest."""
+_AT_ONCE = 100
+_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
+
+
+def record_of(document: Mapping[str, Any]) -> tuple[bytes, bytes]:
+    """A notification as a record: the id of the request, and JSON."""
+    return str(document["id"]).encode(), json.dumps(document, separators=(",", ":")).encode()
+
+
+class Publisher:
+    """Writes notifications, at least once each while the process runs. Failures are logged, and never affect deliveries.
+
+    Args:
+        announce: writes records.
+        clock: the source of time.
+    """
+
+    def __init__(self, announce: Announce, clock: Clock) -> None:
+        self._announce = announce
+        self._clock = clock
+        self._waiting: deque[tuple[bytes, bytes]] = deque(maxlen=MOST_WAITING)
+        self._more = asyncio.Event()
+
+    def add(self, document: Mapping[str, Any]) -> None:
+        """Write a notification soon."""
+        self._waiting.append(record_of(document))
+        self._more.set()
+
+    async def run(self) -> None:
+        """Write notifications forever."""
+        backoff = Backoff(_RETRY_SECONDS, _MAX_RETRY_SECONDS)
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            while self._waiting:
+                try:
+                    await self.write()
+                except CdfdError as error:
+                    logger.warning("cannot write notifications: %s; retrying in %g s", error, backoff.delay)
+                    await self._clock.sleep(backoff.delay)
+                    backoff = backoff.longer()
+                else:
+                    backoff = backoff.reset()
+
+    async def write(self) -> None:
+        """Write those that wait. Raises the errors of `Announce`."""
+        records = [self._waiting[number] for number in range(min(_AT_ONCE, len(self._waiting)))]
+        if records:
+            await self._announce(records)
+            for record in records:
+                if self._waiting and self._waiting[0] is record:
+                    self._waiting.popleft()
+
+
+@asynccontextmanager
+async def publishing(config: Settings, controller: Controller, clock: Clock) -> AsyncIterator[None]:
+    """Write the notifications of a controller to the configured topic until the block ends."""
+    if not config.controls.notifications:
+        yield
+        return
+    topic = f"{config.sink.topic_prefix or config.pipeline}.notifications"
+    async with connector(config).announcing(topic, compacted=False) as announce:
+        publisher = Publisher(announce, clock)
+        controller.listeners.append(publisher.add)
+        task = asyncio.create_task(publisher.run(), name="notifications")
+        try:
+            yield
+        finally:
+            controller.listeners.remove(publisher.add)
+            task.cancel()
+            [ended] = await asyncio.gather(task, return_exceptions=True)
+            if isinstance(ended, Exception):
+                logger.error("writing notifications ended unexpectedly", exc_info=ended)

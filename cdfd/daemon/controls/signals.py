@@ -1,0 +1,198 @@
+"""Requests as records of a topic, in the form of Debezium's signals.
+
+    {"id": "ops-7", "type": "execute-snapshot", "data": {"data-collections": ["orders"], "type": "incremental"}}
+
+Everyone who may write to the topic can send requests. So only the configured actions are taken, a record has a bounded size, few records are
+taken in a second, and no record ends the daemon. Records are taken at least once. Tables remember ids, so a request is carried out once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from cdfd.config.settings import Settings
+from cdfd.daemon.controls.controller import Controller
+from cdfd.daemon.controls.requests import Refused, Request, document_of, parse_id, parse_request
+from cdfd.errors import CdfdError
+from cdfd.sinks.base import Signal, Signals, connector
+from cdfd.tables.shard import Shard
+from cdfd.tail.clock import Clock
+from cdfd.tail.watch import Backoff
+
+logger = logging.getLogger("cdfd.controls")
+
+POLL_SECONDS = 1.0
+"""The least time from one poll to the next. A poll takes `sinks.base.SIGNALS` records at most."""
+MOST_OUTSTANDING = 100
+"""Records whose requests are not answered yet. No more records are taken until some are."""
+MOST_TABLES = 100
+"""Tables in one record."""
+RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
+_ACTIONS = {
+    "execute-snapshot": "snapshot",
+    "stop-snapshot": "stop-snapshot",
+    "pause": "pause",
+    "resume": "resume",
+    "move": "move",
+    "log-level": "log-level",
+}
+_NOT_OURS = {
+    "pause-snapshot": "pause the table with `pause`",
+    "resume-snapshot": "resume the table with `resume`",
+}
+
+
+def parse_signal(signal: Signal, allowed: Collection[str]) -> list[Request]:
+    """The requests of a record, one for each table.
+
+    Raises:
+        Refused: the record is malformed, or asks for something that is not allowed.
+    """
+    document = document_of(signal.value or b"")
+    id = parse_id({"id": document.get("id", signal.place)})
+    kind, data = document.get("type"), _data(document.get("data"))
+    if not isinstance(kind, str) or kind not in _ACTIONS:
+        hint = _NOT_OURS.get(kind, "") if isinstance(kind, str) else ""
+        known = hint or f"the types are {', '.join(_ACTIONS)}"
+        raise Refused("unknown", f"there is no signal of type {kind!r:.100}; {known}")
+    action = _ACTIONS[kind]
+    if action not in allowed:
+        raise Refused("unauthorised", f"signals may not {action}: `controls.signals` does not have it")
+    if action == "log-level":
+        return [parse_request(action, None, id, data, "topic")]
+    tables = _tables(data.pop("data-collections", None))
+    if action in ("snapshot", "stop-snapshot"):
+        form = data.pop("type", "incremental")
+        if not isinstance(form, str) or form.lower() != "incremental":
+            raise Refused("unsupported", "the only type of snapshot is `incremental`")
+    conditions = _conditions(data.pop("additional-conditions", []), tables)
+    return [parse_request(action, table, id, data | conditions.get(table, {}), "topic") for table in tables]
+
+
+def _data(found: object) -> dict[str, Any]:
+    """`data`: an object, or as in Debezium's signal tables an object as text."""
+    if isinstance(found, str):
+        found = document_of(found.encode("utf-8", "surrogatepass"))
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise Refused("malformed", "`data` is not a JSON object")
+    return dict(found)
+
+
+def _tables(found: object) -> list[str]:
+    if not isinstance(found, list) or not 0 < len(found) <= MOST_TABLES:
+        raise Refused("malformed", f"`data-collections` must be a list of 1 to {MOST_TABLES} names of tables")
+    if not all(isinstance(name, str) and 0 < len(name) <= 249 for name in found):
+        raise Refused("malformed", "`data-collections` has something that is no name of a table")
+    return list(dict.fromkeys(found))
+
+
+def _conditions(found: object, tables: Collection[str]) -> Mapping[str, dict[str, Any]]:
+    """The condition of each table. The filter of a table replaces an earlier one."""
+    if not isinstance(found, list) or len(found) > MOST_TABLES:
+        raise Refused("malformed", f"`additional-conditions` must be a list of at most {MOST_TABLES} conditions")
+    conditions = {}
+    for each in found:
+        if not isinstance(each, dict) or set(each) != {"data-collection", "filter"}:
+            raise Refused("malformed", "a condition has `data-collection` and `filter`, and nothing else")
+        if each["data-collection"] not in tables:
+            raise Refused("malformed", "a condition names a table that is not in `data-collections`")
+        conditions[each["data-collection"]] = {"where": each["filter"]}
+    return conditions
+
+
+class SignalReader:
+    """Takes the records of a topic, and carries out their requests.
+
+    Args:
+        controller: carries out the requests.
+        allowed: the actions that records may ask for.
+        clock: the source of time.
+        shares_tables: whether unknown tables belong to other shards, which take the same records.
+    """
+
+    def __init__(
+        self, controller: Controller, allowed: Collection[str], clock: Clock, *, shares_tables: bool = False
+    ) -> None:
+        self._shares_tables = shares_tables
+        self._controller = controller
+        self._allowed = allowed
+        self._clock = clock
+
+    async def read(self, signals: Signals) -> None:
+        """Take records forever. A record counts as done once all of its requests, and all earlier records, are answered.
+
+        Raises:
+            SinkError: the topic cannot be read.
+        """
+        outstanding: deque[tuple[Signal, asyncio.Task[None]]] = deque()
+        try:
+            while True:
+                if len(outstanding) < MOST_OUTSTANDING:
+                    for signal in await signals.poll():
+                        outstanding.append((signal, asyncio.create_task(self._take(signal))))
+                last: Signal | None = None
+                while outstanding and outstanding[0][1].done():
+                    last, task = outstanding.popleft()
+                    task.result()
+                if last is not None:
+                    await signals.done(last)
+                await self._clock.sleep(POLL_SECONDS)
+        finally:
+            for _, task in outstanding:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in outstanding), return_exceptions=True)
+
+    async def _take(self, signal: Signal) -> None:
+        if signal.value is None:
+            return  # a tombstone
+        try:
+            requests = parse_signal(signal, self._allowed)
+        except Refused as error:
+            self._controller.refuse(Refused(error.kind, f"the signal {signal.place}: {error.reason}"))
+            return
+        ours = [each for each in requests if not self._shares_tables or self._is_ours(each)]
+        await asyncio.gather(*map(self._controller.submit, ours))
+
+    def _is_ours(self, request: Request) -> bool:
+        return request.table is None or request.table in self._controller.tables
+
+
+@asynccontextmanager
+async def reading_signals(
+    config: Settings, controller: Controller, clock: Clock, shard: Shard | None = None
+) -> AsyncIterator[None]:
+    """Take the configured signals until the block ends. A shard ignores signals for tables of others. A topic that cannot be read is tried again; deliveries do not wait for it."""
+    if not config.controls.signals:
+        yield
+        return
+    task = asyncio.create_task(_read_forever(config, controller, clock, shard), name="signals")
+    try:
+        yield
+    finally:
+        task.cancel()
+        [ended] = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(ended, Exception):
+            logger.error("reading signals ended unexpectedly", exc_info=ended)
+
+
+async def _read_forever(config: Settings, controller: Controller, clock: Clock, shard: Shard | None) -> None:
+    reader = SignalReader(controller, config.controls.signals, clock, shares_tables=shard is not None)
+    name = "" if shard is None else f"{shard.index}"
+    backoff = Backoff(RETRY_SECONDS, MAX_RETRY_SECONDS)
+    while True:
+        try:
+            async with connector(config).signals(name) as signals:
+                logger.info("signals are taken from the topic %s", signals.topic)
+                backoff = backoff.reset()
+                await reader.read(signals)
+        except CdfdError as error:
+            logger.warning("cannot read signals: %s; retrying in %g s, deliveries continue", error, backoff.delay)
+        await clock.sleep(backoff.delay)
+        backoff = backoff.longer()

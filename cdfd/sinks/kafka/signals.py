@@ -1,0 +1,174 @@
+"""The topic of signals: requests to the daemon, which others write.
+
+Whoever may write to the topic can put anything there. The topic's settings bound what reaches the daemon, and they are checked: records
+are not compressed, because a batch of a megabyte can decompress to gigabytes in the reader's memory, and batches are small. The broker
+applies both to every producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import KafkaError
+from kafka.structs import OffsetAndMetadata
+
+from cdfd.errors import SinkError
+from cdfd.sinks.base import SIGNALS, Signal
+from cdfd.sinks.kafka.client.connection import network
+from cdfd.sinks.kafka.client.failures import translated
+from cdfd.sinks.kafka.client.worker import Worker, finished
+from cdfd.sinks.kafka.progress.topics import ExistingTopic, Topic, TopicAdmin
+from cdfd.sinks.kafka.settings import Topics
+
+SIGNALS_PREFIX = "_cdfd_signals."
+MOST_BATCH_BYTES = 1 << 20
+"""Largest batch that the topic may take."""
+_CREATED_BATCH_BYTES = 128 << 10
+_TIMEOUT_MS = 20_000
+_CONFIG = {
+    "cleanup.policy": "delete",
+    "retention.ms": str(7 * 24 * 3_600_000),
+    "compression.type": "uncompressed",
+    "max.message.bytes": str(_CREATED_BATCH_BYTES),
+    "message.timestamp.type": "LogAppendTime",
+}
+T = TypeVar("T")
+
+
+class KafkaSignals:
+    """The `Signals` port over the topic of a pipeline. All calls are made in one thread.
+
+    Args:
+        connection: of `connection.arguments`.
+        pipeline: its name.
+        topics: settings of created topics.
+        reader: see `Connector.signals`.
+    """
+
+    def __init__(self, connection: Mapping[str, Any], pipeline: str, topics: Topics, reader: str) -> None:
+        self._connection = connection
+        self._topic = Topic(SIGNALS_PREFIX + pipeline, 1, topics.replication_factor, _CONFIG, keyed=False)
+        self._group = f"cdfd.{pipeline}.signals" + (f".{reader}" if reader else "")
+        self._partition = TopicPartition(self._topic.name, 0)
+        self._worker = Worker("cdfd-signals")
+        self._consumer: KafkaConsumer | None = None
+
+    @property
+    def topic(self) -> str:
+        """See the port."""
+        return self._topic.name
+
+    async def open(self) -> None:
+        """Check or create the topic, and find the first signal. Without a committed offset, signals before now are not taken.
+
+        Raises:
+            SinkError: the topic cannot be used.
+        """
+        await self._run(self._open)
+
+    async def poll(self) -> Sequence[Signal]:
+        """See the port."""
+        return await self._run(self._poll)
+
+    async def done(self, last: Signal) -> None:
+        """See the port."""
+        await self._run(partial(self._commit, last.offset + 1))
+
+    def close(self) -> None:
+        """Disconnect, without waiting for it."""
+        self._worker.submit(self._close)
+        self._worker.close()
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        return await finished(self._worker.submit(work))
+
+    # In the thread.
+
+    def _open(self) -> None:
+        with TopicAdmin(self._connection) as admin:
+            found = admin.ensure([self._topic])[self._topic.name]
+            _verify(found)
+            end = admin.bounds(self._topic.name, 0, committed=True)[1]
+        with _translated(self._topic.name), network(self._connection) as options:
+            self._consumer = consumer = KafkaConsumer(
+                **options,
+                group_id=self._group,
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                isolation_level="read_committed",
+                allow_auto_create_topics=False,
+                max_poll_records=SIGNALS,
+                fetch_max_bytes=MOST_BATCH_BYTES,
+                max_partition_fetch_bytes=MOST_BATCH_BYTES,
+                bootstrap_timeout_ms=_TIMEOUT_MS,
+                request_timeout_ms=_TIMEOUT_MS,
+                metrics_enabled=False,
+            )
+            consumer.assign([self._partition])
+            known = consumer.committed(self._partition)
+            consumer.seek(self._partition, end if known is None else known)
+            if known is None:
+                self._commit(end)
+
+    def _poll(self) -> Sequence[Signal]:
+        consumer = self._opened()
+        with _translated(self._topic.name), network(self._connection):
+            found = consumer.poll(timeout_ms=200).get(self._partition, ())
+        return [Signal(record.offset, f"{record.topic}-{record.offset}", record.value) for record in found]
+
+    def _commit(self, offset: int) -> None:
+        consumer = self._opened()
+        with _translated(self._topic.name), network(self._connection):
+            consumer.commit({self._partition: OffsetAndMetadata(offset, "", -1)}, timeout_ms=_TIMEOUT_MS)
+
+    def _opened(self) -> KafkaConsumer:
+        if self._consumer is None:
+            raise SinkError("the topic of signals is closed")
+        return self._consumer
+
+    def _close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close(autocommit=False, timeout_ms=1000)
+            self._consumer = None
+
+
+def _verify(found: ExistingTopic) -> None:
+    """`SinkError` if the topic does not bound what the daemon reads."""
+    if found.partitions != 1:
+        raise SinkError(
+            f"topic {found.name} has {found.partitions} partitions", hint="Give it one, which keeps their order"
+        )
+    size = found.max_message_bytes
+    if size is None:
+        raise SinkError(f"cannot read the settings of topic {found.name}", hint="Give the user DescribeConfigs on it")
+    if found.config.get("compression.type") != "uncompressed":
+        raise SinkError(
+            f"topic {found.name} accepts compressed records, which may be huge",
+            hint="Set its compression.type to uncompressed",
+        )
+    if size > MOST_BATCH_BYTES:
+        raise SinkError(
+            f"topic {found.name} accepts batches of {size} bytes", hint="Set its max.message.bytes to 131072"
+        )
+
+
+@asynccontextmanager
+async def signals(
+    connection: Mapping[str, Any], pipeline: str, topics: Topics, reader: str = ""
+) -> AsyncIterator[KafkaSignals]:
+    """The signals of a pipeline, closed at the end of the block; see `Connector.signals`."""
+    with closing(KafkaSignals(connection, pipeline, topics, reader)) as opened:
+        await opened.open()
+        yield opened
+
+
+@contextmanager
+def _translated(topic: str) -> Iterator[None]:
+    try:
+        yield
+    except KafkaError as error:
+        raise translated(error, f"read signals from topic {topic}") from error
