@@ -290,8 +290,7 @@ def test_the_broker_bounds_what_is_decompressed(pipeline: Pipeline, table: Table
         bomb = KafkaProducer(
             bootstrap_servers=pipeline.direct,
             compression_type="gzip",
-            max_request_size=200 << 20,
-            buffer_memory=1 << 30,
+            max_request_size=200 << 20
         )
         with closing(bomb) as producer, pytest.raises(Exception, match=r"(?i)too.?large"):
             producer.send(f"_cdfd_signals.{pipeline.name}", value=b" " * (100 << 20)).get(60)
