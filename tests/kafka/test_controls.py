@@ -287,11 +287,7 @@ def test_the_broker_bounds_what_is_decompressed(pipeline: Pipeline, table: Table
     """A batch of a few kilobytes that would be a hundred megabytes in the reader's memory."""
     with pipeline.daemon() as daemon:
         listening(daemon, pipeline)
-        bomb = KafkaProducer(
-            bootstrap_servers=pipeline.direct,
-            compression_type="gzip",
-            max_request_size=200 << 20
-        )
+        bomb = KafkaProducer(bootstrap_servers=pipeline.direct, compression_type="gzip", max_request_size=200 << 20)
         with closing(bomb) as producer, pytest.raises(Exception, match=r"(?i)too.?large"):
             producer.send(f"_cdfd_signals.{pipeline.name}", value=b" " * (100 << 20)).get(60)
         assert ctl(pipeline, "pause", "orders").code == 0

@@ -168,7 +168,10 @@ class SignalReader:
 async def reading_signals(
     config: Settings, controller: Controller, clock: Clock, shard: Shard | None = None
 ) -> AsyncIterator[None]:
-    """Take the configured signals until the block ends. A shard ignores signals for tables of others. A topic that cannot be read is tried again; deliveries do not wait for it."""
+    """Take the configured signals until the block ends. A shard ignores signals for tables of others.
+
+    A topic that cannot be read is tried again; deliveries do not wait for it.
+    """
     if not config.controls.signals:
         yield
         return

@@ -339,7 +339,8 @@ class Feed:
         await cancel_impossible(self._controls, position)
         if self._controls.control.snapshot is None or position.part or self._deliverer.partly_delivered:
             return None
-        found = Resnapshotter(self.table, self.execution, self._controls, self.admission, self.limits.max_bytes)
+        most = self.limits.max_bytes
+        found = Resnapshotter(self.table, self.execution, self._controls, self.admission, self.rates, most)
         await found.begin(position, stream, self.tailer)
         return found if found.active else None
 

@@ -26,6 +26,7 @@ from cdfd.daemon.controls.requests import Notification
 from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.controls import Controls, aborted
 from cdfd.daemon.loop.monitor import ResnapshotProgress
+from cdfd.daemon.loop.rates import Rates
 from cdfd.delta.schema import TableSchema
 from cdfd.delta.snapshot import Snapshot
 from cdfd.encoding.side import RowCounts
@@ -55,12 +56,20 @@ class Resnapshotter:
         execution: reads the files.
         controls: has the state of the re-snapshot.
         admission: of large deliveries.
+        rates: limits of rows and bytes a second.
         most_bytes: limit of a delivery, which chunks keep, too; 0: none.
     """
 
     def __init__(
-        self, table: Table, execution: Execution, controls: Controls, admission: Admission, most_bytes: int = 0
+        self,
+        table: Table,
+        execution: Execution,
+        controls: Controls,
+        admission: Admission,
+        rates: Rates,
+        most_bytes: int = 0,
     ) -> None:
+        self._rates = rates
         self._chunk_bytes = min(most_bytes or CHUNK_BYTES, CHUNK_BYTES)
         assert isinstance(controls.sink, ControlSink)
         self._table = table
@@ -210,6 +219,8 @@ class Resnapshotter:
         reached = self._reached
         assert reached is not None
         plan = ChangePlan(reached.version, reached.timestamp_ms, reached.schema, pending.scans(numbers), "snapshot")
+        if not await self._rates.admit(plan.size, self._controls):
+            return
         start = Position(reached.table_id, reached.version, phase="snapshot", ordinal=state.ordinal)
         async with self._admission.admit(plan.size) as progressed:
             chunk = await self._sink.begin_chunk(position, Version(plan, reached.table_id))
@@ -234,6 +245,7 @@ class Resnapshotter:
                 await chunk.abort()
                 self._controls.monitor.aborted()
                 raise
+        self._rates.settle(rows.total(), plan.size)
         pending.published(numbers)
         pending.advance(following.next)
         self._controls.monitor.committed(position, [], rows, plan.size)
