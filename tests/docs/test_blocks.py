@@ -63,7 +63,7 @@ REASONS = {
     ("recovery", "cdfd: another daemon has taken over this table"): "needs two daemons and a broker: tests/kafka",
     ("s3", "{"): "a policy, which AWS evaluates",
     ("spark-kafka", "cdfd run -c shop.yaml"): "needs a cluster: tests/spark/test_feed.py runs such a feed",
-    ("security", "curl --cacert ca.crt -u ops"): "needs your host: tests/unit/test_http_access.py asks such a server",
+    ("security", "curl --cacert ca.crt -u ops"): "run by test_security_page.py",
     ("security", "scrape_configs:"): "a configuration of Prometheus",
     (
         "spark-topics",
