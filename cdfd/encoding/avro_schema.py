@@ -29,7 +29,6 @@ Names that Avro does not allow get `_` for what is not a letter, digit or `_`; t
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -38,6 +37,7 @@ from pyarrow import types
 
 from cdfd.changes.columns import CHANGE_COLUMNS
 from cdfd.errors import UnsupportedError
+from cdfd.trevni.avro_names import RecordNames, legal, unique
 
 _CHANGE_NAMES: Final = frozenset(field.name for field in CHANGE_COLUMNS)
 _HINT: Final = "Leave the column out with `columns`"
@@ -55,7 +55,7 @@ def record_schema(schema: pa.Schema, columns: Sequence[int], name: str, namespac
     Raises:
         UnsupportedError: a column is of a type that Avro has no form for.
     """
-    names = _Names(name)
+    names = RecordNames(name)
     names.take()
     fields = []
     for number in columns:
@@ -65,7 +65,7 @@ def record_schema(schema: pa.Schema, columns: Sequence[int], name: str, namespac
         except UnsupportedError as error:
             raise UnsupportedError(f"column {field.name}: {error.what}", hint=error.hint) from error
         fields.append((field.name, kind if is_change_column(schema, number) else _nullable(kind)))
-    document = {"type": "record", "name": _legal(name), "namespace": _namespace(namespace), "fields": _fields(fields)}
+    document = {"type": "record", "name": legal(name), "namespace": _namespace(namespace), "fields": _fields(fields)}
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -74,36 +74,8 @@ def is_change_column(schema: pa.Schema, number: int) -> bool:
     return number >= len(schema) - len(_CHANGE_NAMES) and schema.field(number).name in _CHANGE_NAMES
 
 
-class _Names:
-    """Names of the records within a record: the names on the way to them. None is given twice."""
-
-    def __init__(self, path: str, given: set[str] | None = None) -> None:
-        self._path = path
-        self._given = set() if given is None else given
-
-    def under(self, name: str) -> _Names:
-        return _Names(f"{self._path}_{name}", self._given)
-
-    def take(self) -> str:
-        return _unique(_legal(self._path), self._given)
-
-
-def _unique(name: str, given: set[str]) -> str:
-    """The name, with a number behind it where it is taken."""
-    found, number = name, 2
-    while found in given:
-        found, number = f"{name}_{number}", number + 1
-    given.add(found)
-    return found
-
-
-def _legal(name: str) -> str:
-    legal = re.sub("[^A-Za-z0-9_]", "_", name)
-    return legal if re.match("[A-Za-z_]", legal) else f"_{legal}"
-
-
 def _namespace(name: str) -> str:
-    return ".".join(_legal(part) for part in name.split("."))
+    return ".".join(legal(part) for part in name.split("."))
 
 
 def _nullable(kind: Any) -> Any:
@@ -112,19 +84,19 @@ def _nullable(kind: Any) -> Any:
 
 def _fields(fields: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
     given: set[str] = set()
-    return [_field(name, _unique(_legal(name), given), kind) for name, kind in fields]
+    return [_field(name, unique(legal(name), given), kind) for name, kind in fields]
 
 
-def _field(name: str, legal: str, kind: Any) -> dict[str, Any]:
-    field = {"name": legal, "type": kind}
-    if legal != name:
+def _field(name: str, given: str, kind: Any) -> dict[str, Any]:
+    field = {"name": given, "type": kind}
+    if given != name:
         field["doc"] = name
     if isinstance(kind, list) or kind == "null":
         field["default"] = None
     return field
 
 
-def _type(kind: pa.DataType, names: _Names) -> Any:
+def _type(kind: pa.DataType, names: RecordNames) -> Any:
     for matches, build in _TYPES:
         if matches(kind):
             return build(kind, names)
@@ -135,27 +107,27 @@ def _logical(kind: str, name: str, **properties: int) -> dict[str, Any]:
     return {"type": kind, "logicalType": name, **properties}
 
 
-def _decimal(kind: pa.DataType, _names: _Names) -> Any:
+def _decimal(kind: pa.DataType, _names: RecordNames) -> Any:
     if kind.scale < 0:
         raise UnsupportedError(f"values of the type {kind} have no Avro form", hint=_HINT)
     return _logical("bytes", "decimal", precision=kind.precision, scale=kind.scale)
 
 
-def _timestamp(kind: pa.DataType, _names: _Names) -> Any:
+def _timestamp(kind: pa.DataType, _names: RecordNames) -> Any:
     return _logical("long", "local-timestamp-micros" if kind.tz is None else "timestamp-micros")
 
 
-def _struct(kind: pa.DataType, names: _Names) -> Any:
+def _struct(kind: pa.DataType, names: RecordNames) -> Any:
     children = [kind.field(number) for number in range(kind.num_fields)]
     fields = [(child.name, _nullable(_type(child.type, names.under(child.name)))) for child in children]
     return {"type": "record", "name": names.take(), "fields": _fields(fields)}
 
 
-def _list(kind: pa.DataType, names: _Names) -> Any:
+def _list(kind: pa.DataType, names: RecordNames) -> Any:
     return {"type": "array", "items": _nullable(_type(kind.value_type, names.under("element")))}
 
 
-def _map(kind: pa.DataType, names: _Names) -> Any:
+def _map(kind: pa.DataType, names: RecordNames) -> Any:
     values = _nullable(_type(kind.item_type, names.under("value")))
     key = _type(kind.key_type, names.under("key"))
     if key == "string":
@@ -164,7 +136,7 @@ def _map(kind: pa.DataType, names: _Names) -> Any:
     return {"type": "array", "items": {"type": "record", "name": names.under("entry").take(), "fields": fields}}
 
 
-def _named(name: str) -> Callable[[pa.DataType, _Names], Any]:
+def _named(name: str) -> Callable[[pa.DataType, RecordNames], Any]:
     return lambda _kind, _names: name
 
 
@@ -174,7 +146,7 @@ _LISTS: Final = (
     *(types.is_list, types.is_large_list, types.is_fixed_size_list),
     *(types.is_list_view, types.is_large_list_view),
 )
-_TYPES: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, _Names], Any]], ...]] = (
+_TYPES: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, RecordNames], Any]], ...]] = (
     (lambda kind: types.is_integer(kind) and kind.bit_width < 32, _named("int")),
     (types.is_int32, _named("int")),
     (types.is_int64, _named("long")),

@@ -34,6 +34,7 @@ import pyarrow as pa
 from pyarrow import types
 
 from cdfd.errors import UnsupportedError
+from cdfd.trevni.avro_names import RecordNames, legal, unique
 from cdfd.trevni.avro_schema import FIELD_ID, NAME, TYPE
 
 
@@ -47,48 +48,21 @@ def avro_schema(schema: pa.Schema, name: str = "row") -> bytes:
     Raises:
         UnsupportedError: a column is of a type that Avro has no form for.
     """
-    names = _Names(name)
+    names = RecordNames(name)
     document = {"type": "record", "name": names.take(), "fields": _fields(list(schema), names)}
     return orjson.dumps(document)
 
 
-class _Names:
-    """Names of records: the names on the way to them. None is given twice."""
-
-    def __init__(self, path: str, given: set[str] | None = None) -> None:
-        self._path = path
-        self._given = set() if given is None else given
-
-    def under(self, name: str) -> _Names:
-        return _Names(f"{self._path}_{name}", self._given)
-
-    def take(self) -> str:
-        return _unique(_legal(self._path), self._given)
-
-
-def _unique(name: str, given: set[str]) -> str:
-    found, number = name, 2
-    while found in given:
-        found, number = f"{name}_{number}", number + 1
-    given.add(found)
-    return found
-
-
-def _legal(name: str) -> str:
-    legal = re.sub("[^A-Za-z0-9_]", "_", name)
-    return legal if re.match("[A-Za-z_]", legal) else f"_{legal}"
-
-
-def _fields(fields: Iterable[Any], names: _Names) -> list[dict[str, Any]]:
+def _fields(fields: Iterable[Any], names: RecordNames) -> list[dict[str, Any]]:
     given: set[str] = set()
     found = []
     for field in fields:
-        legal = _unique(_legal(field.name), given)
+        name = unique(legal(field.name), given)
         try:
-            each: dict[str, Any] = {"name": legal, "type": _nullable(field, names.under(field.name))}
+            each: dict[str, Any] = {"name": name, "type": _nullable(field, names.under(field.name))}
         except UnsupportedError as error:
             raise UnsupportedError(f"column {field.name}: {error.what}", hint=error.hint) from None
-        if legal != field.name:
+        if name != field.name:
             each[NAME] = field.name
         id = (field.metadata or {}).get(b"PARQUET:field_id", b"")
         if re.fullmatch(rb"-?[0-9]{1,9}", id):
@@ -97,12 +71,12 @@ def _fields(fields: Iterable[Any], names: _Names) -> list[dict[str, Any]]:
     return found
 
 
-def _nullable(field: Any, names: _Names) -> Any:
+def _nullable(field: Any, names: RecordNames) -> Any:
     kind = _type(field.type, names)
     return ["null", kind] if field.nullable and kind != "null" and not types.is_union(field.type) else kind
 
 
-def _type(kind: pa.DataType, names: _Names) -> Any:
+def _type(kind: pa.DataType, names: RecordNames) -> Any:
     for matches, build in _TYPES:
         if matches(kind):
             return build(kind, names)
@@ -119,7 +93,7 @@ def decimal_bytes(precision: int) -> int:
     return int((10**precision).bit_length() // 8 + 1)
 
 
-def _decimal(kind: Any, names: _Names) -> Any:
+def _decimal(kind: Any, names: RecordNames) -> Any:
     if not 0 <= kind.scale <= kind.precision:
         hint = "Cast the column to a decimal with a scale from 0 to its precision"
         raise UnsupportedError(f"values of the type {kind} have no form in Trevni files", hint=hint)
@@ -127,29 +101,29 @@ def _decimal(kind: Any, names: _Names) -> Any:
     return fixed | {"logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
 
 
-def _timestamp(kind: Any, _names: _Names) -> Any:
+def _timestamp(kind: Any, _names: RecordNames) -> Any:
     unit = {"s": "millis", "ms": "millis", "us": "micros", "ns": "nanos"}[kind.unit]
     return _logical("long", f"{'local-' if kind.tz is None else ''}timestamp-{unit}")
 
 
-def _time(kind: Any, _names: _Names) -> Any:
+def _time(kind: Any, _names: RecordNames) -> Any:
     return _logical("int", "time-millis") if types.is_time32(kind) else _logical("long", "time-micros")
 
 
-def _fixed(kind: Any, names: _Names) -> Any:
+def _fixed(kind: Any, names: RecordNames) -> Any:
     return {"type": "fixed", "name": names.take(), "size": kind.byte_width}
 
 
-def _struct(kind: Any, names: _Names) -> Any:
+def _struct(kind: Any, names: RecordNames) -> Any:
     fields = [kind.field(number) for number in range(kind.num_fields)]
     return {"type": "record", "name": names.take(), "fields": _fields(fields, names)}
 
 
-def _list(kind: Any, names: _Names) -> Any:
+def _list(kind: Any, names: RecordNames) -> Any:
     return {"type": "array", "items": _nullable(kind.value_field, names.under("element"))}
 
 
-def _map(kind: Any, names: _Names) -> Any:
+def _map(kind: Any, names: RecordNames) -> Any:
     if types.is_string(kind.key_type) or types.is_large_string(kind.key_type):
         return {"type": "map", "values": _nullable(kind.item_field, names.under("value"))}
     key = kind.key_field.with_name("key").with_nullable(False)
@@ -158,7 +132,7 @@ def _map(kind: Any, names: _Names) -> Any:
     return {"type": "array", "items": entry | {"fields": fields}, "logicalType": "map"}
 
 
-def _union(kind: Any, names: _Names) -> Any:
+def _union(kind: Any, names: RecordNames) -> Any:
     fields = [kind.field(number) for number in range(kind.num_fields)]
     return [_type(field.type, names.under(field.name)) for field in fields]
 
@@ -167,18 +141,18 @@ def _json(kind: Any) -> bool:
     return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.json"
 
 
-def _named(name: str) -> Callable[[Any, _Names], Any]:
+def _named(name: str) -> Callable[[Any, RecordNames], Any]:
     return lambda _kind, _names: name
 
 
-def _attribute(kind: str, name: str) -> Callable[[Any, _Names], Any]:
+def _attribute(kind: str, name: str) -> Callable[[Any, RecordNames], Any]:
     return lambda _kind, _names: {"type": kind, TYPE: name}
 
 
 _STRINGS: Final = (types.is_string, types.is_large_string, types.is_string_view)
 _BYTES: Final = (types.is_binary, types.is_large_binary, types.is_binary_view)
 _LISTS: Final = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-_TYPES: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any, _Names], Any]], ...]] = (
+_TYPES: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any, RecordNames], Any]], ...]] = (
     (types.is_null, _named("null")),
     (types.is_boolean, _named("boolean")),
     (types.is_int8, _attribute("int", "int8")),

@@ -1,0 +1,41 @@
+"""Names in Avro schemas: those that Avro allows, each given once."""
+
+from __future__ import annotations
+
+import re
+
+
+class RecordNames:
+    """Names of the records within a record: the names on the way to them. None is given twice.
+
+    Args:
+        path: the names on the way, joined by `_`.
+        given: the names that are taken, shared by all records of a schema.
+    """
+
+    def __init__(self, path: str, given: set[str] | None = None) -> None:
+        self._path = path
+        self._given = set() if given is None else given
+
+    def under(self, name: str) -> RecordNames:
+        """The names below a field."""
+        return RecordNames(f"{self._path}_{name}", self._given)
+
+    def take(self) -> str:
+        """The name of the next record here."""
+        return unique(legal(self._path), self._given)
+
+
+def unique(name: str, given: set[str]) -> str:
+    """The name, with a number behind it where it is taken. It is taken from now on."""
+    found, number = name, 2
+    while found in given:
+        found, number = f"{name}_{number}", number + 1
+    given.add(found)
+    return found
+
+
+def legal(name: str) -> str:
+    """The name, with `_` for every character that Avro does not allow there."""
+    found = re.sub("[^A-Za-z0-9_]", "_", name)
+    return found if re.match("[A-Za-z_]", found) else f"_{found}"
