@@ -164,6 +164,17 @@ AWAY = SinkError("the broker is away", hint="Look after it", retriable=True)
             Explanation("no permission", "It retries in 1 min 0 s. The error stays until you act."),
         ),
         (
+            replace(BEHIND, state="paused", paused_for=90.0),
+            Explanation("A request paused it 1 min 30 s ago.", "Nothing is delivered until a request resumes it."),
+        ),
+        (
+            replace(CAUGHT_UP, resnapshot=(3, 12)),
+            Explanation(
+                "Everything is delivered. Its rows are published again: 3 of 12 files are done.",
+                "The daemon waits for the next commit.",
+            ),
+        ),
+        (
             replace(BEHIND, state="failed", error=AWAY),
             Explanation("the broker is away", "No retry: remove the cause, then restart the daemon.", "Look after it"),
         ),

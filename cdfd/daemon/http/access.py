@@ -30,12 +30,19 @@ class Access:
     Args:
         settings: the section `http`.
         control: the token of `controls.token`, which may read, too; None: there is none.
+
+    Attributes:
+        open: paths that need no authentication.
     """
 
     def __init__(self, settings: Http, control: Secret | None = None) -> None:
         self._control = control
         self._authentication = settings.authentication
         self._certificates = settings.tls is not None and settings.tls.client_ca is not None
+        wanted = settings.authentication
+        only_token = wanted is not None and wanted.username is None and not self._certificates
+        # A browser cannot send a token when it opens a page. The page has no data: its script asks for the token, and loads them with it.
+        self.open = PROBES | {"/"} if only_token else PROBES
 
     def refusal(self, request: web.Request) -> web.HTTPException | None:
         """The answer for a client that may not read; None for one that may."""
@@ -58,7 +65,7 @@ def require(access: Access) -> Middleware:
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in PROBES and (refusal := access.refusal(request)) is not None:
+        if request.path not in access.open and (refusal := access.refusal(request)) is not None:
             raise refusal
         return await handler(request)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdfd.changes.position import Position
 from cdfd.console.durations import duration
@@ -33,6 +33,8 @@ class Facts:
         error: the last one.
         retry_in: seconds until the loop restarts.
         seconds_to_tip: time to catch up at the current rate; infinity while the lag does not shrink.
+        paused_for: seconds since a request paused the table; None if it is not paused.
+        resnapshot: published and selected files of a re-snapshot; None if there is none.
     """
 
     state: State
@@ -44,6 +46,8 @@ class Facts:
     error: CdfdError | None
     retry_in: float | None
     seconds_to_tip: float | None
+    paused_for: float | None = None
+    resnapshot: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +67,19 @@ class Explanation:
 
 def explain(facts: Facts) -> Explanation:
     """The explanation of these facts. Texts of errors are not escaped yet."""
+    found = _explain(facts)
+    if facts.resnapshot is None:
+        return found
+    done, files = facts.resnapshot
+    return replace(found, why=f"{found.why} Its rows are published again: {done:,} of {files:,} files are done.")
+
+
+def _explain(facts: Facts) -> Explanation:
     if facts.state in ("backing_off", "failed"):
         return _after_error(facts)
+    if facts.state == "paused":
+        since = "" if facts.paused_for is None else f" {duration(facts.paused_for)} ago"
+        return Explanation(f"A request paused it{since}.", "Nothing is delivered until a request resumes it.")
     if facts.state == "stopped":
         return Explanation("The daemon is stopping.", "The next start continues at this position.")
     if facts.state == "starting":

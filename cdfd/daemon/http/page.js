@@ -130,6 +130,9 @@ const FILTERS = [
   ["risk", "At risk", isAtRisk], ["behind", "Behind", isBehind], ["paused", "Paused", (table) => table.state === "paused"],
   ["tip", "At the tip", (table) => table.state === "at_tip"],
 ];
+// Tokens are kept in this variable only: a reload forgets them.
+const tokens = { read: "", act: "" };
+let controls = false;
 let tables = [], sampleSeconds = 10, sort = "attention", reversed = false, filter = "all", search = "", opened = null;
 const rows = new Map();
 
@@ -209,6 +212,65 @@ function showRows() {
 }
 function tablesOf(count) { return `${number(count)} ${count === 1 ? "table" : "tables"}`; }
 
+// Requests of operators
+
+const actions = (() => {
+  const box = element("div", "actions"), input = element("input"), answer = element("div");
+  const made = {};
+  let table = null, asked = null;
+  answer.setAttribute("role", "status");
+  input.id = "request";
+  input.autocomplete = "off";
+  function button(id, title, act) {
+    made[id] = element("button", "", title);
+    made[id].type = "button";
+    made[id].dataset.action = id;
+    made[id].addEventListener("click", act);
+    box.append(made[id]);
+  }
+  async function request(path, body) {
+    say(answer, "…");
+    try {
+      const response = await fetch(`/tables/${encodeURIComponent(table.name)}/${path}`, {
+        method: "POST", headers: { Authorization: `Bearer ${tokens.act}`, "Content-Type": "application/json" }, body: JSON.stringify(body),
+      });
+      if (response.status === 401) tokens.act = "";
+      const told = await response.json();
+      say(answer, `${told.type}: ${told.additional_data?.message ?? response.status}`);
+    } catch (error) {
+      say(answer, error.message);
+    }
+    asked = null;
+    input.value = "";
+    await refresh();
+  }
+  box.append(input);
+  button("use", "Use token", () => { tokens.act = input.value; input.value = ""; say(answer, ""); show(); });
+  button("pause", "Pause", () => request("pause", {}));
+  button("resume", "Resume", () => request("resume", {}));
+  button("snapshot", "Publish again …", () => { asked = "snapshot"; show(); input.focus(); });
+  button("really", "Publish these rows again", () => request("snapshot", input.value.trim() ? { where: input.value } : {}));
+  button("cancel", "Cancel", () => { asked = null; input.value = ""; show(); });
+  button("stop", "Stop publishing again", () => request("snapshot/stop", {}));
+  button("forget", "Forget token", () => { tokens.act = ""; say(answer, ""); show(); });
+  box.append(answer);
+  function show() {
+    const locked = tokens.act === "", wanted = locked ? ["use"] : asked === "snapshot" ? ["really", "cancel"]
+      : [table.state === "paused" ? "resume" : "pause", table.resnapshot ? "stop" : "snapshot", "forget"];
+    box.hidden = !controls;
+    for (const [id, each] of Object.entries(made)) each.hidden = !wanted.includes(id);
+    input.hidden = !locked && asked === null;
+    input.type = locked ? "password" : "text";
+    input.placeholder = locked ? "Token of controls" : "All rows, or where: day >= '2026-01-01'";
+    input.setAttribute("aria-label", locked ? "Token of controls" : "Condition");
+  }
+  return { box, update(found) {
+    if (table !== null && table.name !== found.name) { asked = null; input.value = ""; say(answer, ""); }
+    table = found;
+    show();
+  } };
+})();
+
 // The details of one table
 
 const panel = (() => {
@@ -216,12 +278,13 @@ const panel = (() => {
   const facts = element("dl", "facts"), title = element("h3", "", "Last errors"), errors = element("ul"), drawn = charts();
   cell.colSpan = COLUMNS.length;
   pictures.append(...drawn.map((each) => each.figure));
-  box.append(pictures, facts, title, errors);
+  box.append(pictures, facts, actions.box, title, errors);
   cell.append(box);
   row.append(cell);
   let before = "";
   return { row, box, update(found) {
     drawn.forEach((each) => each.update(found.history));
+    actions.update(found);
     const lines = factsOf(found), text = JSON.stringify([lines, found.errors]);
     if (text === before) return;
     before = text;
@@ -289,7 +352,10 @@ function showVerdict() {
 const whole = charts();
 $("charts").append(...whole.map((each) => each.figure));
 async function load(path) {
-  const response = await fetch(path, { cache: "no-store" });
+  const token = tokens.act || tokens.read;
+  const headers = token ? { Authorization: `Bearer ${token}` } : {};
+  const response = await fetch(path, { cache: "no-store", headers });
+  if (response.status === 401) throw Object.assign(new Error("It wants a token: that of `http.authentication`, or of `controls`."), { login: true });
   if (!response.ok) throw new Error(`${response.status} ${response.statusText}`);
   return response.json();
 }
@@ -305,6 +371,8 @@ async function refresh() {
   show(all, name === opened ? found : null);
 }
 function show(all, found) {
+  $("login").hidden = true;
+  controls = all.controls;
   tables = all.tables;
   sampleSeconds = all.sample_seconds;
   say($("pipeline"), all.pipeline);
@@ -320,10 +388,11 @@ function show(all, found) {
 }
 function showSilence(error) {
   $("verdict").dataset.level = "bad";
-  say($("headline"), "The daemon does not answer");
+  say($("headline"), error.login ? "The daemon does not show its tables" : "The daemon does not answer");
+  $("login").hidden = !error.login;
   $("reasons").hidden = false;
   say($("why"), error.message);
-  say($("next"), "The page tries again. The values below are old.");
+  say($("next"), error.login ? "Enter the token. This page keeps it until you leave." : "The page tries again. The values below are old.");
   for (const id of ["todo", "hint"]) $(id).hidden = true;
 }
 async function run() {
@@ -368,6 +437,9 @@ for (const [id] of FILTERS) {
   button.addEventListener("click", () => { filter = id; remember(); showRows(); });
   $("filters").append(button);
 }
+function enter() { tokens.read = $("token").value; $("token").value = ""; refresh(); }
+$("enter").addEventListener("click", enter);
+$("token").addEventListener("keydown", (event) => { if (event.key === "Enter") enter(); });
 $("search").addEventListener("input", (event) => { search = event.target.value; remember(); showRows(); });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
 recall();

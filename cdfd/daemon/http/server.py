@@ -180,8 +180,10 @@ def _application(
         headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": page.policy()}
         return web.Response(body=page.render(), headers=headers)
 
+    active = controls is not None and controls.token is not None
+
     async def tables(_: web.Request) -> web.Response:
-        return _json(overview.overview(status, history), 200, indent=None)
+        return _json(overview.overview(status, history, controls=active), 200, indent=None)
 
     async def table(request: web.Request) -> web.Response:
         name = request.query.get("name", "")

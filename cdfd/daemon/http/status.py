@@ -233,6 +233,15 @@ class TableMonitor(Monitor):
         """The last error."""
         return self._last_error
 
+    @property
+    def resnapshot_progress(self) -> ResnapshotProgress | None:
+        """The progress of a re-snapshot; None if there is none."""
+        return self._resnapshot
+
+    def paused_for(self) -> float | None:
+        """Seconds since a request paused the table; None if it is not paused."""
+        return None if self._pause is None else max(0, self._clock.now_ms() - self._pause.at_ms) / 1000
+
     def errors(self) -> list[dict[str, Any]]:
         """The last errors, newest first, as JSON values."""
         return [
