@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from cdfd.changes.columns import change_schema
 from cdfd.changes.execute import Execution, all_columns, iterate_in_thread, named_columns
+from cdfd.changes.net import NetChanges
 from cdfd.changes.plan import ChangePlan, Changes
 from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.refinement import Refine
-from cdfd.changes.refining import check_key
+from cdfd.changes.refining import check_key, check_net
 from cdfd.changes.stream import PlanStream
 from cdfd.delta.header import Header
 from cdfd.errors import ConfigError
@@ -45,6 +46,7 @@ def changes(
     refine: Refine = "off",
     key: Sequence[str] | str | None = None,
     drop_unchanged: bool = False,
+    net: bool = False,
     columns: Sequence[str] | str | None = None,
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[Uri] = (),
@@ -63,6 +65,8 @@ def changes(
             `auto`: by row tracking if the table has it, otherwise by the key, if there is one. `off`: an update is a delete and an insert.
         key: the columns that identify a row, or the name of one. They also order the changes of a version; see the page about changes.
         drop_unchanged: whether to leave out updates whose images are equal.
+        net: whether to return only the net changes of the range: for each key, its image before and its image after, unless they are
+            equal. It needs a key. Rows are read when the first batch is.
         columns: which of the table's columns, in that order, or the name of one; None for all.
         storage_options: options of the store, for the URI's scheme.
         allowed_roots: roots outside the table to which absolute paths in the log (clones) and symbolic links may lead.
@@ -81,6 +85,8 @@ def changes(
     with _Loop() as loop:
         first, last, header = loop.run(_range(table, start, end))
     check_key(keys, header.schema)
+    if net:
+        check_net(keys, columns)
     reconciler = SchemaReconciler(header.schema if columns is None else header.schema.select(columns))
     execution = Execution(table.files, reconciler.select, whole=columns is None, drop_unchanged=drop_unchanged)
 
@@ -90,7 +96,13 @@ def changes(
             for found in execution.batches(_plans(loop, table, stream, first, last)):
                 yield reconciler.reconcile(found)
 
-    return pa.RecordBatchReader.from_batches(reconciler.schema, rows())
+    def net_rows() -> Iterator[pa.RecordBatch]:
+        found = NetChanges(reconciler.target.arrow, reconciler.target.select(keys).names, execution.space)
+        for batch in rows():
+            found.add(batch)
+        yield from found.batches()
+
+    return pa.RecordBatchReader.from_batches(reconciler.schema, net_rows() if net else rows())
 
 
 def snapshot(

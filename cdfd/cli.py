@@ -231,6 +231,9 @@ def tail(
     drop_unchanged: Annotated[
         bool, typer.Option("--drop-unchanged", help="Leave out updates that change nothing.")
     ] = False,
+    net: Annotated[
+        bool, typer.Option("--net", help="Print only the net changes of each key. Needs --key and --until.")
+    ] = False,
     columns: Annotated[str | None, typer.Option(metavar="A,B", help="Print only these columns.")] = None,
     format: Annotated[RowFormat, typer.Option("--format", help="Format of rows.")] = RowFormat.flat,
     output: Annotated[
@@ -262,10 +265,49 @@ def tail(
             refine=refine.value,
             key=_names(key) or (),
             drop_unchanged=drop_unchanged,
+            net=net,
             columns=_names(columns),
             format=format.value,
             output=output,
             existing="append" if append else "overwrite" if overwrite else "refuse",
+            allowed_roots=tuple(allowed_root or ()),
+        )
+    )
+
+
+@app.command()
+def diff(
+    table: TABLE,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="WHERE", help="The version before. Default: the newest.")
+    ] = None,
+    to: Annotated[str | None, typer.Option(metavar="WHERE", help="The version after. Default: the newest.")] = None,
+    other: Annotated[str | None, typer.Option(metavar="TABLE", help="Another table, which is the state after.")] = None,
+    key: Annotated[str | None, typer.Option(metavar="A,B", help="The columns that identify a row.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Compare only these columns.")] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="Print only the counts, as JSON.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of standard output."),
+    ] = None,
+    allowed_root: ROOTS = None,
+) -> None:
+    """Print the rows that differ between two versions of a table, or between two tables, as change rows.
+
+    Without --key, a row that differs is a delete and an insert. WHERE is as for `cdfd tail`.
+    """
+    from cdfd.commands import diff as comparing
+
+    comparing.run(
+        comparing.Request(
+            uri=table,
+            start=from_,
+            end=to,
+            other=other,
+            key=_names(key) or (),
+            columns=_names(columns),
+            only_summary=summary,
+            output=output,
             allowed_roots=tuple(allowed_root or ()),
         )
     )

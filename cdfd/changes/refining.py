@@ -26,7 +26,7 @@ from cdfd.delta.header import Header
 from cdfd.delta.protocol import row_tracking_enabled
 from cdfd.delta.schema import TableSchema
 from cdfd.delta.schema_change import compare
-from cdfd.errors import LogError
+from cdfd.errors import ConfigError, LogError
 
 
 class _Fallback(Exception):
@@ -73,6 +73,20 @@ def check_key(key: Sequence[str], schema: TableSchema) -> None:
     """
     if key:
         schema.select(key)
+
+
+def check_net(key: Sequence[str], columns: Sequence[str] | None) -> None:
+    """Check what net changes need.
+
+    Raises:
+        ConfigError: there is no key, or `columns` leaves a column of it out.
+    """
+    if not key:
+        raise ConfigError("net changes need a key", hint="Name the columns that identify a row: `key`")
+    chosen = {name.lower() for name in columns or key}
+    left = [name for name in key if name.lower() not in chosen]
+    if left:
+        raise ConfigError(f"`columns` leaves out {', '.join(left):.200} of the key", hint="Add the key to `columns`")
 
 
 def _replaces_rows(scans: Sequence[FileScan]) -> bool:

@@ -14,7 +14,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,8 @@ from typing import BinaryIO, Literal
 
 import pyarrow as pa
 
-from cdfd.changes.columns import change_schema
+from cdfd.api import changes
+from cdfd.changes.columns import COMMIT_VERSION, change_schema
 from cdfd.changes.execute import ChangeBatch, Execution, all_columns, named_columns
 from cdfd.changes.ordered_pool import map_in_order
 from cdfd.changes.plan import ChangePlan
@@ -74,6 +75,7 @@ class Request:
     refine: Refine = "off"
     key: tuple[str, ...] = ()
     drop_unchanged: bool = False
+    net: bool = False
     columns: tuple[str, ...] | None = None
     format: Format = "flat"
     output: Path | None = None
@@ -90,7 +92,7 @@ def run(request: Request) -> None:
     if request.format == "trevni" and (request.output is None or request.existing == "append"):
         raise ConfigError("Trevni is written to a file of its own", hint="Give -o FILE, without --append")
     allocator.prefer_jemalloc()
-    with _opened(request.output, request.existing) as out:
+    with opened(request.output, request.existing) as out:
         asyncio.run(_run(request, out))
 
 
@@ -118,7 +120,33 @@ async def _run(request: Request, out: BinaryIO) -> None:
         writer.close()
 
 
+def _write_net(request: Request, writer: Writer) -> None:
+    """Write the net changes of a range, which has an end."""
+    if request.until is None or request.snapshot or request.format == "trevni":
+        raise ConfigError(
+            "--net needs --until, and excludes --snapshot and --format trevni",
+            hint="Net changes are those of a range: give --from and --until",
+        )
+    start = "earliest" if request.start is None else request.start
+    reader = changes(
+        request.uri,
+        start,
+        request.until,
+        changes=request.changes,
+        refine=request.refine,
+        key=request.key,
+        net=True,
+        columns=request.columns,
+        allowed_roots=request.allowed_roots,
+    )
+    writer.begin(None, empty=request.existing == "overwrite")
+    writer.write_rows(reader)
+
+
 async def _write(request: Request, writer: Writer) -> None:
+    if request.net:
+        await asyncio.to_thread(_write_net, request, writer)
+        return
     table = Table.open(request.uri, None, request.allowed_roots)
     select = all_columns if request.columns is None else partial(named_columns, request.columns)
     execution = Execution(table.files, select, batch_rows=BATCH_ROWS, drop_unchanged=request.drop_unchanged)
@@ -211,6 +239,17 @@ class Writer:
             self._out.write(self._debezium.flush_lines())
         self._out.flush()
 
+    def write_rows(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write and flush change rows that belong to no plan."""
+        for rows in batches:
+            if self._stopped:
+                return
+            self._out.write(self._flat(rows) if self._debezium is None else self._debezium.lines(rows))
+            self._report.count(rows.column(COMMIT_VERSION)[-1].as_py(), rows.num_rows)
+        if self._debezium is not None:
+            self._out.write(self._debezium.flush_lines())
+        self._out.flush()
+
     def _write_trevni(self, output: TrevniOutput, execution: Execution, plans: Sequence[ChangePlan]) -> None:
         """The file has its rows when it is closed."""
         with self._lock:
@@ -227,8 +266,8 @@ class Writer:
 
 
 @contextlib.contextmanager
-def _opened(path: Path | None, existing: Existing) -> Iterator[BinaryIO]:
-    """The output. Its errors are translated, except for a closed pipe."""
+def opened(path: Path | None, existing: Existing) -> Iterator[BinaryIO]:
+    """The output of a command. Its errors are translated, except for a closed pipe."""
     try:
         if path is None:
             if sys.stdout is None:
