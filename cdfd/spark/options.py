@@ -34,6 +34,7 @@ class SourceOptions:
         refine: how updates are found; see `cdfd.changes.refinement`.
         key: columns that identify a row.
         drop_unchanged: whether to leave out updates that change nothing.
+        net: whether to return only the net changes of each key. Batch reads only.
         columns: the columns, in order; None: all. Without a change column among them, all change columns are added.
         skip_missing: whether to skip missing files.
         max_files, max_bytes: limits of one micro-batch; None: no limit.
@@ -49,6 +50,7 @@ class SourceOptions:
     refine: Refine = "off"
     key: tuple[str, ...] = ()
     drop_unchanged: bool = False
+    net: bool = False
     columns: tuple[str, ...] | None = None
     skip_missing: bool = False
     max_files: int | None = None
@@ -88,6 +90,7 @@ class SourceOptions:
             cast(Refine, _word(rest, "refine", "off", get_args(Refine))),
             _list(rest, "key") or (),
             _flag(rest, "dropUnchanged"),
+            _flag(rest, "netChanges"),
             _list(rest, "columns"),
             _flag(rest, "ignoreMissingFiles"),
             _count(rest, "maxFilesPerTrigger"),
@@ -103,6 +106,10 @@ class SourceOptions:
         """Raise ConfigError if the key does not fit the other options."""
         if self.refine == "key" and not self.key:
             raise ConfigError("refine is 'key', but there is no key", hint="Name its columns: the option `key`")
+        if self.net and (not self.key or self.start == "snapshot"):
+            raise ConfigError(
+                "netChanges needs a key, and a range of versions", hint="Name its columns: the option `key`"
+            )
         if self.columns is not None and (
             left := {name.lower() for name in self.key} - {n.lower() for n in self.columns}
         ):
@@ -124,6 +131,7 @@ _OPTIONS = (
     "refine",
     "key",
     "dropUnchanged",
+    "netChanges",
     "columns",
     "ignoreMissingFiles",
     "maxPartitionBytes",

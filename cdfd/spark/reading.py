@@ -10,6 +10,7 @@ from pyspark.sql.datasource import InputPartition
 
 from cdfd.changes.cutting import Slice
 from cdfd.changes.execute import Execution, raise_missing
+from cdfd.changes.net import NetChanges
 from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.refined import refined_versions
 from cdfd.changes.slices import read_slices
@@ -69,5 +70,15 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
     execution = execution_of(opened(options), options, workers=1, whole=portion.target.whole)
     reconciler = SchemaReconciler(portion.target.schema)
     convert = portion.target.spark_batches(reconciler)
-    for found in read_slices(portion.slices, execution):
-        yield convert(reconciler.reconcile(found))
+    rows = (reconciler.reconcile(found) for found in read_slices(portion.slices, execution))
+    for batch in _net(rows, portion.target, options, execution) if options.net else rows:
+        yield convert(batch)
+
+
+def _net(
+    rows: Iterator[pa.RecordBatch], target: Target, options: SourceOptions, execution: Execution
+) -> Iterator[pa.RecordBatch]:
+    found = NetChanges(target.schema.arrow, target.schema.select(options.key).names, execution.space)
+    for batch in rows:
+        found.add(batch)
+    yield from found.batches()

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from cdfd.changes.plan import ChangePlan, plan_snapshot
+from cdfd.errors import ConfigError
 from cdfd.spark.filters import Filters
 from cdfd.spark.options import SourceOptions
 from cdfd.spark.partitioning import PlanRange, Schemas, partition_slices
@@ -51,6 +52,8 @@ class CdfdSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """A reader of the existing and all new versions."""
+        if self._options.net:
+            raise ConfigError("a stream has no net changes", hint="Net changes are those of a range: use spark.read")
         return StreamReader(self._options, self._target, schema)
 
 
@@ -75,6 +78,9 @@ class BatchReader(DataSourceReader):
 
     def take_filters(self, filters: Sequence[Filter]) -> None:
         """Skip files without rows that match the filters."""
+        if self._options.net:
+            # They are of the net changes, and not of the rows that these come from.
+            return
         names = dict(zip(self._target.spark_names, self._target.names, strict=True))
         self._filters = Filters.of(filters, names)
 
@@ -88,6 +94,9 @@ class BatchReader(DataSourceReader):
             ordered=target.ordered,
             limit=self._options.partition_bytes,
         )
+        if self._options.net:
+            # One task reads all rows: a key may have changes in any slice.
+            found = [tuple(part for slices in found for part in slices)]
         return [ChangePartition(slices, target) for slices in found] or [ChangePartition((), target)]
 
     async def _plan_ranges(self, table: Table) -> list[PlanRange]:

@@ -160,7 +160,7 @@ def history(place: Location, start: int = 0, *, snapshot: bool = False) -> Histo
     uri, options = place.uri, place.options
     readers = [cdfd.snapshot(uri, start, storage_options=options)] if snapshot else []
     if start + snapshot <= place.delta().version():
-        readers.append(cdfd.changes(uri, start + snapshot, storage_options=options))
+        readers.append(cdfd.changes(uri, start + snapshot, key="id", storage_options=options))
     for reader in readers:
         for batch in reader:
             for row in batch.to_pylist():
