@@ -76,8 +76,8 @@ def one(objects: list[Object], kind: str, name: str | None = None) -> Object:
 
 def pod(objects: list[Object]) -> Object:
     """The daemon's pod."""
-    template: Object = one(objects, "Deployment")["spec"]["template"]
-    return template
+    (template,) = [each["spec"]["template"] for each in objects if each["kind"] in ("Deployment", "StatefulSet")]
+    return dict(template)
 
 
 def daemon(objects: list[Object]) -> Object:

@@ -16,6 +16,7 @@ import yaml
 
 from cdfd.config import parser
 from cdfd.config.settings import Settings
+from cdfd.tables.shard import Shard
 from tests.commands import cdfd, history
 from tests.helm.chart import CONFIG, EXAMPLES, FOLDER, Chart, Object, configuration, daemon, one, pod
 from tests.helm.tools import ROOT
@@ -442,3 +443,69 @@ def test_the_schema_has_every_value_and_the_page_names_it() -> None:
         fields = schema["properties"][key].get("properties")
         if fields and key != "config":
             assert set(fields) == set(value), key
+
+
+SHARED: dict[str, Any] = {"persistence": {"accessModes": ["ReadWriteMany"]}}
+
+
+def test_shards_are_the_pods_of_a_stateful_set(chart: Chart) -> None:
+    objects = chart.objects(shards=3, extraEnv=[{"name": "A", "value": "b"}], **SHARED)
+    assert not [each for each in objects if each["kind"] == "Deployment"]
+    workload = one(objects, "StatefulSet")["spec"]
+    assert (workload["replicas"], workload["podManagementPolicy"]) == (3, "Parallel")
+    assert workload["serviceName"] == one(objects, "Service")["metadata"]["name"]
+    assert workload["selector"]["matchLabels"].items() <= pod(objects)["metadata"]["labels"].items()
+    assert "strategy" not in workload
+    environment = {each["name"]: each for each in daemon(objects)["env"]}
+    assert environment["CDFD_POD"]["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert list(environment) == ["CDFD_POD", "CDFD_SHARD", "A"]
+    name = one(objects, "StatefulSet")["metadata"]["name"]
+    shards = [environment["CDFD_SHARD"]["value"].replace("$(CDFD_POD)", f"{name}-{number}") for number in range(3)]
+    assert [Shard.parse(shard) for shard in shards] == [Shard(number, 3) for number in range(3)]
+    assert one(chart.objects(shards=3, replicas=0, **SHARED), "StatefulSet")["spec"]["replicas"] == 0
+
+
+def test_without_shards_there_is_one_pod_and_no_shard(chart: Chart) -> None:
+    assert "env" not in daemon(chart.objects(shards=1))
+    assert "/replicas" in chart.refused(replicas=2)
+    assert "/replicas" in chart.refused(replicas=2, shards=2, **SHARED)
+    assert "/shards" in chart.refused(shards=0)
+
+
+def test_shards_share_what_they_write(chart: Chart) -> None:
+    assert "ReadWriteMany" in chart.refused(shards=2)
+    assert "all pods share" in chart.refused(shards=2, persistence={"enabled": False})
+    chart.objects(shards=2, persistence={"existingClaim": "mine"})
+    for ledger in ("s3://lake/ledger", "none", "source"):
+        config = CONFIG | {"progress": {"ledger": ledger}}
+        assert not [
+            each
+            for each in chart.objects(shards=2, persistence={"enabled": False}, config=config)
+            if each["kind"] == "PersistentVolumeClaim"
+        ]
+    spark = CONFIG | {"engine": {"kind": "spark", "spark": {"checkpoint": "s3://c"}}}
+    assert "does not support shards" in chart.refused(shards=2, config=spark, **SHARED)
+
+
+def checksum(objects: list[Object]) -> str:
+    found: str = pod(objects)["metadata"]["annotations"]["checksum/config"]
+    return found
+
+
+def test_the_daemon_applies_changed_tables_itself_and_other_changes_restart_it(chart: Chart) -> None:
+    before = chart.objects()
+    more = CONFIG | {"tables": [*CONFIG["tables"], {"discover": "s3://lake/sales/*"}]}
+    after = chart.objects(config=more)
+    assert configuration(before) != configuration(after)
+    assert checksum(before) == checksum(after)
+    assert checksum(before) != checksum(chart.objects(config=CONFIG | {"poll": {"interval": "2s"}}))
+    assert checksum(before) != checksum(chart.objects(http={"port": 9999}))
+    # The queries of Spark read their configuration at the start only.
+    engine = {"engine": {"kind": "spark", "spark": {"checkpoint": "s3://c"}}}
+    assert checksum(chart.objects(config=CONFIG | engine)) != checksum(chart.objects(config=more | engine))
+
+
+def test_a_file_of_the_configuration_that_is_mounted_whole_is_replaced_in_place(chart: Chart) -> None:
+    """Kubernetes never updates a file that is mounted with `subPath`, and the daemon would not see the change."""
+    mounts = {mount["mountPath"]: mount for mount in daemon(chart.objects())["volumeMounts"]}
+    assert "subPath" not in mounts["/etc/cdfd"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.engines import OpenLoop
 from cdfd.daemon.http.status import Status, TableMonitor
 from cdfd.daemon.loop.monitor import Monitor
+from cdfd.daemon.membership.opening import Turns
 from cdfd.daemon.supervision.supervisor import Loop, Supervisor
 from cdfd.tables.discovery import Steps, merged, with_key
 from cdfd.tables.shard import Shard
@@ -74,6 +75,7 @@ class Members:
         self._running: dict[str, Found] = {}
         self._refused: frozenset[str] = frozenset()
         self._lock = asyncio.Lock()
+        self._turns = Turns()
 
     @property
     def config(self) -> Settings:
@@ -147,8 +149,10 @@ class Members:
     @asynccontextmanager
     async def _open(self, found: Found, monitor: Monitor, stop: asyncio.Event) -> AsyncIterator[Loop]:
         # The key is read here, behind the boundary of the supervisor: a table that cannot be read is that table's error.
-        table = await with_key(self._config, found)
-        async with self._opened(table, stop, monitor) as loop:
+        async with AsyncExitStack() as stack:
+            async with self._turns.turn():
+                table = await with_key(self._config, found)
+                loop = await stack.enter_async_context(self._opened(table, stop, monitor))
             yield loop
 
     def _report(self, refused: Iterable[str]) -> None:

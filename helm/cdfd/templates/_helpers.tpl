@@ -194,3 +194,39 @@ configMap:
   items: [{key: {{ $key | quote }}, path: cdfd.yaml}]
 {{- end -}}
 {{- end -}}
+
+{{/* Several pods share the tables of a pipeline: then each one has a name with its number. */}}
+{{- define "cdfd.workload" -}}
+{{- ternary "StatefulSet" "Deployment" (gt (int .Values.shards) 1) -}}
+{{- end -}}
+
+{{/* Pods that share tables share what is written about them, too. */}}
+{{- define "cdfd.checkShards" -}}
+{{- if gt (int .Values.shards) 1 -}}
+{{- $config := .Values.config -}}
+{{- $kind := dig "engine" "kind" "embedded" $config -}}
+{{- if eq $kind "spark" -}}
+{{- fail "shards: config.engine.kind spark does not support shards" -}}
+{{- end -}}
+{{- if .Values.persistence.enabled -}}
+{{- if not (or .Values.persistence.existingClaim (has "ReadWriteMany" .Values.persistence.accessModes)) -}}
+{{- fail "shards: all pods use one volume: set persistence.accessModes to [ReadWriteMany], or persistence.enabled to false and config.progress.ledger to a place such as on S3" -}}
+{{- end -}}
+{{- else if $config -}}
+{{- $ledger := dig "progress" "ledger" "" $config -}}
+{{- if not (or (has $ledger (list "none" "source")) (contains "://" $ledger)) -}}
+{{- fail "shards: without a volume, set config.progress.ledger to a place that all pods share, such as on S3, or to none" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The part of the configuration that needs a restart. */}}
+{{- define "cdfd.restartingConfig" -}}
+{{- $config := include "cdfd.config" . | fromYaml -}}
+{{- if eq (dig "engine" "kind" "embedded" $config) "spark" -}}
+{{- toYaml $config -}}
+{{- else -}}
+{{- omit $config "tables" | toYaml -}}
+{{- end -}}
+{{- end -}}

@@ -3,28 +3,35 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
-from threading import Thread
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
 from typing import Any, TypeVar
 
 from cdfd.errors import SinkError
 
 T = TypeVar("T")
 
+IDLE_SECONDS = 10.0
+"""Time without a call after which a worker's thread ends. Starting a thread takes a tenth of a millisecond."""
+
 
 class Worker:
     """Runs calls one after the other, in the order of `submit`.
 
-    The first call starts the thread. A process exits without waiting for it, so that a broker that hangs cannot block the exit of a daemon.
+    The first call starts the thread, which ends after a while without calls: a daemon has two workers for each table, and most are idle. A
+    process exits without waiting for the thread, so that a broker that hangs cannot block the exit of a daemon.
 
     Args:
         name: of the thread.
+        idle: seconds without a call after which the thread ends. The next call starts another one.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, idle: float = IDLE_SECONDS) -> None:
         self._name = name
+        self._idle = idle
         self._work: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._thread: Thread | None = None
+        self._lock = Lock()
         self._closed = False
 
     def submit(self, work: Callable[[], T], done: Future[T] | None = None) -> Future[T]:
@@ -39,11 +46,12 @@ class Worker:
         """
         if self._closed:
             raise SinkError("the sink is closed", hint="Open a new sink")
-        if self._thread is None:
-            self._thread = Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
         done = Future() if done is None else done
-        self._work.put((work, done))
+        with self._lock:
+            self._work.put((work, done))
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
         return done
 
     def close(self) -> None:
@@ -52,7 +60,7 @@ class Worker:
         self._work.put(None)
 
     def _run(self) -> None:
-        while (item := self._work.get()) is not None:
+        while (item := self._next()) is not None:
             work, done = item
             try:
                 result = work()
@@ -62,6 +70,17 @@ class Worker:
                 done.set_result(result)
                 del result
             del item, work, done
+
+    def _next(self) -> tuple[Callable[[], Any], Future[Any]] | None:
+        """The next call; None if the thread has to end."""
+        try:
+            return self._work.get(timeout=self._idle)
+        except Empty:
+            with self._lock:
+                if self._work.empty():
+                    self._thread = None
+                    return None
+            return self._work.get()
 
 
 async def finished(work: Future[T], timeout: float | None = None) -> T:
