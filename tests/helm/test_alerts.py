@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from cdfd.daemon.http.metrics import Metrics, Reading
+from cdfd.daemon.http.searches import Search, Searches
 from cdfd.daemon.loop.headroom import Headroom
 from tests.helm.chart import EXAMPLES, FOLDER, Chart, one
 from tests.helm.tools import ROOT
@@ -25,7 +26,9 @@ def exported() -> set[str]:
     """Names of all series of a daemon with a table."""
     metrics = Metrics("1")
     metrics.table("t").aborted()
-    text = metrics.render([Reading("t", "at_tip", False, 1, 1, 1, 0, 0.0, 0.0, (Headroom("log", 1, 1),))]).decode()
+    searches = Searches({"s3://lake/*": Search(searched_ms=1)})
+    readings = [Reading("t", "at_tip", False, 1, 1, 1, 0, 0.0, 0.0, (Headroom("log", 1, 1),))]
+    text = metrics.render(readings, tuple(searches.families())).decode()
     return set(re.findall(r"^(\w+)", text, re.MULTILINE))
 
 
