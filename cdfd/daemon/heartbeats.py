@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 
 from cdfd import __version__
 from cdfd.config.settings import Settings
-from cdfd.daemon.http.status import Status, TableMonitor
+from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.errors import CdfdError
 from cdfd.sinks.base import Announce, connector
 from cdfd.tail.clock import Clock

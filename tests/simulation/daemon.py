@@ -13,7 +13,7 @@ from cdfd.changes.execute import Execution
 from cdfd.changes.read import TableFiles
 from cdfd.config import Settings, parse
 from cdfd.daemon.http.metrics import Metrics, TableMetrics
-from cdfd.daemon.http.status import TableMonitor
+from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.deliverer import Limits
 from cdfd.daemon.loop.feed import Feed, Policies

@@ -11,7 +11,8 @@ from manual_time import ManualClock
 from statuses import NOW_MS, at, configuration, measured, snapshot_at, version
 
 from cdfd.daemon.http.retention_warnings import REPEAT_SECONDS, RetentionWarnings
-from cdfd.daemon.http.status import Status, TableMonitor
+from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.loop.admission import Admission
 from cdfd.delta.retention import Retention
 from cdfd.errors import CdfdError, GapError, MissingFileError, SinkError, UnsupportedError

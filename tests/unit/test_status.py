@@ -9,7 +9,8 @@ from statuses import NOW_MS, PASSWORD, at, configuration, measured, snapshot_at,
 
 from cdfd.config import Secret
 from cdfd.console.escaping import LONGEST_LINE
-from cdfd.daemon.http.status import Status, TableMonitor
+from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.loop.monitor import Monitor
 from cdfd.errors import SinkError, StorageError
 from cdfd.sinks.kafka.settings import KafkaSettings

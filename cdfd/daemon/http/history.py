@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from cdfd.daemon.http.status import Status, TableMonitor
+from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.tail.clock import Clock
 
 logger = logging.getLogger("cdfd.daemon")

@@ -13,7 +13,8 @@ from cdfd import __version__
 from cdfd.console.escaping import one_line
 from cdfd.daemon.http.explanation import Facts, explain
 from cdfd.daemon.http.history import POINTS, SECONDS, History
-from cdfd.daemon.http.status import Status, TableMonitor
+from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.loop.headroom import Headroom
 
 LONGEST_CELL = 300

@@ -13,7 +13,8 @@ from cdfd.config.discovery import Discovery, Found
 from cdfd.config.settings import Settings
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.engines import OpenLoop
-from cdfd.daemon.http.status import Status, TableMonitor
+from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.loop.monitor import Monitor
 from cdfd.daemon.membership.opening import Turns
 from cdfd.daemon.supervision.supervisor import Loop, Supervisor

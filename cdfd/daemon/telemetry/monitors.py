@@ -9,7 +9,8 @@ from cdfd.changes.control import Pause
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.config.settings import Settings
-from cdfd.daemon.http.status import Status, TableMonitor
+from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.loop.monitor import Monitor, ResnapshotProgress
 from cdfd.daemon.telemetry.lineage import lineage
 from cdfd.delta.retention import Retention

@@ -1,0 +1,370 @@
+"""The status of one table, from the events of its loop.
+
+Lag and age are computed at each request, so that they also grow while nothing happens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from cdfd.changes.control import Pause
+from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
+from cdfd.config import settings
+from cdfd.console.escaping import LONGEST_LINE, shortened
+from cdfd.daemon.http.activity import Activity
+from cdfd.daemon.http.metrics import CHANGE_TYPES, OTHER, Reading, State, TableMetrics
+from cdfd.daemon.loop.headroom import Headroom, HeadroomTracker
+from cdfd.daemon.loop.monitor import Monitor, ResnapshotProgress
+from cdfd.delta.retention import Retention
+from cdfd.errors import CdfdError
+from cdfd.tail.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    """The last error of a table.
+
+    Attributes:
+        error: the error.
+        at_ms: time in milliseconds since the Unix epoch.
+        retry_at: time of the restart, by the monotonic clock; None if the loop continues, or does not restart.
+    """
+
+    error: CdfdError
+    at_ms: int
+    retry_at: float | None = None
+
+
+class TableMonitor(Monitor):
+    """The `Monitor` of one table: receives the events of its loop and answers requests for its status.
+
+    Args:
+        table: of the configuration.
+        metrics: of that table.
+        clock: the source of time.
+
+    Attributes:
+        activity: recent events.
+        exemplar: returns the labels of the trace of the last delivery; None if there are no traces.
+    """
+
+    def __init__(self, table: settings.Table, metrics: TableMetrics, clock: Clock) -> None:
+        self.table = table
+        self._metrics = metrics
+        self._clock = clock
+        self._state: State = "starting"
+        self._position: Position | None = None
+        self._delivered: int | None = None
+        self._newest: int | None = None
+        self._ledger_version: int | None = None
+        self._oldest: tuple[int, int] | None = None  # version and timestamp (ms) of the oldest pending version
+        self._lag_known = False  # whether no oldest pending version means no lag
+        self._was_ready = False  # whether the table delivered, or was at the tip, since the start
+        self._paused = False
+        self._delivered_ms: int | None = None
+        self._rows: Counter[str] = Counter(dict.fromkeys(CHANGE_TYPES, 0))
+        self._commits = 0
+        self._last_error: LastError | None = None
+        self._headroom = HeadroomTracker(clock)
+        self.activity = Activity()
+        self.exemplar: Callable[[], Mapping[str, str] | None] | None = None
+        self._pause: Pause | None = None
+        self._resnapshot: ResnapshotProgress | None = None
+
+    def started(self, position: Position) -> None:
+        """The loop delivers from `position` on."""
+        self._move(position)
+        self._state = _state_at(position)
+        self._lag_known = False
+        self._headroom.left_tip()
+
+    def retained(self, retention: Retention) -> None:
+        """The table keeps log entries and deleted files for these times."""
+        self._headroom.retained(retention)
+
+    def undelivered_since(self, ms: int) -> None:
+        """No undelivered commit is older than this."""
+        self._headroom.undelivered_since(ms)
+
+    def found_version(self, newest: int) -> None:
+        """The table has this version."""
+        self._note(newest)
+        if self._position is None or self._position.version <= newest:
+            self._headroom.left_tip()
+        self._lag_known = True
+        if self._oldest is None and self._position is not None and self._position.version <= newest:
+            # The version's own timestamp is unknown until the loop reads it.
+            self._oldest = (self._position.version, self._clock.now_ms())
+
+    def at_tip(self, listed: int = -1) -> None:
+        """All readable versions are delivered. A listed version that is not readable yet counts as lag."""
+        self._state = "at_tip"
+        self._lag_known = self._was_ready = True
+        self._paused = False
+        self._oldest = None
+        self._headroom.at_tip()
+        if self._position is not None and self._position.version > 0:
+            self._newest = max(self._position.version - 1, listed)
+
+    def oldest_pending(self, version: Version) -> None:
+        """This is the oldest version that is not delivered."""
+        self._lag_known = True
+        self._oldest = (version.plan.version, version.plan.timestamp_ms)
+        self.activity.files = len(version.plan.scans)
+        self._note(version.plan.version)
+        self._state = "snapshot" if version.plan.origin == "snapshot" else "catching_up"
+        if version.plan.origin == "snapshot":
+            self._headroom.left_tip()  # its files are live: the next commit is the first that deletes any
+        else:
+            self._headroom.undelivered_since(version.plan.timestamp_ms)
+
+    def committed(
+        self, following: Position, versions: Sequence[Version], rows: Mapping[str, int], bytes_read: int
+    ) -> None:
+        """A delivery is committed. A delivery without rows and versions only stores the first position."""
+        now_ms = self._clock.now_ms()
+        changes = [version.plan for version in versions if version.plan.origin != "snapshot"]
+        self._metrics.committed(rows, len(changes), bytes_read)
+        for plan in changes:
+            if plan.origin != "none":
+                seconds = max(0, now_ms - plan.timestamp_ms) / 1000
+                self._metrics.delivered_after(seconds, None if self.exemplar is None else self.exemplar())
+                self.activity.delivered_after(seconds)
+        for kind, count in rows.items():
+            self._rows[kind if kind in CHANGE_TYPES else OTHER] += count
+        self._commits += len(changes)
+        self._move(following)
+        if self._state not in ("failed", "stopped"):
+            self._state = _state_at(following)
+        if versions:
+            last = versions[-1].plan
+            newest = self._note(last.version)
+            if last.origin != "snapshot":
+                self._headroom.delivered(last.timestamp_ms)
+            if self._oldest is None and newest > last.version:
+                # The next version is not older than this one. The loop reports its timestamp soon.
+                self._oldest = (following.version, last.timestamp_ms)
+        if versions or any(rows.values()):
+            self._was_ready = True
+            self._paused = False
+            self._delivered_ms = now_ms
+
+    def stage(self, name: str, seconds: float) -> None:
+        """Duration of one stage of a delivery. Called from any thread."""
+        self._metrics.stage(name, seconds)
+        self.activity.stage(name, seconds)
+
+    def waiting(self, waits: bool) -> None:
+        """A large delivery waits for a slot, or no longer waits."""
+        self.activity.waiting = waits
+
+    def aborted(self) -> None:
+        """A delivery is aborted."""
+        self._metrics.aborted()
+
+    def recorded(self, version: int) -> None:
+        """The ledger records this version as delivered."""
+        self._ledger_version = version
+
+    def error(self, error: CdfdError) -> None:
+        """An error that does not stop the loop."""
+        self._metrics.error(error)
+        self._note_error(LastError(error, self._clock.now_ms()))
+
+    def paused(self, pause: Pause | None) -> None:
+        """A request paused the table; None: the table is not paused."""
+        if pause is not None:
+            self._state = "paused"
+        elif self._pause is not None:
+            self._state = "starting" if self._position is None else _state_at(self._position)
+        self._pause = pause
+
+    def resnapshot(self, progress: ResnapshotProgress | None) -> None:
+        """A re-snapshot began or went on; None: it ended."""
+        self._resnapshot = progress
+
+    def failed(self, error: CdfdError, retry_in: float | None) -> None:
+        """An error stopped the loop. It restarts after `retry_in` seconds; None: it does not restart."""
+        self._metrics.error(error)
+        retry_at = None if retry_in is None else self._clock.monotonic() + retry_in
+        self._note_error(LastError(error, self._clock.now_ms(), retry_at))
+        self._state = "failed" if retry_in is None else "backing_off"
+        self._paused = True
+        self._lag_known = False
+        self._headroom.failed(error)
+
+    def stopped(self) -> None:
+        """The loop stopped on request."""
+        self._state = "stopped"
+        self._lag_known = False
+        self._headroom.left_tip()
+
+    def urgency(self) -> float | None:
+        """See `Monitor`."""
+        return self._headroom.urgency()
+
+    @property
+    def commits(self) -> int:
+        """Versions delivered since the start."""
+        return self._commits
+
+    @property
+    def rows(self) -> int:
+        """Rows delivered since the start."""
+        return self._rows.total()
+
+    @property
+    def position(self) -> Position | None:
+        """The next position to deliver; None if unknown."""
+        return self._position
+
+    @property
+    def last_error(self) -> LastError | None:
+        """The last error."""
+        return self._last_error
+
+    @property
+    def resnapshot_progress(self) -> ResnapshotProgress | None:
+        """The progress of a re-snapshot; None if there is none."""
+        return self._resnapshot
+
+    def paused_for(self) -> float | None:
+        """Seconds since a request paused the table; None if it is not paused."""
+        return None if self._pause is None else max(0, self._clock.now_ms() - self._pause.at_ms) / 1000
+
+    def errors(self) -> list[dict[str, Any]]:
+        """The last errors, newest first, as JSON values."""
+        return [
+            self._describe(LastError(each.error, each.at_ms)) | {"count": each.count}
+            for each in reversed(self.activity.errors)
+        ]
+
+    def reading(self) -> Reading:
+        """The status of the table at this moment."""
+        position, newest = self._position, self._newest
+        lag_versions, lag_seconds = None, None
+        if position is not None and newest is not None and (self._oldest is not None or self._lag_known):
+            lag_versions = max(0, newest + 1 - position.version)
+            lag_seconds = 0.0
+            if self._oldest is not None:
+                lag_seconds = max(0, self._clock.now_ms() - self._oldest[1]) / 1000
+        return Reading(
+            table=self.table.name,
+            state=self._state,
+            paused=self._paused,
+            delivered_version=self._delivered,
+            table_version=newest,
+            ledger_version=self._ledger_version,
+            lag_versions=lag_versions,
+            lag_seconds=lag_seconds,
+            delivered_at=None if self._delivered_ms is None else self._delivered_ms / 1000,
+            headrooms=self._headroom.headrooms(),
+        )
+
+    def not_ready(self) -> str | None:
+        """Why this table is not ready; None if it is."""
+        what = "" if self._last_error is None else _short(self._last_error.error.what)
+        if self._state == "failed":
+            return f"failed without a retry: {what}"
+        if self._state == "backing_off":
+            return f"retry in {self.retry_in() or 0:.1f} s: {what}"
+        if self._state == "stopped":
+            return "stopped"
+        if self._state == "paused":
+            return None  # as an operator wants it
+        if self._paused:
+            return f"retrying after: {what}"
+        if self._was_ready:
+            return None
+        return "not started yet" if self._state == "starting" else "nothing is delivered yet"
+
+    def document(self) -> dict[str, Any]:
+        """The table's part of `/status`, as JSON values."""
+        reading, why = self.reading(), self.not_ready()
+        return {
+            "uri": self.table.uri,
+            "topic": self.table.topic,
+            "state": reading.state,
+            "ready": why is None,
+            "not_ready": why,
+            "paused": reading.paused,
+            "pause": None if self._pause is None else {"id": self._pause.id, "since": iso(self._pause.at_ms)},
+            "resnapshot": None if self._resnapshot is None else asdict(self._resnapshot),
+            "position": None if self._position is None else self._position.fields(),
+            "delivered_version": reading.delivered_version,
+            "table_version": reading.table_version,
+            "ledger_version": reading.ledger_version,
+            "lag_versions": reading.lag_versions,
+            "lag_seconds": reading.lag_seconds,
+            "last_delivery": None if self._delivered_ms is None else iso(self._delivered_ms),
+            "rows": dict(self._rows),
+            "commits": self._commits,
+            "retention": _retention(reading.headrooms),
+            "last_error": None if self._last_error is None else self._describe(self._last_error),
+        }
+
+    def _note_error(self, error: LastError) -> None:
+        self._last_error = error
+        self.activity.error(error.error, error.at_ms)
+
+    def _note(self, version: int) -> int:
+        """Note that the table has this version; the newest known version."""
+        self._newest = max(version, self._newest or 0)
+        return self._newest
+
+    def _move(self, position: Position) -> None:
+        self._position = position
+        if position.phase == "stream":
+            self._delivered = position.version - 1
+        if self._oldest is not None and self._oldest[0] < position.version:
+            self._oldest = None
+
+    def retry_in(self) -> float | None:
+        """Seconds until the loop restarts; None if it does not wait for a restart."""
+        if self._state != "backing_off" or self._last_error is None or self._last_error.retry_at is None:
+            return None
+        return max(0.0, round(self._last_error.retry_at - self._clock.monotonic(), 1))
+
+    def _describe(self, last_error: LastError) -> dict[str, Any]:
+        error = last_error.error
+        return {
+            "what": _short(error.what),
+            "family": error.family,
+            "at": iso(last_error.at_ms),
+            "retry_in": self.retry_in(),
+            "version": error.version,
+            "path": None if error.path is None else _short(error.path),
+            "hint": None if error.hint is None else _short(error.hint),
+        }
+
+
+def _state_at(position: Position) -> State:
+    return "snapshot" if position.phase == "snapshot" else "catching_up"
+
+
+def _retention(headrooms: Sequence[Headroom]) -> dict[str, Any]:
+    """The headroom against each kind of clean-up; empty if unknown."""
+    return {
+        each.kind: {
+            "headroom_seconds": round(each.seconds, 3),
+            "retention_seconds": each.retention,
+            "at_risk": each.at_risk,
+            "lost": each.lost,
+        }
+        for each in headrooms
+    }
+
+
+def _short(text: str) -> str:
+    """Shorten text from a log or a broker, which may have any length. JSON needs no other escaping."""
+    return shortened(text, LONGEST_LINE)
+
+
+def iso(ms: int) -> str:
+    """A time in ms since the Unix epoch as text, in UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
