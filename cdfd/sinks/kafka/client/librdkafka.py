@@ -61,7 +61,7 @@ _RETRY_BACKOFF_MS = 3
 _LINGER_MS = 5
 # Seconds between two checks for space in the client's queue.
 _POLL = 0.05
-# Seconds between two checks for a refused login.
+# Seconds until the first check for a refused login.
 _ATTEMPT = 0.5
 
 
@@ -94,15 +94,16 @@ class LibrdkafkaProducer(Producer):
 
     def _meet_broker(self, timeout: float) -> None:
         """Wait for a response. Ends at the first refused login: further attempts may lock the account."""
-        deadline = time.monotonic() + timeout
+        deadline, attempt = time.monotonic() + timeout, _ATTEMPT
         while True:
             left = deadline - time.monotonic()
             try:
-                self._client.list_topics(timeout=max(min(left, _ATTEMPT), 0.001))
+                self._client.list_topics(timeout=max(min(left, attempt), 0.001))
             except KafkaException:
                 self._client.poll(0)
-                if self._refusal is not None or left < _ATTEMPT:
+                if self._refusal is not None or left < attempt:
                     raise
+                attempt *= 2  # each attempt asks again, and a broker may be slow to answer
             else:
                 return
 
