@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cdfd.cli import app
 from cdfd.daemon.http.metrics import Metrics, Reading
+from cdfd.daemon.http.searches import Search, Searches
 from cdfd.daemon.loop.headroom import KINDS, Headroom
 from cdfd.errors import CdfdError
 from tests.docs import reference_settings
@@ -133,9 +134,10 @@ def _metrics(kinds: tuple[str, ...]) -> Iterator[str]:
     metrics = Metrics("0")
     metrics.table("orders")
     reading = Reading("orders", "at_tip", False, 0, 0, 0, 0, 0.0, 0.0, tuple(Headroom(kind, 0, 0) for kind in KINDS))
+    further = tuple(Searches({"shop/*": Search(searched_ms=0)}).families())
     families = [
         family
-        for family in text_string_to_metric_families(metrics.render([reading]).decode())
+        for family in text_string_to_metric_families(metrics.render([reading], further).decode())
         if family.name.startswith("cdfd_") and family.type in kinds
     ]
     yield "| metric | type | labels | meaning |\n|---|---|---|---|"
