@@ -96,6 +96,8 @@ class Reloading:
         logger.error("the new configuration is not used: %s", error)
 
     async def _apply(self, config: Settings) -> None:
+        if self._members.config.engine.kind == "spark":
+            raise ConfigError("`engine.kind: spark` applies no changes while it runs", hint="Restart the daemon")
         preflight(config)
         others = [name for name in changed_settings(self._members.config, config) if name != "tables"]
         if naming := sorted(_NAMING.intersection(others)):
