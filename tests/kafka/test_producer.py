@@ -21,7 +21,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
 from cdfd.encoding.records import Records
 from cdfd.errors import FencedError, SinkError
-from cdfd.sinks.kafka.client import batch_sender
+from cdfd.sinks.kafka.client import batch_sender, kafka_python
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_record
@@ -515,3 +515,54 @@ def test_a_client_that_we_do_not_know_inside_is_used_the_public_way(
         producer.send(topic, 0, of(b"a", b"b"), 1)
         producer.commit()
     assert values_of(read(topic, at_least=2)) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("whole_batches", [True, False])
+def test_an_idle_producer_keeps_no_connection_and_continues_its_transactions(
+    whole_batches: bool,
+    broker: SharedBroker,
+    create: Callable[..., str],
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kafka_python, "IDLE_MS", 300)
+    settings = ProducerSettings({"bootstrap_servers": [broker.bootstrap_servers]}, f"cdfd.{name}")
+    topic, port = create(name), int(broker.bootstrap_servers.rpartition(":")[2])
+    others = connections(port)
+    with closing(KafkaPythonProducer(settings, whole_batches=whole_batches)) as producer:
+        producer.init_transactions()
+        for number in range(3):
+            producer.begin()
+            producer.send(topic, 0, of(b"%d first" % number), 0)
+            producer.flush()
+            if number:  # a transaction may outlast its connections
+                wait_for_end_of_connections(port, others)
+            producer.send(topic, 0, of(b"%d second" % number), 0)
+            producer.commit()
+            wait_for_end_of_connections(port, others)
+    expected = [b"%d %s" % (number, which) for number in range(3) for which in (b"first", b"second")]
+    assert [record.value for record in read_topic(broker.bootstrap_servers, topic, at_least=6)] == expected
+
+
+def connections(port: int) -> set[str]:
+    """Sockets of this process that are connected to a port."""
+    own = {
+        os.readlink(f"/proc/self/fd/{fd}")
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.islink(f"/proc/self/fd/{fd}")
+    }
+    found = set()
+    for table in ("tcp", "tcp6"):
+        with open(f"/proc/self/net/{table}") as lines:
+            for line in list(lines)[1:]:
+                fields = line.split()
+                if fields[3] == "01" and int(fields[2].rpartition(":")[2], 16) == port:
+                    found.add(f"socket:[{fields[9]}]")
+    return found & own
+
+
+def wait_for_end_of_connections(port: int, others: set[str]) -> None:
+    deadline = time.monotonic() + 20
+    while connections(port) - others:
+        assert time.monotonic() < deadline, "the connections stay"
+        time.sleep(0.05)

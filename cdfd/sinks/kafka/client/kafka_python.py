@@ -33,6 +33,8 @@ from cdfd.sinks.kafka.records.compression import Compression
 
 log = logging.getLogger("cdfd.kafka")
 
+IDLE_MS = 60_000
+"""Time without a request after which a connection is closed. A daemon has two or more for each table, and most tables are idle."""
 _RETRY_BACKOFF_MS = 3
 _RECONNECT_MS = 50
 _REQUEST_BYTES = 8 << 20
@@ -156,6 +158,7 @@ def _options(settings: ProducerSettings, *, whole_batches: bool) -> dict[str, An
         "delivery_timeout_ms": timeout_ms,
         "request_timeout_ms": timeout_ms // 3,
         "retry_backoff_ms": _RETRY_BACKOFF_MS,
+        "connections_max_idle_ms": IDLE_MS,
         "metrics_enabled": False,
     }
     if not whole_batches:
