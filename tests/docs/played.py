@@ -3,6 +3,7 @@
 FRONT = ("README",)
 DEMO = ("tail", "python", "daemon", "metrics")
 """Pages on the table of the demo."""
+CONTROLS = ("controls",)
 ALONE = ("recovery",)
 """Pages that make the table of the demo themselves."""
 MANY = ("many-tables",)
@@ -11,4 +12,4 @@ S3 = ("s3",)
 CHART = ("kubernetes",)
 SHELL = ("spark", "spark-kafka", "spark-topics")
 """Pages in the shell of `make spark`."""
-PLAYED = (*FRONT, *DEMO, *ALONE, *MANY, *FIVE_MINUTES, *S3, *CHART, *SHELL)
+PLAYED = (*FRONT, *DEMO, *ALONE, *CONTROLS, *MANY, *FIVE_MINUTES, *S3, *CHART, *SHELL)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import Tour
-from tests.docs.played import ALONE, DEMO, FIVE_MINUTES, FRONT, MANY
+from tests.docs.played import ALONE, CONTROLS, DEMO, FIVE_MINUTES, FRONT, MANY
 from tests.kafka.shared import SharedBroker
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +83,14 @@ def test_recovery(tmp_path: Path) -> None:
     with tour(tmp_path) as played:
         played.run("cdfd demo shop")
         for page in ALONE:
+            played.play(ROOT / "docs" / f"{page}.md")
+
+
+@pytest.mark.slow
+def test_controls(tmp_path: Path) -> None:
+    with tour(tmp_path) as played:
+        played.run("cdfd demo shop")
+        for page in CONTROLS:
             played.play(ROOT / "docs" / f"{page}.md")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 from feeding import Crash, FilesPlace, MemoryPlace, Place, feed
-from histories import OPERATIONS, write_more
+from histories import OPERATIONS, restore, write_more
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lake import SCHEMA, Lake, manual_clock, rows, run, table
@@ -332,5 +332,101 @@ def test_rows_keep_their_columns_after_the_schema_changed(place: Place) -> None:
         operator.last = 3
         await finished(lake, place, operator)
         check_consumer(place, writer)
+
+    run(scenario())
+
+
+def test_a_file_that_was_published_early_and_comes_back_is_not_published_again(place: Place) -> None:
+    """The last file is removed, and so published before its turn. RESTORE brings it back, and then the daemon dies."""
+
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = await table(lake, 5, clock)
+        await delivered(lake, place, 4)
+        live = values(writer.rows().to_pylist())
+        files = dict(writer._files)
+        last = files[max(files)]
+        await writer.delete(pc.field("id") == last.rows["id"][0].as_py())
+        await restore(writer, files)
+        operator = Operator(request("snapshot"))
+        operator.last = 6
+        hook = operator.hook
+
+        def die(event: str, about: Any) -> None:
+            hook(event, about)
+            if event == "committed" and about.version == 7 and not died:
+                died.append(True)
+                raise Crash
+
+        died: list[bool] = []
+        operator.hook = die  # type: ignore[method-assign]
+        await finished(lake, place, operator)
+        assert died
+        assert values(again(place)) == live
+        check_consumer(place, writer)
+
+    run(scenario())
+
+
+def test_an_entry_that_is_written_again_removes_no_file(place: Place) -> None:
+    """A writer replaces the entry of a file, such as its statistics. The file stays, and is published once."""
+
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = await table(lake, 5, clock)
+        await delivered(lake, place, 4)
+        live = values(writer.rows().to_pylist())
+        last = writer._files[max(writer._files)]
+        removed = writer._remove(last, data_change=False)
+        writer._files[last.path] = last
+        await writer.commit("COMPUTE STATISTICS", [removed, writer._add_action(last, data_change=False)])
+        await writer.insert(rows(9))
+        operator = Operator(request("snapshot"), crash_at=25)
+        operator.last = 6
+        await finished(lake, place, operator)
+        assert values(again(place)) == live
+        check_consumer(place, writer)
+
+    run(scenario())
+
+
+def test_a_pause_stops_chunks_too_and_survives_the_process(place: Place) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = await table(lake, 4, clock)
+        await delivered(lake, place, 3)
+        operator = Operator(request("snapshot"), request("pause", "b"))
+        operator.send()
+        paused = asyncio.create_task(
+            feed(lake, place, clock, stop=operator.stop, mailbox=operator.mailbox, hook=lambda *_: None)
+        )
+        await clock.wait_for_sleepers()
+        assert [answer.result().type for answer in operator.answers] == ["STARTED", "PAUSED"]
+        operator.stop.set()
+        await paused
+        assert again(place) == []
+        resuming = Operator(request("resume", "c"))
+        resuming.last = 3
+        await finished(lake, place, resuming)
+        assert resuming.answers[0].result().type == "RESUMED"
+        assert values(again(place)) == values(writer.rows().to_pylist())
+
+    run(scenario())
+
+
+def test_a_move_forward_and_its_bounds(place: Place) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        await table(lake, 6, clock)
+        operator = Operator(request("move", "a", version=3), request("move", "b", version=99))
+        operator.last = 5
+        await finished(lake, place, operator, start="earliest")
+        moved, refused = (answer.result() for answer in operator.answers)
+        assert (moved.type, refused.refusal) == ("MOVED", "conflict")
+        assert [row["_commit_version"] for row in place.rows()] == [4, 5]
 
     run(scenario())

@@ -1,6 +1,6 @@
 """The topic of signals: requests to the daemon, which others write.
 
-Whoever may write to the topic can put anything there. The topic's settings bound what reaches the daemon, and they are checked: records
+Every writer of the topic can put anything there. The topic's settings bound what reaches the daemon, and they are checked: records
 are not compressed, because a batch of a megabyte can decompress to gigabytes in the reader's memory, and batches are small. The broker
 applies both to every producer.
 """
