@@ -48,7 +48,7 @@ simulate: $(MARK)  ## SEEDS random lives (10000) of a daemon in virtual time, wi
 	$(BIN)/python -m tests.simulation --seeds $${SEEDS:-10000}
 
 oracle: $(MARK)  ## CDFD_ORACLE random tables (300), from CDFD_ORACLE_FIRST (0) on, written by delta-spark: its change feed beside ours (needs Java and Maven)
-	CDFD_ORACLE=$${CDFD_ORACLE:-300} $(BIN)/python -m pytest -v tests/spark/test_oracle.py
+	CDFD_ORACLE=$${CDFD_ORACLE:-300} CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-300} $(BIN)/python -m pytest -v tests/spark/test_oracle.py tests/spark/test_refine_oracle.py
 
 lock: $(MARK)  ## Pin what the image installs (docker/requirements) after dependencies changed; UPGRADE=1 for the newest of everything
 	$(BIN)/python -m pip install --quiet 'uv==0.13.9'

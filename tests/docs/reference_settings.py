@@ -53,6 +53,7 @@ _MORE = {
     "tables[].key": ("Keys and updates", "configuration.md#keys-and-updates"),
     "tables[].start": ("Start", "configuration.md#start"),
     "tables[].changes": ("Sources of changes", "changes.md#where-change-rows-come-from"),
+    "tables[].refine": ("Refine", "refine.md#modes"),
     "tables[].on_missing_file": ("Missing files", "changes.md#data-files-that-are-gone"),
     "tables[].allowed_roots": ("Files elsewhere", "changes.md#files-elsewhere"),
     "sink.format": ("Formats", "formats.md"),
