@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from lake import SCHEMA, rows
 
 from cdfd.demo.writer import TableWriter
@@ -16,6 +17,7 @@ from cdfd.storage.local import LocalStorage
 from tests.browser.chromium import Tab, browser
 from tests.kafka.daemon_process import Daemon
 
+pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-many-letters"
 STATE = "document.querySelector('tr.row .state')?.textContent"
 ANSWER = "document.querySelector('.actions [role=status]').textContent"

@@ -119,6 +119,7 @@ async def test_light_and_dark(dark: bool) -> None:
         assert ratio >= 4.5, text
 
 
+@pytest.mark.slow
 async def test_five_hundred_tables_can_be_searched_filtered_and_sorted() -> None:
     async with opened(*daemons.troubled(an_hour_ago(), MANY)) as tab:
         assert len(await tab.evaluate(NAMES)) == 500

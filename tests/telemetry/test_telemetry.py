@@ -24,6 +24,8 @@ from cdfd.storage.local import LocalStorage
 from tests.kafka.daemon_process import Daemon
 from tests.telemetry.receiver import Receiver, Span, until
 
+pytestmark = pytest.mark.slow
+
 
 class Place:
     """A table, a daemon's configuration and the files that it delivers to."""
