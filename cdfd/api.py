@@ -159,7 +159,10 @@ async def follow(
     Args:
         uri: a path or URI of a Delta table.
         start: `latest` (only commits from now on; everything, if the table does not exist yet), or as for `changes`.
-        changes, refine, key, drop_unchanged: as for the function `changes`.
+        changes: as for the function `changes`.
+        refine: as for the function `changes`.
+        key: as for the function `changes`.
+        drop_unchanged: as for the function `changes`.
         columns: as for `changes`.
         storage_options: as for `changes`.
         allowed_roots: as for `changes`.
