@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -31,6 +30,7 @@ from cdfd.daemon.membership.searching import Searching
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.daemon.supervision.signals import Stopping
 from cdfd.daemon.supervision.supervisor import Policy, Supervisor
+from cdfd.daemon.supervision.threads import Threads
 from cdfd.daemon.telemetry.monitors import monitored
 from cdfd.errors import ConfigError
 from cdfd.tables import allocator
@@ -39,9 +39,6 @@ from cdfd.tail.clock import Clock, SystemClock
 from cdfd.tail.file_events import FileEvents
 
 logger = logging.getLogger("cdfd.daemon")
-
-THREADS = 4096
-"""Limit of threads for blocking calls; they start on demand. It is far beyond need, so a hanging store cannot block another table."""
 
 
 def run(path: Path, *, recover_from_ledger: bool = False, shard: Shard | None = None) -> int:
@@ -73,7 +70,7 @@ async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = Fal
     stopping = Stopping()
     hangup = asyncio.Event()
     stopping.on_hangup(hangup.set)
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "cdfd"))
+    asyncio.get_running_loop().set_default_executor(Threads())
     clock = SystemClock()
     status = Status(config, clock, shard)
     async with AsyncExitStack() as stack:

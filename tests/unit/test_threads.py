@@ -1,0 +1,91 @@
+"""The threads of a daemon: they start on demand, never more than the limit, and end when there is nothing to do."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from cdfd.daemon.supervision.threads import Threads
+
+WITHIN = 20.0
+
+
+def wait_for(threads: Threads, count: int) -> None:
+    deadline = time.monotonic() + WITHIN
+    while threads.count != count:
+        assert time.monotonic() < deadline, threads.count
+        time.sleep(0.002)
+
+
+def test_calls_run_at_once_in_threads_that_end_when_idle() -> None:
+    threads, together = Threads(idle=0.02), threading.Barrier(30)
+    for _ in range(3):
+        waiting = [threads.submit(together.wait, WITHIN) for _ in range(30)]
+        assert sorted(each.result(WITHIN) for each in waiting) == list(range(30))
+        wait_for(threads, 0)
+    threads.shutdown()
+
+
+def test_one_call_after_the_other_needs_one_thread() -> None:
+    threads = Threads(idle=WITHIN)
+    for number in range(500):
+        assert threads.submit(lambda number=number: number).result(WITHIN) == number
+    assert threads.count <= 2  # a result is there a moment before its thread is free
+    threads.shutdown()
+    assert threads.count == 0
+
+
+def test_no_more_threads_than_the_limit_and_no_call_is_lost() -> None:
+    threads, most, running, lock = Threads(3, idle=0.001), 0, 0, threading.Lock()
+
+    def call(number: int) -> int:
+        nonlocal most, running
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.0005 * (number % 3))
+        with lock:
+            running -= 1
+        return number
+
+    waiting = []
+    for number in range(2000):
+        waiting.append(threads.submit(call, number))
+        if number % 40 == 0:
+            time.sleep(0.002)
+    assert [each.result(WITHIN) for each in waiting] == list(range(2000))
+    assert most == 3
+    wait_for(threads, 0)
+    assert threads.submit(call, 1).result(WITHIN) == 1
+    threads.shutdown()
+
+
+def test_errors_and_cancellations_reach_the_caller() -> None:
+    threads, gate = Threads(1), threading.Event()
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    blocked = threads.submit(gate.wait, WITHIN)
+    cancelled = threads.submit(fail)
+    assert cancelled.cancel()
+    failed = threads.submit(fail)
+    gate.set()
+    assert blocked.result(WITHIN)
+    with pytest.raises(ValueError, match="no"):
+        failed.result(WITHIN)
+    waiting = threads.submit(int)
+    threads.shutdown()
+    assert waiting.result(WITHIN) == 0
+    with pytest.raises(RuntimeError, match="shutdown"):
+        threads.submit(int)
+
+
+def test_asyncio_takes_it_as_its_executor() -> None:
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_default_executor(Threads())
+        assert await asyncio.gather(*(asyncio.to_thread(int, number) for number in range(50))) == list(range(50))
+
+    asyncio.run(scenario())
+    assert not [thread for thread in threading.enumerate() if thread.name == "cdfd-call"]
