@@ -161,7 +161,7 @@ def timestamps(broker: SharedBroker, topic: str, partition: int) -> list[int]:
 def test_many_transactions_exactly_once_and_in_order(
     start: Opener, create: Any, read: Any, topic: str, compression: Compression
 ) -> None:
-    create(topic, 3)
+    create(topic, 3, retention_ms="-1")  # the records are of 1970, and the broker would remove them some minutes later
     producer = start(batching=Batching(compression, target=20_000))
     expected: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
     for transaction in range(6):
