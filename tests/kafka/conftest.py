@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient
+from lake import rows
 
+from cdfd.demo.writer import TableWriter
 from tests.kafka.broker import Broker
 from tests.kafka.installation import missing
-from tests.kafka.pipeline import Pipeline
+from tests.kafka.pipeline import Pipeline, do
 from tests.kafka.proxy import Proxy
 from tests.kafka.reading import Record, read_topic
 from tests.kafka.shared import SharedBroker, shared_broker
@@ -104,6 +106,14 @@ def read(broker: SharedBroker) -> Callable[..., list[Record]]:
 def pipeline(broker: SharedBroker, tmp_path: Path, name: str) -> Pipeline:
     """One of `broker`'s."""
     return Pipeline(tmp_path, name, broker.bootstrap_servers, broker.bootstrap_servers)
+
+
+@pytest.fixture
+def table(pipeline: Pipeline) -> TableWriter:
+    """The pipeline's table, with three rows at version 1."""
+    table = pipeline.table()
+    do(table.insert(rows(0, 1, 2)))
+    return table
 
 
 @pytest.fixture

@@ -65,14 +65,6 @@ def pipeline(secured: Broker, master: KafkaAdminClient, tmp_path: Path, name: st
     return Secured(tmp_path, name, secured.address("SASL_SSL"), secured.bootstrap_servers)
 
 
-@pytest.fixture
-def table(pipeline: Secured) -> TableWriter:
-    """Three rows."""
-    table = pipeline.table()
-    do(table.insert(rows(0, 1, 2)))
-    return table
-
-
 def rights(pipeline: Pipeline, user: str) -> list[ACL]:
     """What a daemon needs."""
 

@@ -3,21 +3,12 @@
 import json
 from typing import Any
 
-import pytest
 from commands import cdfd
 from kafka.admin import KafkaAdminClient
 from lake import rows
 
 from cdfd.demo.writer import TableWriter
 from tests.kafka.pipeline import Pipeline, do
-
-
-@pytest.fixture
-def table(pipeline: Pipeline) -> TableWriter:
-    """Three rows at version 1."""
-    table = pipeline.table()
-    do(table.insert(rows(0, 1, 2)))
-    return table
 
 
 def checked(pipeline: Pipeline) -> dict[str, Any]:

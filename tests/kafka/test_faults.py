@@ -32,14 +32,6 @@ def noisy(ids: Iterable[int], length: int) -> pa.Table:
     return pa.table({"id": list(ids), "v": texts}, schema=SCHEMA)
 
 
-@pytest.fixture
-def table(pipeline: Pipeline) -> TableWriter:
-    """Three rows."""
-    table = pipeline.table()
-    do(table.insert(rows(0, 1, 2)))
-    return table
-
-
 def ids(records: list[Record]) -> list[int]:
     return sorted(json.loads(record.value or b"")["id"] for record in records)
 

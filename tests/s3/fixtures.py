@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import boto3
 import pytest
 
+from tests.s3.proxy import Proxy, proxied
 from tests.s3.server import KEY_ID, SECRET, Server, missing, moto, versitygw
 
 
@@ -49,6 +50,13 @@ def new_bucket(server: Server) -> str:
 def bucket(moto_server: Server) -> str:
     """A bucket in moto."""
     return new_bucket(moto_server)
+
+
+@pytest.fixture
+def proxy(moto_server: Server) -> Iterator[Proxy]:
+    """A network in front of moto that can be made to fail."""
+    with proxied(moto_server.url) as found:
+        yield found
 
 
 @pytest.fixture(params=["moto_server", "versitygw_server"])

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,12 @@ from tests.kafka.daemon_process import until
 from tests.kafka.history import Location
 from tests.kafka.pipeline import Pipeline, do
 from tests.kafka.shared import SharedBroker
-from tests.s3.proxy import Asked, Fault, Proxy, proxied
+from tests.s3.proxy import Asked, Fault, Proxy
 from tests.s3.server import KEY_ID, SECRET, Server
 
 DAEMONS = 3
 """Killed while somebody writes."""
 DEADLINE = 2.0
-
-
-@pytest.fixture
-def proxy(moto_server: Server) -> Iterator[Proxy]:
-    with proxied(moto_server.url) as found:
-        yield found
 
 
 @pytest.fixture

@@ -13,16 +13,10 @@ from cdfd.errors import ExistsError, NotFoundError, StorageError
 from cdfd.storage.location import open_storage
 from cdfd.storage.s3 import clock as s3_clock
 from cdfd.storage.s3.storage import S3Storage
-from tests.s3.proxy import Asked, Fault, Proxy, proxied
+from tests.s3.proxy import Asked, Fault, Proxy
 from tests.s3.server import SECRET, Server
 
 DATA = bytes(range(256)) * 4000
-
-
-@pytest.fixture
-def proxy(moto_server: Server) -> Iterator[Proxy]:
-    with proxied(moto_server.url) as found:
-        yield found
 
 
 def through(proxy: Proxy, bucket: str, **options: object) -> S3Storage:

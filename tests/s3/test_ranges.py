@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-from collections.abc import Iterator
 from concurrent.futures import wait
 from functools import cache
 
@@ -23,14 +22,8 @@ from cdfd.storage.s3 import file as s3_file
 from cdfd.storage.s3.errors import Request
 from cdfd.storage.s3.prefetch import PrefetchRange
 from cdfd.storage.s3.storage import S3Storage
-from tests.s3.proxy import Asked, Fault, Proxy, proxied
+from tests.s3.proxy import Asked, Fault, Proxy
 from tests.s3.server import Server
-
-
-@pytest.fixture
-def proxy(moto_server: Server) -> Iterator[Proxy]:
-    with proxied(moto_server.url) as found:
-        yield found
 
 
 @pytest.fixture

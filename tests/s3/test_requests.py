@@ -1,11 +1,9 @@
 """What it costs: requests of each thing that a daemon or a reader does, counted by a proxy."""
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import aclosing
 
 import pyarrow as pa
-import pytest
 from lake import SCHEMA, WITHIN, checkpoint, rows
 
 import cdfd
@@ -16,14 +14,8 @@ from cdfd.storage.s3.options import parse
 from cdfd.storage.s3.storage import S3Storage
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.log import DeltaLog
-from tests.s3.proxy import Proxy, proxied
+from tests.s3.proxy import Proxy
 from tests.s3.server import Server
-
-
-@pytest.fixture
-def proxy(moto_server: Server) -> Iterator[Proxy]:
-    with proxied(moto_server.url) as found:
-        yield found
 
 
 def options(proxy: Proxy) -> dict[str, object]:

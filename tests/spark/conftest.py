@@ -33,3 +33,11 @@ def spark(needs_spark: None) -> Iterator[SparkSession]:
     """A session with delta-spark, the Kafka connector and nothing of ours registered."""
     with session() as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def registered(spark: SparkSession) -> None:
+    """The session has our formats."""
+    import cdfd.spark
+
+    cdfd.spark.register(spark)

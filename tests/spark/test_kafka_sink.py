@@ -12,10 +12,11 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from schema_registry import serving
 
-import cdfd.spark
 from tests.kafka.daemon_process import configure
 from tests.kafka.reading import Record, read_topic
 from tests.kafka.shared import SharedBroker
+
+pytestmark = pytest.mark.usefixtures("registered")
 
 WITHIN = 120  # seconds until a query counts as stuck
 
@@ -30,11 +31,6 @@ ROW = """
     named_struct('street', 'Elm', 'number', IF(id % 5 = 0, NULL, CAST(id AS INT))), parse_json(concat('{{"n":', id, ',"s":[1,null]}}'))
     FROM range({}, {}, 1, {})
 """
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _registered(spark: SparkSession) -> None:
-    cdfd.spark.register(spark)
 
 
 @pytest.fixture(scope="module")

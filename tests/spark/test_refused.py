@@ -6,14 +6,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-import cdfd.spark
+pytestmark = pytest.mark.usefixtures("registered")
 
 FEED = "delta.enableChangeDataFeed = true"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _registered(spark: SparkSession) -> None:
-    cdfd.spark.register(spark)
 
 
 def ours(spark: SparkSession, table: str, start: int = 0) -> DataFrame:

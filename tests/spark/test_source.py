@@ -12,12 +12,9 @@ import cdfd
 import cdfd.spark
 from cdfd.changes.columns import CHANGE_ORDINAL
 
+pytestmark = pytest.mark.usefixtures("registered")
+
 Table = str
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _registered(spark: SparkSession) -> None:
-    cdfd.spark.register(spark)
 
 
 @pytest.fixture(scope="module")

@@ -15,15 +15,12 @@ import cdfd
 import cdfd.spark
 from cdfd.changes.columns import CHANGE_ORDINAL
 
+pytestmark = pytest.mark.usefixtures("registered")
+
 WITHIN = 60  # seconds until a query counts as stuck
 
 Key = tuple[int, int, str, int]
 """Version, ordinal, change type, id."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _registered(spark: SparkSession) -> None:
-    cdfd.spark.register(spark)
 
 
 class Stream:
