@@ -1,7 +1,5 @@
 """The command line: parses options, calls one function per command, and prints errors on one line. Commands import slow modules."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

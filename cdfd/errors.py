@@ -4,8 +4,6 @@ An error is raised where the problem is found, and callers add the places that t
 caller the file, and that one's caller the table.
 """
 
-from __future__ import annotations
-
 from types import TracebackType
 from typing import ClassVar, Self
 

@@ -1,7 +1,5 @@
 """Histories of tables, for tests of properties: what a writer does, one version after the other."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Tables with row tracking, written by a model that knows what each version truly changes."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence

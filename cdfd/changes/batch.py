@@ -1,7 +1,5 @@
 """A batch of change rows."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pyarrow as pa

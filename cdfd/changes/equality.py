@@ -7,8 +7,6 @@ are equal if their entries are equal in the same order.
 fields' codes, so nesting costs one dictionary a level.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 

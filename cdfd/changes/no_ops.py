@@ -1,7 +1,5 @@
 """Leaves updates out that change nothing: pre-image and post-image are side by side, and equal in all columns that are read."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 

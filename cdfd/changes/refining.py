@@ -4,8 +4,6 @@ A version is refined if its rows come from data files and it removes rows and ad
 appends cost nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 

@@ -14,8 +14,6 @@ So no row is left out: its file is published, or the version that brought its fi
 After a restart, the files that are not published are those from `next` on that are still live: by rule 2, a file that is gone was published.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

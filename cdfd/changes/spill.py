@@ -3,8 +3,6 @@
 The file has no name: it is gone with the process, however that ends, and leaves nothing to clean up.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

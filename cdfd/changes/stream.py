@@ -4,8 +4,6 @@ The state is a header (protocol and metadata). The table's files are loaded once
 commit updates them.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager

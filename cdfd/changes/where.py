@@ -4,8 +4,6 @@ A condition selects whole files: those whose partition values and statistics do 
 column with literals: `=`, `<`, `<=`, `>`, `>=`, `IN (...)`, `IS NULL`, `IS NOT NULL`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`cdfd check`: checks a configuration, its tables and its sink, and predicts what `cdfd run` would do. Writes nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 `check` and `progress` take the steps of a `Feed` up to its first delivery, with the same functions. They do not write.
 """
 
-from __future__ import annotations
-
 import itertools
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`cdfd progress`: shows the positions in sink, ledger and table, and sets them by hand."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import asdict
 from pathlib import Path

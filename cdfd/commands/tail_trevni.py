@@ -1,7 +1,5 @@
 """`cdfd tail --format trevni`: change rows as one Trevni file."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import BinaryIO
 

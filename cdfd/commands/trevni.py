@@ -1,7 +1,5 @@
 """`cdfd trevni`: what Trevni files contain."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

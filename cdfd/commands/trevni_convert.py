@@ -1,7 +1,5 @@
 """`cdfd trevni convert`: rows from one format to another, batch by batch."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

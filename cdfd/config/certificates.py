@@ -1,7 +1,5 @@
 """When a certificate expires, and a warning before it does."""
 
-from __future__ import annotations
-
 import logging
 import ssl
 import time

@@ -1,7 +1,5 @@
 """The difference between two configurations, by the names of settings. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from cdfd.config.fields import Section

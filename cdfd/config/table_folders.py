@@ -1,7 +1,5 @@
 """Checks that cdfd does not write into a table's folder, where VACUUM removes files that are not in the log."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

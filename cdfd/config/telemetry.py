@@ -1,7 +1,5 @@
 """The sections of what the daemon tells others about itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated
 

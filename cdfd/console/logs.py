@@ -4,8 +4,6 @@ Put the subject of a line into `extra`, not into the message:
 `log.info("delivered", extra={"table": name, "version": 7})`.
 """
 
-from __future__ import annotations
-
 import datetime
 import logging
 import sys

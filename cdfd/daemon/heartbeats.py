@@ -1,7 +1,5 @@
 """Heartbeats: a record about each table in regular intervals, so that consumers tell a quiet table from a dead daemon."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

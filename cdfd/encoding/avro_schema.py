@@ -26,8 +26,6 @@ each other's data. The four change columns are never null and are no unions.
 Names that Avro does not allow get `_` for what is not a letter, digit or `_`; the name as it is stands in `doc` then.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final

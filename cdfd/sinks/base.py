@@ -4,8 +4,6 @@ A `Connector` is a configured sink: it opens a `Sink` for each table. A sink bel
 in the order of positions and never overlap.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager

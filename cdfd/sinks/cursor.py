@@ -1,7 +1,5 @@
 """The position of a sink, and the deliveries that may begin and commit there. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from cdfd.changes.position import Position

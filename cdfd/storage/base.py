@@ -5,8 +5,6 @@ Paths are relative to the store's root, with `/` between segments and no leading
 be a name in any store.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable

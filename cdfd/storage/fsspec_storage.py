@@ -4,8 +4,6 @@ Each method calls the fsspec file system in worker threads. Implementations diff
 only with file systems that are known to support them, and verifies the first one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import sys

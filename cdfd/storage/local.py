@@ -1,7 +1,5 @@
 """A folder of the local file system (or of one that is mounted) as a store."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import stat

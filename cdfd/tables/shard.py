@@ -4,8 +4,6 @@ Each process computes the owner of each table from the table's name alone, by re
 shard owns the table. So a further shard takes over only tables that it owns itself, one in `count` on average, and no other table moves.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from hashlib import blake2b

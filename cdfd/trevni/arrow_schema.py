@@ -23,8 +23,6 @@
 A nullable column is a union with null. Names that Avro does not allow get `_` for other characters, and the attribute `arrow.name`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final

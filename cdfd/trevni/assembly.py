@@ -1,7 +1,5 @@
 """The lengths and values of physical columns -> Arrow arrays, by a walk over the shape of rows. The counterpart of `shredding`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -10,8 +10,6 @@
 | others          | the type of the same name                                                                           |
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 blocks: fixed32 | rows, size, stored size: fixed32 each, and perhaps the first value, for each block | block, checksum | ...
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -10,8 +10,6 @@ A step is a function from positions to the next positions. The fast ones know sh
 one takes over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 

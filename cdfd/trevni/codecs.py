@@ -3,8 +3,6 @@
 The size that a block's descriptor declares is checked before or while a block is decompressed, so a block cannot take more memory.
 """
 
-from __future__ import annotations
-
 import bz2
 import zlib
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """One column's lengths and values, in order: loads some blocks at once, and gives away what the next rows have of them."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Cuts a column into blocks and compresses them. A block ends between rows, from 64 KiB on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias
 

@@ -3,8 +3,6 @@
 [lengths and values of block 0][those of block 1] ...  ->  lengths (of array columns), values, and how many each block has
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Lengths and values of a column -> the bytes of blocks. The counterpart of `decoding`."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The shape of a file's rows: that of `avro.schema`, or of its physical columns where there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

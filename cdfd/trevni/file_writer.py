@@ -1,7 +1,5 @@
 """Writes a file: a header, which says where the columns begin, then the columns. So the blocks are kept until all of them are known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol

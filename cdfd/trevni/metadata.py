@@ -3,8 +3,6 @@
 54 72 76 02 | rows: fixed64 | columns: fixed32 | file metadata | metadata of each column | start of each column: fixed64
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ Bytes are hexadecimal. Floats and doubles are the hexadecimal digits of their bi
 that are no finite numbers have names. Nulls have no values.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any

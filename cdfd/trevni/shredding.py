@@ -1,7 +1,5 @@
 """Arrow arrays -> the lengths and values of physical columns, by a walk over the shape of rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

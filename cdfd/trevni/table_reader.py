@@ -1,7 +1,5 @@
 """A file's rows as Arrow record batches, and the row of a value."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Writes Arrow record batches as one file."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The ten types of Trevni values (specification, "Type Names")."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 import pyarrow as pa

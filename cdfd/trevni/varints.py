@@ -6,8 +6,6 @@ and their groups of seven bits are moved together in three steps:
     0aaaaaaa 0bbbbbbb 0ccccccc 0ddddddd ...  ->  00aaaaaaabbbbbbb ...  ->  0000aaaaaaabbbbbbbcccccccddddddd ...  ->  56 bits
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

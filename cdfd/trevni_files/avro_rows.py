@@ -1,7 +1,5 @@
 """Avro container files, by fastavro: a row at a time, so for conversion only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Other formats of rows, to convert from and to Trevni: Parquet, JSON lines, Arrow IPC and Avro."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -1,7 +1,5 @@
 """Opens files for reading: paths, URIs of every store, and file objects."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence

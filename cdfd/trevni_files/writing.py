@@ -1,7 +1,5 @@
 """Writes Arrow tables as Trevni files: named and shaped like `pyarrow.parquet`."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import tempfile

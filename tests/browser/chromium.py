@@ -1,7 +1,5 @@
 """A real Chromium without a screen, steered over its DevTools protocol."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import fcntl

@@ -1,7 +1,5 @@
 """Tests of the page need a browser."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

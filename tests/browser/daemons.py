@@ -1,7 +1,5 @@
 """Daemons to look at, in chosen situations: their status, and an hour of samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

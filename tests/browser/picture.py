@@ -1,7 +1,5 @@
 """The picture of the page in the documentation: `make page` takes it again."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

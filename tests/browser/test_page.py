@@ -1,7 +1,5 @@
 """The page in a real browser: shown, sorted, searched and refreshed, and of strangers' text nothing runs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Trevni files that the reference wrote, where their folder is there: cdfd finds in them what the reference's own reader finds."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

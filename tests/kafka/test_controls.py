@@ -1,7 +1,5 @@
 """Requests to daemons over a real broker: signals and notifications, and pauses and re-snapshots that outlive a kill."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

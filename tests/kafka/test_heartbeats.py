@@ -1,7 +1,5 @@
 """Heartbeats on a real broker: consumers tell a quiet table from a dead daemon, and the ledger of a quiet table moves."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Logins with tokens (OAUTHBEARER), at brokers with Kafka's own validators: the unsecured one, and the one with keys (JWKS)."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """Passwords and certificates that are replaced while producers and daemons run: nothing is restarted but the broker."""
 
-from __future__ import annotations
-
 import gc
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Shards on a real broker: tables move between processes that come, go and are killed, and every change arrives exactly once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial

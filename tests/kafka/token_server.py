@@ -3,8 +3,6 @@
 It checks what a real one checks: the method, the form, the grant, id and secret.
 """
 
-from __future__ import annotations
-
 import json
 import ssl
 import threading

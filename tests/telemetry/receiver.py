@@ -1,7 +1,5 @@
 """A real HTTP server that takes traces and run events, or refuses them, or does not answer."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

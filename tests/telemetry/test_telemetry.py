@@ -1,7 +1,5 @@
 """Traces and run events of a real daemon, received by a real server; and a daemon that does not care when nobody receives them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

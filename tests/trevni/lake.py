@@ -1,7 +1,5 @@
 """A writer of tables whose data files are Trevni."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 from uuid import uuid4

@@ -1,7 +1,5 @@
 """Tables of random rows, with all types that a Delta table can have."""
 
-from __future__ import annotations
-
 import datetime as dt
 import decimal
 import random

@@ -1,7 +1,5 @@
 """`cdfd trevni`: the real command, on files that it converts itself."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

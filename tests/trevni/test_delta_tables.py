@@ -1,7 +1,5 @@
 """Tables whose `format.provider` is Trevni, beside the same tables in Parquet: every reader finds the same rows."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

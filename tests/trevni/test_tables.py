@@ -1,7 +1,5 @@
 """Arrow tables to Trevni files and back."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

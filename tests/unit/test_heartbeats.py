@@ -1,7 +1,5 @@
 """Heartbeats: regular, in every state, and without effect on anything else when they fail."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """The last hour of tables, in bounded memory, and the words for their states."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Matching of removed and added rows: set algebra against Python's own multisets, over every kind of column."""
 
-from __future__ import annotations
-
 from collections import Counter
 from decimal import Decimal
 from typing import Any

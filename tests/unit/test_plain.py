@@ -1,7 +1,5 @@
 """Text of others, wherever cdfd shows it: one line, of bounded length, that steers no terminal."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import logging

@@ -1,7 +1,5 @@
 """Rate limits: what they let through in any stretch of time, turns among tables, stops."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 

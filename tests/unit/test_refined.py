@@ -1,7 +1,5 @@
 """Refined versions: what truly changed, whatever the files; in an order that folds right; the same in parts and in buckets."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import pickle

@@ -1,7 +1,5 @@
 """Buckets of rows: the same rows in the same order, in memory and on disk; and what is said where the disk is too small."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Takes requests from all channels, hands them to the loops of their tables, and tells everyone about the answers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import OrderedDict, deque

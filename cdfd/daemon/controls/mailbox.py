@@ -1,7 +1,5 @@
 """Requests that wait for the loop of their table, which carries them out between two deliveries."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

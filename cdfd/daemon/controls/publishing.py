@@ -1,7 +1,5 @@
 """Notifications as records of a topic."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

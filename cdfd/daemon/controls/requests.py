@@ -3,8 +3,6 @@
 A request is input from others. So its size and its types are checked here, before any other part of the daemon sees it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Everyone who may write to the topic can send requests. So only the configured ac
 taken in a second, and no record ends the daemon. Records are taken at least once. Tables remember ids, so a request is carried out once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque

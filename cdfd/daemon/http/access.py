@@ -5,8 +5,6 @@ and password, or the token; with `http.tls.client_ca`, it needs a client certifi
 token of its own: a browser sends a stored password by itself, also if another website asks it to.
 """
 
-from __future__ import annotations
-
 import hmac
 import ssl
 from base64 import b64decode

@@ -1,7 +1,5 @@
 """Recent events of one table, for the page: its last errors, its slowest delivery, and the stage that takes the time."""
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ responses. Such a request has the page's host name, so the daemon answers only t
 an attacker cannot redirect.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """Requests of operators over HTTP: `POST` only, with a token, or over the Unix socket."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 

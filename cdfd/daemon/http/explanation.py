@@ -1,7 +1,5 @@
 """The state of a table in words: why it is where it is, and the next event."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

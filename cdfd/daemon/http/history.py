@@ -3,8 +3,6 @@
 Memory is bounded: a table takes `BYTES` for its samples, however long the daemon runs. 500 tables take 2.9 MB.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

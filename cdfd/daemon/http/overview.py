@@ -3,8 +3,6 @@
 Texts come from tables, brokers and files. They are made printable here, and the page inserts them as text, never as HTML.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The page for people: markup, style and script in one answer, which loads nothing but the daemon's own documents."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from functools import cache
 from hashlib import sha256

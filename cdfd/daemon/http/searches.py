@@ -1,7 +1,5 @@
 """The status of searches for tables and of the configuration file, for `/status`, `/readyz` and metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Metrics, health and status over HTTP, and the controls of operators."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import logging

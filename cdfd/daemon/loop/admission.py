@@ -3,8 +3,6 @@
 A table at risk of losing changes to clean-up goes before the others.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable

@@ -4,8 +4,6 @@ The loop owns the sink, so only it can store a pause or another position without
 So an error of the sink delays a request, and does not lose it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from contextlib import suppress

@@ -4,8 +4,6 @@ The sink stores the position in the same transaction as the rows. The loop start
 an error the supervisor opens a new sink and restarts the loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Events of a table's loop, for metrics, `/status` and `/readyz`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A delivery is never cut: it is a transaction. Its rows and bytes are counted whe
 fit the rate.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@
 progress of the re-snapshot are committed together. So a crash repeats no chunk and leaves none out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections import Counter

@@ -1,7 +1,5 @@
 """The tables of a running daemon: adds and removes loops as the configuration and the patterns of folders have it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence

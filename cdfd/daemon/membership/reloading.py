@@ -3,8 +3,6 @@
 Only `tables` changes in place. The daemon names every other setting that differs, and keeps its old value until a restart.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """Searches for the tables of patterns while a daemon runs: at intervals, and on local file systems when a folder appears or vanishes."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 An error here ends the process with exit code 2, because a restart does not help. Later errors belong to a table.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from importlib.util import find_spec
 

@@ -1,7 +1,5 @@
 """The daemon's process: the loops of all tables and an HTTP server, until a signal or a fatal error."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Coroutine

@@ -1,7 +1,5 @@
 """Runs the loops of a daemon's tables. A loop that fails restarts after a backoff, while the other loops continue."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import traceback

@@ -9,8 +9,6 @@ Events wait in a queue of bounded size for one sender. If the receiver does not 
 affected.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """One monitor for several, and the monitors of a table as configured."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 

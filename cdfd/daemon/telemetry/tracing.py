@@ -9,8 +9,6 @@ Spans are made when a delivery ends, from the times that were noted. The exporte
 size. If the collector does not answer, spans are dropped, and deliveries are not affected.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

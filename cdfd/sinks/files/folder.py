@@ -16,8 +16,6 @@ Consumers may have the right to write into the folder. So the folder is opened o
 links are not followed.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json

@@ -16,8 +16,6 @@ comes before its changes. Rows of a re-snapshot come after the changes of the ve
 `resnapshot` after the names of formats.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Trevni files of a delivery's rows."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import BinaryIO, ClassVar
 

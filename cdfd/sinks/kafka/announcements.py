@@ -1,7 +1,5 @@
 """Records of the daemon itself, such as heartbeats: written apart from all deliveries, without transactions."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager

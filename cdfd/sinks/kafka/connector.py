@@ -1,7 +1,5 @@
 """The configured Kafka sink: destination, client and encoder. Used in the daemon and in Spark's executors."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator

@@ -1,7 +1,5 @@
 """A bucket, or a folder of one, in a store that speaks the S3 protocol."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import secrets

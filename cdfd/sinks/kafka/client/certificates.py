@@ -1,7 +1,5 @@
 """Certificates and keys of the connections to Kafka. Both clients read the files themselves; here they are checked first."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

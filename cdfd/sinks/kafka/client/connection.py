@@ -13,8 +13,6 @@ After a connection it creates topics by asking for them, although `allow_auto_cr
 with the broker's default settings.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Translation of Kafka's errors. All clients share the error codes of the protocol."""
 
-from __future__ import annotations
-
 import re
 
 from kafka.errors import KafkaError, RetriableError, for_code

@@ -1,7 +1,5 @@
 """Tokens of IAM for Amazon MSK: signed by AWS's own library (`pip install cdfd[msk]`), sent with the mechanism OAUTHBEARER."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Sequence

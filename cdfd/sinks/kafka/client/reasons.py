@@ -1,7 +1,5 @@
 """The reasons of failed connections to Kafka, with hints that name settings and files."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """A token endpoint of an identity provider: the grant `client_credentials` of OAuth 2.0 (RFC 6749, section 4.4)."""
 
-from __future__ import annotations
-
 import json
 import re
 import ssl

@@ -4,8 +4,6 @@ Hundreds of tables log in at the same time. One of them asks for the token, and 
 error. A token is renewed after 80 % of its lifetime. If that fails, it stays in use until it expires.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -1,7 +1,5 @@
 """A table's position in Kafka without a sink: reads it while a daemon delivers, sets it, and checks the cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace

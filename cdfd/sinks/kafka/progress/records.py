@@ -7,8 +7,6 @@ A record is written in the transaction with the rows before its position, so tha
 deletes the position. Readers ignore unknown fields.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

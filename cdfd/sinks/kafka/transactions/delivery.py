@@ -1,7 +1,5 @@
 """A delivery to Kafka: rows go through two threads, one that encodes and one that sends."""
 
-from __future__ import annotations
-
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping

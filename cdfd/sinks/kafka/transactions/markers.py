@@ -1,7 +1,5 @@
 """Records for side topics: BEGIN and END of each version, and the table's schema."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Delivers change rows to Kafka topics exactly once: each delivery is one transaction with the rows and the position."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import Future
