@@ -52,7 +52,7 @@ class Assignment:
         cls, config: Settings, table: str, version: Version, position: Position, role: str | None = None
     ) -> Assignment:
         """One to measure a version with; it takes a job to deliver."""
-        bare = replace(version, plan=replace(version.plan, scans=(), cross_partition=()))
+        bare = replace(version, plan=replace(version.plan, scans=(), cross_partition=(), refinement=None))
         return cls(config, table, bare, Position(position.table_id, position.version, phase=position.phase), role=role)
 
     def measured(self, part: Slice, workers: int | None = None) -> Measured:

@@ -125,3 +125,19 @@ def test_matched_rows_are_the_difference_of_multisets(
     left = {tuple(before[row][place] for place in keys) for row in found.deleted}
     assert not key or not left & {tuple(after[row][place] for place in keys) for row in found.inserted}
     assert len(found.before) == 0 or key
+
+
+@pytest.mark.parametrize("key", [("id",), ("id", "v")])
+@given(before=ROWS, after=ROWS)
+def test_matching_is_idempotent(key: tuple[str, ...], before: list[Any], after: list[Any]) -> None:
+    """The changes of the changes are the changes."""
+    removed, added = rows(before), rows(after)
+    once = by_key(removed, added, key)
+    gone = removed.take(pa.array(np.sort(np.concatenate([once.deleted, once.before]))))
+    come = added.take(pa.array(np.sort(np.concatenate([once.inserted, once.after]))))
+    twice = by_key(gone, come, key)
+    for found, rest in ((once, (removed, added)), (twice, (gone, come))):
+        assert len(found.before) == len(found.after)
+        assert len(found.deleted) + len(found.before) == gone.num_rows, rest
+        assert len(found.inserted) + len(found.after) == come.num_rows
+    assert (len(once.deleted), len(once.inserted)) == (len(twice.deleted), len(twice.inserted))

@@ -340,3 +340,24 @@ class TestFallingBack:
         assert listed(changes(table, "rows")) == raw
         assert listed(changes(table, "auto")) == raw
         assert listed(changes(table, "auto", key="id")) == listed(changes(table, "key", key="id")) != raw
+
+
+def test_two_parts_of_a_version_share_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delivery in parts reads the files once, and lets go of the rows after the last part."""
+    monkeypatch.setattr(refining, "BUCKET_BYTES", 9_000)
+    table = Table.open(life(tmp_path, 3, tracked=False).folder)
+    plan = next(plan for plan in plans(table, "key") if len(plan.scans) > 1)
+    execution, reads = Execution(table.files, workers=1), list[str]()
+    whole = refined.read
+
+    def counted(scan: Any, *more: Any, **options: Any) -> Any:
+        reads.append(scan.path)
+        return whole(scan, *more, **options)
+
+    monkeypatch.setattr(refined, "read", counted)
+    assert plan.refinement is not None
+    for part in range(len(plan.scans)):
+        list(execution.batches([replace(plan, scans=plan.scans[: part + 1])], Position("", plan.version, part)))
+    assert sorted(reads) == sorted(scan.path for scan in plan.refinement.sources)
+    list(execution.batches([plan]))
+    assert len(reads) == 2 * len(plan.refinement.sources)
