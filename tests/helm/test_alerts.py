@@ -22,14 +22,18 @@ DASHBOARD: dict[str, Any] = json.loads((FOLDER / "dashboards" / "cdfd.json").rea
 PAGE = (ROOT / "docs" / "alerts.md").read_text()
 
 
-def exported() -> set[str]:
-    """Names of all series of a daemon with a table."""
+def scraped() -> str:
+    """All metrics of a daemon with a table."""
     metrics = Metrics("1")
     metrics.table("t").aborted()
     searches = Searches({"s3://lake/*": Search(searched_ms=1)})
     readings = [Reading("t", "at_tip", False, 1, 1, 1, 0, 0.0, 0.0, (Headroom("log", 1, 1),))]
-    text = metrics.render(readings, tuple(searches.families())).decode()
-    return set(re.findall(r"^(\w+)", text, re.MULTILINE))
+    return metrics.render(readings, tuple(searches.families())).decode()
+
+
+def exported() -> set[str]:
+    """Names of all series of a daemon with a table."""
+    return set(re.findall(r"^(\w+)", scraped(), re.MULTILINE))
 
 
 def expressions() -> Iterator[str]:
@@ -42,6 +46,13 @@ def test_their_metrics_exist() -> None:
     used = {name for text in expressions() for name in re.findall(r"\b(?:cdfd|process)_\w+", text)}
     assert used <= exported()
     assert len(used) > 10
+
+
+@pytest.mark.parametrize("more", ["", "# HELP cdfd_lagMinutes Lag.\n# TYPE cdfd_lagMinutes gauge\ncdfd_lagMinutes 1\n"])
+def test_names_of_metrics_follow_the_conventions_of_prometheus(promtool: Path, more: str) -> None:
+    given = (scraped() + more).encode()
+    done = subprocess.run([promtool, "check", "metrics"], input=given, capture_output=True, timeout=60)
+    assert (done.returncode == 0) == (more == ""), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
