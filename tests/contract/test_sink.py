@@ -11,6 +11,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
@@ -21,9 +22,14 @@ import pytest
 from memory_sink import Delivered, MemorySink
 
 from cdfd.changes.columns import VersionColumns, constant_type
+from cdfd.changes.control import EMPTY, Control, Pause, Resnapshot
+from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
+from cdfd.delta.datatypes import StructType
+from cdfd.delta.schema import TableSchema
 from cdfd.errors import SinkError
-from cdfd.sinks.base import Sink
+from cdfd.sinks.base import ControlSink, Sink
 from cdfd.sinks.files.formats import JsonLines, Parquet
 from cdfd.sinks.files.sink import FilesSink
 from cdfd.sinks.files.trevni import Trevni
@@ -368,3 +374,88 @@ class TestDeliveries:
             await delivery.abort()
             await deliver(sink, at(0), at(1), rows(0))
         assert place.delivered() == [0]
+
+
+CONTROLLED = [each for each in PLACES if each is not SqlitePlace]
+"""Places of sinks that store the control of a table. The sink of the page does not."""
+
+
+@pytest.mark.parametrize("place", CONTROLLED, indirect=True, ids=lambda place: place.__name__)
+class TestControl:
+    """Sinks that store the control of a table with its position."""
+
+    async def test_it_is_there_for_the_next_sink_and_after_other_deliveries(self, place: Place) -> None:
+        control = Control(Pause("a", 7), snapshots=2, recent=("a",))
+        async with controlled(place) as sink:
+            assert sink.stores_control
+            assert sink.control == EMPTY
+            await deliver(sink, at(0), at(1), rows(0))
+            await sink.set_control(control)
+            assert await sink.last_position() == at(1)
+        async with controlled(place) as sink:
+            assert sink.control == control
+            await deliver(sink, at(1), at(2), rows(1))
+            await deliver(sink, at(2), at(3))
+        async with controlled(place) as sink:
+            assert (sink.control, await sink.last_position()) == (control, at(3))
+        assert place.delivered() == [0, 1]
+
+    async def test_chunks_leave_the_position_and_come_with_their_control(self, place: Place) -> None:
+        first = EMPTY.begin("a", "")
+        async with controlled(place) as sink:
+            await deliver(sink, at(0), at(5), rows(0))
+            await sink.set_control(first)
+        for number in range(3):
+            async with controlled(place) as sink:
+                await deliver_chunk(sink, at(5), number)
+                assert await sink.last_position() == at(5)
+            async with controlled(place) as sink:
+                assert (await sink.last_position(), progress(sink).next) == (at(5), number + 1)
+        async with controlled(place) as sink:
+            await deliver(sink, at(5), at(6), rows(9))
+            assert progress(sink).next == 3
+        assert place.delivered() == [0, 100, 101, 102, 9]
+
+    async def test_an_aborted_chunk_leaves_nothing(self, place: Place) -> None:
+        async with controlled(place) as sink:
+            await deliver(sink, at(0), at(5), rows(0))
+            await sink.set_control(EMPTY.begin("a", ""))
+            chunk = await sink.begin_chunk(at(5), version(4))
+            await chunk.write(rows(13))
+            await chunk.abort()
+            await deliver_chunk(sink, at(5), 0)
+        assert place.delivered() == [0, 100]
+
+    async def test_a_move_forward(self, place: Place) -> None:
+        async with controlled(place) as sink:
+            await deliver(sink, at(0), at(5), rows(0))
+            await sink.set_control(Control(recent=("a",)), at(9))
+            assert await sink.last_position() == at(9)
+        async with controlled(place) as sink:
+            assert (sink.control, await sink.last_position()) == (Control(recent=("a",)), at(9))
+            await deliver(sink, at(9), at(10), rows(1))
+        assert place.delivered() == [0, 1]
+
+
+def version(number: int) -> Version:
+    return Version(ChangePlan(number, 0, TableSchema(StructType(())), (), "snapshot"), "T")
+
+
+def progress(sink: ControlSink) -> Resnapshot:
+    assert sink.control.snapshot is not None
+    return sink.control.snapshot
+
+
+@asynccontextmanager
+async def controlled(place: Place) -> AsyncIterator[ControlSink]:
+    async with opened(place) as sink:
+        assert isinstance(sink, ControlSink)
+        yield sink
+
+
+async def deliver_chunk(sink: ControlSink, position: Position, number: int) -> None:
+    state = progress(sink)
+    chunk = await sink.begin_chunk(position, version(position.version - 1))
+    await chunk.write(rows(100 + number))
+    following = replace(state, next=number + 1, ordinal=state.ordinal + 1, rows=state.rows + 1)
+    await chunk.commit(replace(sink.control, snapshot=following))

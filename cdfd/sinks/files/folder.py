@@ -4,7 +4,7 @@
     _position.json         the table's id, the position and the control, updated after every delivery
     _position.next.json    the same after the delivery that is being committed
     <first position>…      a delivery's rows (`delivery_name`)
-    <version>.resnapshot…  rows of a re-snapshot (`chunk_name`)
+    <version>.z-resnapshot…  rows of a re-snapshot (`chunk_name`)
     .cdfd-<random>.tmp     rows of the current delivery
 
 Renaming the file with the rows is the commit. `_position.next.json` is written before it and becomes `_position.json` after it. Writing

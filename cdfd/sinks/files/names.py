@@ -7,13 +7,13 @@
     00000000000000000012.0000000000.to.00000000000000000012.0000000003.4711.jsonl
                                                             version 12 up to part 3, which begins with row 4711
 
-    00000000000000000012.resnapshot.00001099511627776.jsonl
+    00000000000000000012.z-resnapshot.00001099511627776.jsonl
                                                             rows of a re-snapshot after version 12, the first of which has that ordinal
 
 A name begins with the first position (version, phase, part). If the next delivery does not begin at the next version, `.to.` and its
 position (version, phase, part, ordinal) follow. Names sort as text in the order of delivery: `-` sorts before `.`, so a version's snapshot
-comes before its changes. Rows of a re-snapshot come after the changes of the version before them, because letters sort after digits, and
-`resnapshot` after the names of formats.
+comes before its changes. Rows of a re-snapshot come after the changes of the version before them, because letters sort after digits, and `z`
+after the names of formats.
 """
 
 import re
@@ -31,7 +31,7 @@ _NAME = re.compile(
 )
 
 
-_CHUNK = re.compile(r"\d{20}\.resnapshot\.\d{17}\.[a-z]+", re.ASCII)
+_CHUNK = re.compile(r"\d{20}\.z-resnapshot\.\d{17}\.[a-z]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def parse_delivery_name(name: str, table_id: str) -> DeliveryName | None:
 
 def chunk_name(version: int, ordinal: int, suffix: str) -> str:
     """The name of the file with rows of a re-snapshot, after `version`. `ordinal`: of the first row."""
-    return f"{version:020d}.resnapshot.{ordinal:017d}{suffix}"
+    return f"{version:020d}.z-resnapshot.{ordinal:017d}{suffix}"
 
 
 def is_chunk_name(name: str) -> bool:
