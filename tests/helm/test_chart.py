@@ -51,7 +51,7 @@ def test_the_configuration_is_one_that_cdfd_takes(chart: Chart, example: Path, t
     for place in set(re.findall(r"/run/secrets/[\w/.-]+", text)):  # what extraVolumes mount
         file = tmp_path / place.strip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("secret")
+        file.write_text("a-secret-of-some-length")
         mounts = [mount["mountPath"] for mount in daemon(objects)["volumeMounts"]]
         assert str(Path(place).parent) in mounts
     environ = dict.fromkeys(re.findall(r"\$\{(\w+)\}", text), "value:1")
@@ -165,6 +165,14 @@ class TestSecuredServer:
         assert volumes["http-tls"]["secret"] == {"secretName": "page-tls", "defaultMode": 0o440}
         assert volumes["http-authentication"]["secret"] == {"secretName": "page", "defaultMode": 0o440}
 
+    def test_the_token_of_controls(self, chart: Chart) -> None:
+        objects = chart.objects(controls={"secretName": "ops"})
+        assert yaml.safe_load(configuration(objects))["controls"] == {"token_file": "/run/secrets/controls/token"}
+        mounts = {mount["name"]: mount["mountPath"] for mount in daemon(objects)["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in pod(objects)["spec"]["volumes"]}
+        assert mounts["controls"] == "/run/secrets/controls"
+        assert volumes["controls"]["secret"] == {"secretName": "ops", "defaultMode": 0o440}
+
     def test_one_way_and_client_certificates(self, chart: Chart) -> None:
         page = {"secretName": "page", "basic": False}
         objects = chart.objects(http={"tls": {"secretName": "t", "clientCaKey": "ca.crt"}, "authentication": page})
@@ -240,6 +248,10 @@ class TestSecuredServer:
             (
                 {"config": CONFIG | {"http": {"authentication": {"token": "plain"}}}},
                 "config.http.authentication.token is a secret",
+            ),
+            (
+                {"controls": {"secretName": "ops"}, "config": CONFIG | {"controls": {"token_file": "/t"}}},
+                "set one of config.controls.token and controls.secretName",
             ),
             ({"http": {"tls": {"secretName": "A B"}}}, "/http/tls/secretName"),
         ],

@@ -108,6 +108,14 @@ annotations:
 {{- end -}}
 {{- end -}}
 {{- $_ := set $config "http" $http -}}
+{{- if .Values.controls.secretName -}}
+{{- $controls := $config.controls | default dict -}}
+{{- if or (hasKey $controls "token") (hasKey $controls "token_file") -}}
+{{- fail "set one of config.controls.token and controls.secretName" -}}
+{{- end -}}
+{{- $_ := set $controls "token_file" (printf "%s/token" (include "cdfd.controlsFolder" .)) -}}
+{{- $_ := set $config "controls" $controls -}}
+{{- end -}}
 {{- if eq .Values.configKind "ConfigMap" -}}
 {{- include "cdfd.refusePlainSecrets" (dict "path" "config" "value" $config) -}}
 {{- end -}}
@@ -116,6 +124,7 @@ annotations:
 
 {{- define "cdfd.tlsFolder" -}}/run/secrets/http-tls{{- end -}}
 {{- define "cdfd.authenticationFolder" -}}/run/secrets/http-authentication{{- end -}}
+{{- define "cdfd.controlsFolder" -}}/run/secrets/controls{{- end -}}
 
 {{/* Not empty if the server has TLS. The chart cannot see it in a configuration that is not its own: set http.tls.secretName there, too. */}}
 {{- define "cdfd.https" -}}
