@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from cdfd.changes.data_files import opened
+from cdfd.changes.data_files import is_parquet, opened
 from cdfd.changes.equality import Integers
 from cdfd.changes.plan import FileScan
 from cdfd.changes.read import BATCH_ROWS, FileReader, TableFiles, can_prefetch, naming_file, selection_of
@@ -80,6 +80,6 @@ def read_with_ids(
         assert scan.row_ids is not None
         found = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow)
         reader = replace(FileReader.prepare(file, schema, scan, files), selection=RowSelection(rows), row_ids=found)
-        if can_prefetch(source.__class__):
+        if is_parquet(scan.path) and can_prefetch(source.__class__):
             source.prefetch_columns(reader.names, {group for _, groups in reader.row_groups() for group in groups})
         yield from reader.batches(BATCH_ROWS, use_threads)

@@ -24,6 +24,11 @@ LOAD_BYTES = 24 << 20
 WINDOW_VALUES = 1 << 20
 """Values of a column in a window of several rows, at most, about."""
 
+UNBACKED_ROWS = 1 << 20
+"""Rows that are kept together, at most, beside those that the bytes of the file stand for."""
+ROWS_PER_BYTE = 64
+"""Rows that a byte of a file stands for, at most."""
+
 Run: TypeAlias = Callable[[Sequence[Callable[[], None]]], None]
 """Calls all functions, perhaps in threads, and returns when they have ended."""
 
@@ -72,6 +77,16 @@ class Reader:
             column, start = found.columns[number], found.starts[number]
             self._tables[number] = blocks.read(self.source, column, start, found.num_rows)
         return self._tables[number]
+
+    def check_backed(self, rows: int) -> None:
+        """Check that the file has bytes for rows that are kept together. Empty arrays and nulls may take none.
+
+        Raises:
+            TrevniError: it has not.
+        """
+        if rows > UNBACKED_ROWS + ROWS_PER_BYTE * self.source.size:
+            what = f"the file has {self.source.size} bytes for {self.metadata.num_rows} rows"
+            raise TrevniError(what, hint="Read it in batches if you trust it")
 
     def with_parents(self, numbers: Iterable[int]) -> list[int]:
         """Columns together with those whose lengths they share, in the file's order."""
@@ -124,7 +139,7 @@ class Reader:
             active = {number: reader for number, reader in readers.items() if reader.row <= row}
             stops = [reader.row for reader in readers.values() if reader.row > row]
             stops += [reader.piece_end for reader in active.values()]
-            stops += [end, loaded] + ([start] if row < start else []) + ([row + most] if most else [])
+            stops += [end, loaded, row + (most or WINDOW_VALUES)] + ([start] if row < start else [])
             window = self._window(active, row, min(stops))
             row = window.end
             if window.start >= start:

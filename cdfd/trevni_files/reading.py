@@ -127,6 +127,7 @@ class TrevniFile:
         start, end = _bounds(rows, self.num_rows)
         with self._naming():
             shape = self._reader.select(columns)
+            self._reader.reader.check_backed(end - start)
             batches = list(self._reader.batches(shape, start, end, rows=None, load_bytes=TABLE_BYTES, run=self._run))
             if batches:
                 return pa.Table.from_batches(batches)

@@ -6,10 +6,11 @@ DEMO = ("tail", "python", "refine", "daemon", "metrics")
 CONTROLS = ("controls",)
 ALONE = ("recovery",)
 """Pages that make the table of the demo themselves."""
+TREVNI = ("trevni",)
 MANY = ("many-tables",)
 FIVE_MINUTES = ("tutorial", "backfill", "kafka", "formats")
 S3 = ("s3",)
 CHART = ("kubernetes",)
 SHELL = ("spark", "spark-kafka", "spark-topics")
 """Pages in the shell of `make spark`."""
-PLAYED = (*FRONT, *DEMO, *ALONE, *CONTROLS, *MANY, *FIVE_MINUTES, *S3, *CHART, *SHELL)
+PLAYED = (*FRONT, *DEMO, *ALONE, *TREVNI, *CONTROLS, *MANY, *FIVE_MINUTES, *S3, *CHART, *SHELL)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import Tour
-from tests.docs.played import ALONE, CONTROLS, DEMO, FIVE_MINUTES, FRONT, MANY
+from tests.docs.played import ALONE, CONTROLS, DEMO, FIVE_MINUTES, FRONT, MANY, TREVNI
 from tests.kafka.shared import SharedBroker
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +83,12 @@ def test_recovery(tmp_path: Path) -> None:
     with tour(tmp_path) as played:
         played.run("cdfd demo shop")
         for page in ALONE:
+            played.play(ROOT / "docs" / f"{page}.md")
+
+
+def test_trevni(tmp_path: Path) -> None:
+    with tour(tmp_path) as played:
+        for page in TREVNI:
             played.play(ROOT / "docs" / f"{page}.md")
 
 

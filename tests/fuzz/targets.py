@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from fuzz import commands, decoders, edges, large, positions, reading, server, services, texts, workings
+from fuzz import commands, decoders, edges, large, positions, reading, server, services, texts, trevni_files, workings
 from fuzz.cases import Case, Target
 
-_MODULES = (reading, commands, decoders, texts, edges, services, positions, workings, large)
+_MODULES = (reading, commands, decoders, texts, edges, services, positions, workings, large, trevni_files)
 TARGETS: tuple[Target, ...] = tuple(target for module in _MODULES for target in module.TARGETS)
 
 
