@@ -36,6 +36,18 @@ def test_one_call_after_the_other_needs_one_thread() -> None:
     assert threads.count == 0
 
 
+def test_a_few_calls_a_second_do_not_keep_many_threads_alive() -> None:
+    threads, together = Threads(idle=0.3), threading.Barrier(40)
+    for each in [threads.submit(together.wait, WITHIN) for _ in range(40)]:
+        each.result(WITHIN)
+    deadline = time.monotonic() + WITHIN
+    while threads.count > 5:
+        assert time.monotonic() < deadline, threads.count
+        threads.submit(int).result(WITHIN)
+        time.sleep(0.005)
+    threads.shutdown()
+
+
 def test_no_more_threads_than_the_limit_and_no_call_is_lost() -> None:
     threads, most, running, lock = Threads(3, idle=0.001), 0, 0, threading.Lock()
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Lock, Thread, current_thread
+from threading import Lock, Thread
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -19,10 +20,20 @@ IDLE_SECONDS = 10.0
 _Work = tuple[Callable[[], Any], "Future[Any]"]
 
 
+class _Member:
+    """A thread of the executor, and its next call."""
+
+    def __init__(self, first: _Work) -> None:
+        self.inbox: SimpleQueue[_Work | None] = SimpleQueue()
+        self.inbox.put(first)
+        self.thread: Thread | None = None
+
+
 class Threads(ThreadPoolExecutor):
     """An executor whose threads start on demand, and end if there is nothing to do.
 
     `ThreadPoolExecutor` keeps all threads that it ever started: hundreds after the start of hundreds of tables. asyncio requires a subclass.
+    Here the thread that became free last gets the next call. If all took turns, a few calls a second would keep hundreds of threads alive.
 
     Args:
         most: limit of threads.
@@ -33,16 +44,16 @@ class Threads(ThreadPoolExecutor):
         super().__init__(max_workers=1)  # it starts no thread, because `submit` is ours
         self._most = most
         self._seconds = idle
-        self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._mutex = Lock()
-        self._running: set[Thread] = set()
-        self._free = 0  # threads that wait for work, less the calls that wait for one of them
+        self._members: set[_Member] = set()
+        self._free: dict[_Member, None] = {}  # the one that became free last is the last one
+        self._waiting: deque[_Work] = deque()
         self._ended = False
 
     @property
     def count(self) -> int:
         """Number of threads."""
-        return len(self._running)
+        return len(self._members)
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Run a call in a thread; see `Executor`.
@@ -51,70 +62,78 @@ class Threads(ThreadPoolExecutor):
             RuntimeError: the executor is shut down.
         """
         done: Future[T] = Future()
+        work = (partial(fn, *args, **kwargs), done)
         with self._mutex:
             if self._ended:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            self._work.put((partial(fn, *args, **kwargs), done))
-            self._free -= 1
-            if self._free < 0 and len(self._running) < self._most:
-                self._free += 1
-                thread = Thread(target=self._run, name="cdfd-call", daemon=True)
-                self._running.add(thread)
-                thread.start()
+            if self._free:
+                self._free.popitem()[0].inbox.put(work)
+            elif len(self._members) < self._most:
+                self._start(_Member(work))
+            else:
+                self._waiting.append(work)
         return done
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End all threads after their calls; see `Executor`."""
         with self._mutex:
             self._ended = True
-            threads = list(self._running)
-        if cancel_futures:
-            self._cancel()
-        for _ in threads:
-            self._work.put(None)
+            members = list(self._members)
+            cancelled = list(self._waiting) if cancel_futures else []
+            for work in cancelled:
+                self._waiting.remove(work)
+            for member in self._free:
+                member.inbox.put(None)
+            self._free.clear()
+        for _, done in cancelled:
+            done.cancel()
         if wait:
-            for thread in threads:
-                thread.join()
+            for member in members:
+                if member.thread is not None:
+                    member.thread.join()
 
-    def _cancel(self) -> None:
-        try:
-            while (item := self._work.get_nowait()) is not None:
-                item[1].cancel()
-        except Empty:
-            return
+    def _start(self, member: _Member) -> None:
+        member.thread = Thread(target=self._run, args=(member,), name="cdfd-call", daemon=True)
+        self._members.add(member)
+        member.thread.start()
 
-    def _run(self) -> None:
-        while (item := self._next()) is not None:
+    def _run(self, member: _Member) -> None:
+        while (item := self._next(member)) is not None:
             work, done = item
             if done.set_running_or_notify_cancel():
                 try:
                     result = work()
                 except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
-                    self._finish()
+                    self._finish(member)
                     done.set_exception(error)
                 else:
-                    self._finish()
+                    self._finish(member)
                     done.set_result(result)
                     del result
             else:
-                self._finish()
+                self._finish(member)
             del item, work, done
         with self._mutex:
-            self._running.discard(current_thread())
+            self._members.discard(member)
 
-    def _finish(self) -> None:
-        """This thread is free. Said before the result is, because the caller's next call can then use this thread."""
+    def _finish(self, member: _Member) -> None:
+        """A thread is free. Said before the result is, because the caller's next call can then use this thread."""
         with self._mutex:
-            self._free += 1
+            if self._waiting:
+                member.inbox.put(self._waiting.popleft())
+            elif self._ended:
+                member.inbox.put(None)
+            else:
+                self._free[member] = None
 
-    def _next(self) -> _Work | None:
+    def _next(self, member: _Member) -> _Work | None:
         """The next call; None if the thread has to end."""
         try:
-            return self._work.get(timeout=self._seconds)
+            return member.inbox.get(timeout=self._seconds)
         except Empty:
             with self._mutex:
-                if self._free > 0:
-                    self._free -= 1
-                    self._running.discard(current_thread())  # now, so that the next call may start another one
+                if member in self._free:
+                    del self._free[member]
+                    self._members.discard(member)  # now, so that the next call may start another one
                     return None
-            return self._work.get()  # a call counts on this thread
+            return member.inbox.get()  # it comes at this moment
