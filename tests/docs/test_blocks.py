@@ -19,6 +19,7 @@ REASONS = {
         "make demo     # a table changes, and you see every change as it is delivered (needs Python 3.11, nothing else)",
     ): ("this is `make test`, and the demo has tests of its own"),
     ("README", "make helm      # Helm, built by Go, if you have none"): "run by tests/helm/test_page.py",
+    ("controls", '{"id": "ops-7", "type": "execute-snapshot",'): "tests/kafka/test_controls.py sends such a record",
     (
         "dependencies",
         "KafkaProducer.send_batch(partition, data, record_count) -> Future",
