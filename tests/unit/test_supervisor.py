@@ -429,3 +429,23 @@ async def test_a_sink_that_another_process_still_has_is_tried_again_soon() -> No
     assert told.failures[-1][1] < 1
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_request_ends_the_wait_for_a_retry_once() -> None:
+    """A table that fails can be paused at once. A request that waits already does not make it fail all the time."""
+    daemon = Daemon(other=[forever])
+    daemon.runs["other"] = [daemon.until_stopped]
+    wake = asyncio.Event()
+    daemon.runs["failing"], daemon.begun["failing"], daemon.told["failing"] = [failing(passing)], 0, Told()
+    daemon.supervisor.add("failing", daemon.opener("failing"), daemon.told["failing"], wake)
+    task = asyncio.create_task(daemon.supervisor.run())
+    await daemon.clock.wait_for_sleepers()
+    assert daemon.begun["failing"] == 1
+    wake.set()
+    await until(lambda: daemon.begun["failing"] == 2)
+    await daemon.clock.wait_for_sleepers()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert daemon.begun["failing"] == 2
+    daemon.stop.set()
+    await task

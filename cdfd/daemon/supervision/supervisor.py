@@ -167,8 +167,11 @@ class Supervisor:
                 self._changed.clear()
                 changed = asyncio.create_task(self._changed.wait())
                 others = {changed} if stopped.done() else {changed, stopped}
-                await asyncio.wait({*loops, *others}, return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
+                try:
+                    await asyncio.wait({*loops, *others}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    changed.cancel()
+                    await asyncio.gather(changed, return_exceptions=True)
         finally:
             self._running = False
             ending = {stopped, *self._loops()}
@@ -202,6 +205,8 @@ class Supervisor:
                     backoff = backoff.reset()
                 await self._pause(name, table, error, backoff.delay)
                 backoff = backoff.longer()
+            else:
+                await asyncio.sleep(0)  # a loop that ends at once must not keep the others from running
 
     async def _run_once(self, name: str, table: _Supervised) -> CdfdError | None:
         """Run a table's loop to its end; its error, or None if it was stopped.
