@@ -103,7 +103,7 @@ def test_the_expressions_of_the_dashboard_are_promql(promtool: Path, tmp_path: P
 def test_variables_ask_for_metrics_and_labels_that_exist() -> None:
     for each in DASHBOARD["templating"]["list"]:
         if each["type"] == "query":
-            metric, label = re.fullmatch(r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", each["definition"]).groups()  # type: ignore[union-attr]
+            metric, label = re.fullmatch(r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", each["definition"]).groups()
             assert metric in exported()
             assert label in ("job", "instance", "table")
             assert each["query"]["query"] == each["definition"]

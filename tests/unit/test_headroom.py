@@ -10,6 +10,7 @@ from lake import BEGINNING, Lake, entry_path, manual_clock, rows, run, table
 from manual_time import ManualClock
 from statuses import NOW_MS, at, configuration, measured, snapshot_at, version
 
+from cdfd.changes.control import Control, Pause
 from cdfd.daemon.http.retention_warnings import REPEAT_SECONDS, RetentionWarnings
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
@@ -245,6 +246,40 @@ def test_a_loop_that_cannot_read_on_knows_how_old_the_next_version_is() -> None:
     assert left(restarted)["deleted_files"] == 5
 
 
+def test_a_table_that_is_paused_over_a_restart_has_a_headroom_that_shrinks() -> None:
+    """Clean-up does not wait for a pause. Commits that come meanwhile count from their own time."""
+
+    async def scenario(delivered: int, expected: list[float], lag: tuple[int, int]) -> None:
+        clock = manual_clock()
+        lake, place = Lake(clock), MemoryPlace()
+        writer = await table(lake, 1, clock)
+        for each in range(1, 4):
+            clock.advance(DAY)
+            await writer.insert(rows(each))
+        clock.advance(DAY)
+        await feed(lake, place, clock, delivered, start="earliest")
+        sink = await place.open()
+        await sink.set_control(Control(paused=Pause("a", clock.now_ms())))
+        restarted, stop = Status(configuration(), clock).table("orders"), asyncio.Event()
+        running = asyncio.create_task(feed(lake, place, clock, monitor=restarted, stop=stop))
+        found = []
+        for day in range(len(expected)):
+            await clock.wait_for_sleepers()
+            found.append(left(restarted)["deleted_files"])
+            if day == 1:
+                await writer.insert(rows(9))
+            clock.advance(DAY)
+        assert restarted.reading().state == "paused"
+        stop.set()
+        await running
+        assert found == pytest.approx(expected, abs=0.01)
+        reading = restarted.reading()
+        assert (reading.lag_versions, round((reading.lag_seconds or 0) / DAY)) == lag
+
+    run(scenario(1, [5, 4, 3, 2], (3, 6)))  # version 2 is two days old
+    run(scenario(3, [7, 7, 6, 5], (1, 2)))  # nothing to deliver until the second day
+
+
 # Who goes first
 
 
@@ -260,7 +295,7 @@ async def test_tables_at_risk_are_admitted_first_and_the_most_urgent_before_all(
 
     running = [asyncio.create_task(deliver("first", lambda: None))]
     await asyncio.sleep(0)
-    running += [asyncio.create_task(deliver(name, lambda name=name: urgency[name])) for name in urgency]  # type: ignore[misc]
+    running += [asyncio.create_task(deliver(name, lambda name=name: urgency[name])) for name in urgency]
     await asyncio.sleep(0)
     urgency["later"] = 600.0  # while it waits
     go.set()

@@ -71,6 +71,7 @@ class TableMonitor(Monitor):
         self._commits = 0
         self._last_error: LastError | None = None
         self._headroom = HeadroomTracker(clock)
+        self._entry_ms: int | None = None  # time of the log entry at the position
         self.activity = Activity()
         self.exemplar: Callable[[], Mapping[str, str] | None] | None = None
         self._pause: Pause | None = None
@@ -90,16 +91,21 @@ class TableMonitor(Monitor):
     def undelivered_since(self, ms: int) -> None:
         """No undelivered commit is older than this."""
         self._headroom.undelivered_since(ms)
+        if self._position is not None and self._position.phase == "stream":
+            self._entry_ms = ms
 
     def found_version(self, newest: int) -> None:
         """The table has this version."""
         self._note(newest)
         if self._position is None or self._position.version <= newest:
             self._headroom.left_tip()
+        else:
+            self._headroom.nothing_undelivered()
         self._lag_known = True
         if self._oldest is None and self._position is not None and self._position.version <= newest:
-            # The version's own timestamp is unknown until the loop reads it.
-            self._oldest = (self._position.version, self._clock.now_ms())
+            # The version's own timestamp is unknown until the loop reads it. That of its log entry is close.
+            now_ms = self._clock.now_ms()
+            self._oldest = (self._position.version, now_ms if self._entry_ms is None else min(now_ms, self._entry_ms))
 
     def at_tip(self, listed: int = -1) -> None:
         """All readable versions are delivered. A listed version that is not readable yet counts as lag."""
@@ -318,6 +324,8 @@ class TableMonitor(Monitor):
         return self._newest
 
     def _move(self, position: Position) -> None:
+        if position != self._position:
+            self._entry_ms = None
         self._position = position
         if position.phase == "stream":
             self._delivered = position.version - 1

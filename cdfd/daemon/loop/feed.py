@@ -177,7 +177,10 @@ class Feed:
         await self.recorder.finish()
 
     async def _run(self) -> None:
-        if await self.sink.last_position() is not None:
+        known = await self.sink.last_position()
+        if known is not None:
+            if self._controls.control.paused is not None:
+                await self._report_paused(known)
             await self._controls.obey()  # a table that fails further on can be paused, too
         begun = await self._start()
         if begun is None:
@@ -213,10 +216,18 @@ class Feed:
         try:
             since_ms = (await self.table.log.stat(first)).modified_ms
         except NotFoundError:
-            since_ms = self.tailer.clock.now_ms()
+            if position.phase == "stream":
+                return  # nothing is undelivered, as the loop reports soon
+            since_ms = self.tailer.clock.now_ms()  # a later commit is the first to delete files of the snapshot
         except CdfdError:
             return  # the stream reads the same log and raises the better error
         self.monitor.undelivered_since(since_ms)
+
+    async def _report_paused(self, position: Position) -> None:
+        """Report the position of a table that is paused from the start, and its retention: clean-up does not wait for it."""
+        with contextlib.suppress(CdfdError):  # the log matters once the table is resumed
+            self._note_retention(await self.table.log.header())
+        await self._begin_at(position)
 
     async def _start(self) -> Position | None:
         """The position to start from; None if a stop came first."""

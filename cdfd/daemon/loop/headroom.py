@@ -66,6 +66,11 @@ class HeadroomTracker:
         """Everything is delivered."""
         self._at_tip, self._lost = True, None
 
+    def nothing_undelivered(self) -> None:
+        """The newest version is delivered, of a table that is paused, perhaps."""
+        if not self._at_tip:
+            self.undelivered_since(self._clock.now_ms())
+
     def left_tip(self) -> None:
         """Something may be undelivered from now on."""
         if self._at_tip:
