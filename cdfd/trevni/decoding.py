@@ -96,7 +96,7 @@ def _plain(column: ColumnMetadata, padded: Bytes, bounds: Numbers) -> tuple[pa.A
         last, counts = varints.ends(data, bounds)
         return _numbers(_signed(padded, last, bounds, kind), kind), counts
     headers = Headers(padded, _text_bytes)
-    at, counts = chains.positions(bounds, [headers.short, headers.any])
+    at, counts = chains.text_positions(padded, bounds, [headers.short, headers.any])
     length, width_ = headers.read(at)
     return _strings(padded, at + width_, length, kind, bounds), counts
 
@@ -232,7 +232,8 @@ def _arrays_of_numbers(kind: ValueType, padded: Bytes, bounds: Numbers) -> tuple
         rows = counts >> 1
     else:
         following = np.arange(1, len(numbers) + 1) + np.clip(values_after(numbers), 0, len(numbers))
-        at, rows = chains.positions(places, [lambda now: following.take(now, mode="clip")])
+        step = [lambda now: following.take(now, mode="clip")]
+        at, rows = chains.positions(places, step, together=chains.TOGETHER_IN_NUMBERS)
     is_value = np.ones(len(numbers), np.bool_)
     is_value[at] = False
     values = numbers[is_value]
@@ -309,7 +310,7 @@ def _bits(padded: Bytes, starts: Numbers, numbers: Numbers) -> pa.Array:
 def _arrays_of_strings(kind: ValueType, padded: Bytes, bounds: Numbers) -> tuple[Numbers, pa.Array, Numbers]:
     """Strings after their count: first where the rows begin, then where the first string of each row does, the second, and so on."""
     rows_of = _StringRows(padded)
-    at, rows = chains.positions(bounds, [rows_of.nullable, rows_of.short, rows_of.any], wide=2)
+    at, rows = chains.text_positions(padded, bounds, [rows_of.nullable, rows_of.short, rows_of.any], wide=2)
     counts_header = Headers(padded, lambda numbers: np.zeros_like(numbers))
     numbers, header = counts_header.read(at)
     counts = values_after(numbers)

@@ -1,0 +1,1 @@
+"""Measures Trevni against the reference in Java, and against Parquet."""

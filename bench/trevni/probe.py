@@ -1,0 +1,47 @@
+"""One measurement in a process of its own: prints seconds, the best of three times, and peak memory above the imports as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+
+import pyarrow.parquet as pq
+
+import cdfd.trevni as trevni
+import cdfd.trevni_files.reading
+import cdfd.trevni_files.writing  # noqa: F401 - what is imported late is not measured
+
+TIMES = 3
+
+
+def batches(path: str) -> None:
+    with trevni.TrevniFile(path) as file:
+        for _ in file.iter_batches():
+            pass
+
+
+def main() -> None:
+    name, path, *rest = sys.argv[1:]
+    table = trevni.read_table(path) if name == "write" else None
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    works: dict[str, Callable[[], object]] = {
+        "scan": lambda: trevni.read_table(path, columns=rest or None),
+        "parquet": lambda: pq.read_table(path),
+        "batches": lambda: batches(path),
+        "write": lambda: trevni.write_table(table, rest[0]),
+    }
+    best, work = float("inf"), works[name]
+    for _ in range(1 if name == "batches" else TIMES):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(json.dumps({"seconds": best, "memory_mb": grown / 1024, "load": os.getloadavg()[0]}))
+
+
+if __name__ == "__main__":
+    main()
