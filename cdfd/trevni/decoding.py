@@ -232,8 +232,12 @@ def _arrays_of_numbers(kind: ValueType, padded: Bytes, bounds: Numbers) -> tuple
         rows = counts >> 1
     else:
         following = np.arange(1, len(numbers) + 1) + np.clip(values_after(numbers), 0, len(numbers))
-        step = [lambda now: following.take(now, mode="clip")]
-        at, rows = chains.positions(places, step, together=chains.TOGETHER_IN_NUMBERS)
+
+        def step(now: Numbers) -> Numbers:
+            found: Numbers = following.take(now, mode="clip")
+            return found
+
+        at, rows = chains.positions(places, [step], together=chains.TOGETHER_IN_NUMBERS)
     is_value = np.ones(len(numbers), np.bool_)
     is_value[at] = False
     values = numbers[is_value]
