@@ -45,16 +45,17 @@ class Matched:
         return cls(np.flatnonzero(deleted), before[order], after[order], np.flatnonzero(inserted))
 
 
-def match(left: Integers, right: Integers) -> tuple[Integers, Integers]:
+def match(left: Integers, right: Integers, *, unique: bool = False) -> tuple[Integers, Integers]:
     """Positions of equal codes in both: the first of `left` with the first of `right`, the second with the second.
 
     Args:
         left, right: codes, from 0 on and dense.
+        unique: whether it is known that no code is there twice on one side.
     """
     if not len(left) or not len(right):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     most = int(max(left.max(), right.max())) + 1
-    if not (_repeats(left, most) or _repeats(right, most)):
+    if unique or not (_repeats(left, most) or _repeats(right, most)):
         places = np.full(most, -1, np.int64)
         places[right] = np.arange(len(right))
         found = places[left]
@@ -127,7 +128,7 @@ def by_row_id(
     Returns:
         Which of the removed and the added rows did not only move, and the positions of both images of updates.
     """
-    before, after = match(removed, added)
+    before, after = match(removed, added, unique=True)
     moved = removed_versions[before] == added_versions[after]
     gone, come = np.ones(len(removed), np.bool_), np.ones(len(added), np.bool_)
     gone[before[moved]] = False

@@ -169,10 +169,10 @@ class RefinedVersion:
         tracking = self.refinement.tracking
         return self._read_all() if tracking is None else self._read_changed(tracking)
 
-    def _sides_of(self, schema: pa.Schema) -> tuple[Buckets, Buckets]:
+    def _sides_of(self, schema: pa.Schema, *, compressed: bool = True) -> tuple[Buckets, Buckets]:
         bucket = self.plan.scans[0].bucket
         assert bucket is not None
-        removed, added = (Buckets(self.space, bucket.of, schema) for _ in range(2))
+        removed, added = (Buckets(self.space, bucket.of, schema, compressed=compressed) for _ in range(2))
         return removed, added
 
     def _read_all(self) -> tuple[Buckets, Buckets]:
@@ -209,7 +209,7 @@ class RefinedVersion:
                 columns = [pa.array(found.ids), pa.array(found.versions), source, pa.array(found.rows)]
                 yield number, pa.RecordBatch.from_arrays(columns, schema=_IDS), _by_id(found.ids, sides[0].count)
 
-        sides = self._sides_of(_IDS)
+        sides = self._sides_of(_IDS, compressed=False)
         removed, added = self._filled(sides, ids)
         left = [BitMap64() for _ in self.refinement.sources]
         for number in range(removed.count):

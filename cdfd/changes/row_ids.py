@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.changes.equality import Integers
 from cdfd.changes.refinement import RowIds, RowTracking
@@ -91,4 +90,6 @@ def _found(name: str | None, file_schema: pa.Schema) -> str | None:
 def _stored(column: pa.Array[Any], implied: Integers) -> Integers:
     if not column.null_count:
         return np.asarray(column.to_numpy())
-    return np.where(column.is_valid().to_numpy(zero_copy_only=False), pc.fill_null(column, 0).to_numpy(), implied)
+    # Null values are arbitrary in the buffer, and are not taken.
+    values = np.frombuffer(column.buffers()[1], np.int64, len(column), column.offset * 8)
+    return np.where(column.is_valid().to_numpy(zero_copy_only=False), values, implied)

@@ -20,6 +20,9 @@ from cdfd.errors import ConfigError, StorageError
 MEMORY_BYTES = 128 << 20
 """Bytes of rows in memory before they are written to disk."""
 
+FEW_RUNS = 16
+"""Runs of rows of one bucket, up to which a batch is divided without sorting it."""
+
 MAX_BYTES = 64 << 30
 """Default limit of disk space."""
 
@@ -92,13 +95,23 @@ class Buckets:
         count: number of buckets.
         schema: of the rows.
         memory: bytes of rows to keep in memory, at most.
+        compressed: whether rows are compressed on disk. Row ids hardly get smaller.
     """
 
-    def __init__(self, space: SpillSpace, count: int, schema: pa.Schema, memory: int = MEMORY_BYTES) -> None:
+    def __init__(
+        self,
+        space: SpillSpace,
+        count: int,
+        schema: pa.Schema,
+        memory: int = MEMORY_BYTES,
+        *,
+        compressed: bool = True,
+    ) -> None:
         self.count = count
         self.schema = schema
         self._space = space
         self._memory = memory
+        self._options = pa.ipc.IpcWriteOptions(compression="lz4" if compressed else None)
         self._held: list[list[pa.RecordBatch]] = [[] for _ in range(count)]
         self._bytes = 0
         self._file: IO[bytes] | None = None
@@ -142,8 +155,7 @@ class Buckets:
             if not batches:
                 continue
             sink = pa.BufferOutputStream()
-            options = pa.ipc.IpcWriteOptions(compression="lz4")
-            with pa.ipc.new_stream(sink, self.schema, options=options) as stream:
+            with pa.ipc.new_stream(sink, self.schema, options=self._options) as stream:
                 for batch in batches:
                     stream.write_batch(batch)
             data = sink.getvalue()
@@ -173,6 +185,12 @@ def _divided(rows: pa.RecordBatch, buckets: npt.NDArray[np.int64] | None) -> Ite
     """The rows of each bucket, in their order."""
     if buckets is None or int(buckets.min()) == int(buckets.max()):
         yield 0 if buckets is None else int(buckets[0]), rows
+        return
+    ends = [*(np.flatnonzero(np.diff(buckets)) + 1), len(buckets)]
+    if len(ends) <= FEW_RUNS:
+        # Row ids of a file often follow each other.
+        for start, end in zip([0, *ends], ends, strict=False):
+            yield int(buckets[start]), rows.slice(start, end - start)
         return
     order = np.argsort(buckets, kind="stable")
     found = buckets[order]
