@@ -15,11 +15,15 @@ from cdfd.trevni.varints import Numbers
 
 def covered(numbers: Numbers) -> Numbers:
     """How many lengths each number stands for: 1 for 5, 2 for -1 and -2, 3 for -3 and -4."""
+    if not len(numbers) or numbers.min() >= 0:
+        return np.ones(len(numbers), np.int64)
     return np.where(numbers < 0, ((1 - numbers) >> 1) + 1, 1)
 
 
 def values_after(numbers: Numbers) -> Numbers:
     """How many values follow each number: 5 after 5, none after -1 and -3, 2 after -2, 3 after -4."""
+    if not len(numbers) or numbers.min() >= 0:
+        return numbers
     return np.where(numbers < 0, np.where(numbers & 1, 0, (-numbers >> 1) + 1), numbers)
 
 
