@@ -20,6 +20,7 @@ from cdfd.commands.backfill_job import Job
 from cdfd.encoding.json import LineEncoder
 from cdfd.encoding.records import Origin
 from cdfd.encoding.registry import SchemaRegistry
+from cdfd.sinks.base import Backfill
 from cdfd.sinks.files import folder as delivery_folder
 from cdfd.sinks.kafka.progress import records as progress_records
 from cdfd.sinks.kafka.transactions.jobs import job_of
@@ -69,7 +70,7 @@ def check_position(case: Case) -> str:
     def progress() -> str:
         found = progress_records._read(record)
         job_of(found)
-        job = Job.stored(found)
+        job = Job.stored(None if found is None else Backfill(found.position, found.backfill))
         str(job)
         if found is not None:
             again = progress_records.progress_of(progress_records.value_of(found))
