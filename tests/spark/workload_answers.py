@@ -222,12 +222,15 @@ def stretches(path: str) -> list[tuple[int, int]]:
 
 
 def returned(path: str) -> set[str]:
-    """Names of the columns that were dropped and brought back by RESTORE.
+    """Names of the columns that were dropped and brought back by RESTORE, or renamed before a replaced schema has that name too.
 
-    What was written in between has no value of them, in files that were only rewritten too: changes do not add up to such a column.
+    What was written in between has no value of them, in files that were only rewritten too: changes do not add up to such a column. Nor do
+    they where the new schema knows the column by its last name only: rows of before the rename have another.
     """
     gone: set[str] = set()
     back: set[str] = set()
+    renamed: set[str] = set()
+    names: dict[str, set[str]] = {}
     now: dict[str, str] = {}
     for entry in sorted(file for file in Path(path, "_delta_log").glob("*.json") if file.stem.isdigit()):
         for action in map(json.loads, entry.read_text().rstrip("\n").split("\n")):
@@ -235,7 +238,10 @@ def returned(path: str) -> set[str]:
                 before, now = now, columns(metadata["schemaString"])
                 gone |= before.keys() - now.keys()
                 back |= gone & now.keys()
-    return {now[physical] for physical in back & now.keys()}
+                renamed |= {name for key, name in before.items() if key not in now and len(names[key]) > 1}
+                for key, name in now.items():
+                    names.setdefault(key, set()).add(name)
+    return {now[physical] for physical in back & now.keys()} | renamed
 
 
 def without(rows: Bag, names: set[str]) -> Bag:
