@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import checkpoint_layout
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdfd.delta import deletion_vector
 from cdfd.delta import schema as schemas
+from tests import checkpoint_layout
 
 Row = tuple[int, str, int | None]
 """id, v, and extra where the table has that column by then."""
