@@ -174,7 +174,12 @@ class Supervisor:
                     await asyncio.gather(changed, return_exceptions=True)
         finally:
             self._running = False
-            ending = {stopped, *self._loops()}
+            # Also those that have ended: several loops may be fenced at once, and only one of their errors is raised.
+            ending = {
+                stopped,
+                *self._leaving,
+                *(table.task for table in self._tables.values() if table.task is not None),
+            }
             for task in ending:
                 task.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
