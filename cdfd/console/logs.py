@@ -95,7 +95,9 @@ def traceback_of(error: BaseException | None) -> str:
 
 def indented(lines: str) -> str:
     """A traceback for people. It is indented, so that line ends in an error's text cannot forge other lines."""
-    return shortened("\n    ".join(one_line(line, _LONGEST_TEXT) for line in lines.split("\n")), _LONGEST_TRACEBACK)
+    escaped = "\n".join(one_line(line, _LONGEST_TEXT) for line in lines.split("\n"))
+    # Shortened first: the place of the cut may begin a line.
+    return shortened(escaped, _LONGEST_TRACEBACK).replace("\n", "\n    ")
 
 
 class _Handler(logging.StreamHandler[TextIO]):

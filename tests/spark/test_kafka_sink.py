@@ -122,7 +122,7 @@ def test_the_records_of_the_embedded_engine(
         config = configure(tmp_path, name, broker.bootstrap_servers, [{"uri": rich}], sink=told)
         assert command("backfill", "-c", config, "orders", "--from", "earliest").code == 0
         embedded = read_topic(broker.bootstrap_servers, f"{name}.orders", at_least=1)
-        rows = spark.read.format("cdfd").option("startingVersion", 0).load(rich)
+        rows = spark.read.format("cdfd").option("startingVersion", 0).option("key", "id").load(rich)
         # Updates of keys are told as such where their images are side by side.
         rows.coalesce(1).write.format("cdfd-kafka").option("config", str(config)).mode("append").save()
         both = read_topic(broker.bootstrap_servers, f"{name}.orders", at_least=2 * len(embedded))
