@@ -18,11 +18,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import pyarrow as pa
 
-from cdfd.api import changes
 from cdfd.changes.columns import COMMIT_VERSION, change_schema
 from cdfd.changes.execute import ChangeBatch, Execution, all_columns, named_columns
 from cdfd.changes.ordered_pool import map_in_order
@@ -30,9 +29,7 @@ from cdfd.changes.plan import ChangePlan
 from cdfd.changes.planning import version_batches
 from cdfd.changes.refinement import Refine
 from cdfd.changes.refining import check_key
-from cdfd.commands.tail_trevni import TrevniOutput
 from cdfd.console.progress_line import ProgressLine, watched
-from cdfd.encoding.debezium import DebeziumEncoder
 from cdfd.encoding.json import LineEncoder
 from cdfd.errors import ConfigError, StorageError
 from cdfd.tables import allocator
@@ -47,6 +44,10 @@ from cdfd.tail.start import (
     wait_for_start,
 )
 from cdfd.tail.tailer import Tailer
+
+if TYPE_CHECKING:
+    from cdfd.commands.tail_trevni import TrevniOutput
+    from cdfd.encoding.debezium import DebeziumEncoder
 
 logger = logging.getLogger("cdfd.tail")
 
@@ -122,6 +123,8 @@ async def _run(request: Request, out: BinaryIO) -> None:
 
 def _write_net(request: Request, writer: Writer) -> None:
     """Write the net changes of a range, which has an end."""
+    from cdfd.api import changes
+
     if request.until is None or request.snapshot or request.format == "trevni":
         raise ConfigError(
             "--net needs --until, and excludes --snapshot and --format trevni",
@@ -192,9 +195,9 @@ class Writer:
 
     def __init__(self, table: str, format: Format, out: BinaryIO, *, terminal: bool = False) -> None:
         self._out = out
-        self._debezium = DebeziumEncoder(table) if format == "debezium" else None
+        self._debezium = _debezium(table) if format == "debezium" else None
         self._flat = LineEncoder()
-        self._trevni = TrevniOutput(out) if format == "trevni" else None
+        self._trevni = _trevni(out) if format == "trevni" else None
         self._report = ProgressLine(logger, "written", table, terminal=terminal)
         self._lock = threading.Lock()
         self._stopped = False
@@ -263,6 +266,19 @@ class Writer:
         if self._debezium is not None:
             return found, self._debezium.lines(found.rows, snapshot=found.plan.origin == "snapshot")
         return found, self._flat(found.rows)
+
+
+def _debezium(table: str) -> DebeziumEncoder:
+    from cdfd.encoding.debezium import DebeziumEncoder
+
+    return DebeziumEncoder(table)
+
+
+def _trevni(out: BinaryIO) -> TrevniOutput:
+    # A third of the modules of the command: imported only for this format.
+    from cdfd.commands.tail_trevni import TrevniOutput
+
+    return TrevniOutput(out)
 
 
 @contextlib.contextmanager

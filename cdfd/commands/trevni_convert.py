@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import pyarrow as pa
 from cdfd.commands.trevni import line_encoder, names
 from cdfd.console.progress_line import ProgressLine
 from cdfd.errors import ConfigError, StorageError
+from cdfd.storage import durable
 from cdfd.trevni_files.formats import READERS, WRITERS, Rows, damaged, format_of
 from cdfd.trevni_files.reading import TrevniFile
 from cdfd.trevni_files.writing import TrevniWriter
@@ -110,16 +110,9 @@ def _target(request: Request, kind: str, schema: pa.Schema) -> Iterator[Callable
 
 @contextmanager
 def _replacing(path: str) -> Iterator[BinaryIO]:
-    """A file that takes its name when the block ends."""
-    folder, name = os.path.split(path)
+    """A file that takes its name when the block ends. Rows may be confidential, so it is for this user only."""
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{name[:100]}.", dir=folder or ".")
+        with durable.replacing(path, mode=0o600) as file:
+            yield file
     except OSError as error:
         raise StorageError(f"cannot write: {error.strerror or error}", path=path) from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -4,10 +4,13 @@ The bytes go to a temporary file in the same folder, are synced, and get their n
 readers of a transaction log skip them. Everything here blocks and raises plain `OSError`. Callers build their error with `explain`.
 """
 
+import contextlib
 import errno
 import os
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import BinaryIO
 
 _PREFIX, _SUFFIX = ".cdfd-", ".tmp"
 
@@ -58,6 +61,26 @@ def put(folder: int, name: str, data: bytes, *, mode: int, sync: bool) -> None:
     except OSError:
         os.unlink(temporary, dir_fd=folder)
         raise
+
+
+@contextlib.contextmanager
+def replacing(path: str, *, mode: int) -> Iterator[BinaryIO]:
+    """A file for writing that takes its name when the block ends, and replaces one of that name. After an error there is no new file.
+
+    Args:
+        path: of the file.
+        mode: of the file, before the process's umask.
+    """
+    temporary = os.path.join(os.path.dirname(path), temporary_name())
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(temporary, "wb", buffering=1 << 20, opener=lambda name, _: os.open(name, flags, mode)) as file:
+        try:
+            yield file
+            file.flush()
+            os.replace(temporary, path)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
 
 
 def open_new(folder: int, name: str, mode: int) -> int:

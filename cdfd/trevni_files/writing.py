@@ -5,13 +5,15 @@ import os
 import tempfile
 import threading
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Self
 
 import pyarrow as pa
 
-from cdfd.errors import CdfdError, StorageError
+from cdfd.errors import StorageError
+from cdfd.storage import durable
 from cdfd.storage.local import LocalStorage
 from cdfd.trevni.column_writer import BLOCK_BYTES
 from cdfd.trevni.rows import run_all
@@ -196,42 +198,12 @@ def _write(where: Where, parts: Iterable[bytes | memoryview], options: StorageOp
     storage, name = split(where, options)
     try:
         if isinstance(storage, LocalStorage):
-            _write_local(os.path.join(storage.root, name), parts)
+            with durable.replacing(os.path.join(storage.root, name), mode=0o666) as file:
+                for part in parts:
+                    file.write(part)
         else:
-            _blocking(storage.put(name, b"".join(parts)))
+            # A thread of its own: a notebook's has a running event loop.
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(asyncio.run, storage.put(name, b"".join(parts))).result()
     except OSError as error:
         raise StorageError(f"cannot write: {error.strerror or error}", path=os.fspath(where)) from error
-
-
-def _write_local(path: str, parts: Iterable[bytes | memoryview]) -> None:
-    """Write a file part by part, under another name until it is complete."""
-    folder, name = os.path.split(path)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{name[:100]}.", dir=folder or ".")
-    try:
-        with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
-            for part in parts:
-                file.write(part)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _blocking(work: Any) -> None:
-    """Wait for `work`, also inside a running event loop (a notebook)."""
-    failed: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            asyncio.run(work)
-        except CdfdError as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
