@@ -20,11 +20,6 @@ BATCH_ROWS = 16_384
 """Rows to encode at once. Encoding takes several times the memory of a batch."""
 
 
-def names(columns: str | None) -> tuple[str, ...] | None:
-    """The columns of an option; None for all."""
-    return None if columns is None else tuple(name.strip() for name in columns.split(","))
-
-
 def schema(file: str, *, avro: bool) -> str:
     """The columns of a file's rows, or its Avro schema.
 

@@ -10,15 +10,13 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from cdfd.commands.trevni import line_encoder, names
+from cdfd.commands.trevni import line_encoder
 from cdfd.console.progress_line import ProgressLine
 from cdfd.errors import ConfigError, StorageError
 from cdfd.storage import durable
 from cdfd.trevni_files.formats import READERS, WRITERS, Rows, damaged, format_of
 from cdfd.trevni_files.reading import TrevniFile
 from cdfd.trevni_files.writing import TrevniWriter
-
-__all__ = ["Request", "names", "run"]
 
 logger = logging.getLogger("cdfd.trevni")
 

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-from copy import copy
 from enum import StrEnum
 from io import TextIOWrapper
 from pathlib import Path
@@ -11,62 +10,39 @@ from types import TracebackType
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from cdfd import __version__
-from cdfd.errors import CdfdError, ConfigError, LogError, StorageError
+from cdfd.cli.ctl import ctl
+from cdfd.cli.parameters import (
+    AS_JSON,
+    CONFIG,
+    NAME,
+    ROOTS,
+    SHARD,
+    TABLE,
+    GlobalOptions,
+    Group,
+    column_names,
+    drop_output,
+    write,
+)
+from cdfd.cli.trevni import trevni
+from cdfd.errors import CdfdError, ConfigError, LogError
 
 
-class _Group(TyperGroup):
-    """Commands that also take the global options: `cdfd --debug run` and `cdfd run --debug` are the same."""
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        command = super().get_command(ctx, cmd_name)
-        if command is not None and not any(option.name in _Options.names for option in command.params):
-            own = (option for option in ctx.find_root().command.params if option.name in _Options.names)
-            command.params += [_again(option) for option in own]
-        return command
-
-
-def _again(option: Any) -> Any:
-    """A copy of a global option for use after the command's name, where it overrides the one before the name."""
-    after = copy(option)
-    after.default, after.expose_value, after.callback = None, False, _Options.set
-    return after
-
-
-class _Commands(_Group):
+class _Commands(Group):
     """The commands. A closed pipe ends them without an error, and exit codes are ours instead of Typer's."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
-            _print("")
+            write("")
         except BrokenPipeError:
-            _drop_output()
+            drop_output()
             raise typer.Exit(0) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         return result
-
-
-def _print(text: str) -> None:
-    """Write to standard output and flush it, so that an error is reported here and not when Python exits."""
-    if sys.stdout is None:
-        raise StorageError("standard output is closed")
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        _drop_output()
-        raise StorageError(f"cannot write: {error.strerror or error}", path="standard output") from error
-
-
-def _drop_output() -> None:
-    """Redirect standard output to the null device, because Python flushes it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(
@@ -119,53 +95,9 @@ class Engine(StrEnum):
     spark = "spark"
 
 
-class _Options:
-    """The global options."""
-
-    names = ("debug", "log_format", "log_level")
-    debug = False
-    log_format = "auto"
-    log_level = "info"
-
-    @classmethod
-    def set(cls, _: Any, option: Any, value: Any) -> None:
-        """Set a given option, and apply it to the logs."""
-        if value:
-            setattr(cls, option.name, getattr(value, "value", value))
-            cls.apply()
-
-    @classmethod
-    def apply(cls) -> None:
-        from cdfd.console import logs
-
-        logs.set_up(cls.log_format, "debug" if cls.debug else cls.log_level)
-
-
-TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="Path or URI of a Delta table.")]
-CONFIG = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration file.")]
-AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-SHARD = Annotated[
-    str | None,
-    typer.Option(
-        "--shard",
-        envvar="CDFD_SHARD",
-        metavar="N/COUNT",
-        help="Only the tables of this shard: 0/5 is the first of five. A pod's name may stand for N.",
-    ),
-]
-ROOTS = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allowed-root",
-        metavar="URI",
-        help="Allow absolute file paths (clones) and symbolic links to lead here; repeatable.",
-    ),
-]
-
-
-def _print_version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> None:
     if wanted:
-        _print(f"cdfd {__version__}\n")
+        write(f"cdfd {__version__}\n")
         raise typer.Exit
 
 
@@ -177,11 +109,11 @@ def _main(
     ] = LogFormat.auto,
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    _Options.debug, _Options.log_format, _Options.log_level = debug, log_format.value, log_level
-    _Options.apply()
+    GlobalOptions.debug, GlobalOptions.log_format, GlobalOptions.log_level = debug, log_format.value, log_level
+    GlobalOptions.apply()
 
 
 @app.command()
@@ -261,10 +193,10 @@ def tail(
             snapshot=snapshot,
             changes=changes.value,
             refine=refine.value,
-            key=_names(key) or (),
+            key=column_names(key) or (),
             drop_unchanged=drop_unchanged,
             net=net,
-            columns=_names(columns),
+            columns=column_names(columns),
             format=format.value,
             output=output,
             existing="append" if append else "overwrite" if overwrite else "refuse",
@@ -302,18 +234,13 @@ def diff(
             start=from_,
             end=to,
             other=other,
-            key=_names(key) or (),
-            columns=_names(columns),
+            key=column_names(key) or (),
+            columns=column_names(columns),
             only_summary=summary,
             output=output,
             allowed_roots=tuple(allowed_root or ()),
         )
     )
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    """Names with commas between them."""
-    return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
 @app.command()
@@ -341,7 +268,7 @@ def run(
     except CdfdError as error:
         if not logs.writes_json():
             raise
-        logs.fatal(error, with_traceback=_Options.debug)
+        logs.fatal(error, with_traceback=GlobalOptions.debug)
         code = error.exit_code
     raise typer.Exit(code)
 
@@ -353,7 +280,7 @@ def check(config: CONFIG, as_json: AS_JSON = False, shard: SHARD = None) -> None
     from cdfd.tables.shard import Shard
 
     report, code = checking.run(config, as_json=as_json, shard=None if not shard else Shard.parse(shard))
-    _print(report)
+    write(report)
     raise typer.Exit(code)
 
 
@@ -385,15 +312,16 @@ def backfill(
     from cdfd.commands.backfill_job import Request
 
     told, code = command.run(config, Request(table, from_, until, snapshot, id, restart, engine.value))
-    _print(told)
+    write(told)
     raise typer.Exit(code)
 
 
 progress = typer.Typer(
-    cls=_Group, help="Show and set the positions of tables.", no_args_is_help=True, rich_markup_mode=None
+    cls=Group, help="Show and set the positions of tables.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(progress, name="progress")
-NAME = Annotated[str, typer.Argument(metavar="NAME", help="Name of a table in the configuration.")]
+app.add_typer(ctl, name="ctl")
+app.add_typer(trevni, name="trevni")
 
 
 @progress.command()
@@ -402,7 +330,7 @@ def show(config: CONFIG, as_json: AS_JSON = False) -> None:
     from cdfd.commands import progress as progress_command
 
     report, code = progress_command.show(config, as_json=as_json)
-    _print(report)
+    write(report)
     raise typer.Exit(code)
 
 
@@ -415,7 +343,7 @@ def set_(
     """Set the position in sink and ledger to the version after VERSION."""
     from cdfd.commands import progress as progress_command
 
-    _print(progress_command.set_position(config, table, version))
+    write(progress_command.set_position(config, table, version))
 
 
 @progress.command()
@@ -423,129 +351,7 @@ def reset(config: CONFIG, table: NAME) -> None:
     """Delete a table's position in sink and ledger."""
     from cdfd.commands import progress as progress_command
 
-    _print(progress_command.reset(config, table))
-
-
-ctl = typer.Typer(cls=_Group, help="Send a request to the running daemon.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(ctl, name="ctl")
-OF_CONFIG = Annotated[
-    Path | None, typer.Option("--config", "-c", metavar="FILE", help="The daemon's configuration file.")
-]
-SOCKET = Annotated[str | None, typer.Option(metavar="PATH", help="Instead of a configuration: the daemon's socket.")]
-URL = Annotated[str | None, typer.Option(metavar="URL", help="Instead of a configuration: the daemon's HTTP server.")]
-TOKEN_FILE = Annotated[Path | None, typer.Option(metavar="FILE", help="With --url: the file that has the token.")]
-REQUEST_ID = Annotated[
-    str | None, typer.Option("--id", metavar="ID", help="Id of the request, which is carried out once.")
-]
-
-
-def _send(target: Any, path: str, as_json: bool, **body: Any) -> None:
-    from cdfd.commands import ctl as control
-
-    text, code = control.send(target, path, body, as_document=as_json)
-    _print(text)
-    raise typer.Exit(code)
-
-
-def _target(config: Path | None, socket: str | None, url: str | None, token_file: Path | None) -> Any:
-    from cdfd.commands import ctl as control
-
-    return control.Target.of(config, socket, url, token_file)
-
-
-def _of_table(table: str, action: str) -> str:
-    from cdfd.commands import ctl as control
-
-    return control.table_path(table, action)
-
-
-@ctl.command()
-def pause(
-    table: NAME,
-    config: OF_CONFIG = None,
-    socket: SOCKET = None,
-    url: URL = None,
-    token_file: TOKEN_FILE = None,
-    id: REQUEST_ID = None,
-    as_json: AS_JSON = False,
-) -> None:
-    """Stop delivering a table, until it is resumed."""
-    _send(_target(config, socket, url, token_file), _of_table(table, "pause"), as_json, id=id)
-
-
-@ctl.command()
-def resume(
-    table: NAME,
-    config: OF_CONFIG = None,
-    socket: SOCKET = None,
-    url: URL = None,
-    token_file: TOKEN_FILE = None,
-    id: REQUEST_ID = None,
-    as_json: AS_JSON = False,
-) -> None:
-    """Continue to deliver a paused table."""
-    _send(_target(config, socket, url, token_file), _of_table(table, "resume"), as_json, id=id)
-
-
-@ctl.command()
-def snapshot(
-    table: NAME,
-    where: Annotated[
-        str | None,
-        typer.Option(metavar="CONDITION", help="Only files that may have such rows: \"day >= '2026-01-01'\"."),
-    ] = None,
-    config: OF_CONFIG = None,
-    socket: SOCKET = None,
-    url: URL = None,
-    token_file: TOKEN_FILE = None,
-    id: REQUEST_ID = None,
-    as_json: AS_JSON = False,
-) -> None:
-    """Publish the live rows of a table again, between its changes."""
-    _send(_target(config, socket, url, token_file), _of_table(table, "snapshot"), as_json, id=id, where=where)
-
-
-@ctl.command("stop-snapshot")
-def stop_snapshot(
-    table: NAME,
-    config: OF_CONFIG = None,
-    socket: SOCKET = None,
-    url: URL = None,
-    token_file: TOKEN_FILE = None,
-    id: REQUEST_ID = None,
-    as_json: AS_JSON = False,
-) -> None:
-    """End a re-snapshot early."""
-    _send(_target(config, socket, url, token_file), _of_table(table, "snapshot/stop"), as_json, id=id)
-
-
-@ctl.command()
-def move(
-    table: NAME,
-    version: Annotated[int, typer.Argument(min=0, help="The version that counts as the last delivered one.")],
-    config: OF_CONFIG = None,
-    socket: SOCKET = None,
-    url: URL = None,
-    token_file: TOKEN_FILE = None,
-    id: REQUEST_ID = None,
-    as_json: AS_JSON = False,
-) -> None:
-    """Continue a table after VERSION."""
-    _send(_target(config, socket, url, token_file), _of_table(table, "move"), as_json, id=id, version=version)
-
-
-@ctl.command("log-level")
-def log_level(
-    level: Annotated[str, typer.Argument(metavar="LEVEL", help="debug, info, warning or error.")],
-    config: OF_CONFIG = None,
-    socket: SOCKET = None,
-    url: URL = None,
-    token_file: TOKEN_FILE = None,
-    id: REQUEST_ID = None,
-    as_json: AS_JSON = False,
-) -> None:
-    """Change the lowest level of the daemon's logs."""
-    _send(_target(config, socket, url, token_file), "/log-level", as_json, id=id, level=level)
+    write(progress_command.reset(config, table))
 
 
 @app.command()
@@ -560,95 +366,7 @@ def inspect(
     """Describe a table, its unsupported features, and the source of its changes."""
     from cdfd.commands import inspect as inspection
 
-    _print(inspection.report(table, version, as_json=as_json, allowed_roots=tuple(allowed_root or ())))
-
-
-trevni = typer.Typer(cls=_Group, help="Show and convert Trevni files.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(trevni, name="trevni")
-TREVNI_FILE = Annotated[str, typer.Argument(metavar="FILE", help="Path or URI of a Trevni file.")]
-
-
-TREVNI_COLUMNS = Annotated[str | None, typer.Option("--columns", metavar="A,B", help="Read only these columns.")]
-TREVNI_FORMAT = "trevni, parquet, jsonl, arrow or avro. Default: by the ending of the name."
-
-
-@trevni.command("schema")
-def trevni_schema(
-    file: TREVNI_FILE, avro: Annotated[bool, typer.Option("--avro", help="Print the Avro schema in the file.")] = False
-) -> None:
-    """Print the columns of the rows, and their types."""
-    from cdfd.commands import trevni as command
-
-    _print(command.schema(file, avro=avro))
-
-
-@trevni.command("head")
-def trevni_head(
-    file: TREVNI_FILE,
-    rows: Annotated[int, typer.Option("--rows", "-n", min=0, help="Number of rows.")] = 10,
-    columns: TREVNI_COLUMNS = None,
-) -> None:
-    """Print the first rows as JSON lines."""
-    from cdfd.commands import trevni as command
-
-    for lines in command.rows(file, command.names(columns), f":{rows}"):
-        _print(lines)
-
-
-@trevni.command("cat")
-def trevni_cat(
-    file: TREVNI_FILE,
-    columns: TREVNI_COLUMNS = None,
-    rows: Annotated[
-        str | None,
-        typer.Option("--rows", metavar="FROM:TO", help="Only these rows; the first is 0, and TO is left out."),
-    ] = None,
-) -> None:
-    """Print rows as JSON lines."""
-    from cdfd.commands import trevni as command
-
-    for lines in command.rows(file, command.names(columns), rows):
-        _print(lines)
-
-
-@trevni.command("stats")
-def trevni_stats(file: TREVNI_FILE, as_json: AS_JSON = False) -> None:
-    """Print blocks, sizes, codecs and compression ratios of the physical columns."""
-    from cdfd.commands import trevni as command
-
-    _print(command.stats(file, as_json=as_json))
-
-
-@trevni.command("columns")
-def trevni_columns(file: TREVNI_FILE) -> None:
-    """Print the physical columns with their lengths and values, as one JSON document."""
-    from cdfd.commands import trevni as command
-
-    for part in command.columns(file):
-        _print(part)
-
-
-@trevni.command("convert")
-def trevni_convert(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="File to read.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="File to write.")],
-    from_: Annotated[str | None, typer.Option("--from", metavar="FORMAT", help=TREVNI_FORMAT)] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="FORMAT", help=TREVNI_FORMAT)] = None,
-    codec: Annotated[
-        str, typer.Option(metavar="NAME", help="Of a Trevni target: null, snappy, deflate or bzip2.")
-    ] = "snappy",
-    checksum: Annotated[str, typer.Option(metavar="NAME", help="Of a Trevni target: null or crc32.")] = "crc32",
-    columns: TREVNI_COLUMNS = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing TARGET.")] = False,
-) -> None:
-    """Convert a Trevni file to Parquet, JSON lines, Arrow IPC or Avro, or one of them to Trevni."""
-    from cdfd.commands import trevni_convert as command
-
-    _print(
-        command.run(
-            command.Request(source, target, from_, to, codec, checksum, command.names(columns), overwrite=overwrite)
-        )
-    )
+    write(inspection.report(table, version, as_json=as_json, allowed_roots=tuple(allowed_root or ())))
 
 
 @app.command()
@@ -659,7 +377,7 @@ def version() -> None:
     libraries = " ".join(
         f"{name} {installed(name)}" for name in ("pyarrow", "numpy", "pyroaring", "orjson", "watchdog")
     )
-    _print(f"cdfd {__version__}\npython {sys.version.split()[0]} {libraries}\n")
+    write(f"cdfd {__version__}\npython {sys.version.split()[0]} {libraries}\n")
 
 
 def _unexpected(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -684,7 +402,7 @@ def main() -> None:
             from cdfd.commands import inspect as inspection
 
             inspection.add_location_hint(error)
-        if _Options.debug:
+        if GlobalOptions.debug:
             from cdfd.console import logs
 
             sys.stderr.write(f"{logs.indented(logs.traceback_of(error))}\n")

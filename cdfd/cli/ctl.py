@@ -1,0 +1,110 @@
+"""`cdfd ctl`: requests to the running daemon."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cdfd.cli.parameters import AS_JSON, NAME, Group, write
+
+ctl = typer.Typer(cls=Group, help="Send a request to the running daemon.", no_args_is_help=True, rich_markup_mode=None)
+
+
+def _send(
+    action: str,
+    body: dict[str, Any],
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The daemon's configuration file.")
+    ] = None,
+    socket: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Instead of a configuration: the daemon's socket.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Instead of a configuration: the daemon's HTTP server.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --url: the file that has the token.")
+    ] = None,
+    id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Id of the request, which is carried out once.")
+    ] = None,
+    as_json: AS_JSON = False,
+) -> None:
+    """Send a request. `body` are the command's own parameters; `table` becomes a part of the path."""
+    from cdfd.commands import ctl as control
+
+    target = control.Target.of(config, socket, url, token_file)
+    path = control.table_path(body.pop("table"), action) if "table" in body else f"/{action}"
+    text, code = control.send(target, path, {"id": id, **body}, as_document=as_json)
+    write(text)
+    raise typer.Exit(code)
+
+
+def _request(name: str, action: str | None = None) -> Callable[[Callable[..., None]], None]:
+    """Register a command that sends a request: its own parameters, then those of `_send`.
+
+    Args:
+        name: of the command.
+        action: the last part of the request's path. Default: the name.
+    """
+    shared = list(inspect.signature(_send).parameters.values())[2:]
+
+    def register(command: Callable[..., None]) -> None:
+        own = list(inspect.signature(command).parameters.values())
+
+        @wraps(command)
+        def send(**values: Any) -> None:
+            body = {each.name: values.pop(each.name) for each in own}
+            _send(action or name, body, **values)
+
+        # Typer reads the parameters of a command from its signature.
+        parameters = [*own, *shared]
+        vars(send)["__signature__"] = inspect.Signature(parameters)
+        send.__annotations__ = {each.name: each.annotation for each in parameters}
+        ctl.command(name)(send)
+
+    return register
+
+
+@_request("pause")
+def pause(table: NAME) -> None:
+    """Stop delivering a table, until it is resumed."""
+
+
+@_request("resume")
+def resume(table: NAME) -> None:
+    """Continue to deliver a paused table."""
+
+
+@_request("snapshot")
+def snapshot(
+    table: NAME,
+    where: Annotated[
+        str | None,
+        typer.Option(metavar="CONDITION", help="Only files that may have such rows: \"day >= '2026-01-01'\"."),
+    ] = None,
+) -> None:
+    """Publish the live rows of a table again, between its changes."""
+
+
+@_request("stop-snapshot", "snapshot/stop")
+def stop_snapshot(table: NAME) -> None:
+    """End a re-snapshot early."""
+
+
+@_request("move")
+def move(
+    table: NAME,
+    version: Annotated[int, typer.Argument(min=0, help="The version that counts as the last delivered one.")],
+) -> None:
+    """Continue a table after VERSION."""
+
+
+@_request("log-level")
+def log_level(
+    level: Annotated[str, typer.Argument(metavar="LEVEL", help="debug, info, warning or error.")],
+) -> None:
+    """Change the lowest level of the daemon's logs."""

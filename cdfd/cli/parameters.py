@@ -1,0 +1,101 @@
+"""Shared by all commands: global options, common parameters and output."""
+
+import os
+import sys
+from copy import copy
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from cdfd.errors import StorageError
+
+
+class GlobalOptions:
+    """The global options."""
+
+    names = ("debug", "log_format", "log_level")
+    debug = False
+    log_format = "auto"
+    log_level = "info"
+
+    @classmethod
+    def set(cls, _: Any, option: Any, value: Any) -> None:
+        """Set a given option, and apply it to the logs."""
+        if value:
+            setattr(cls, option.name, getattr(value, "value", value))
+            cls.apply()
+
+    @classmethod
+    def apply(cls) -> None:
+        """Apply the options to the logs."""
+        from cdfd.console import logs
+
+        logs.set_up(cls.log_format, "debug" if cls.debug else cls.log_level)
+
+
+class Group(TyperGroup):
+    """Commands that also take the global options: `cdfd --debug run` and `cdfd run --debug` are the same."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command, with the global options."""
+        command = super().get_command(ctx, cmd_name)
+        if command is not None and not any(option.name in GlobalOptions.names for option in command.params):
+            own = (option for option in ctx.find_root().command.params if option.name in GlobalOptions.names)
+            command.params += [_again(option) for option in own]
+        return command
+
+
+def _again(option: Any) -> Any:
+    """A copy of a global option for use after the command's name, where it overrides the one before the name."""
+    after = copy(option)
+    after.default, after.expose_value, after.callback = None, False, GlobalOptions.set
+    return after
+
+
+def write(text: str) -> None:
+    """Write to standard output and flush it, so that an error is reported here and not when Python exits."""
+    if sys.stdout is None:
+        raise StorageError("standard output is closed")
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop_output()
+        raise StorageError(f"cannot write: {error.strerror or error}", path="standard output") from error
+
+
+def drop_output() -> None:
+    """Redirect standard output to the null device, because Python flushes it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="Path or URI of a Delta table.")]
+CONFIG = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The configuration file.")]
+AS_JSON = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SHARD = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        envvar="CDFD_SHARD",
+        metavar="N/COUNT",
+        help="Only the tables of this shard: 0/5 is the first of five. A pod's name may stand for N.",
+    ),
+]
+ROOTS = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-root",
+        metavar="URI",
+        help="Allow absolute file paths (clones) and symbolic links to lead here; repeatable.",
+    ),
+]
+NAME = Annotated[str, typer.Argument(metavar="NAME", help="Name of a table in the configuration.")]
+
+
+def column_names(text: str | None) -> tuple[str, ...] | None:
+    """Names of columns with commas between them; None: all columns."""
+    return None if text is None else tuple(name.strip() for name in text.split(","))
