@@ -1,6 +1,5 @@
 """Heartbeats: a record about each table in regular intervals, so that consumers tell a quiet table from a dead daemon."""
 
-import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -8,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from cdfd import __version__
 from cdfd.config.settings import Settings
+from cdfd.daemon.background import background
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.errors import CdfdError
@@ -82,12 +82,8 @@ async def beating(config: Settings, status: Status, clock: Clock) -> AsyncIterat
         yield
         return
     topic = config.heartbeat.topic or f"_cdfd_heartbeat.{config.pipeline}"
-    async with connector(config).announcing(topic) as announce:
-        task = asyncio.create_task(Heartbeats(status, announce, clock).run(interval), name="heartbeats")
-        try:
-            yield
-        finally:
-            task.cancel()
-            [ended] = await asyncio.gather(task, return_exceptions=True)
-            if isinstance(ended, Exception):
-                logger.error("the heartbeats ended unexpectedly", exc_info=ended)
+    async with (
+        connector(config).announcing(topic) as announce,
+        background("heartbeats", Heartbeats(status, announce, clock).run(interval)),
+    ):
+        yield

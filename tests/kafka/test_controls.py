@@ -107,6 +107,8 @@ def test_a_pause_outlives_a_kill(pipeline: Pipeline, table: TableWriter) -> None
         pipeline.read(8)
         assert ctl(pipeline, "pause", "orders", "--id", "night").out == "PAUSED: orders is paused before version 9\n"
         do(table.insert(rows(8)))
+        # The answer does not wait for the topic, and a kill loses notifications that are not written.
+        notifications(pipeline, 1)
         daemon.kill()
     with pipeline.daemon() as daemon:
         daemon.wait_for("paused by a request")

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from cdfd.config.settings import Settings
+from cdfd.daemon.background import background
 from cdfd.daemon.controls.controller import Controller
 from cdfd.errors import CdfdError
 from cdfd.sinks.base import Announce, connector
@@ -83,12 +84,8 @@ async def publishing(config: Settings, controller: Controller, clock: Clock) -> 
     async with connector(config).announcing(topic, compacted=False) as announce:
         publisher = Publisher(announce, clock)
         controller.listeners.append(publisher.add)
-        task = asyncio.create_task(publisher.run(), name="notifications")
-        try:
-            yield
-        finally:
-            controller.listeners.remove(publisher.add)
-            task.cancel()
-            [ended] = await asyncio.gather(task, return_exceptions=True)
-            if isinstance(ended, Exception):
-                logger.error("writing notifications ended unexpectedly", exc_info=ended)
+        async with background("notifications", publisher.run()):
+            try:
+                yield
+            finally:
+                controller.listeners.remove(publisher.add)

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from cdfd.config.settings import Settings
+from cdfd.daemon.background import background
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.controls.requests import Refused, Request, document_of, parse_id, parse_request
 from cdfd.errors import CdfdError
@@ -173,14 +174,8 @@ async def reading_signals(
     if not config.controls.signals:
         yield
         return
-    task = asyncio.create_task(_read_forever(config, controller, clock, shard), name="signals")
-    try:
+    async with background("signals", _read_forever(config, controller, clock, shard)):
         yield
-    finally:
-        task.cancel()
-        [ended] = await asyncio.gather(task, return_exceptions=True)
-        if isinstance(ended, Exception):
-            logger.error("reading signals ended unexpectedly", exc_info=ended)
 
 
 async def _read_forever(config: Settings, controller: Controller, clock: Clock, shard: Shard | None) -> None:

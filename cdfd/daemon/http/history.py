@@ -3,7 +3,6 @@
 Memory is bounded: a table takes `BYTES` for its samples, however long the daemon runs. 500 tables take 2.9 MB.
 """
 
-import asyncio
 import logging
 import math
 from array import array
@@ -11,6 +10,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from cdfd.daemon.background import background
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.tail.clock import Clock
@@ -156,11 +156,5 @@ def _together(samples: Sequence[Sample]) -> Sample:
 async def sampled(status: Status, clock: Clock) -> AsyncIterator[History]:
     """Take samples until the block ends."""
     history = History(status)
-    task = asyncio.create_task(history.run(clock), name="history")
-    try:
+    async with background("history", history.run(clock)):
         yield history
-    finally:
-        task.cancel()
-        [ended] = await asyncio.gather(task, return_exceptions=True)
-        if isinstance(ended, Exception):
-            logger.error("the history of the page ended unexpectedly", exc_info=ended)

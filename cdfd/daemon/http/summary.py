@@ -1,11 +1,11 @@
 """A log line each minute: deliveries since the previous line, and the lag of all tables. Also warns of tables at risk."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from cdfd.daemon.background import background
 from cdfd.daemon.http.retention_warnings import RetentionWarnings
 from cdfd.daemon.http.status import Status
 from cdfd.tail.clock import Clock
@@ -84,14 +84,8 @@ class Summary:
 @asynccontextmanager
 async def summarised(status: Status, clock: Clock) -> AsyncIterator[None]:
     """Log summary lines until the block ends."""
-    task = asyncio.create_task(Summary(status).run(clock), name="summary")
-    try:
+    async with background("summary", Summary(status).run(clock)):
         yield
-    finally:
-        task.cancel()
-        [ended] = await asyncio.gather(task, return_exceptions=True)
-        if isinstance(ended, Exception):
-            logger.error("the summary ended unexpectedly", exc_info=ended)
 
 
 def _counted(count: int, what: str) -> str:

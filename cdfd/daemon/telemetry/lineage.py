@@ -29,6 +29,7 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.config.values import Secret
 from cdfd.console.escaping import LONGEST_LINE, shortened
+from cdfd.daemon.background import background
 from cdfd.daemon.loop.monitor import Monitor
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError
@@ -270,8 +271,11 @@ async def lineage(
                 each.tick()
 
     timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
-        tasks = [asyncio.create_task(work, name="lineage") for work in (sender.run(session), tick())]
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as session,
+        background("run events", sender.run(session)),
+        background("running events", tick()),
+    ):
         try:
             yield monitor
         finally:
@@ -280,8 +284,3 @@ async def lineage(
             deadline = clock.monotonic() + CLOSING_SECONDS
             while sender.waiting and clock.monotonic() < deadline:
                 await clock.sleep(0.02)
-            for task in tasks:
-                task.cancel()
-            for ended in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(ended, Exception):
-                    logger.error("the run events ended unexpectedly", exc_info=ended)
