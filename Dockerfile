@@ -10,6 +10,14 @@ FROM ${PYTHON_IMAGE} AS build
 # Names of files in docker/requirements, separated by spaces: fsspec, librdkafka, msk, otel, spark.
 ARG EXTRAS=""
 WORKDIR /srv/build
+# A compiler for cdfd's kernels. Debian removes superseded packages, so a pinned version would soon fail to build.
+# hadolint ignore=DL3008
+RUN set -eu; \
+    if ! command -v gcc > /dev/null; then \
+        apt-get update; \
+        apt-get install -y --no-install-recommends gcc libc6-dev; \
+        rm -rf /var/lib/apt/lists/*; \
+    fi
 COPY docker/requirements/ requirements/
 # Every file is compared with the hashes of the lock, also the tools that build wheels. pip installs these tools itself otherwise, unchecked.
 RUN set -eu; \
@@ -18,11 +26,11 @@ RUN set -eu; \
     for extra in base ${EXTRAS}; do \
         /srv/tools/bin/python -m pip wheel --require-hashes --no-build-isolation --wheel-dir wheels -r "requirements/${extra}.txt"; \
     done
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY cdfd/ cdfd/
 # Headers and tests of Arrow are 12 MB, and nothing loads them.
 RUN set -eu; \
-    /srv/tools/bin/python -m pip wheel --no-build-isolation --no-deps --wheel-dir wheels .; \
+    CDFD_NATIVE=1 /srv/tools/bin/python -m pip wheel --no-build-isolation --no-deps --wheel-dir wheels .; \
     python -m venv --without-pip /opt/cdfd; \
     /srv/tools/bin/python -m pip --python /opt/cdfd install --no-index --no-deps wheels/*.whl; \
     /srv/tools/bin/python -m pip --python /opt/cdfd check; \

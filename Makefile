@@ -9,7 +9,7 @@ MARK := .venv/.installed
 help:  ## What there is to make
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
 
-$(MARK): pyproject.toml
+$(MARK): pyproject.toml hatch_build.py $(wildcard cdfd/native/*.pyx)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
@@ -84,4 +84,4 @@ spark: $(MARK)  ## A PySpark shell with a Delta table, a topic of its changes an
 	@$(BIN)/python -m tests.spark.shell
 
 clean:  ## Remove what was made
-	rm -rf site .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/data
+	rm -rf site .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/data cdfd/native/*.so

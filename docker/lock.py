@@ -2,7 +2,8 @@
 
 There is one file without extras, `base.txt`, and one for each extra of `pyproject.toml` except `dev`. Each is complete. `base.txt` constrains
 the others, so that several of them can be installed together. An `EXTRA.in` beside them names packages that the image needs besides.
-`build.txt` has what builds wheels. Pins stay as they are while they satisfy `pyproject.toml`; with `--upgrade`, they move to the newest.
+`build.txt` has what builds wheels, and `wheels.txt` what builds those of a release.
+Pins stay as they are while they satisfy `pyproject.toml`; with `--upgrade`, they move to the newest.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def extras() -> list[str]:
 def main() -> None:
     """Resolve every file."""
     upgrade = [option for option in sys.argv[1:] if option == "--upgrade"]
-    _resolve("build", [str(FOLDER / "build.in")], upgrade)
+    for tools in ("build", "wheels"):
+        _resolve(tools, [str(FOLDER / f"{tools}.in")], upgrade)
     _resolve("base", ["pyproject.toml"], upgrade)
     for extra in extras():
         more = FOLDER / f"{extra}.in"

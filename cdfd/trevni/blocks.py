@@ -63,6 +63,11 @@ class BlockTable:
             return len(self)
         return int(np.searchsorted(self.first_rows, row, "right")) - 1
 
+    def can_have_sizes(self, first: int, last: int) -> bool:
+        """Whether the blocks `[first, last)` can have the declared sizes. Then as much memory may be taken for all of them at once."""
+        most = self.column.codec.largest(self.stored[first:last])
+        return bool((self.sizes[first:last] <= most).all())
+
     def read_block(self, data: memoryview, number: int) -> bytes | memoryview:
         """A block, decompressed and checked.
 

@@ -7,14 +7,20 @@ import bz2
 import zlib
 from enum import StrEnum
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from cdfd.errors import TrevniError
+
+Numbers = npt.NDArray[np.int64]
 
 _SNAPPY_RATIO = 22
 """Snappy's longest copy has 64 bytes, and its shortest form that can be repeated three."""
 _DEFLATE_RATIO = 1032
 """Deflate's longest copy has 258 bytes, in two bits."""
+_BZIP2_RATIO = 200
+"""Of data that is no bomb. Bzip2 has no limit of its own."""
 _SLACK = 64
 
 
@@ -25,6 +31,11 @@ class Codec(StrEnum):
     DEFLATE = "deflate"
     SNAPPY = "snappy"
     BZIP2 = "bzip2"
+
+    def largest(self, stored: Numbers) -> Numbers:
+        """Bytes that blocks can have at most, given those of their stored form; for bzip2, which knows no limit, a guess."""
+        ratio = {Codec.DEFLATE: _DEFLATE_RATIO, Codec.SNAPPY: _SNAPPY_RATIO, Codec.BZIP2: _BZIP2_RATIO}.get(self, 1)
+        return ratio * stored + _SLACK
 
     def compress(self, data: bytes | memoryview) -> bytes | memoryview:
         """The stored form of a block."""

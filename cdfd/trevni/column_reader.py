@@ -1,14 +1,15 @@
 """One column's lengths and values, in order: loads some blocks at once, and gives away what the next rows have of them."""
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from cdfd.errors import TrevniError
+from cdfd.trevni import native_decoding
 from cdfd.trevni.blocks import BlockTable
 from cdfd.trevni.decoding import Decoded, decode
 from cdfd.trevni.lengths import Lengths
@@ -18,8 +19,6 @@ from cdfd.trevni.varints import Numbers
 
 UNBACKED = 4 << 20
 """Lengths and values of some rows, at most, that no bytes of the file stand for: runs of lengths, and nulls."""
-READ_BYTES = 8 << 20
-"""Bytes of the file to read at once, about."""
 
 
 class Slice(NamedTuple):
@@ -66,7 +65,6 @@ class ColumnReader:
         self.column = table.column
         self._runs = runs
         self._block = block
-        self._read: deque[tuple[int, list[memoryview]]] = deque()
         self._pieces: deque[_Piece] = deque()
         self._row = row
         # The bits of a block do not say how many there are where a parent has the lengths.
@@ -87,59 +85,56 @@ class ColumnReader:
         """The row up to which blocks are loaded."""
         return int(self.table.first_rows[self._block])
 
-    def read(self, row: int) -> None:
-        """Read the bytes of blocks up to a row.
+    def load(self, row: int) -> None:
+        """Read and decode blocks up to a row. May run in a thread, one for each column at a time.
 
         Raises:
-            TrevniError: the file ends before.
+            TrevniError: a block is damaged, or the file ends before.
         """
         last = min(int(np.searchsorted(self.table.first_rows, row)), len(self.table))
         while self._block < last:
-            stop = self._block + 1
-            start = int(self.table.starts[self._block])
-            while stop < last and not self._apart and self._stored(stop) - start < READ_BYTES:
-                stop += 1
-            data = self._source.bytes_at(start, self._stored(stop - 1) - start)
-            bounds = [int(at) - start for at in (*self.table.starts[self._block : stop], self._stored(stop - 1))]
-            self._read.append((self._block, [data[a:b] for a, b in pairwise(bounds)]))
+            stop = self._block + 1 if self._apart else last
+            self._append(self._block, stop)
             self._block = stop
 
-    def _stored(self, block: int) -> int:
-        """Where a block and its checksum end."""
-        return int(self.table.starts[block] + self.table.stored[block]) + self.column.checksum.size
-
-    def decode(self) -> None:
-        """Decode what was read. May run in a thread, one for each column at a time.
-
-        Raises:
-            TrevniError: a block is damaged.
-        """
-        while self._read:
-            first, stored = self._read[0]
-            last = first
-            blocks: list[bytes | memoryview] = []
-            while self._read and self._read[0][0] == last and (not self._apart or not blocks):
-                _, stored = self._read.popleft()
-                blocks += [self.table.read_block(data, last + number) for number, data in enumerate(stored)]
-                last += len(stored)
-            self._append(first, last, blocks)
-
-    def _append(self, first: int, last: int, blocks: list[bytes | memoryview]) -> None:
+    def _append(self, first: int, last: int) -> None:
         rows = self.table.rows[first:last]
         try:
-            decoded = decode(self.column, blocks, rows, runs=self._runs)
+            decoded = self._decoded(first, last, rows)
             if self.column.parent is None and decoded.entries is not None:
                 _check_rows(decoded.entries, rows)
         except TrevniError as error:
-            block = first + (error.block or 0)
-            error.block = block
-            raise error.at(column=self.column.name, offset=int(self.table.starts[block])) from None
-        size = sum(map(len, blocks))
+            if error.column is None:
+                error.block = first + (error.block or 0)
+            raise error.at(column=self.column.name, offset=int(self.table.starts[error.block or 0])) from None
+        size = int(self.table.sizes[first:last].sum())
         piece = _Piece(decoded, (first, last), int(self.table.first_rows[last]), 0, 0, size)
         self._pieces.append(piece)
         begin = int(self.table.first_rows[first])
         if begin < self._row and len(self._pieces) == 1 and self.column.parent is None:
             self._skip(piece, self._row - begin)
+
+    def _decoded(self, first: int, last: int, rows: Numbers) -> Decoded:
+        if self.table.can_have_sizes(first, last):
+            # One block at a time: it is in the processor's cache when the kernel decodes it.
+            sizes = self.table.sizes[first:last]
+            found = native_decoding.decode(self.column, self._blocks(first, last), sizes, rows, runs=self._runs)
+            if found is not None:
+                return Decoded(*found)
+        return decode(self.column, list(self._blocks(first, last)), rows, runs=self._runs)
+
+    def _blocks(self, first: int, last: int) -> Iterator[bytes | memoryview]:
+        """Blocks, decompressed."""
+        starts = self.table.starts[first:last].tolist()
+        ends = (self.table.starts[first:last] + self.table.stored[first:last] + self.column.checksum.size).tolist()
+        read, data = 0, memoryview(b"")
+        for number in range(last - first):
+            if number == read:
+                start = starts[number]
+                while read < last - first and (read == number or ends[read] - start <= self._source.step):
+                    read += 1
+                data = self._source.bytes_at(start, ends[read - 1] - start)
+            yield self.table.read_block(data[starts[number] - start : ends[number] - start], first + number)
 
     def _skip(self, piece: _Piece, entries: int) -> None:
         if piece.decoded.lengths is not None:

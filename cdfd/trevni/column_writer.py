@@ -7,10 +7,11 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.errors import TrevniError
-from cdfd.trevni import encoding
+from cdfd.trevni import encoding, native_encoding
 from cdfd.trevni.blocks import descriptor_bytes
 from cdfd.trevni.encoding import Encoded
 from cdfd.trevni.metadata import ColumnMetadata
+from cdfd.trevni.native_encoding import Block
 from cdfd.trevni.value_types import ValueType
 from cdfd.trevni.varints import Numbers
 
@@ -42,7 +43,8 @@ class ColumnWriter:
         self._stored: list[int] = []
         self._first: list[bytes] = []
         self._ones = column.type is ValueType.NULL
-        # Rows that do not fill a block yet.
+        self._encoder = native_encoding.encoder(column, block_bytes, BLOCK_ROWS)
+        # Rows that do not fill a block yet, without an encoder.
         self._lengths: Numbers | None = None
         self._values: pa.Array | None = None
         self._entries: Numbers | None = None
@@ -58,6 +60,10 @@ class ColumnWriter:
         Raises:
             TrevniError: a row has more bytes than a block can have.
         """
+        if self._encoder is not None:
+            for block in native_encoding.full_blocks(self._encoder, self.column.type, lengths, values, entries):
+                self._keep_block(block)
+            return
         if self._values is not None and self._entries is not None:
             entries = np.concatenate((self._entries, entries[1:] + self._entries[-1]))
             values = pa.concat_arrays([self._values, values])
@@ -67,6 +73,8 @@ class ColumnWriter:
 
     def finish(self) -> int:
         """Write the last block. Returns the bytes that the column will take."""
+        if self._encoder is not None and self._encoder.rows:
+            self._keep_block(native_encoding.taken(self._encoder))
         if self._values is not None and self._entries is not None:
             self._cut(self._lengths, self._values, self._entries, last=True)
         return len(self.descriptors()) + sum(self._stored) + self.column.checksum.size * len(self._rows)
@@ -82,7 +90,8 @@ class ColumnWriter:
         sizes = self._row_sizes(encoded, lengths, values_at, entries)
         start, rows = 0, len(entries) - 1
         while start < rows:
-            end = self._end_of_block(sizes, start)
+            continues = lengths is not None and self._continues(lengths, int(entries[start]))
+            end = self._end_of_block(sizes, start, self._block_bytes - continues)
             if end > rows:
                 if not last:
                     break
@@ -112,13 +121,19 @@ class ColumnWriter:
             return (entries + 7) >> 3 if encoded is None else encoded.bounds[entries]
         sizes = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(encoding.weights(lengths, ones=self._ones), out=sizes[1:])
-        sizes += values_at >> 3 if encoded is None else encoded.bounds[values_at]
+        sizes += encoding.bounds((lengths + 7) >> 3) if encoded is None else encoded.bounds[values_at]
         found: Numbers = sizes[entries]
         return found
 
-    def _end_of_block(self, sizes: Numbers, start: int) -> int:
+    def _continues(self, lengths: Numbers, entry: int) -> bool:
+        """Whether a length continues a run, and so has no bytes in the sizes. It has one where it begins a block."""
+        if not 0 < entry < len(lengths) or lengths[entry] != lengths[entry - 1]:
+            return False
+        return bool(lengths[entry] == 0 or (self._ones and lengths[entry] == 1))
+
+    def _end_of_block(self, sizes: Numbers, start: int, size: int) -> int:
         """The row at which the block ends that begins with row `start`. Beyond the last row if the block is not full."""
-        full = int(np.searchsorted(sizes, sizes[start] + self._block_bytes))
+        full = int(np.searchsorted(sizes, sizes[start] + size))
         return min(max(full, start + 1), start + BLOCK_ROWS)
 
     def _block(
@@ -138,17 +153,24 @@ class ColumnWriter:
             data = encoding.booleans(values.slice(a, b - a))
         else:
             data = encoded.data[encoded.bounds[a] : encoded.bounds[b]]
+        first = _first_value(encoded, data, a) if self.column.values else b""
+        self._add(np.ascontiguousarray(data).data, end - start, first)
+
+    def _keep_block(self, block: Block) -> None:
+        first = native_encoding.first_value(self.column.type, block.data) if self.column.values else b""
+        self._add(block.data, block.rows, first)
+
+    def _add(self, data: bytes | memoryview, rows: int, first: bytes) -> None:
         if len(data) > LARGEST_BLOCK:
-            what = f"a block of {end - start} rows has {len(data)} bytes, more than a block can have"
+            what = f"a block of {rows} rows has {len(data)} bytes, more than a block can have"
             raise TrevniError(what).at(column=self.column.name)
         if self.column.values:
-            self._first.append(_first_value(encoded, data, a))
-        raw = np.ascontiguousarray(data).data
-        stored = self.column.codec.compress(raw)
+            self._first.append(first)
+        stored = self.column.codec.compress(data)
         self._keep(stored)
-        self._keep(self.column.checksum.of(raw))
-        self._rows.append(end - start)
-        self._sizes.append(len(raw))
+        self._keep(self.column.checksum.of(data))
+        self._rows.append(rows)
+        self._sizes.append(len(data))
         self._stored.append(len(stored))
 
     def _array_block(

@@ -35,11 +35,12 @@ def encode(kind: ValueType, values: pa.Array) -> Encoded:
     if kind in (ValueType.INT, ValueType.LONG):
         numbers = varints.zigzag(values.to_numpy().astype(np.int64, copy=False))
         widths = varints.widths(numbers)
-        return Encoded(varints.encoded(numbers, widths), _bounds(widths))
+        return Encoded(varints.encoded(numbers, widths), bounds(widths))
     return _strings(values)
 
 
-def _bounds(sizes: Numbers) -> Numbers:
+def bounds(sizes: Numbers) -> Numbers:
+    """Where items of those sizes begin, and the end of the last."""
     found = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=found[1:])
     return found
@@ -50,18 +51,18 @@ def _strings(values: pa.Array) -> Encoded:
     lengths = pc.binary_length(values).to_numpy().astype(np.int64)
     numbers = varints.zigzag(lengths)
     widths = varints.widths(numbers)
-    bounds = _bounds(lengths + widths)
-    if bounds[-1] > np.iinfo(np.int32).max:
+    ends = bounds(lengths + widths)
+    if ends[-1] > np.iinfo(np.int32).max:
         raise TrevniError("the strings to encode together have more than 2 GiB", hint="Write fewer rows at once")
     headers = pa.Array.from_buffers(
         pa.binary(),
         len(values),
-        [None, pa.py_buffer(_bounds(widths).astype(np.int32)), pa.py_buffer(varints.encoded(numbers, widths))],
+        [None, pa.py_buffer(bounds(widths).astype(np.int32)), pa.py_buffer(varints.encoded(numbers, widths))],
     )
     joined = pc.binary_join_element_wise(headers, values.cast(pa.binary()), pa.scalar(b"", pa.binary()))
     _, _, data = joined.buffers()
     found = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
-    return Encoded(found[: bounds[-1]], bounds)
+    return Encoded(found[: ends[-1]], ends)
 
 
 class Tokens(NamedTuple):
@@ -131,9 +132,9 @@ def booleans(values: pa.Array) -> Bytes:
 def boolean_arrays(lengths: Numbers, values: pa.Array) -> Encoded:
     """The bits behind each length, which begin a byte: where each length's begin, and the end of the last."""
     sizes = (lengths + 7) >> 3
-    bounds = _bounds(sizes)
+    begins = bounds(sizes)
     bits: Any = values.to_numpy(zero_copy_only=False)
     number = np.arange(len(bits)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    byte = np.repeat(bounds[:-1], lengths) + (number >> 3)
-    sums = np.bincount(byte, weights=bits * (1 << (number & 7)), minlength=int(bounds[-1]))
-    return Encoded(sums.astype(np.uint8), bounds)
+    byte = np.repeat(begins[:-1], lengths) + (number >> 3)
+    sums = np.bincount(byte, weights=bits * (1 << (number & 7)), minlength=int(begins[-1]))
+    return Encoded(sums.astype(np.uint8), begins)

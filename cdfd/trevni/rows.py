@@ -11,6 +11,7 @@ at the beginning of the child's block, and in a block of the parent that has tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from cdfd.errors import TrevniError
@@ -133,9 +134,9 @@ class Reader:
             if row >= loaded:
                 loaded = min(end, row + step)
                 due = [reader for reader in readers.values() if reader.loaded < loaded]
-                for reader in due:
-                    reader.read(loaded)
-                run([reader.decode for reader in due])
+                # The largest first: threads then end at about the same time.
+                due.sort(key=lambda reader: -reader.table.num_bytes)
+                run([partial(reader.load, loaded) for reader in due])
             active = {number: reader for number, reader in readers.items() if reader.row <= row}
             stops = [reader.row for reader in readers.values() if reader.row > row]
             stops += [reader.piece_end for reader in active.values()]

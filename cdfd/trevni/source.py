@@ -15,17 +15,22 @@ FIRST_BYTES = 8 << 10
 LARGEST_STEP = 1 << 20
 """Bytes of a read of a header, at most."""
 
+STEP_BYTES = 8 << 20
+"""Bytes of blocks to read at once, about, where each read may be a request."""
+
 
 class Source:
     """A file as a function that reads it.
 
     Attributes:
         size: of the file, in bytes.
+        step: bytes to read at once, about.
     """
 
-    def __init__(self, read: Read, size: int) -> None:
+    def __init__(self, read: Read, size: int, step: int = STEP_BYTES) -> None:
         self._read = read
         self.size = size
+        self.step = step
 
     @classmethod
     def of(cls, data: bytes | memoryview) -> Source:

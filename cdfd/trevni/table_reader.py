@@ -111,8 +111,7 @@ class TableReader:
         row = int(table.first_rows[block])
         reader = ColumnReader(self.reader.source, table, block, row, runs=self.metadata.runs)
         end = int(table.first_rows[block + 1])
-        reader.read(end)
-        reader.decode()
+        reader.load(end)
         values = reader.take(end, end - row).values
         found = pc.index(pc.greater_equal(values, wanted), pa.scalar(True)).as_py()
         return end if found < 0 else row + int(found)

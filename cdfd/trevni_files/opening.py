@@ -13,10 +13,13 @@ from cdfd.errors import CdfdError, ConfigError, StorageError
 from cdfd.storage.base import Storage
 from cdfd.storage.location import is_local, open_storage
 from cdfd.trevni.rows import Run
-from cdfd.trevni.source import Source
+from cdfd.trevni.source import STEP_BYTES, Source
 
 Where: TypeAlias = "str | os.PathLike[str] | BinaryIO | pa.NativeFile"
 """A path, a URI, or an open file with random access."""
+
+NEAR_STEP_BYTES = 512 << 10
+"""Bytes of blocks to read at once from memory or a local file: few enough to stay in the processor's cache."""
 
 StorageOptions: TypeAlias = Mapping[str, object]
 
@@ -70,9 +73,16 @@ def source_of(file: Any) -> Source:
     if not hasattr(file, "seek") or not hasattr(file, "read"):
         kind = type(file).__name__
         raise ConfigError(f"the file is of type {kind}", hint="Give a path, a URI or a file that is open for reading")
-    if isinstance(file, pa.NativeFile):
-        return Source(lambda start, length: file.read_at(length, start), file.size())
     lock = threading.Lock()
+    if isinstance(file, pa.NativeFile):
+
+        def read_at(start: int, length: int) -> bytes:
+            with lock:
+                part: bytes = file.read_at(length, start)
+                return part
+
+        near = isinstance(file, pa.OSFile | pa.MemoryMappedFile | pa.BufferReader)
+        return Source(read_at, file.size(), NEAR_STEP_BYTES if near else STEP_BYTES)
 
     def read(start: int, length: int) -> bytes:
         with lock:

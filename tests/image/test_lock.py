@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docker" / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TOOLS = ["build", "wheels"]
 EXTRAS = sorted(set(PROJECT["optional-dependencies"]) - {"dev", "docs"})  # the image has neither
 
 
@@ -26,7 +27,7 @@ def pins(name: str) -> dict[str, list[Requirement]]:
 
 def asked(name: str) -> list[Requirement]:
     """What a file is resolved from."""
-    lines = [] if name == "build" else list(PROJECT["dependencies"])
+    lines = [] if name in TOOLS else list(PROJECT["dependencies"])
     lines += PROJECT["optional-dependencies"].get(name, [])
     more = FOLDER / f"{name}.in"
     lines += more.read_text().splitlines() if more.exists() else []
@@ -34,10 +35,10 @@ def asked(name: str) -> list[Requirement]:
 
 
 def test_there_is_a_file_for_each_extra() -> None:
-    assert sorted(file.stem for file in FOLDER.glob("*.txt")) == sorted(["base", "build", *EXTRAS])
+    assert sorted(file.stem for file in FOLDER.glob("*.txt")) == sorted(["base", *TOOLS, *EXTRAS])
 
 
-@pytest.mark.parametrize("name", ["base", "build", *EXTRAS])
+@pytest.mark.parametrize("name", ["base", *TOOLS, *EXTRAS])
 def test_the_pins_satisfy_what_is_asked_for(name: str) -> None:
     locked = pins(name)
     for requirement in asked(name):
@@ -60,7 +61,7 @@ def test_what_is_no_longer_asked_for_is_gone(name: str) -> None:
     assert direct == {canonicalize_name(requirement.name) for requirement in asked(name)}
 
 
-@pytest.mark.parametrize("name", ["base", "build", *EXTRAS])
+@pytest.mark.parametrize("name", ["base", *TOOLS, *EXTRAS])
 def test_every_pin_has_hashes_and_no_index(name: str) -> None:
     text = (FOLDER / f"{name}.txt").read_text()
     for block in re.split(r"\n(?=[a-z])", text)[1:]:

@@ -1,0 +1,15 @@
+from collections.abc import Iterable
+
+from numpy import int32, int64, uint8
+from numpy.typing import NDArray
+
+def decode(
+    blocks: Iterable[bytes | memoryview],
+    kind: int,
+    width: int,
+    lengths: NDArray[int64] | None,
+    values: NDArray[uint8],
+    offsets: NDArray[int32],
+    counts: NDArray[int64],
+    runs: bool,
+) -> tuple[int, int, int, bool] | None: ...
