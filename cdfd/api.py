@@ -6,19 +6,20 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 
 from cdfd.changes.columns import change_schema
-from cdfd.changes.execute import Execution, all_columns, iterate_in_thread, named_columns
+from cdfd.changes.execute import Execution, iterate_in_thread
 from cdfd.changes.net import NetChanges
 from cdfd.changes.plan import ChangePlan, Changes
 from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.refinement import Refine
 from cdfd.changes.refining import check_key, check_net
+from cdfd.changes.shape.shape import Shape
 from cdfd.changes.stream import PlanStream
+from cdfd.config.shapes import shape_of
 from cdfd.delta.header import Header
 from cdfd.errors import ConfigError
 from cdfd.tables.table import Table, Uri
@@ -35,6 +36,7 @@ from cdfd.tail.start import (
 T = TypeVar("T")
 U = TypeVar("U")
 StorageOptions = Mapping[str, object]
+Columns = Sequence[str | Mapping[str, str]] | str | None
 
 
 def changes(
@@ -47,7 +49,10 @@ def changes(
     key: Sequence[str] | str | None = None,
     drop_unchanged: bool = False,
     net: bool = False,
-    columns: Sequence[str] | str | None = None,
+    where: str | None = None,
+    columns: Columns = None,
+    mask: Mapping[str, object] | None = None,
+    exclude_change_types: Sequence[str] | str = (),
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[Uri] = (),
 ) -> pa.RecordBatchReader:
@@ -67,7 +72,11 @@ def changes(
         drop_unchanged: whether to leave out updates whose images are equal.
         net: whether to return only the net changes of the range: for each key, its image before and its image after, unless they are
             equal. It needs a key. Rows are read when the first batch is.
-        columns: which of the table's columns, in that order, or the name of one; None for all.
+        where: which rows, as an expression such as `region = 'de' AND amount > 10`. An update that enters the filter is an insert, and one
+            that leaves it a delete.
+        columns: which of the table's columns, in that order, or the name of one; None for all. `{"name": "amount", "as": "value"}` renames.
+        mask: masks by column: `nullify`, `constant:VALUE`, `truncate:2` or `hmac_sha256:FILE`, or `{"method": ..., "key": ...}`.
+        exclude_change_types: change types to leave out.
         storage_options: options of the store, for the URI's scheme.
         allowed_roots: roots outside the table to which absolute paths in the log (clones) and symbolic links may lead.
 
@@ -80,24 +89,36 @@ def changes(
     Raises:
         CdfdError: from this call or while reading; it names table, version and file.
     """
-    table, columns, keys = Table.open(uri, storage_options, allowed_roots), _names(columns), _names(key) or ()
-    stream = table.stream(changes, refine, keys)
+    shape, keys = shape_of(where, columns, mask, exclude_change_types), _names(key) or ()
+    table = Table.open(uri, storage_options, allowed_roots)
+    stream = table.stream(changes, refine, keys, shape)
     with _Loop() as loop:
         first, last, header = loop.run(_range(table, start, end))
     check_key(keys, header.schema)
+    shape.check(header.schema, keys)
     if net:
-        check_net(keys, columns)
-    reconciler = SchemaReconciler(header.schema if columns is None else header.schema.select(columns))
-    execution = Execution(table.files, reconciler.select, whole=columns is None, drop_unchanged=drop_unchanged)
+        check_net(keys, shape.names, shape.excluded)
+    target = shape.target(header.schema)
+    reconciler = SchemaReconciler(shape.published(target))
+    execution = Execution(
+        table.files,
+        SchemaReconciler(target).select,
+        whole=shape.columns is None,
+        drop_unchanged=drop_unchanged,
+        shape=shape,
+    )
 
     def rows() -> Iterator[pa.RecordBatch]:
         # This loop starts with the first read: a reader that is never read must not leave a thread behind.
         with _Loop() as loop:
             for found in execution.batches(_plans(loop, table, stream, first, last)):
-                yield reconciler.reconcile(found)
+                if found.rows.num_rows:
+                    yield reconciler.reconcile(found)
 
     def net_rows() -> Iterator[pa.RecordBatch]:
-        found = NetChanges(reconciler.target.arrow, reconciler.target.select(keys).names, execution.space)
+        found = NetChanges(
+            reconciler.target.arrow, reconciler.target.select(shape.published_key(keys)).names, execution.space
+        )
         for batch in rows():
             found.add(batch)
         yield from found.batches()
@@ -109,7 +130,10 @@ def snapshot(
     uri: Uri,
     version: Start | None = None,
     *,
-    columns: Sequence[str] | str | None = None,
+    where: str | None = None,
+    columns: Columns = None,
+    mask: Mapping[str, object] | None = None,
+    exclude_change_types: Sequence[str] | str = (),
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[Uri] = (),
 ) -> pa.RecordBatchReader:
@@ -118,7 +142,10 @@ def snapshot(
     Args:
         uri: a path or URI of a Delta table.
         version: a version or a time, as `end` of `changes`; None for the newest.
+        where: as for `changes`.
         columns: as for `changes`.
+        mask: as for `changes`.
+        exclude_change_types: as for `changes`.
         storage_options: as for `changes`.
         allowed_roots: as for `changes`.
 
@@ -128,14 +155,15 @@ def snapshot(
     Raises:
         CdfdError: from this call or while reading; it names table, version and file.
     """
-    table, columns = Table.open(uri, storage_options, allowed_roots), _names(columns)
+    table, shape = Table.open(uri, storage_options, allowed_roots), shape_of(where, columns, mask, exclude_change_types)
     with _Loop() as loop:
         at = loop.run(state_version(table.log, version))
-        found = loop.run(table.stream().snapshot(at))
-    chosen = found.plan.schema if columns is None else found.plan.schema.select(columns)
-    execution = Execution(table.files, lambda _: chosen, whole=columns is None)
-    schema = change_schema(chosen.arrow)
-    return pa.RecordBatchReader.from_batches(schema, (batch.rows for batch in execution.batches([found.plan])))
+        found = loop.run(table.stream(shape=shape).snapshot(at))
+    shape.check(found.plan.schema)
+    chosen = shape.target(found.plan.schema)
+    execution = Execution(table.files, lambda _: chosen, whole=shape.columns is None, shape=shape)
+    batches = (batch.rows for batch in execution.batches([found.plan]) if batch.rows.num_rows)
+    return pa.RecordBatchReader.from_batches(change_schema(shape.published(chosen).arrow), batches)
 
 
 async def follow(
@@ -146,7 +174,10 @@ async def follow(
     refine: Refine = "off",
     key: Sequence[str] | str | None = None,
     drop_unchanged: bool = False,
-    columns: Sequence[str] | str | None = None,
+    where: str | None = None,
+    columns: Columns = None,
+    mask: Mapping[str, object] | None = None,
+    exclude_change_types: Sequence[str] | str = (),
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[Uri] = (),
     poll_interval: float = 1.0,
@@ -163,7 +194,10 @@ async def follow(
         refine: as for the function `changes`.
         key: as for the function `changes`.
         drop_unchanged: as for the function `changes`.
+        where: as for `changes`.
         columns: as for `changes`.
+        mask: as for `changes`.
+        exclude_change_types: as for `changes`.
         storage_options: as for `changes`.
         allowed_roots: as for `changes`.
         poll_interval: seconds between polls without file-system events. It backs off to five times that while no commit comes.
@@ -171,26 +205,24 @@ async def follow(
     Raises:
         CdfdError: it names table, version and file.
     """
-    table, columns, keys = Table.open(uri, storage_options, allowed_roots), _names(columns), _names(key) or ()
-    stream = table.stream(changes, refine, keys)
+    shape, keys = shape_of(where, columns, mask, exclude_change_types), _names(key) or ()
+    table = Table.open(uri, storage_options, allowed_roots)
+    stream = table.stream(changes, refine, keys, shape)
     execution = Execution(
-        table.files,
-        all_columns if columns is None else partial(named_columns, columns),
-        whole=columns is None,
-        drop_unchanged=drop_unchanged,
+        table.files, shape.select, whole=shape.columns is None, drop_unchanged=drop_unchanged, shape=shape
     )
     with table.tailer(interval=poll_interval, max_interval=5 * poll_interval) as tailer:
         first = await wait_for_start(tailer, start)
-        if columns is not None or keys:
+        if shape != Shape() or keys:
             schema = (await table.log.header()).schema
             check_key(keys, schema)
-            if columns is not None:
-                schema.select(columns)
+            shape.check(schema, keys)
         async with aclosing(stream.versions(tailer, first)) as versions:
             async for version in versions:
                 async with aclosing(iterate_in_thread(execution.batches([version.plan]))) as batches:
                     async for found in batches:
-                        yield found.rows
+                        if found.rows.num_rows:
+                            yield found.rows
 
 
 def _names(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:

@@ -14,14 +14,17 @@ from typing import NamedTuple, TypeVar, cast
 from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.columns import VersionColumns
 from cdfd.changes.image_order import REORDER_BUFFER_BYTES, ImageOrder, MemoryBudget, ReorderBuffer
-from cdfd.changes.no_ops import without_no_ops
+from cdfd.changes.no_ops import where_matched_by_key, without_no_ops
 from cdfd.changes.ordered_pool import run_in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
 from cdfd.changes.prefetch import prefetch_later_scan, prefetch_plans
 from cdfd.changes.read import BATCH_ROWS, RowBatch, TableFiles, read, read_image_order
 from cdfd.changes.refined import RefinedVersion, RefinedVersions
+from cdfd.changes.shape.rows import RowShaper
+from cdfd.changes.shape.shape import Shape
 from cdfd.changes.spill import SpillSpace, spill_space
+from cdfd.changes.whole_pairs import filled
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, MissingFileError
 
@@ -80,6 +83,7 @@ class Execution:
         whole: whether `select` chooses all columns. A remote store then prefetches files from their beginning, before their footers say
             where each column is.
         drop_unchanged: whether updates that change nothing are left out.
+        shape: of the rows. `select` chooses the columns that it needs.
         space: local disk, for rows of refined versions.
         refined: the refined version that was read last. Processes that read parts of a version one at a time share it between executions.
     """
@@ -91,6 +95,7 @@ class Execution:
     on_missing: OnMissingFile = raise_missing
     whole: bool = False
     drop_unchanged: bool = False
+    shape: Shape = Shape()
     space: SpillSpace = field(default_factory=spill_space)
     refined: RefinedVersions = field(default_factory=RefinedVersions, compare=False, repr=False)
 
@@ -114,7 +119,7 @@ class Execution:
         return 1 if self.threads == 1 else self.threads + 1
 
     def batches(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Generator[ChangeBatch, None, None]:
-        """The change rows of `plans`.
+        """The change rows of `plans`, in their shape. If the last rows of a version are left out, its last batch is empty.
 
         Args:
             plans: in order of version.
@@ -124,7 +129,16 @@ class Execution:
             CdfdError: see `read`. It names table, version and file.
         """
         found = self._batches(plans, start)
-        return without_no_ops(found) if self.drop_unchanged else found
+        if self.shape.is_plain and not self.drop_unchanged:
+            return found
+        if not self.shape.is_plain:
+            found = RowShaper(self.shape).shaped(found)
+        if self.drop_unchanged:
+            found = without_no_ops(found)
+        elif self.shape.where is not None and self.shape.columns is not None:
+            # An update of a column that is read for the filter alone changes nothing that is published.
+            found = without_no_ops(found, where_matched_by_key)
+        return filled(found)
 
     def _batches(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeBatch, None, None]:
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)

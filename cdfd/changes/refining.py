@@ -73,12 +73,14 @@ def check_key(key: Sequence[str], schema: TableSchema) -> None:
         schema.select(key)
 
 
-def check_net(key: Sequence[str], columns: Sequence[str] | None) -> None:
+def check_net(key: Sequence[str], columns: Sequence[str] | None, excluded: Sequence[str] = ()) -> None:
     """Check what net changes need.
 
     Raises:
-        ConfigError: there is no key, or `columns` leaves a column of it out.
+        ConfigError: there is no key, `columns` leaves a column of it out, or change types are excluded.
     """
+    if excluded:
+        raise ConfigError("net changes need all change types", hint="Leave `exclude_change_types` out")
     if not key:
         raise ConfigError("net changes need a key", hint="Name the columns that identify a row: `key`")
     chosen = {name.lower() for name in columns or key}

@@ -60,7 +60,7 @@ def read_slices(parts: Sequence[Slice], execution: Execution) -> Generator[Chang
         for batch in execution.batches([part.plan for part in run], start):
             ends[batch.plan.version] = batch.following
             yield batch
-        if execution.on_missing is raise_missing and not execution.drop_unchanged:
+        if execution.on_missing is raise_missing:
             _check_ends(run, ends, execution.files.storage.uri)
 
 

@@ -13,6 +13,7 @@ from cdfd.changes.plan import ChangePlan, Changes, commit_timestamp, file_time, 
 from cdfd.changes.refinement import Refine
 from cdfd.changes.refining import refined
 from cdfd.changes.resnapshot import NumberedFiles, Touched
+from cdfd.changes.shape.shape import Shape
 from cdfd.delta import paths
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.schema_change import SchemaChange, compare
@@ -59,6 +60,7 @@ class PlanStream:
         changes: which sources of change rows to use; see `plan`.
         refine: how true changes are found that the table does not record; see `refined`.
         key: columns that identify a row.
+        shape: of the rows.
         files: the files of a re-snapshot, which versions may touch.
     """
 
@@ -66,6 +68,7 @@ class PlanStream:
     changes: Changes = "auto"
     refine: Refine = "off"
     key: tuple[str, ...] = ()
+    shape: Shape = Shape()
     files: NumberedFiles | None = None
     _said: set[str] = field(default_factory=set)
     _header: Header | None = None
@@ -200,6 +203,8 @@ class PlanStream:
             header = previous.apply(commit)
             if self._snapshot is None and needs_snapshot(commit, previous, self.changes):
                 self._snapshot = await self._state_at(commit.version - 1)
+        if previous is not None and previous.schema != header.schema:
+            self.shape.check_change(previous.schema, header.schema)
         timestamp = commit_timestamp(commit, header, entry.modified_ms, self._timestamp)
         made = plan(commit, header, timestamp, changes=self.changes, previous=previous, before=self._snapshot)
         if (self.refine != "off" or self.key) and previous is not None:

@@ -88,8 +88,9 @@ class Assignment:
         batches: AsyncGenerator[ChangeBatch, None] = iterate_in_thread(read_slice(part, execution))
         async with aclosing(batches):
             async for found in batches:
-                await delivery.write(found.rows)
-                counts.add(found.rows)
+                if found.rows.num_rows:
+                    await delivery.write(found.rows)
+                    counts.add(found.rows)
         return {kind: rows for kind, rows in counts.by_type().items() if rows}
 
     def execution(self, workers: int | None = None) -> Execution:

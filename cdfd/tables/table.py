@@ -13,6 +13,7 @@ from cdfd.changes.plan import Changes
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
 from cdfd.changes.refinement import Refine
+from cdfd.changes.shape.shape import Shape
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.errors import ConfigError
 from cdfd.storage.local import LocalStorage
@@ -65,7 +66,9 @@ class Table:
         """Where it is."""
         return self.log.storage.uri
 
-    def stream(self, changes: Changes = "auto", refine: Refine = "off", key: Sequence[str] = ()) -> PlanStream:
+    def stream(
+        self, changes: Changes = "auto", refine: Refine = "off", key: Sequence[str] = (), shape: Shape | None = None
+    ) -> PlanStream:
         """Its plans, version by version.
 
         Raises:
@@ -79,7 +82,7 @@ class Table:
             raise ConfigError(
                 "refine is 'key', but there is no key", hint="Name the columns that identify a row: `key`"
             )
-        return PlanStream(self.log, changes, refine, tuple(key))
+        return PlanStream(self.log, changes, refine, tuple(key), shape or Shape())
 
     @contextmanager
     def tailer(

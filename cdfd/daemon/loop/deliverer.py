@@ -233,8 +233,9 @@ class _DeliveryWriter:
         return True
 
     async def write(self, batch: ChangeBatch) -> None:
-        await self.delivery.write(batch.rows)
-        self.counts.add(batch.rows)
+        if batch.rows.num_rows:
+            await self.delivery.write(batch.rows)
+            self.counts.add(batch.rows)
         self.rows += batch.rows.num_rows
         self.ordinal = batch.following
 

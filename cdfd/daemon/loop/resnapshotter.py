@@ -227,8 +227,9 @@ class Resnapshotter:
                 batches = iterate_in_thread(self._execution.batches([plan], start))
                 async with contextlib.aclosing(batches) as found:
                     async for batch in found:
-                        await chunk.write(batch.rows)
-                        counts.add(batch.rows)
+                        if batch.rows.num_rows:
+                            await chunk.write(batch.rows)
+                            counts.add(batch.rows)
                         ordinal = batch.following
                         progressed()
                 rows = Counter(counts.by_type())

@@ -1,0 +1,130 @@
+"""Literals of a filter as values: each takes the type of the column that it is compared with. Pure."""
+
+from __future__ import annotations
+
+import decimal
+from typing import Any, Final
+
+import pyarrow as pa
+
+from cdfd.changes.shape.predicate import Literal, Predicate
+from cdfd.delta import values
+from cdfd.delta.arrow_types import arrow_type
+from cdfd.delta.datatypes import DataType, Decimal, Primitive
+from cdfd.errors import ConfigError, LogError
+
+WHOLE: Final = ("byte", "short", "integer", "long")
+FLOATS: Final = ("float", "double")
+LONG = pa.int64()
+
+_FORMS: Final[dict[str, tuple[str, ...]]] = {
+    "string": ("text",),
+    "boolean": ("boolean",),
+    "binary": ("binary",),
+    "date": ("text", "date"),
+    "timestamp": ("text", "timestamp", "date"),
+    "timestamp_ntz": ("text", "timestamp", "date"),
+}
+_EXAMPLES: Final = {
+    "string": "'text'",
+    "boolean": "TRUE or FALSE",
+    "binary": "X'0aff'",
+    "date": "'2026-01-31'",
+    "timestamp": "'2026-01-31T12:00:00Z'",
+    "timestamp_ntz": "'2026-01-31 12:00:00'",
+}
+_MOST_DIGITS = 76
+"""Digits of Arrow's widest decimals."""
+
+
+def is_number(kind: DataType) -> bool:
+    """Whether values are numbers."""
+    return isinstance(kind, Decimal) or (isinstance(kind, Primitive) and kind.name in (*WHOLE, *FLOATS))
+
+
+def is_float(kind: DataType) -> bool:
+    """Whether values are floating-point numbers."""
+    return isinstance(kind, Primitive) and kind.name in FLOATS
+
+
+def is_comparable(kind: DataType) -> bool:
+    """Whether values can be compared with each other."""
+    return is_number(kind) or (isinstance(kind, Primitive) and kind.name in _FORMS)
+
+
+def typed(literal: Literal, kind: DataType, predicate: Predicate) -> pa.Scalar[Any] | None:
+    """The value of a literal that is compared with a column of a type; None for NULL.
+
+    Numbers keep all their digits: that of a column of whole numbers may be a decimal.
+
+    Raises:
+        ConfigError: it is not a value of that type.
+    """
+    if literal.form == "null":
+        return None
+    if is_number(kind):
+        return _number(literal, kind, predicate)
+    assert isinstance(kind, Primitive)
+    if literal.form not in _FORMS[kind.name]:
+        raise _refused(literal, kind, predicate)
+    if kind.name == "string":
+        return pa.scalar(literal.text, pa.string())
+    if literal.form == "binary":
+        return pa.scalar(bytes.fromhex(literal.text), pa.binary())
+    return _parsed(literal, kind, predicate)
+
+
+def _parsed(literal: Literal, kind: DataType, predicate: Predicate) -> pa.Scalar[Any]:
+    try:
+        found = values.parse(literal.text, kind)
+    except LogError:
+        raise _refused(literal, kind, predicate) from None
+    if not found.is_valid:
+        raise _refused(literal, kind, predicate)
+    return found
+
+
+def _number(literal: Literal, kind: DataType, predicate: Predicate) -> pa.Scalar[Any]:
+    if is_float(kind):
+        # 'NaN' and 'Infinity' are written as texts.
+        if literal.form not in ("number", "text"):
+            raise _refused(literal, kind, predicate)
+        return _parsed(literal, Primitive("double"), predicate)
+    if literal.form != "number":
+        raise _refused(literal, kind, predicate)
+    exact = decimal.Decimal(literal.text)
+    scale = max(0, -int(exact.as_tuple().exponent))
+    if not scale and -(2**63) <= exact < 2**63 and not isinstance(kind, Decimal):
+        return pa.scalar(int(exact), LONG)
+    digits = max(exact.adjusted() + 1, 0) + scale
+    if max(digits - scale, _whole_digits(kind)) + max(scale, _scale(kind)) > _MOST_DIGITS:
+        raise predicate.error(f"a number of so many digits cannot be compared with a column of type {kind}", literal.at)
+    return pa.scalar(exact, pa.decimal256(max(digits, 1), scale))
+
+
+def _whole_digits(kind: DataType) -> int:
+    return kind.precision - kind.scale if isinstance(kind, Decimal) else 19
+
+
+def _scale(kind: DataType) -> int:
+    return kind.scale if isinstance(kind, Decimal) else 0
+
+
+def common_decimal(*kinds: pa.DataType) -> pa.DataType:
+    """The decimal type that holds the values of all these types: decimals and whole numbers."""
+    scale = max(getattr(kind, "scale", 0) for kind in kinds)
+    whole = max(kind.precision - kind.scale if pa.types.is_decimal(kind) else 19 for kind in kinds)
+    # One digit more than any column has: then casts of columns need no check.
+    return pa.decimal256(min(whole + scale, _MOST_DIGITS), scale)
+
+
+def _refused(literal: Literal, kind: DataType, predicate: Predicate) -> ConfigError:
+    name = kind.name if isinstance(kind, Primitive) else "decimal"
+    example = _EXAMPLES.get(name, "a number")
+    what = f"this is not a value of type {kind!s:.80}"
+    return predicate.error(what, literal.at, f"Write {example} to compare with a column of that type")
+
+
+def arrow_of(kind: DataType) -> Any:
+    """The Arrow type of a column's values."""
+    return arrow_type(kind)

@@ -1,0 +1,71 @@
+"""Keeps the two images of an update in one batch. They are a pair if the ordinal of the post-image follows that of the pre-image."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cdfd.changes.batch import ChangeBatch
+from cdfd.changes.columns import CHANGE_ORDINAL, CHANGE_TYPE, types_from_file
+from cdfd.changes.image_order import POST_IMAGE, PRE_IMAGE
+
+Codes = npt.NDArray[np.int8]
+
+
+def whole_pairs(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, None]:
+    """The same rows. A pre-image that ends a batch waits for the next batch of the version."""
+    held: ChangeBatch | None = None
+    for found in batches:
+        if held is not None and not _continues(held, found):
+            yield held
+            held = None
+        if held is not None:
+            found = replace(found, rows=pa.concat_batches([held.rows, found.rows]))
+        found, held = _split(found)
+        if found.rows.num_rows or held is None:
+            yield found
+    if held is not None:
+        yield held
+
+
+def filled(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, None]:
+    """The batches without empty ones, but for the last one of a version: it says which ordinal follows."""
+    empty: ChangeBatch | None = None
+    for found in batches:
+        if empty is not None and empty.plan.version != found.plan.version:
+            yield empty
+        empty = None
+        if found.rows.num_rows:
+            yield found
+        else:
+            empty = found
+    if empty is not None:
+        yield empty
+
+
+def codes_of_rows(rows: pa.RecordBatch) -> Codes:
+    """The change types of rows, as positions in `CHANGE_TYPES`."""
+    return np.asarray(types_from_file(rows.column(CHANGE_TYPE)).indices.to_numpy())
+
+
+def pairs_of(rows: pa.RecordBatch, codes: Codes) -> npt.NDArray[np.intp]:
+    """The positions of pre-images that are directly followed by their post-images."""
+    ordinals = rows.column(CHANGE_ORDINAL).to_numpy()
+    return np.flatnonzero((codes[:-1] == PRE_IMAGE) & (codes[1:] == POST_IMAGE) & (np.diff(ordinals) == 1))
+
+
+def _continues(held: ChangeBatch, found: ChangeBatch) -> bool:
+    return held.plan.version == found.plan.version and held.rows.schema.equals(found.rows.schema)
+
+
+def _split(found: ChangeBatch) -> tuple[ChangeBatch, ChangeBatch | None]:
+    """A batch, and its last row if that is a pre-image."""
+    rows, count = found.rows, found.rows.num_rows
+    if not count or codes_of_rows(rows.slice(count - 1))[0] != PRE_IMAGE:
+        return found, None
+    last = replace(found, rows=rows.slice(count - 1))
+    return replace(found, rows=rows.slice(0, count - 1), following=found.following - 1), last

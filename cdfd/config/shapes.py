@@ -1,0 +1,128 @@
+"""Shapes of rows from what users write: arguments in Python, options of commands and of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cdfd.changes.shape.masks import METHODS, Mask, Method
+from cdfd.changes.shape.parser import parse_filter
+from cdfd.changes.shape.shape import Chosen, Shape
+from cdfd.config.mounted import read_secret
+from cdfd.config.values import Secret
+from cdfd.errors import ConfigError
+
+_MASK_HINT = "Such as nullify, constant:VALUE, truncate:2 or hmac_sha256:FILE, whose FILE has the key"
+
+
+def shape_of(
+    where: str | None = None,
+    columns: object = None,
+    mask: Mapping[str, object] | None = None,
+    exclude_change_types: Sequence[str] | str = (),
+) -> Shape:
+    """The shape that the arguments of the Python API describe.
+
+    Raises:
+        ConfigError: an argument has another form, or contradicts itself.
+    """
+    if where is not None and not isinstance(where, str):
+        raise ConfigError(f"where is {where!r:.100}", hint="Give a filter as text, such as \"region = 'de'\"")
+    if mask is not None and not isinstance(mask, Mapping):
+        raise ConfigError("mask is no mapping", hint='Give masks by column, such as {"email": "nullify"}')
+    excluded = (exclude_change_types,) if isinstance(exclude_change_types, str) else tuple(exclude_change_types)
+    return Shape(
+        chosen_columns(columns),
+        None if where is None else parse_filter(where),
+        tuple((name, mask_of(name, given)) for name, given in (mask or {}).items()),
+        excluded,
+    )
+
+
+def chosen_columns(given: object) -> tuple[Chosen, ...] | None:
+    """The columns of `columns`: names, or mappings such as `{"name": "amount", "as": "value"}`.
+
+    Raises:
+        ConfigError: it has another form.
+    """
+    if given is None:
+        return None
+    listed = [given] if isinstance(given, str | Mapping) or not isinstance(given, Iterable) else list(given)
+    return tuple(map(_chosen, listed))
+
+
+def _chosen(given: object) -> Chosen:
+    if isinstance(given, Chosen):
+        return given
+    if isinstance(given, str):
+        return Chosen(given)
+    if isinstance(given, Mapping) and given.keys() == {"name", "as"}:
+        name, alias = given["name"], given["as"]
+        if isinstance(name, str) and isinstance(alias, str) and name and alias:
+            return Chosen(name, alias)
+    raise ConfigError(
+        f"columns has {given!r:.100}", hint='Give names, such as ["id", {"name": "amount", "as": "value"}]'
+    )
+
+
+def mask_of(column: str, given: object) -> Mask:
+    """A mask: a `Mask`, a mapping with `method`, or text such as `truncate:2`.
+
+    Raises:
+        ConfigError: it has another form, or the file of a key cannot be read. The message never has the key.
+    """
+    try:
+        if isinstance(given, Mask):
+            return given
+        return _of_text(given) if isinstance(given, str) else _of_mapping(given)
+    except ConfigError as error:
+        raise ConfigError(f"mask of column {column!r:.100}: {error.what}", hint=error.hint) from None
+
+
+def _of_text(given: str) -> Mask:
+    method, colon, argument = given.partition(":")
+    method = _method(method.strip())
+    if not colon:
+        return Mask(method)
+    if method == "constant":
+        return Mask(method, value=argument)
+    if method == "truncate":
+        if not (argument.strip().isascii() and argument.strip().isdigit() and len(argument) < 10):
+            raise ConfigError("the length is no number", hint=_MASK_HINT)
+        return Mask(method, length=int(argument))
+    if method == "hmac_sha256":
+        return Mask(method, key=_key_in(argument))
+    raise ConfigError(f"the mask {method} takes nothing", hint=_MASK_HINT)
+
+
+def _of_mapping(given: object) -> Mask:
+    known = {"method", "value", "length", "key", "key_file"}
+    if not isinstance(given, Mapping) or not {"method"} <= given.keys() <= known or {"key", "key_file"} <= given.keys():
+        raise ConfigError("it has another form than a mask", hint=_MASK_HINT)
+    value, length, key = given.get("value"), given.get("length"), given.get("key")
+    if "key_file" in given:
+        key = _key_in(str(given["key_file"]))
+    key = key.reveal() if isinstance(key, Secret) else key
+    key = key.encode() if isinstance(key, str) else key
+    right: list[bool] = [
+        value is None or isinstance(value, str),
+        length is None or (isinstance(length, int) and not isinstance(length, bool)),
+        key is None or isinstance(key, bytes),
+    ]
+    if not all(right):
+        raise ConfigError("the constant is a text, the length a number, the key text or bytes", hint=_MASK_HINT)
+    parts: Any = (value, length, key)
+    return Mask(_method(str(given["method"])), *parts)
+
+
+def _method(name: str) -> Method:
+    if name not in METHODS:
+        raise ConfigError(f"there is no mask {name!r:.100}", hint=_MASK_HINT)
+    return name
+
+
+def _key_in(path: str) -> bytes:
+    try:
+        return read_secret(path).encode()
+    except ValueError as error:
+        raise ConfigError(f"the key {path!r:.200}: {error}") from None
