@@ -17,7 +17,7 @@ from cdfd.changes.plan import ChangePlan, Changes
 from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.refinement import Refine
 from cdfd.changes.refining import check_key, check_net
-from cdfd.changes.shape.shape import Shape
+from cdfd.changes.shape.shape import AS_IT_IS, Chosen
 from cdfd.changes.stream import PlanStream
 from cdfd.config.shapes import shape_of
 from cdfd.delta.header import Header
@@ -36,7 +36,7 @@ from cdfd.tail.start import (
 T = TypeVar("T")
 U = TypeVar("U")
 StorageOptions = Mapping[str, object]
-Columns = Sequence[str | Mapping[str, str]] | str | None
+Columns = Sequence[str | Mapping[str, str] | Chosen] | str | None
 
 
 def changes(
@@ -75,7 +75,8 @@ def changes(
         where: which rows, as an expression such as `region = 'de' AND amount > 10`. An update that enters the filter is an insert, and one
             that leaves it a delete.
         columns: which of the table's columns, in that order, or the name of one; None for all. `{"name": "amount", "as": "value"}` renames.
-        mask: masks by column: `nullify`, `constant:VALUE`, `truncate:2` or `hmac_sha256:FILE`, or `{"method": ..., "key": ...}`.
+        mask: masks by column: `nullify`, `constant:VALUE`, `truncate:2` or `hmac_sha256:FILE`, or
+            `{"method": "hmac_sha256", "hmac_key": b"..."}`.
         exclude_change_types: change types to leave out.
         storage_options: options of the store, for the URI's scheme.
         allowed_roots: roots outside the table to which absolute paths in the log (clones) and symbolic links may lead.
@@ -213,7 +214,7 @@ async def follow(
     )
     with table.tailer(interval=poll_interval, max_interval=5 * poll_interval) as tailer:
         first = await wait_for_start(tailer, start)
-        if shape != Shape() or keys:
+        if shape != AS_IT_IS or keys:
             schema = (await table.log.header()).schema
             check_key(keys, schema)
             shape.check(schema, keys)

@@ -22,7 +22,7 @@ from cdfd.changes.prefetch import prefetch_later_scan, prefetch_plans
 from cdfd.changes.read import BATCH_ROWS, RowBatch, TableFiles, read, read_image_order
 from cdfd.changes.refined import RefinedVersion, RefinedVersions
 from cdfd.changes.shape.rows import RowShaper
-from cdfd.changes.shape.shape import Shape
+from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.spill import SpillSpace, spill_space
 from cdfd.changes.whole_pairs import filled
 from cdfd.delta.schema import TableSchema
@@ -95,7 +95,7 @@ class Execution:
     on_missing: OnMissingFile = raise_missing
     whole: bool = False
     drop_unchanged: bool = False
-    shape: Shape = Shape()
+    shape: Shape = AS_IT_IS
     space: SpillSpace = field(default_factory=spill_space)
     refined: RefinedVersions = field(default_factory=RefinedVersions, compare=False, repr=False)
 

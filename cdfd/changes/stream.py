@@ -13,7 +13,7 @@ from cdfd.changes.plan import ChangePlan, Changes, commit_timestamp, file_time, 
 from cdfd.changes.refinement import Refine
 from cdfd.changes.refining import refined
 from cdfd.changes.resnapshot import NumberedFiles, Touched
-from cdfd.changes.shape.shape import Shape
+from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.delta import paths
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.schema_change import SchemaChange, compare
@@ -68,7 +68,7 @@ class PlanStream:
     changes: Changes = "auto"
     refine: Refine = "off"
     key: tuple[str, ...] = ()
-    shape: Shape = Shape()
+    shape: Shape = AS_IT_IS
     files: NumberedFiles | None = None
     _said: set[str] = field(default_factory=set)
     _header: Header | None = None

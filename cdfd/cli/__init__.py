@@ -164,7 +164,21 @@ def tail(
     net: Annotated[
         bool, typer.Option("--net", help="Print only the net changes of each key. Needs --key and --until.")
     ] = False,
-    columns: Annotated[str | None, typer.Option(metavar="A,B", help="Print only these columns.")] = None,
+    where: Annotated[
+        str | None, typer.Option(metavar="FILTER", help="Print only rows such as: region = 'de' AND amount > 10.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Print only these columns; `A as C` renames.")
+    ] = None,
+    mask: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="A=MASK", help="Hide a column: nullify, constant:VALUE, truncate:2, hmac_sha256:FILE. Repeatable."
+        ),
+    ] = None,
+    exclude_change_types: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Leave out rows of these change types.")
+    ] = None,
     format: Annotated[RowFormat, typer.Option("--format", help="Format of rows.")] = RowFormat.flat,
     output: Annotated[
         Path | None,
@@ -196,7 +210,7 @@ def tail(
             key=column_names(key) or (),
             drop_unchanged=drop_unchanged,
             net=net,
-            columns=column_names(columns),
+            shape=_shape(where, columns, mask, exclude_change_types),
             format=format.value,
             output=output,
             existing="append" if append else "overwrite" if overwrite else "refuse",
@@ -241,6 +255,20 @@ def diff(
             allowed_roots=tuple(allowed_root or ()),
         )
     )
+
+
+def _shape(where: str | None, columns: str | None, masks: list[str] | None, excluded: str | None) -> Any:
+    from cdfd.changes.shape.shape import Chosen
+    from cdfd.config.shapes import shape_of
+
+    given = dict[str, object]()
+    for mask in masks or ():
+        column, separator, method = mask.partition("=")
+        if not separator or column in given:
+            raise ConfigError(f"--mask {mask!r:.100}", hint="Give each column once, such as --mask email=truncate:2")
+        given[column.strip()] = method
+    chosen = None if columns is None else [Chosen.parse(each) for each in columns.split(",")]
+    return shape_of(where, chosen, given, column_names(excluded) or ())
 
 
 @app.command()

@@ -13,7 +13,7 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.loop.feed import Policies
-from cdfd.daemon.loop.resuming import check_fit, explain_gap, read_ledger, resumed
+from cdfd.daemon.loop.resuming import check_fit, check_shape, explain_gap, read_ledger, resumed
 from cdfd.errors import CdfdError
 from cdfd.progress.ledger import Ledger, LedgerEntry, app_id
 from cdfd.sinks.base import Connector
@@ -112,7 +112,7 @@ async def plan_first(table: Table, policies: Policies, position: Position) -> li
     """
     with table.tailer() as tailer:
         await tailer.resume(position.table_id, position.basis, position.digest)
-        stream = table.stream(policies.changes, policies.refine, policies.key)
+        stream = table.stream(policies.changes, policies.refine, policies.key, policies.shape)
         if position.phase == "snapshot":
             await stream.snapshot(position.version, tailer)
             there = stream.header
@@ -122,8 +122,8 @@ async def plan_first(table: Table, policies: Policies, position: Position) -> li
         if position.phase == "stream":
             async with aclosing(stream.versions(tailer, position.version, newest.version)) as versions:
                 await anext(versions, None)
-    found = [
-        check_fit(policies.columns, policies.key, policies.changes, header, policies.refine)
-        for header in (there or newest, newest)
-    ]
+    found = []
+    for header in (there or newest, newest):
+        found.append(check_fit(policies.shape.names, policies.key, policies.changes, header, policies.refine))
+        found.append(check_shape(policies.shape, policies.key, policies.headers, header, newest))
     return list(dict.fromkeys(itertools.chain(*found)))

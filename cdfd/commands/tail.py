@@ -16,19 +16,19 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import pyarrow as pa
 
 from cdfd.changes.columns import COMMIT_VERSION, change_schema
-from cdfd.changes.execute import ChangeBatch, Execution, all_columns, named_columns
+from cdfd.changes.execute import ChangeBatch, Execution
 from cdfd.changes.ordered_pool import map_in_order
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.planning import version_batches
 from cdfd.changes.refinement import Refine
 from cdfd.changes.refining import check_key
+from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.console.progress_line import ProgressLine, watched
 from cdfd.encoding.json import LineEncoder
 from cdfd.errors import ConfigError, StorageError
@@ -77,7 +77,7 @@ class Request:
     key: tuple[str, ...] = ()
     drop_unchanged: bool = False
     net: bool = False
-    columns: tuple[str, ...] | None = None
+    shape: Shape = AS_IT_IS
     format: Format = "flat"
     output: Path | None = None
     existing: Existing = "refuse"
@@ -131,6 +131,7 @@ def _write_net(request: Request, writer: Writer) -> None:
             hint="Net changes are those of a range: give --from and --until",
         )
     start = "earliest" if request.start is None else request.start
+    shape = request.shape
     reader = changes(
         request.uri,
         start,
@@ -139,7 +140,10 @@ def _write_net(request: Request, writer: Writer) -> None:
         refine=request.refine,
         key=request.key,
         net=True,
-        columns=request.columns,
+        where=None if shape.where is None else shape.where.text,
+        columns=shape.columns,
+        mask=dict(shape.masks),
+        exclude_change_types=shape.excluded,
         allowed_roots=request.allowed_roots,
     )
     writer.begin(None, empty=request.existing == "overwrite")
@@ -151,17 +155,20 @@ async def _write(request: Request, writer: Writer) -> None:
         await asyncio.to_thread(_write_net, request, writer)
         return
     table = Table.open(request.uri, None, request.allowed_roots)
-    select = all_columns if request.columns is None else partial(named_columns, request.columns)
-    execution = Execution(table.files, select, batch_rows=BATCH_ROWS, drop_unchanged=request.drop_unchanged)
+    shape = request.shape
+    execution = Execution(
+        table.files, shape.select, batch_rows=BATCH_ROWS, drop_unchanged=request.drop_unchanged, shape=shape
+    )
     with table.tailer(replacements=request.until is not None) as tailer:
         first, last = await _range(table, tailer, request)
         schema = None
-        if request.columns is not None or request.key or request.format == "trevni":
+        if shape != AS_IT_IS or request.key or request.format == "trevni":
             found = (await table.log.header()).schema
             check_key(request.key, found)
-            schema = change_schema((found if request.columns is None else found.select(request.columns)).arrow)
+            shape.check(found, request.key)
+            schema = change_schema(shape.published(shape.target(found)).arrow)
         writer.begin(schema, empty=request.existing == "overwrite")
-        stream = table.stream(request.changes, request.refine, request.key)
+        stream = table.stream(request.changes, request.refine, request.key, shape)
         planned = versions(table, tailer, stream, first, last, snapshot=request.snapshot)
         async with contextlib.aclosing(version_batches(planned)) as ready:
             async for burst in ready:
@@ -233,7 +240,8 @@ class Writer:
             return
         # A Debezium event may combine two rows of different batches, so batches are encoded sequentially.
         workers = execution.threads_for(plans) if self._debezium is None else 1
-        for found, lines in map_in_order(self._encoded, execution.batches(plans), workers=workers):
+        rows = (found for found in execution.batches(plans) if found.rows.num_rows)
+        for found, lines in map_in_order(self._encoded, rows, workers=workers):
             if self._stopped:
                 return
             self._out.write(lines)
@@ -259,7 +267,8 @@ class Writer:
             for found in execution.batches(plans):
                 if self._stopped:
                     return
-                output.write(found.rows)
+                if found.rows.num_rows:
+                    output.write(found.rows)
                 self._report.count(found.plan.version, found.rows.num_rows)
 
     def _encoded(self, found: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer]:

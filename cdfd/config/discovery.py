@@ -17,7 +17,7 @@ from pydantic import AfterValidator, PlainValidator, ValidationError
 from cdfd.config import values
 from cdfd.config.fields import AS_TEXT, Name, Seconds, Section, Text, Uri
 from cdfd.config.problems import Conflicts, quoted
-from cdfd.config.sections import RateLimits, Table
+from cdfd.config.table import ColumnChoice, ColumnMask, Filter, RateLimits, Table
 from cdfd.config.values import Start
 from cdfd.errors import ConfigError
 
@@ -108,8 +108,14 @@ class Override(Section):
     changes: Literal["auto", "cdf", "files"] | None = None
     """As `changes` of a table with `uri`."""
 
-    columns: tuple[Text, ...] | None = None
+    columns: tuple[ColumnChoice, ...] | None = None
     """As `columns` of a table with `uri`."""
+
+    where: Filter | None = None
+    """As `where` of a table with `uri`."""
+
+    mask: Mapping[str, ColumnMask] | None = None
+    """As `mask` of a table with `uri`."""
 
     on_missing_file: Literal["fail", "resnapshot", "skip"] | None = None
     """As `on_missing_file` of a table with `uri`."""
@@ -163,11 +169,23 @@ class Discovery(Section):
     changes: Literal["auto", "cdf", "files"] = "auto"
     """As `changes` of a table with `uri`."""
 
-    columns: tuple[Text, ...] | None = None
+    columns: tuple[ColumnChoice, ...] | None = None
     """As `columns` of a table with `uri`.
 
     Default: all.
     """
+
+    where: Filter | None = None
+    """As `where` of a table with `uri`."""
+
+    mask: Mapping[str, ColumnMask] = {}
+    """As `mask` of a table with `uri`. Every table that is found must have the columns."""
+
+    exclude_change_types: tuple[Literal["insert", "update_preimage", "update_postimage", "delete"], ...] = ()
+    """As `exclude_change_types` of a table with `uri`."""
+
+    headers: Mapping[str, Text] = {}
+    """As `headers` of a table with `uri`."""
 
     limits: RateLimits = RateLimits()
     """As `limits` of a table with `uri`, of each table alone."""
@@ -205,8 +223,7 @@ class Discovery(Section):
         given = self._given(steps)
         name = given.pop("name", None) or self._filled(self.name, steps)
         topic = given.pop("topic", None) or (self._filled(self.topic, steps) if self.topic else name)
-        shared = ("start", "changes", "columns", "limits", "on_missing_file", "on_schema_change", "allowed_roots")
-        common = {field: getattr(self, field) for field in shared}
+        common = {field: getattr(self, field) for field in _SHARED}
         from_property = self.key is None and "key" not in given
         key = {} if from_property else {"key": self.key}
         try:
@@ -260,6 +277,19 @@ class Found:
             raise ConfigError(what, table=self.table.uri, hint="Change the property, or give the key") from None
 
 
+_SHARED = (
+    "start",
+    "changes",
+    "columns",
+    "where",
+    "mask",
+    "exclude_change_types",
+    "headers",
+    "limits",
+    "on_missing_file",
+    "on_schema_change",
+    "allowed_roots",
+)
 _OVERRIDE = "Set another name and topic in `overrides` of the entry, or leave the table out with `exclude`"
 
 

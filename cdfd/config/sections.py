@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, PlainValidator, ValidationInfo, model_validator
 
@@ -14,119 +14,18 @@ from cdfd.config.fields import (
     Count,
     Flag,
     LocalPath,
-    Name,
     Seconds,
     SecretText,
     Section,
     Size,
     Text,
-    Uri,
     WebAddress,
     in_folder,
     registered,
 )
-from cdfd.config.problems import Conflicts, Path
-from cdfd.config.values import Ledger, Secret, Start
+from cdfd.config.problems import Conflicts
+from cdfd.config.values import Ledger, Secret
 from cdfd.ports.registry import ENGINES
-
-
-class RateLimits(Section):
-    """Rows and bytes a second. A delivery, which is a transaction, is never cut: after a large one, the next waits longer."""
-
-    rows_per_second: Count | None = None
-    """Change rows a second.
-
-    Default: no limit.
-    """
-
-    bytes_per_second: Size | None = None
-    """Bytes a second, of the data files that are read.
-
-    Default: no limit.
-    """
-
-
-class Table(Section):
-    """A table whose changes the daemon publishes.
-
-    `name` tells the tables of a pipeline apart: in positions, transactional ids, metrics and on the command line.
-    """
-
-    uri: Uri
-    """Root of the table: the folder that has `_delta_log`."""
-
-    name: Name = ""
-    """Name in positions, transactional ids, metrics and on the command line. Unique.
-
-    Default: the last segment of `uri`.
-    """
-
-    topic: Name = ""
-    """Topic, or folder below `sink.path`. Unique.
-
-    Default: `sink.topics.prefix`, then the last segment of `uri`.
-    """
-
-    key: tuple[Text, ...] = ()
-    """Columns that identify a row: the key of the records. The key does not pair updates."""
-
-    start: Annotated[Start, PlainValidator(Start.parse), AS_TEXT] = Start("snapshot")
-    """Where delivery begins if there is no position yet. `{after: 41}` begins with the version, or the time, after the one named."""
-
-    changes: Literal["auto", "cdf", "files"] = "auto"
-    """Source of changes. `auto`: change data files if there are any, otherwise data files. `cdf`: refuse a table
-    without a change data feed. `files`: ignore change data files.
-    """
-
-    refine: Literal["off", "rows", "key", "auto"] = "off"
-    """How updates are found in versions without change data files. `rows`: by row tracking. `key`: by the key. `auto`:
-    by row tracking if the table has it, otherwise by the key if there is one. `off`: an update is a delete and an insert.
-    """
-
-    drop_unchanged: Flag = False
-    """Whether updates that change nothing are left out."""
-
-    columns: tuple[Text, ...] | None = None
-    """Columns to publish. They must contain the key.
-
-    Default: all.
-    """
-
-    limits: RateLimits = RateLimits()
-    """Rate limits of this table, besides those of the pipeline."""
-
-    on_missing_file: Literal["fail", "resnapshot", "skip"] = "fail"
-    """Reaction if VACUUM has removed a file that the daemon still has to read."""
-
-    on_schema_change: Literal["continue", "stop"] = "continue"
-    """Reaction if a column is renamed, dropped or changes its type."""
-
-    allowed_roots: tuple[Uri, ...] = ()
-    """Places outside the table to which absolute file paths in the log (clones) and symbolic links may lead."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_names_from_uri(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or not isinstance(data.get("uri"), str):
-            return data
-        segment = values.last_segment(data["uri"])
-        return data | {key: segment for key in ("name", "topic") if data.get(key) is None}
-
-    @model_validator(mode="after")
-    def _check_columns(self) -> Table:
-        conflicts: list[tuple[Path, str]] = []
-        if self.columns == ():
-            conflicts.append((("columns",), "at least one is required; leave the key out for all"))
-        for place, names in (("key", self.key), ("columns", self.columns or ())):
-            if len(set(names)) < len(names):
-                conflicts.append(((place,), "the same column twice"))
-        if self.columns and not set(self.key) <= set(self.columns):
-            conflicts.append((("key",), "names columns that `columns` leaves out"))
-        if self.refine == "key" and not self.key:
-            conflicts.append((("refine",), "key needs a key: name the columns that identify a row"))
-        if conflicts:
-            raise Conflicts(*conflicts)
-        return self
 
 
 def _ledger_in_folder(ledger: Ledger, info: ValidationInfo) -> Ledger:

@@ -36,12 +36,11 @@ from cdfd.config.sections import (
     Engine,
     Poll,
     Progress,
-    RateLimits,
     SparkEngine,
     Spill,
     Storage,
-    Table,
 )
+from cdfd.config.table import RateLimits, Table
 from cdfd.config.telemetry import Heartbeat, Telemetry
 from cdfd.ports.registry import SINKS
 
@@ -103,6 +102,10 @@ class SinkSettings(Section):
     def keeps_positions(self) -> bool:
         """Whether the sink keeps the position with the rows. Where not, the ledger's is the one that counts."""
         return True
+
+    def refusal_of_headers(self, *, keyed: bool) -> str | None:
+        """Why records of a table have no headers from columns; None if they have. `keyed`: whether the table has a key."""
+        return "need a Kafka sink"
 
     def places(self, topic: str) -> Mapping[str, str]:
         """Where the rows of a topic are written, by the key that says so: paths and URIs that must lie outside of tables."""
@@ -220,6 +223,10 @@ class Settings(Section):
         for table in tables:
             for key, place in sink.places(table.topic).items():
                 _check_apart((key,), place, tables)
+        for index, table in enumerate(info.data.get("tables", ())):
+            refusal = sink.refusal_of_headers(keyed=bool(table.key)) if table.headers else None
+            if refusal is not None:
+                raise Conflicts(((), f"headers of tables[{index}] {refusal}"))
         return sink
 
     @field_validator("heartbeat")

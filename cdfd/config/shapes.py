@@ -96,12 +96,16 @@ def _of_text(given: str) -> Mask:
 
 
 def _of_mapping(given: object) -> Mask:
-    known = {"method", "value", "length", "key", "key_file"}
-    if not isinstance(given, Mapping) or not {"method"} <= given.keys() <= known or {"key", "key_file"} <= given.keys():
+    known = {"method", "value", "length", "hmac_key", "hmac_key_file"}
+    if (
+        not isinstance(given, Mapping)
+        or not {"method"} <= given.keys() <= known
+        or {"hmac_key", "hmac_key_file"} <= given.keys()
+    ):
         raise ConfigError("it has another form than a mask", hint=_MASK_HINT)
-    value, length, key = given.get("value"), given.get("length"), given.get("key")
-    if "key_file" in given:
-        key = _key_in(str(given["key_file"]))
+    value, length, key = given.get("value"), given.get("length"), given.get("hmac_key")
+    if "hmac_key_file" in given:
+        key = _key_in(str(given["hmac_key_file"]))
     key = key.reveal() if isinstance(key, Secret) else key
     key = key.encode() if isinstance(key, str) else key
     right: list[bool] = [

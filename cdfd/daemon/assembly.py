@@ -226,8 +226,9 @@ def policies(config: Settings, table: settings.Table, *, recover_from_ledger: bo
         table.on_schema_change,
         recover_from_ledger=recover_from_ledger,
         ledger_counts=not config.sink.keeps_positions,
-        columns=table.columns,
         key=table.key,
+        shape=table.shape,
+        headers=tuple(table.headers.values()),
     )
 
 

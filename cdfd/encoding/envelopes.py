@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.encoding.debezium import DebeziumEncoder, Events
+from cdfd.encoding.headers import RowHeaders
 from cdfd.encoding.images import DELETE, PRE_IMAGE, KeyedBatches, KeyedRows
 from cdfd.encoding.keys import Rows
 from cdfd.encoding.records import Layout, Origin, Records, with_tombstones
@@ -26,14 +27,22 @@ class EnvelopeRecords:
         keys: makes keys of rows; None for none, and then there are no tombstones either.
         tombstones: whether the event of a delete is followed by a record without a value.
         longs_as_strings: integers of 64 bits in quotes, in the rows.
+        headers: makes headers of rows, which need keys; None for none.
     """
 
     def __init__(
-        self, origin: Origin, keys: Rows | None = None, *, tombstones: bool = False, longs_as_strings: bool = False
+        self,
+        origin: Origin,
+        keys: Rows | None = None,
+        *,
+        tombstones: bool = False,
+        longs_as_strings: bool = False,
+        headers: RowHeaders | None = None,
     ) -> None:
         self._encoder = DebeziumEncoder(origin.table, name=origin.pipeline, longs_as_strings=longs_as_strings)
         self._batches = KeyedBatches(keys, reunite=True)
         self._tombstones = tombstones
+        self._headers = headers
 
     def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:
         """As `RecordEncoder.encode`."""
@@ -59,7 +68,10 @@ class EnvelopeRecords:
         # A pre-image that was held back is the last row, which -1 stands for.
         places = events.rows % len(rows.codes)
         taken = pa.array(places)
-        headers = tuple((name, column.take(taken)) for name, column in rows.key_headers(_PREFIX))
+        columns = rows.key_headers(_PREFIX)
+        if self._headers is not None:
+            columns += self._headers(rows.batch)
+        headers = tuple((name, column.take(taken)) for name, column in columns)
         found = Records(keys.take(taken), events.values, header_columns=headers)
         if not self._tombstones:
             return found

@@ -1,12 +1,14 @@
 """The record formats by `sink.format`: what makes the encoder of a table."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 from cdfd.encoding.arrow import RECORD_BYTES, ArrowRecords, Partitioner
 from cdfd.encoding.avro import AvroRows, Register
 from cdfd.encoding.cloudevents import CloudEventAttributes
 from cdfd.encoding.envelopes import EnvelopeRecords
+from cdfd.encoding.headers import RowHeaders
 from cdfd.encoding.keys import JsonRows, KeyColumns
 from cdfd.encoding.records import Origin, RecordEncoder
 from cdfd.encoding.row_records import Attributes, RowRecords
@@ -26,6 +28,7 @@ class EncoderOptions:
         register: of a schema registry, for formats that need one.
         partitioner: the partition of each key, over the topic's partitions, for formats whose records hold several rows.
         record_bytes: length of such a record at most, but a row may be longer.
+        headers: the name of each record header, and of its column; see `RecordFormat.takes_headers`.
     """
 
     origin: Origin
@@ -35,6 +38,12 @@ class EncoderOptions:
     register: Register | None = None
     partitioner: Partitioner | None = None
     record_bytes: int = RECORD_BYTES
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def row_headers(self) -> RowHeaders | None:
+        """Makes headers of rows; None without any."""
+        return RowHeaders(self.headers) if self.headers else None
 
     @property
     def json_keys(self) -> JsonRows | None:
@@ -50,11 +59,13 @@ class RecordFormat:
         encoder: creates an encoder for the rows of one table, from the start of its delivery. Raises `ConfigError` if an option is missing.
         needs_registry: whether it needs a schema registry.
         tells_snapshots: whether records tell live rows from inserts.
+        takes_headers: whether records have headers from columns: those of tables with a key, of all tables, or none.
     """
 
     encoder: Callable[[EncoderOptions], RecordEncoder]
     needs_registry: bool = False
     tells_snapshots: bool = False
+    takes_headers: Literal["keyed", "all", "none"] = "none"
 
 
 def record_format(name: str) -> RecordFormat:
@@ -65,7 +76,9 @@ def record_format(name: str) -> RecordFormat:
 
 def _flat(options: EncoderOptions, attributes: Attributes | None = None) -> RecordEncoder:
     rows = JsonRows(longs_as_strings=options.longs_as_strings)
-    return RowRecords(rows, options.json_keys, tombstones=options.tombstones, attributes=attributes)
+    return RowRecords(
+        rows, options.json_keys, tombstones=options.tombstones, attributes=attributes, headers=options.row_headers
+    )
 
 
 def _cloudevents(options: EncoderOptions) -> RecordEncoder:
@@ -74,7 +87,9 @@ def _cloudevents(options: EncoderOptions) -> RecordEncoder:
 
 def _debezium(options: EncoderOptions) -> RecordEncoder:
     keys, longs = options.json_keys, options.longs_as_strings
-    return EnvelopeRecords(options.origin, keys, tombstones=options.tombstones, longs_as_strings=longs)
+    return EnvelopeRecords(
+        options.origin, keys, tombstones=options.tombstones, longs_as_strings=longs, headers=options.row_headers
+    )
 
 
 def _avro(options: EncoderOptions) -> RecordEncoder:
@@ -82,7 +97,8 @@ def _avro(options: EncoderOptions) -> RecordEncoder:
     if register is None:
         raise ConfigError("the format avro needs a schema registry", hint="Set `sink.schema_registry.url`")
     keys = AvroRows(register, topic, "key", KeyColumns(options.key)) if options.key else None
-    return RowRecords(AvroRows(register, topic, "value"), keys, tombstones=options.tombstones)
+    values = AvroRows(register, topic, "value")
+    return RowRecords(values, keys, tombstones=options.tombstones, headers=options.row_headers)
 
 
 def _arrow(options: EncoderOptions) -> RecordEncoder:
@@ -94,8 +110,8 @@ def _arrow(options: EncoderOptions) -> RecordEncoder:
     return ArrowRecords(options.json_keys, options.partitioner, record_bytes=options.record_bytes)
 
 
-FLAT = RecordFormat(_flat)
-CLOUDEVENTS = RecordFormat(_cloudevents, tells_snapshots=True)
-DEBEZIUM = RecordFormat(_debezium, tells_snapshots=True)
-AVRO = RecordFormat(_avro, needs_registry=True)
+FLAT = RecordFormat(_flat, takes_headers="all")
+CLOUDEVENTS = RecordFormat(_cloudevents, tells_snapshots=True, takes_headers="all")
+DEBEZIUM = RecordFormat(_debezium, tells_snapshots=True, takes_headers="keyed")
+AVRO = RecordFormat(_avro, needs_registry=True, takes_headers="all")
 ARROW = RecordFormat(_arrow)

@@ -27,10 +27,12 @@ class KeyColumns:
 
     Args:
         names: the configured key, not empty.
+        setting: the name of the setting, for messages.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], setting: str = "key") -> None:
         self._names = tuple(names)
+        self._setting = setting
 
     def __call__(self, schema: pa.Schema) -> Sequence[int]:
         """Their positions, in the order of the key.
@@ -44,17 +46,17 @@ class KeyColumns:
         for name in self._names:
             found = find(name)
             if not found:
-                raise _missing(name, table)
+                raise _missing(name, table, self._setting)
             positions.append(found[0])
         return positions
 
 
-def _missing(name: str, table: Sequence[str]) -> MissingColumnError:
+def _missing(name: str, table: Sequence[str], setting: str) -> MissingColumnError:
     near = difflib.get_close_matches(name, table, n=1)
     known = f"Did you mean {near[0]!r:.200}?" if near else f"It has {', '.join(table[:50])}"
     return MissingColumnError(
-        f"the table has no column {name!r:.200}, which is in its `key`",
-        hint=f"{known}. If a writer renamed or dropped it, change `key`, and give the table a new topic",
+        f"the table has no column {name!r:.200}, which is in its `{setting}`",
+        hint=f"{known}. If a writer renamed or dropped it, change `{setting}`, and give the table a new topic",
     )
 
 

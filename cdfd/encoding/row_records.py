@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from cdfd.encoding.headers import RowHeaders
 from cdfd.encoding.images import DELETE, KeyedBatches, KeyedRows
 from cdfd.encoding.keys import Rows
 from cdfd.encoding.records import HeaderColumns, Headers, Layout, Records, with_tombstones
@@ -23,6 +24,7 @@ class RowRecords:
         tombstones: whether a delete is followed by a record without a value.
         attributes: headers of the format.
         prefix: of the names of headers for a changed key.
+        headers: makes headers of rows; None for none.
     """
 
     def __init__(
@@ -33,12 +35,14 @@ class RowRecords:
         tombstones: bool = False,
         attributes: Attributes | None = None,
         prefix: str = "__cdfd",
+        headers: RowHeaders | None = None,
     ) -> None:
         self._values = values
         self._batches = KeyedBatches(keys)
         self._tombstones = tombstones
         self._attributes = attributes
         self._prefix = prefix
+        self._headers = headers
 
     def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:
         """As `RecordEncoder.encode`."""
@@ -49,7 +53,10 @@ class RowRecords:
         return [self._records(rows, snapshot=False) for rows in self._batches.flush()]
 
     def _records(self, rows: KeyedRows, snapshot: bool) -> Records:
-        found = Records(rows.keys, self._values(rows.batch), header_columns=rows.key_headers(self._prefix))
+        headers = rows.key_headers(self._prefix)
+        if self._headers is not None:
+            headers += self._headers(rows.batch)
+        found = Records(rows.keys, self._values(rows.batch), header_columns=headers)
         wanted = self._tombstones and rows.keys is not None
         deleted = rows.codes == DELETE if wanted else np.zeros(len(rows.codes), np.bool_)
         if self._attributes is None and not deleted.any():
@@ -58,5 +65,5 @@ class RowRecords:
         found = with_tombstones(found, layout)
         if self._attributes is None:
             return found
-        headers, columns = self._attributes(rows, layout, snapshot)
-        return replace(found, headers=headers, header_columns=columns + found.header_columns)
+        fixed, columns = self._attributes(rows, layout, snapshot)
+        return replace(found, headers=fixed, header_columns=columns + found.header_columns)

@@ -1,9 +1,8 @@
 """Opens tables from settings: the same in the daemon and in the executors of a cluster."""
 
 import logging
-from functools import partial
 
-from cdfd.changes.execute import Execution, OnMissingFile, all_columns, named_columns, raise_missing
+from cdfd.changes.execute import Execution, OnMissingFile, raise_missing
 from cdfd.changes.refined import refined_versions
 from cdfd.changes.spill import spill_space
 from cdfd.config import settings
@@ -39,15 +38,16 @@ def execution(
         spill: local disk, for rows that do not fit into memory; None for the default.
     """
     space = spill_space() if spill is None else spill_space(spill.path, spill.max_bytes)
-    select = all_columns if table.columns is None else partial(named_columns, table.columns)
+    shape = table.shape
     return Execution(
         opened.files,
-        select,
+        shape.select,
         workers,
         BATCH_ROWS,
         on_missing=_on_missing(table),
         whole=table.columns is None,
         drop_unchanged=table.drop_unchanged,
+        shape=shape,
         space=space,
         refined=refined_versions(table.uri, table.name),
     )

@@ -13,7 +13,7 @@ from cdfd.changes.plan import Changes
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
 from cdfd.changes.refinement import Refine
-from cdfd.changes.shape.shape import Shape
+from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.errors import ConfigError
 from cdfd.storage.local import LocalStorage
@@ -67,7 +67,7 @@ class Table:
         return self.log.storage.uri
 
     def stream(
-        self, changes: Changes = "auto", refine: Refine = "off", key: Sequence[str] = (), shape: Shape | None = None
+        self, changes: Changes = "auto", refine: Refine = "off", key: Sequence[str] = (), shape: Shape = AS_IT_IS
     ) -> PlanStream:
         """Its plans, version by version.
 
@@ -82,7 +82,7 @@ class Table:
             raise ConfigError(
                 "refine is 'key', but there is no key", hint="Name the columns that identify a row: `key`"
             )
-        return PlanStream(self.log, changes, refine, tuple(key), shape or Shape())
+        return PlanStream(self.log, changes, refine, tuple(key), shape)
 
     @contextmanager
     def tailer(

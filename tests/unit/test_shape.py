@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import itertools
 import pickle
 import random
 from collections import Counter
@@ -45,7 +46,7 @@ def batches(rows: list[Change], cuts: list[int], gaps: set[int]) -> Iterator[Cha
         ordinal += 1
     whole = change_rows(rows)
     whole = whole.set_column(5, whole.schema.field(5), pa.array(numbers, pa.int64()))
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         plan = ChangePlan(1, 0, SCHEMA, (), "files")
         yield ChangeBatch(plan, SCHEMA, whole.slice(start, end - start), numbers[end - 1] + 1)
 
@@ -253,7 +254,7 @@ def test_shapes_that_users_write(tmp_path: Path) -> None:
         "id > 1",
         ["id", {"name": "v", "as": "w"}],
         {"a": "nullify", "b": "constant:x:y", "c": " truncate :2", "d": f"hmac_sha256:{tmp_path}/key",
-         "e": {"method": "truncate", "length": 1}, "f": {"method": "hmac_sha256", "key": KEY}},
+         "e": {"method": "truncate", "length": 1}, "f": {"method": "hmac_sha256", "hmac_key": KEY}},
         "delete",
     )  # fmt: skip
     assert found.columns == (Chosen("id"), Chosen("v", "w"))
@@ -282,7 +283,7 @@ def test_shapes_that_users_write(tmp_path: Path) -> None:
         {"mask": {"a": "truncate"}},
         {"mask": {"a": "truncate:-1"}},
         {"mask": {"a": "hmac_sha256:/not/there"}},
-        {"mask": {"a": {"method": "hmac_sha256", "key": "short"}}},
+        {"mask": {"a": {"method": "hmac_sha256", "hmac_key": "short"}}},
         {"mask": {"a": {"method": "nullify", "length": 1}}},
         {"mask": {"a": "nullify", "A": "nullify"}},
         {"exclude_change_types": "updates"},
@@ -296,9 +297,9 @@ def test_shapes_that_are_refused(given: Any) -> None:
 
 def test_a_filter_is_checked_before_the_first_row(tmp_path: Path) -> None:
     table = life(tmp_path, 1, tracked=False)
-    for given in ({"where": "idd = 1"}, {"where": "v > 1"}, {"mask": {"vv": "nullify"}}, {"columns": ["id", "vv"]}):
+    for wrong in ({"where": "idd = 1"}, {"where": "v > 1"}, {"mask": {"vv": "nullify"}}, {"columns": ["id", "vv"]}):
         with pytest.raises(ConfigError):
-            cdfd.changes(str(table.folder), **given)
+            cdfd.changes(str(table.folder), **wrong)
 
 
 def test_a_column_that_is_gone_ends_the_stream() -> None:

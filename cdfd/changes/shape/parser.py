@@ -209,26 +209,19 @@ class _Parser:
 
     def _literal(self) -> Literal:
         kind, text, at = self._token
+        word = text.upper()
         self._literals += 1
         if self._literals > MOST_LITERALS:
             self._fail(f"it has more than {MOST_LITERALS} literals")
         self._next += 1
-        word = text.upper()
-        if kind == "text":
-            return Literal(_unquoted(text), "text", at)
-        if kind == "number":
-            return Literal(text, "number", at)
-        if kind == "binary":
-            return Literal(text[2:-1], "binary", at)
-        if kind == "word" and word in ("TRUE", "FALSE"):
-            return Literal(word.lower(), "boolean", at)
-        if kind == "word" and word == "NULL":
-            return Literal("", "null", at)
         if kind == "word" and word in ("DATE", "TIMESTAMP") and self._token.kind == "text":
-            quoted = self._token.text
+            quoted = _unquoted(self._token.text)
             self._next += 1
-            return Literal(_unquoted(quoted), "date" if word == "DATE" else "timestamp", at)
-        self._fail("a literal is expected: a number, 'text', TRUE, FALSE or NULL", at)
+            return Literal(quoted, "date" if word == "DATE" else "timestamp", at)
+        found = _literal(kind, text, word, at)
+        if found is None:
+            self._fail("a literal is expected: a number, 'text', TRUE, FALSE or NULL", at)
+        return found
 
     def _accept(self, wanted: str) -> bool:
         kind, text, _ = self._token
@@ -255,6 +248,19 @@ def _tokens(text: str) -> list[_Token]:
         found.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
         place = match.end()
     return [*found, _Token("end", "", len(text))]
+
+
+def _literal(kind: str, text: str, word: str, at: int) -> Literal | None:
+    """The literal of a single token; None if it is none."""
+    if kind == "text":
+        return Literal(_unquoted(text), "text", at)
+    if kind == "number":
+        return Literal(text, "number", at)
+    if kind == "binary":
+        return Literal(text[2:-1], "binary", at)
+    if kind == "word" and word in ("TRUE", "FALSE"):
+        return Literal(word.lower(), "boolean", at)
+    return Literal("", "null", at) if kind == "word" and word == "NULL" else None
 
 
 def _unquoted(text: str) -> str:

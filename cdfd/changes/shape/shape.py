@@ -109,7 +109,7 @@ class Shape:
     def columns_of(self, schema: TableSchema) -> list[tuple[StructField, str, Mask | None]]:
         """The columns to publish of rows that were read in a schema: with the published name and the mask of each."""
         masks = dict(self.masks)
-        by_name = ByName({name: mask for name, mask in masks.items()})
+        by_name = ByName(masks)
         if self.columns is None:
             return [(child, child.name, next(iter(by_name(child.name)), None)) for child in schema.struct]
         find = ByName({child.name: child for child in schema.struct})
@@ -142,6 +142,13 @@ class Shape:
         """
         if self.names is not None:
             schema.select(self.names)
+        self.check_rows(schema, key)
+        twice = self.published(self.select(schema)).names
+        if len({name.lower() for name in twice}) < len(twice):
+            raise ConfigError("two columns are published by the same name", hint="Correct `columns`")
+
+    def check_rows(self, schema: TableSchema, key: Sequence[str] = ()) -> None:
+        """Check the filter and the masks alone. Raises what `check` does."""
         if self.where is not None:
             check_filter(self.where, schema)
         check_key_masks(dict(self.masks), key)
@@ -151,9 +158,6 @@ class Shape:
             if not found:
                 schema.select([name])  # raises an error that names the columns
             mask.applied(found[0])
-        twice = self.published(self.select(schema)).names
-        if len({name.lower() for name in twice}) < len(twice):
-            raise ConfigError("two columns are published by the same name", hint="Correct `columns`")
 
     def missing(self, schema: TableSchema) -> tuple[str, ...]:
         """The columns of the filter and of masks that a version does not have: a later one may add them."""
@@ -180,6 +184,10 @@ class Shape:
                 f"column {gone[0]!r:.200} is gone, which `where` or `mask` names",
                 hint="A writer renamed or dropped it; change `where` and `mask`. Everything before this version is delivered",
             )
+
+
+AS_IT_IS = Shape()
+"""All rows and columns, unchanged."""
 
 
 def check_key_masks(masks: Mapping[str, Mask], key: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from cdfd.changes.execute import Execution
 from cdfd.changes.planning import version_batches
 from cdfd.changes.position import Phase, Position
 from cdfd.changes.refinement import Refine
+from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.console.progress_line import ProgressLine
 from cdfd.daemon.controls.mailbox import Mailbox
@@ -26,7 +27,7 @@ from cdfd.daemon.loop.monitor import Monitor, NullMonitor
 from cdfd.daemon.loop.rates import Rates
 from cdfd.daemon.loop.recorder import Recorder
 from cdfd.daemon.loop.resnapshotter import Resnapshotter, cancel_impossible
-from cdfd.daemon.loop.resuming import check_fit, explain_gap, read_ledger, resumed
+from cdfd.daemon.loop.resuming import check_fit, check_shape, explain_gap, read_ledger, resumed
 from cdfd.delta.actions import Metadata
 from cdfd.delta.header import Header
 from cdfd.delta.retention import Retention
@@ -61,8 +62,9 @@ class Policies:
         on_schema_change: if a column is renamed, dropped or retyped: continue, or stop before that version.
         recover_from_ledger: if only the ledger has a position, resume there instead of failing.
         ledger_counts: the sink keeps no position, so the ledger's position is authoritative.
-        columns: the columns to publish; None: all.
         key: the columns that identify a row.
+        shape: of the rows.
+        headers: the columns whose values are record headers.
     """
 
     start: Start = "snapshot"
@@ -72,8 +74,9 @@ class Policies:
     on_schema_change: Literal["continue", "stop"] = "continue"
     recover_from_ledger: bool = False
     ledger_counts: bool = False
-    columns: tuple[str, ...] | None = None
     key: tuple[str, ...] = ()
+    shape: Shape = AS_IT_IS
+    headers: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -310,7 +313,8 @@ class Feed:
         await delivery.commit(position)
 
     async def _run_from(self, position: Position) -> None:
-        stream = self.table.stream(self.policies.changes, self.policies.refine, self.policies.key)
+        policies = self.policies
+        stream = self.table.stream(policies.changes, policies.refine, policies.key, policies.shape)
         if position.phase == "snapshot":
             following = await self._snapshot(stream, position)
             if following is None:
@@ -322,7 +326,7 @@ class Feed:
             finally:
                 self._note_retention(stream.header)  # of the version before one that cannot be read
             if there is not None:
-                self._check_configuration(there)
+                await self._check_configuration(there)
         again = await self._resnapshotter(position, stream)
         versions = stream.versions(self.tailer, position.version)
         async with contextlib.aclosing(version_batches(versions)) as ready:
@@ -363,7 +367,7 @@ class Feed:
         self._log("snapshot of version %d started", position.version, position)
         version = await stream.snapshot(position.version, self.tailer)
         assert stream.header is not None
-        self._check_configuration(stream.header)
+        await self._check_configuration(stream.header)
         self.monitor.found_version(position.version)
         began = self.tailer.clock.monotonic()
         if not await self._deliverer.deliver([version], position):
@@ -374,11 +378,15 @@ class Feed:
         following = self._delivered([version])
         return None if self._interrupted else following
 
-    def _check_configuration(self, header: Header) -> None:
+    async def _check_configuration(self, header: Header) -> None:
         """Check that the configuration fits the table where the delivery starts. Log each warning once."""
         self._note_retention(header)
         policies = self.policies
-        for warning in check_fit(policies.columns, policies.key, policies.changes, header, policies.refine):
+        shape = policies.shape
+        warnings = check_fit(shape.names, policies.key, policies.changes, header, policies.refine)
+        newest = await self.table.log.header() if shape.missing(header.schema) else header
+        warnings += check_shape(shape, policies.key, policies.headers, header, newest)
+        for warning in warnings:
             if warning not in self.warned:
                 self.warned.add(warning)
                 logger.warning("%s", warning, extra={"table": self.table.uri, "version": header.version})

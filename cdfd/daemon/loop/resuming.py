@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from cdfd.changes.position import Position
-from cdfd.delta.datatypes import by_name
+from cdfd.changes.shape.shape import Shape
+from cdfd.delta.datatypes import Decimal, Primitive, by_name
 from cdfd.delta.header import Header
 from cdfd.delta.protocol import cdf_enabled, row_tracking_enabled
-from cdfd.errors import CdfdError, GapError, LogError, MissingColumnError, StorageError, UnsupportedError
+from cdfd.errors import CdfdError, ConfigError, GapError, LogError, MissingColumnError, StorageError, UnsupportedError
 from cdfd.progress.ledger import LedgerEntry
 from cdfd.progress.recovery import Places, Start, decide
 
@@ -123,6 +124,42 @@ def check_fit(
     elif key and not feed:
         warnings.append(NO_CHANGE_DATA)
     return warnings
+
+
+def check_shape(shape: Shape, key: Sequence[str], headers: Sequence[str], header: Header, newest: Header) -> list[str]:
+    """Check that filter, masks and record headers fit a table as of one version; the warnings.
+
+    A column that the version does not have, and the newest one has, is null until then.
+
+    Args:
+        shape: of the rows.
+        key: the columns that identify a row.
+        headers: the columns whose values are record headers.
+        header: of the table at that version.
+        newest: of the table at its newest version. It matters only if the version lacks a column.
+
+    Raises:
+        ConfigError: a column is missing, or a type does not fit.
+    """
+    missing = shape.missing(header.schema)
+    checked = newest if missing else header
+    try:
+        shape.check_rows(checked.schema, key)
+        _check_headers(headers, header)
+    except ConfigError as error:
+        raise error.within(version=checked.version) from None
+    return [
+        f"there is no column {name!r:.200}, which `where` or `mask` names; it is null until a version adds it"
+        for name in missing
+    ]
+
+
+def _check_headers(headers: Sequence[str], header: Header) -> None:
+    for name in headers:
+        found = header.schema.find((name,))
+        if found is None or not isinstance(found.type, Primitive | Decimal):
+            what = "there is no column" if found is None else "there can be no header from column"
+            raise ConfigError(f"{what} {name!r:.200}, which `headers` names", hint="Name a column that is not nested")
 
 
 def _missing(names: Sequence[str], setting: str, header: Header) -> MissingColumnError:

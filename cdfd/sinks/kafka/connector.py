@@ -102,9 +102,10 @@ class KafkaConnector(Connector):
         with registry(sink) as found:
             encoder = encoders(
                 sink.format,
-                table.key,
+                table.published_key,
                 None if found is None else found.register,
                 longs_as_strings=sink.longs == "string",
+                headers=table.published_headers,
             )
             made = await KafkaSink.open(place, client(sink), encoder, stage)
             try:

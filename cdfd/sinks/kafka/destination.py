@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Literal
 
 from cdfd.encoding.arrow import RECORD_BYTES
@@ -134,7 +135,12 @@ MakeEncoder = Callable[[Origin, TopicFacts], RecordEncoder]
 
 
 def encoders(
-    kind: str, key: Sequence[str] = (), register: Register | None = None, *, longs_as_strings: bool = False
+    kind: str,
+    key: Sequence[str] = (),
+    register: Register | None = None,
+    *,
+    longs_as_strings: bool = False,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> MakeEncoder:
     """A function that creates encoders of a format; see `EncoderOptions`."""
     format = record_format(kind)
@@ -142,7 +148,9 @@ def encoders(
     def make(origin: Origin, facts: TopicFacts) -> RecordEncoder:
         partitioner, record_bytes = partial(partitions, count=facts.partitions), min(RECORD_BYTES, facts.limit // 2)
         return format.encoder(
-            EncoderOptions(origin, key, facts.tombstones, longs_as_strings, register, partitioner, record_bytes)
+            EncoderOptions(
+                origin, key, facts.tombstones, longs_as_strings, register, partitioner, record_bytes, headers
+            )
         )
 
     return make

@@ -114,6 +114,13 @@ class KafkaSettings(SinkSettings):
         """`topics.prefix`, without the mark at its end."""
         return self.topics.prefix.rstrip("._-")
 
+    def refusal_of_headers(self, *, keyed: bool) -> str | None:
+        """It depends on the format."""
+        takes = record_format(self.format).takes_headers
+        if takes == "keyed" and not keyed:
+            return f"need a key with format {self.format}"
+        return f"have no use with format {self.format}, whose records have many rows" if takes == "none" else None
+
     @property
     def keeps_positions(self) -> bool:
         """Only with transactions."""

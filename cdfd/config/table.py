@@ -1,0 +1,245 @@
+"""The section of a table: an entry of `tables` with a `uri`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
+
+from cdfd.changes.shape.masks import SHORTEST_KEY, Mask
+from cdfd.changes.shape.parser import parse_filter
+from cdfd.changes.shape.predicate import Predicate
+from cdfd.changes.shape.shape import Chosen, Shape, check_key_masks
+from cdfd.config import values
+from cdfd.config.fields import AS_TEXT, Count, Flag, Name, SecretText, Section, Size, Text, Uri
+from cdfd.config.problems import Conflicts, Path
+from cdfd.config.shapes import mask_of
+from cdfd.config.values import Secret, Start
+from cdfd.errors import ConfigError
+
+
+def parse_where(value: object) -> Predicate:
+    """A filter of rows. Values of columns are no secrets, so the message shows the place."""
+    if isinstance(value, Predicate):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("expected a filter as text")  # noqa: TRY004 # pydantic takes ValueError alone
+    try:
+        return parse_filter(value)
+    except ConfigError as error:
+        raise ValueError(error.what) from None
+
+
+def parse_column(value: object) -> Chosen:
+    """A column: its name, or its name and the one to publish it by."""
+    if isinstance(value, Chosen):
+        return value
+    if isinstance(value, str) and value:
+        return Chosen(value)
+    if (
+        isinstance(value, Mapping)
+        and value.keys() == {"name", "as"}
+        and all(isinstance(each, str) and each for each in value.values())
+    ):
+        return Chosen(str(value["name"]), str(value["as"]))
+    raise ValueError("expected the name of a column, or a mapping such as {name: amount, as: value}")
+
+
+def _column_as_json(column: Chosen) -> str | dict[str, str]:
+    return column.name if column.alias is None else {"name": column.name, "as": column.alias}
+
+
+ColumnChoice = Annotated[Chosen, PlainValidator(parse_column), PlainSerializer(_column_as_json)]
+Filter = Annotated[Predicate, PlainValidator(parse_where), AS_TEXT]
+
+
+def _long_key(secret: Secret) -> Secret:
+    if len(secret.reveal().encode()) < SHORTEST_KEY:
+        raise ValueError(f"expected at least {SHORTEST_KEY} bytes, such as the output of `openssl rand -hex 32`")
+    return secret
+
+
+class ColumnMask(Section):
+    """How the values of a column are hidden."""
+
+    method: Literal["nullify", "constant", "truncate", "hmac_sha256"]
+    """`nullify`: null. `constant`: the same value everywhere. `truncate`: the first characters or bytes. `hmac_sha256`: a
+    hash by a secret key, as 64 hexadecimal digits; equal values stay equal.
+    """
+
+    value: Text | None = None
+    """With `constant`: the value."""
+
+    length: Annotated[int, BeforeValidator(values.whole), Field(ge=0)] | None = None
+    """With `truncate`: characters of a text, or bytes, to keep."""
+
+    hmac_key: Annotated[SecretText, AfterValidator(_long_key)] | None = None
+    """With `hmac_sha256`: the key, at least 16 bytes. The daemon reads its file when it opens the table."""
+
+    @model_validator(mode="after")
+    def _check(self) -> ColumnMask:
+        for name, method in (("value", "constant"), ("length", "truncate"), ("hmac_key", "hmac_sha256")):
+            given = getattr(self, name) is not None
+            if given != (self.method == method):
+                raise Conflicts(((name,), f"has no use with {self.method}" if given else f"required with {method}"))
+        return self
+
+    def mask(self, column: str) -> Mask:
+        """The mask. Its key is read from its file."""
+        given = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
+        return mask_of(column, given)
+
+
+class RateLimits(Section):
+    """Rows and bytes a second. A delivery, which is a transaction, is never cut: after a large one, the next waits longer."""
+
+    rows_per_second: Count | None = None
+    """Change rows a second.
+
+    Default: no limit.
+    """
+
+    bytes_per_second: Size | None = None
+    """Bytes a second, of the data files that are read.
+
+    Default: no limit.
+    """
+
+
+class Table(Section):
+    """A table whose changes the daemon publishes.
+
+    `name` tells the tables of a pipeline apart: in positions, transactional ids, metrics and on the command line.
+    """
+
+    uri: Uri
+    """Root of the table: the folder that has `_delta_log`."""
+
+    name: Name = ""
+    """Name in positions, transactional ids, metrics and on the command line. Unique.
+
+    Default: the last segment of `uri`.
+    """
+
+    topic: Name = ""
+    """Topic, or folder below `sink.path`. Unique.
+
+    Default: `sink.topics.prefix`, then the last segment of `uri`.
+    """
+
+    key: tuple[Text, ...] = ()
+    """Columns that identify a row: the key of the records. The key does not pair updates."""
+
+    start: Annotated[Start, PlainValidator(Start.parse), AS_TEXT] = Start("snapshot")
+    """Where delivery begins if there is no position yet. `{after: 41}` begins with the version, or the time, after the one named."""
+
+    changes: Literal["auto", "cdf", "files"] = "auto"
+    """Source of changes. `auto`: change data files if there are any, otherwise data files. `cdf`: refuse a table
+    without a change data feed. `files`: ignore change data files.
+    """
+
+    refine: Literal["off", "rows", "key", "auto"] = "off"
+    """How updates are found in versions without change data files. `rows`: by row tracking. `key`: by the key. `auto`:
+    by row tracking if the table has it, otherwise by the key if there is one. `off`: an update is a delete and an insert.
+    """
+
+    drop_unchanged: Flag = False
+    """Whether updates that change nothing are left out."""
+
+    columns: tuple[ColumnChoice, ...] | None = None
+    """Columns to publish. They must contain the key. `{name: amount, as: value}` publishes a column by another name.
+
+    Default: all.
+    """
+
+    where: Filter | None = None
+    """Rows to publish, as an SQL expression such as `region = 'de' AND amount > 10`. An update that enters the filter is
+    an insert, and one that leaves it is a delete.
+    """
+
+    mask: Mapping[str, ColumnMask] = {}
+    """Masks by column: how its values are hidden."""
+
+    exclude_change_types: tuple[Literal["insert", "update_preimage", "update_postimage", "delete"], ...] = ()
+    """Change rows to leave out, by their type after `where`."""
+
+    headers: Mapping[str, Text] = {}
+    """Record headers by name: the column with the value. Needs a Kafka sink and a format with a record for each row."""
+
+    limits: RateLimits = RateLimits()
+    """Rate limits of this table, besides those of the pipeline."""
+
+    on_missing_file: Literal["fail", "resnapshot", "skip"] = "fail"
+    """Reaction if VACUUM has removed a file that the daemon still has to read."""
+
+    on_schema_change: Literal["continue", "stop"] = "continue"
+    """Reaction if a column is renamed, dropped or changes its type."""
+
+    allowed_roots: tuple[Uri, ...] = ()
+    """Places outside the table to which absolute file paths in the log (clones) and symbolic links may lead."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_names_from_uri(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("uri"), str):
+            return data
+        segment = values.last_segment(data["uri"])
+        return data | {key: segment for key in ("name", "topic") if data.get(key) is None}
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Table:
+        conflicts: list[tuple[Path, str]] = []
+        if self.columns == ():
+            conflicts.append((("columns",), "at least one is required; leave the key out for all"))
+        names = [column.name for column in self.columns or ()]
+        for place, listed in (("key", list(self.key)), ("columns", names)):
+            if len(set(listed)) < len(listed):
+                conflicts.append(((place,), "the same column twice"))
+        if self.columns and not set(self.key) <= set(names):
+            conflicts.append((("key",), "names columns that `columns` leaves out"))
+        conflicts += self._shape_conflicts()
+        if self.refine == "key" and not self.key:
+            conflicts.append((("refine",), "key needs a key: name the columns that identify a row"))
+        if conflicts:
+            raise Conflicts(*conflicts)
+        return self
+
+    def _shape_conflicts(self) -> Iterator[tuple[Path, str]]:
+        """What contradicts itself about the shape of rows."""
+        try:
+            _ = self.shape
+        except ConfigError as error:
+            yield (("columns",) if self.columns else ("exclude_change_types",)), error.what
+            return
+        for name, mask in self.mask.items():
+            try:
+                check_key_masks({name: mask.mask(name)}, self.key)
+            except ConfigError as error:
+                yield ("mask", name), error.what
+        published = {name.lower() for name in self.shape.names or ()}
+        for header, column in self.headers.items():
+            if header.startswith("__") or not header:
+                yield ("headers", header), "expected a name that does not begin with __"
+            if self.columns and column.lower() not in published:
+                yield ("headers", header), "names a column that `columns` leaves out"
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of its rows. Keys of masks are read from their files."""
+        return Shape(
+            self.columns,
+            self.where,
+            tuple((name, mask.mask(name)) for name, mask in self.mask.items()),
+            self.exclude_change_types,
+        )
+
+    @property
+    def published_key(self) -> tuple[str, ...]:
+        """The columns of the key by their published names."""
+        return self.shape.published_key(self.key)
+
+    @property
+    def published_headers(self) -> Mapping[str, str]:
+        """The columns of record headers by their published names."""
+        return dict(zip(self.headers, self.shape.published_key(tuple(self.headers.values())), strict=True))
