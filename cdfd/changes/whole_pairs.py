@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdfd.changes.batch import ChangeBatch
-from cdfd.changes.columns import CHANGE_ORDINAL, CHANGE_TYPE, types_from_file
+from cdfd.changes.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_VERSION, types_from_file
 from cdfd.changes.image_order import POST_IMAGE, PRE_IMAGE
 
 Codes = npt.NDArray[np.int8]
@@ -54,8 +54,9 @@ def codes_of_rows(rows: pa.RecordBatch) -> Codes:
 
 def pairs_of(rows: pa.RecordBatch, codes: Codes) -> npt.NDArray[np.intp]:
     """The positions of pre-images that are directly followed by their post-images."""
-    ordinals = rows.column(CHANGE_ORDINAL).to_numpy()
-    return np.flatnonzero((codes[:-1] == PRE_IMAGE) & (codes[1:] == POST_IMAGE) & (np.diff(ordinals) == 1))
+    ordinals, versions = rows.column(CHANGE_ORDINAL).to_numpy(), rows.column(COMMIT_VERSION).to_numpy()
+    adjacent = (np.diff(ordinals) == 1) & (np.diff(versions) == 0)
+    return np.flatnonzero((codes[:-1] == PRE_IMAGE) & (codes[1:] == POST_IMAGE) & adjacent)
 
 
 def _continues(held: ChangeBatch, found: ChangeBatch) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -66,7 +67,7 @@ def _chosen(given: object) -> Chosen:
 
 
 def mask_of(column: str, given: object) -> Mask:
-    """A mask: a `Mask`, a mapping with `method`, or text such as `truncate:2`.
+    """A mask: a `Mask`, a mapping with `method`, the same as JSON, or text such as `truncate:2`.
 
     Raises:
         ConfigError: it has another form, or the file of a key cannot be read. The message never has the key.
@@ -74,9 +75,25 @@ def mask_of(column: str, given: object) -> Mask:
     try:
         if isinstance(given, Mask):
             return given
+        if isinstance(given, str) and given.lstrip().startswith("{"):
+            given = _of_json(given)
         return _of_text(given) if isinstance(given, str) else _of_mapping(given)
     except ConfigError as error:
         raise ConfigError(f"mask of column {column!r:.100}: {error.what}", hint=error.hint) from None
+
+
+def _of_json(given: str) -> object:
+    try:
+        return json.loads(given)
+    except ValueError:
+        raise ConfigError("it is no JSON object", hint=_MASK_HINT) from None
+
+
+def mask_as_json(mask: Mask) -> str:
+    """The mask as `mask_of` takes it, with its key. Never show it."""
+    key = None if mask.key is None else mask.key.decode()
+    given = {"method": mask.method, "value": mask.value, "length": mask.length, "hmac_key": key}
+    return json.dumps({name: value for name, value in given.items() if value is not None})
 
 
 def _of_text(given: str) -> Mask:

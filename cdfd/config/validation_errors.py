@@ -133,11 +133,15 @@ def _sections_at(root: type[Section], loc: Path, kind: Any) -> tuple[type[Sectio
     """The sections that contain the last step of a location, and the section at the location, if any. `kind` is the sink's kind."""
     here: tuple[type[Section], ...] = (root,)
     parents = here
+    in_mapping = False
     for step in loc:
-        if isinstance(step, int):
+        if isinstance(step, int) or in_mapping:
+            # A key of a mapping of sections is a user's word.
+            in_mapping = False
             continue
         parents = here
         annotations = [section.model_fields[step].annotation for section in here if step in section.model_fields]
+        in_mapping = any(map(_maps_to_sections, annotations))
         here = tuple(below for annotation in annotations for below in _sections_in(annotation))
         if here == (SinkSettings,):
             here = (SINKS.load(kind),) if kind in SINKS else ()
@@ -149,6 +153,12 @@ def _sections_in(annotation: Any) -> tuple[type[Section], ...]:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return (annotation,)
     return tuple(section for argument in get_args(annotation) for section in _sections_in(argument))
+
+
+def _maps_to_sections(annotation: Any) -> bool:
+    if get_origin(annotation) is Mapping:
+        return bool(_sections_in(annotation))
+    return any(map(_maps_to_sections, get_args(annotation)))
 
 
 def _all_sections(root: type[Section]) -> Iterator[type[Section]]:

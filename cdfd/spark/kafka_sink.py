@@ -29,12 +29,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from cdfd.changes.columns import COMMIT_VERSION, change_schema
+from cdfd.changes.batch import ChangeBatch
+from cdfd.changes.columns import CHANGE_COLUMNS, COMMIT_VERSION, change_schema
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
+from cdfd.changes.shape.rows import RowShaper
+from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.stream import Version
 from cdfd.delta.datatypes import StructType as Columns
-from cdfd.delta.schema import TableSchema
+from cdfd.delta.schema import TableSchema, from_arrow
 from cdfd.encoding.formats import record_format
 from cdfd.encoding.keys import KeyColumns
 from cdfd.encoding.side import RowCounts
@@ -94,11 +97,15 @@ class TaskSink:
         options: of the sink.
         rows: converts Spark's rows to change rows.
         table_id: of the table.
+        schema: of the rows, but for the change columns.
+        shape: of the records' rows; those of Spark are brought into it.
     """
 
     options: SinkOptions
     rows: ChangeRows
     table_id: str
+    schema: TableSchema
+    shape: Shape = AS_IT_IS
 
     def deliver(self, batches: Iterator[pa.RecordBatch], query: str, batch: int, number: int) -> int:
         """Deliver one partition's rows, unless they are delivered; their number.
@@ -111,12 +118,20 @@ class TaskSink:
         Raises:
             CdfdError: the partition cannot be delivered. Spark then retries.
         """
-        rows = (self.rows(some) for some in batches if some.num_rows)
+        rows = self._shaped(self.rows(some) for some in batches if some.num_rows)
         first = next(rows, None)
         if first is None:
             return 0
         part = _Part(self, query, batch, number, itertools.chain((first,), rows))
         return asyncio.run(part.deliver(first[COMMIT_VERSION][0].as_py()))
+
+    def _shaped(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if self.shape.is_plain:
+            return batches
+        # Rows of all versions: images of one update are of the same one.
+        plan = ChangePlan(-1, 0, self.schema, (), "files")
+        shaped = RowShaper(self.shape).shaped(ChangeBatch(plan, self.schema, rows) for rows in batches)
+        return (found.rows for found in shaped if found.rows.num_rows)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -233,10 +248,17 @@ def _task_sink(given: object, schema: StructType) -> TaskSink:
     options = SinkOptions.parse(dict(given))  # type: ignore[call-overload] # Spark's dictionary, whose types it does not tell
     table = open_table(options.config, options.table)
     header = asyncio.run(table.log.header())
-    rows = ChangeRows.plan(schema.json(), header.schema.arrow, options.table.columns)
+    shape, known = options.table.shape, header.schema
     if options.table.key:
-        KeyColumns(options.table.key)(change_schema(header.schema.arrow))
-    return TaskSink(options, rows, header.metadata.id)
+        KeyColumns(options.table.key)(change_schema(known.arrow))
+    if options.shaped:
+        known = shape.published(shape.select(known))
+        shape = AS_IT_IS
+    wanted = None if shape.columns is None else shape.select(known).names
+    rows = ChangeRows.plan(schema.json(), known.arrow, wanted)
+    columns = TableSchema(from_arrow(pa.schema(list(rows.schema)[: -len(CHANGE_COLUMNS)])))
+    shape.check_rows(columns, options.table.key)
+    return TaskSink(options, rows, header.metadata.id, columns, shape)
 
 
 def _place(options: SinkOptions, number: int) -> Destination:

@@ -11,8 +11,13 @@ from typing import Any, cast, get_args
 
 from cdfd.changes.plan import Changes
 from cdfd.changes.refinement import Refine
+from cdfd.changes.shape.shape import AS_IT_IS, Chosen, Shape, check_key_masks
+from cdfd.config.shapes import shape_of
 from cdfd.errors import ConfigError
 from cdfd.tail.bounds import After, Bound, parse_bound
+
+MASK = "mask."
+"""Prefix of options for masks, such as `mask.email`."""
 
 STORAGE = "storage."
 """Prefix of options for the table's store, such as `storage.endpoint_url`."""
@@ -36,8 +41,9 @@ class SourceOptions:
         drop_unchanged: whether to leave out updates that change nothing.
         net: whether to return only the net changes of each key. Batch reads only.
         columns: the columns, in order; None: all. Without a change column among them, all change columns are added.
+        shape: of the rows, but for their columns.
         skip_missing: whether to skip missing files.
-        max_files, max_bytes: limits of one micro-batch; None: no limit.
+        max_files, max_bytes, max_versions: limits of one micro-batch; None: no limit.
         partition_bytes: bytes of files for one task; None: computed from the total.
         allowed_roots: additional locations for absolute paths in the log.
         storage: options of the table's store. Never shown, because they may be secrets.
@@ -51,10 +57,12 @@ class SourceOptions:
     key: tuple[str, ...] = ()
     drop_unchanged: bool = False
     net: bool = False
-    columns: tuple[str, ...] | None = None
+    columns: tuple[Chosen, ...] | None = None
+    shape: Shape = AS_IT_IS
     skip_missing: bool = False
     max_files: int | None = None
     max_bytes: int | None = None
+    max_versions: int | None = None
     partition_bytes: int | None = None
     allowed_roots: tuple[str, ...] = ()
     storage: Mapping[str, object] = field(default_factory=dict, repr=False)
@@ -69,7 +77,12 @@ class SourceOptions:
         # Spark converts option names of streaming sources to lower case, so case never matters.
         given = {name.lower(): text for name, text in options.items()}
         storage = {name.removeprefix(STORAGE): text for name, text in given.items() if name.startswith(STORAGE)}
-        rest = {name: text for name, text in given.items() if not name.startswith(STORAGE)}
+        masks = {name.removeprefix(MASK): text for name, text in given.items() if name.startswith(MASK)}
+        rest = {
+            name if name in _NAMES else name.replace("_", ""): text
+            for name, text in given.items()
+            if not name.startswith((STORAGE, MASK))
+        }
         for name in rest:
             if name not in _NAMES:
                 raise ConfigError(f"unknown option {_shown(name, options)}", hint=_nearest(name))
@@ -91,10 +104,12 @@ class SourceOptions:
             _list(rest, "key") or (),
             _flag(rest, "dropUnchanged"),
             _flag(rest, "netChanges"),
-            _list(rest, "columns"),
+            None if (columns := _list(rest, "columns")) is None else tuple(map(Chosen.parse, columns)),
+            shape_of(rest.get("where"), None, masks, _list(rest, "excludeChangeTypes") or ()),
             _flag(rest, "ignoreMissingFiles"),
             _count(rest, "maxFilesPerTrigger"),
             _size(rest, "maxBytesPerTrigger"),
+            _count(rest, "maxVersionsPerTrigger", "versions"),
             _size(rest, "maxPartitionBytes"),
             _list(rest, "allowedRoots") or (),
             storage,
@@ -110,8 +125,11 @@ class SourceOptions:
             raise ConfigError(
                 "netChanges needs a key, and a range of versions", hint="Name its columns: the option `key`"
             )
+        if self.net and self.shape.excluded:
+            raise ConfigError("netChanges needs all change types", hint="Omit `excludeChangeTypes`")
+        check_key_masks(dict(self.shape.masks), self.key)
         if self.columns is not None and (
-            left := {name.lower() for name in self.key} - {n.lower() for n in self.columns}
+            left := {name.lower() for name in self.key} - {column.name.lower() for column in self.columns}
         ):
             raise ConfigError(
                 f"`columns` leaves out {', '.join(sorted(left)):.200} of the key", hint="Add the key to `columns`"
@@ -127,12 +145,15 @@ _OPTIONS = (
     "endingTimestamp",
     "maxFilesPerTrigger",
     "maxBytesPerTrigger",
+    "maxVersionsPerTrigger",
     "changes",
     "refine",
     "key",
     "dropUnchanged",
     "netChanges",
+    "where",
     "columns",
+    "excludeChangeTypes",
     "ignoreMissingFiles",
     "maxPartitionBytes",
     "allowedRoots",
@@ -141,12 +162,12 @@ _NAMES = {name.lower(): name for name in _OPTIONS}
 
 
 def _shown(name: str, options: Mapping[str, str]) -> str:
-    return repr(next(each for each in options if each.lower() == name))[:100]
+    return repr(next(each for each in options if name in (each.lower(), each.lower().replace("_", ""))))[:100]
 
 
 def _nearest(name: str) -> str:
     near = difflib.get_close_matches(name, _NAMES, 1)
-    known = f"Known: {', '.join(_OPTIONS)}, and {STORAGE}<name> for the table's store"
+    known = f"Known: {', '.join(_OPTIONS)}, {MASK}<column>, and {STORAGE}<name> for the table's store"
     return (f"Did you mean {_NAMES[near[0]]}? " if near else "") + known
 
 
@@ -210,8 +231,8 @@ def _flag(options: Mapping[str, str], name: str) -> bool:
     return text == "true"
 
 
-def _count(options: Mapping[str, str], name: str) -> int | None:
-    return _whole(options, name, {"": 1}, "A number of files, from 1 on")
+def _count(options: Mapping[str, str], name: str, what: str = "files") -> int | None:
+    return _whole(options, name, {"": 1}, f"A number of {what}, from 1 on")
 
 
 def _size(options: Mapping[str, str], name: str) -> int | None:

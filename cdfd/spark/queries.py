@@ -15,9 +15,10 @@ import cdfd.spark
 from cdfd import errors
 from cdfd.changes.position import Position
 from cdfd.config import Settings, Table
+from cdfd.config.shapes import mask_as_json
 from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, SinkError, StorageError
 from cdfd.spark.offsets import Offset
-from cdfd.spark.options import STORAGE
+from cdfd.spark.options import MASK, STORAGE
 
 FAILURES: Final = (PySparkException, Py4JError, OSError)
 """The exceptions of Spark's calls, classic or Connect."""
@@ -69,7 +70,7 @@ def start(spark: SparkSession, config: Settings, table: Table, document: Mapping
         if table.key and settings.order == "key":
             # Several files may have changes of one key. Only one task keeps their order.
             rows = rows.coalesce(1)
-        written = rows.writeStream.format("cdfd-kafka").options(**document, table=table.name)
+        written = rows.writeStream.format("cdfd-kafka").options(**document, table=table.name, shaped="true")
         written = written.option("checkpointLocation", location(config, table))
         written = written.queryName(f"{config.pipeline}.{table.name}")
         return written.trigger(processingTime=f"{max(1, int(config.poll.interval * 1000))} milliseconds").start()
@@ -78,7 +79,7 @@ def start(spark: SparkSession, config: Settings, table: Table, document: Mapping
 
 
 def source_options(config: Settings, table: Table) -> dict[str, str]:
-    """The options of `format("cdfd")` for a table. They include secrets of its store."""
+    """The options of `format("cdfd")` for a table. They include secrets of its store, and keys of masks."""
     options = {
         "changes": table.changes,
         "refine": table.refine,
@@ -93,7 +94,13 @@ def source_options(config: Settings, table: Table) -> dict[str, str]:
     if table.key:
         options["key"] = ",".join(table.key)
     if table.columns is not None:
-        options["columns"] = ",".join(table.columns)
+        options["columns"] = ",".join(map(str, table.columns))
+    shape = table.shape
+    if shape.where is not None:
+        options["where"] = shape.where.text
+    if shape.excluded:
+        options["excludeChangeTypes"] = ",".join(shape.excluded)
+    options |= {f"{MASK}{name}": mask_as_json(mask) for name, mask in shape.masks}
     if table.allowed_roots:
         options["allowedRoots"] = ",".join(table.allowed_roots)
     return options | {f"{STORAGE}{name}": _text(value) for name, value in config.storage.options(table.uri).items()}

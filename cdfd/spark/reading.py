@@ -13,6 +13,7 @@ from cdfd.changes.execute import Execution, raise_missing
 from cdfd.changes.net import NetChanges
 from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.refined import refined_versions
+from cdfd.changes.shape.shape import AS_IT_IS
 from cdfd.changes.slices import read_slices
 from cdfd.errors import MissingFileError
 from cdfd.spark.options import SourceOptions
@@ -43,15 +44,18 @@ def _opened(path: str, storage: tuple[tuple[str, object], ...], allowed_roots: t
     return Table.open(path, dict(storage), allowed_roots)
 
 
-def execution_of(table: Table, options: SourceOptions, workers: int | None = None, *, whole: bool = False) -> Execution:
-    """The execution for a table's files: number of threads, and whether it reads all columns."""
+def execution_of(
+    table: Table, options: SourceOptions, workers: int | None = None, target: Target | None = None
+) -> Execution:
+    """The execution for a table's files: number of threads, and the rows; None if only files are measured."""
     return Execution(
         table.files,
         workers=workers,
         on_missing=_warn if options.skip_missing else raise_missing,
         batch_rows=BATCH_ROWS,
-        whole=whole,
+        whole=target is not None and target.whole,
         drop_unchanged=options.drop_unchanged,
+        shape=AS_IT_IS if target is None else target.shape,
         refined=refined_versions(options.path),
     )
 
@@ -67,10 +71,11 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
         CdfdError: with table, version and file.
     """
     # A task has one core. Another thread would take one from another task.
-    execution = execution_of(opened(options), options, workers=1, whole=portion.target.whole)
-    reconciler = SchemaReconciler(portion.target.schema)
+    execution = execution_of(opened(options), options, 1, portion.target)
+    reconciler = SchemaReconciler(portion.target.published)
     convert = portion.target.spark_batches(reconciler)
-    rows = (reconciler.reconcile(found) for found in read_slices(portion.slices, execution))
+    slices = read_slices(portion.slices, execution)
+    rows = (reconciler.reconcile(found) for found in slices if found.rows.num_rows)
     for batch in _net(rows, portion.target, options, execution) if options.net else rows:
         yield convert(batch)
 
@@ -78,7 +83,8 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
 def _net(
     rows: Iterator[pa.RecordBatch], target: Target, options: SourceOptions, execution: Execution
 ) -> Iterator[pa.RecordBatch]:
-    found = NetChanges(target.schema.arrow, target.schema.select(options.key).names, execution.space)
+    key = target.published.select(target.shape.published_key(options.key)).names
+    found = NetChanges(target.published.arrow, key, execution.space)
     for batch in rows:
         found.add(batch)
     yield from found.batches()

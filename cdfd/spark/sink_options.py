@@ -8,14 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cdfd.changes.shape.shape import Chosen
 from cdfd.config import Settings, Table, load, parse
+from cdfd.config.shapes import mask_as_json, mask_of
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.sinks.kafka.settings import KafkaSettings
 
 _SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "queryname", "outputmode", "path"})
 """Options that Spark's own `writeStream` and `save` add to a sink's options."""
-_OF_TABLE: Final = {"uri": "uri", "table": "name", "topic": "topic", "columns": "columns"}
-_LISTS: Final = frozenset({"key", "columns"})
+_OF_TABLE: Final = {"uri": "uri", "table": "name", "topic": "topic", "where": "where"}
+_LISTS: Final = frozenset({"key", "columns", "exclude_change_types"})
+_MAPPINGS: Final = ("mask", "headers")
 _KAFKA: Final = "kafka."
 _SPELLED: Final = {"bootstrap.servers": "bootstrap_servers"}
 _FREE: Final = "topics.config."
@@ -32,6 +35,7 @@ class SinkOptions:
         sink: Kafka.
         job: name of a batch job, whose rows are written once, even if it runs again; None: a new name each time.
         snapshot: version of a snapshot, whose rows some formats mark as live rows; None: no snapshot.
+        shaped: whether the rows have their shape already.
     """
 
     config: Settings
@@ -39,15 +43,17 @@ class SinkOptions:
     sink: KafkaSettings
     job: str | None = None
     snapshot: int | None = None
+    shaped: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str], environ: Mapping[str, str] | None = None) -> SinkOptions:
         """Parse Spark's options. Their names are not case-sensitive.
 
         `config` and `table` name a file and a table of it; `folder` says where its relative paths begin, if not at its own. Or else
-        `pipeline`, `uri`, `table`, `topic`, `key` and `columns` are those of a table, and anything else is a key of `sink`, nested ones
-        with dots, with `kafka.` before it or not; or of `storage`, such as `storage.s3.region`. Values may refer to the environment, as
-        those of a file.
+        `pipeline`, `uri`, `table`, `topic`, `key`, `columns`, `where`, `exclude_change_types`, `mask.<column>` and `headers.<name>` are those
+        of a table, and anything else is a key of `sink`, nested ones with dots, with `kafka.` before it or not; or of `storage`, such as
+        `storage.s3.region`. Values may refer to the environment, as those of a file. With `shaped`, the rows have their shape already: they
+        were read with the same settings.
 
         Raises:
             ConfigError: an option is invalid. The error never has a secret.
@@ -55,6 +61,9 @@ class SinkOptions:
         """
         given = {name.lower(): text for name, text in options.items() if name.lower() not in _SPARK_OPTIONS}
         job, snapshot = given.pop("job", None), _version(given.pop("snapshotversion", None))
+        shaped = given.pop("shaped", "false").strip().lower()
+        if shaped not in ("true", "false"):
+            raise ConfigError(f"shaped is {shaped!r:.100}", hint="true or false")
         config = _from_file(given, environ) if "config" in given else _from_options(given, environ)
         sink = config.sink
         if not isinstance(sink, KafkaSettings):
@@ -64,7 +73,7 @@ class SinkOptions:
         if table is None:
             known = ", ".join(table.name for table in config.listed)
             raise ConfigError(f"there is no table {name!r:.200} in the configuration", hint=f"There are: {known}")
-        return cls(config, table, sink, job, snapshot)
+        return cls(config, table, sink, job, snapshot, shaped == "true")
 
 
 def _from_file(given: Mapping[str, str], environ: Mapping[str, str] | None) -> Settings:
@@ -72,7 +81,7 @@ def _from_file(given: Mapping[str, str], environ: Mapping[str, str] | None) -> S
         if name not in _OF_FILE:
             raise ConfigError(
                 f"option {name!r:.100} beside `config`",
-                hint="With a file, give only `table`, `job` and `snapshotVersion`",
+                hint="With a file, give only `table`, `job`, `snapshotVersion` and `shaped`",
             )
     config = load(given["config"], environ, given.get("folder"))
     if "table" not in given and len(config.listed) != 1:
@@ -89,8 +98,14 @@ def _from_options(given: Mapping[str, str], environ: Mapping[str, str] | None) -
     sink: dict[str, Any] = {"kind": "kafka"}
     storage: dict[str, Any] = {}
     for name, text in given.items():
-        if name in _LISTS:
+        section, _, entry = name.partition(".")
+        if name == "columns":
+            table[name] = [_column_as_in_a_file(each) for each in text.split(",")]
+        elif name in _LISTS:
             table[name] = [each.strip() for each in text.split(",")]
+        elif section in _MAPPINGS and entry:
+            value = json.loads(mask_as_json(mask_of(entry, text))) if section == "mask" else text
+            table.setdefault(section, {})[entry] = value
         elif name in _OF_TABLE:
             table[_OF_TABLE[name]] = text
         elif name.startswith("storage."):
@@ -103,6 +118,11 @@ def _from_options(given: Mapping[str, str], environ: Mapping[str, str] | None) -
         document["storage"] = storage
     # The environment is used for references, and for `AWS_*` variables as with a file.
     return parse(json.dumps(document), os.environ if environ is None else environ, "options")
+
+
+def _column_as_in_a_file(text: str) -> str | dict[str, str]:
+    column = Chosen.parse(text)
+    return column.name if column.alias is None else {"name": column.name, "as": column.alias}
 
 
 def _put(section: dict[str, Any], name: str, text: str) -> None:

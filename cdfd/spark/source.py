@@ -81,8 +81,7 @@ class BatchReader(DataSourceReader):
         if self._options.net:
             # They are of the net changes, and not of the rows that these come from.
             return
-        names = dict(zip(self._target.spark_names, self._target.names, strict=True))
-        self._filters = Filters.of(filters, names)
+        self._filters = Filters.of(filters, self._target.pushable)
 
     def partitions(self) -> Sequence[InputPartition]:
         """The partitions, one for each task."""
@@ -141,7 +140,7 @@ class _PushFilters:
 async def _plans(
     table: Table, options: SourceOptions, filters: Filters, last: int, *, ordered: bool
 ) -> list[ChangePlan]:
-    stream = table.stream(options.changes, options.refine, options.key)
+    stream = table.stream(options.changes, options.refine, options.key, options.shape)
     if options.start == "snapshot":
         return [(await stream.snapshot(last, with_counts=ordered)).plan]
     first = (

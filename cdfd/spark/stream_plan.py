@@ -29,12 +29,13 @@ class Budget:
     """The remaining capacity of a micro-batch. Its first file always fits, because the stream would otherwise stop.
 
     Attributes:
-        files, bytes: the remaining capacity; None: unlimited.
+        files, bytes, versions: the remaining capacity; None: unlimited.
         used: whether the batch has a file.
     """
 
     files: int | None
     bytes: int | None
+    versions: int | None = None
     used: bool = False
 
     def take(self, plan: ChangePlan, part: int) -> int:
@@ -113,7 +114,7 @@ class StreamPlanner:
             SchemaChangedError: the version at `start` has another schema than the query.
             CdfdError: as in `PlanStream.versions`.
         """
-        budget, at = Budget(self.options.max_files, self.options.max_bytes), start
+        budget, at = Budget(self.options.max_files, self.options.max_bytes, self.options.max_versions), start
         if at.phase == "snapshot":
             live = await self._live(at)
             end = budget.take(live.plan, _checked(live.plan, at, self.table.uri).part)
@@ -128,11 +129,14 @@ class StreamPlanner:
                     if at == start:
                         raise self._refused(version, change)
                     return at
+                if budget.versions == 0:
+                    return at
                 plan = version.plan
                 end = budget.take(plan, _checked(plan, at, self.table.uri).part)
                 if end < len(plan.scans):
                     return at if end == at.part else self._within(version, at, end)
                 at = at.after_version(version.digest)
+                budget.versions = None if budget.versions is None else budget.versions - 1
         return at
 
     async def plan_ranges(self, start: Position, end: Position) -> list[PlanRange]:
@@ -178,7 +182,7 @@ class StreamPlanner:
 
     async def _live(self, at: Position) -> Version:
         if self._snapshot is None or self._snapshot.plan.version != at.version:
-            stream = self.table.stream(self.options.changes)
+            stream = self.table.stream(self.options.changes, shape=self.options.shape)
             self._snapshot = await stream.snapshot(at.version, await self._tail(at), with_counts=True)
         return self._snapshot
 
@@ -210,7 +214,8 @@ class StreamPlanner:
         if version > last:
             return
         if self._stream is None or self._next != version:
-            self._stream = self.table.stream(self.options.changes, self.options.refine, self.options.key)
+            options = self.options
+            self._stream = self.table.stream(options.changes, options.refine, options.key, options.shape)
         async with contextlib.aclosing(self._stream.versions(await self._tail(at), version, last)) as versions:
             async for found in versions:
                 self._planned[found.plan.version] = found

@@ -9,8 +9,8 @@ from pyspark.sql.types import StructType
 from cdfd.changes.columns import CHANGE_ORDINAL
 from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.refining import check_key
+from cdfd.changes.shape.shape import AS_IT_IS, Chosen, Shape
 from cdfd.delta.header import Header
-from cdfd.delta.schema import StructType as DeltaStruct
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import ConfigError
 from cdfd.spark.columns import CHANGE_FIELDS, SparkBatches, chosen_names, spark_schema
@@ -26,9 +26,10 @@ class Target:
     Attributes:
         version: the version of the schema.
         schema: the table's columns to read.
-        names: of all columns in order, in the spelling of the table and of change rows.
+        names: of all columns in order, in the spelling of the published rows and of change rows.
         spark_names: the same names in Spark's spelling.
         whole: whether all columns of the table are requested.
+        shape: of the rows.
     """
 
     version: int
@@ -36,60 +37,92 @@ class Target:
     names: tuple[str, ...]
     spark_names: tuple[str, ...]
     whole: bool = True
+    shape: Shape = AS_IT_IS
 
     @classmethod
     def of(
-        cls, schema: TableSchema, version: int, columns: tuple[str, ...] | None = None, given: StructType | None = None
+        cls,
+        schema: TableSchema,
+        version: int,
+        columns: tuple[Chosen, ...] | None = None,
+        given: StructType | None = None,
+        shape: Shape = AS_IT_IS,
     ) -> Target:
         """The target for all or some columns of a table.
 
         Args:
             schema: of the table.
             version: of the schema.
-            columns: the requested names; None: all. Without a change column among them, all change columns are added.
+            columns: the requested columns; None: all. Without a change column among them, all change columns are added.
             given: a schema that the user gives instead; None: none.
+            shape: of the rows, but for their columns.
 
         Raises:
             ConfigError: a column is missing, is named twice, or has another type than in the given schema.
         """
         _check_names(schema)
+        chosen = tuple(map(Chosen, schema.names)) if columns is None else _spelled(schema, columns)
         if given is not None:
-            names = chosen_names(schema, given)
+            every = replace(shape, columns=tuple(each for each in chosen if each.name not in CHANGE_FIELDS))
+            names = chosen_names(every.published(every.target(schema)), given)
+            chosen = tuple(_named(name, chosen) for name in names)
             spark_names = tuple(given.names)
         else:
-            names = spark_names = tuple(schema.names) if columns is None else _spelled(schema, columns)
-            if not any(name in CHANGE_FIELDS for name in names):
-                names = spark_names = (*names, *CHANGE_FIELDS)
+            if not any(each.name in CHANGE_FIELDS for each in chosen):
+                chosen = (*chosen, *map(Chosen, CHANGE_FIELDS))
+            names = spark_names = tuple(each.published for each in chosen)
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ConfigError(f"column {twice!r:.200} is requested twice")
-        table = [name for name in names if name not in CHANGE_FIELDS]
-        nothing = replace(schema, struct=DeltaStruct(()), partition_columns=())
+        made = replace(shape, columns=tuple(each for each in chosen if each.name not in CHANGE_FIELDS))
+        made.check(schema)
         whole = given is None and columns is None
-        return cls(version, schema.select(table) if table else nothing, names, spark_names, whole)
+        return cls(version, made.target(schema), names, spark_names, whole, made)
+
+    @property
+    def published(self) -> TableSchema:
+        """The columns of the rows, but for the change columns."""
+        return self.shape.published(self.schema)
+
+    @property
+    def pushable(self) -> dict[str, str]:
+        """The names of columns in Spark, and in what is read: those whose values in files are those of the rows."""
+        masked = {name.lower() for name, _ in self.shape.masks}
+        found = {each.published: each.name for each in self.shape.columns or () if each.name.lower() not in masked}
+        found |= {name: name for name in CHANGE_FIELDS}
+        return {spark: found[name] for spark, name in zip(self.spark_names, self.names, strict=True) if name in found}
 
     @property
     def ordered(self) -> bool:
-        """Whether ordinals of rows are requested."""
-        return CHANGE_ORDINAL in self.names
+        """Whether ordinals of rows are requested, or needed: they tell the filter which images are those of one update."""
+        return CHANGE_ORDINAL in self.names or self.shape.where is not None
 
     @property
     def spark_schema(self) -> StructType:
         """The schema in Spark's types."""
-        return spark_schema(self.schema, self.names)
+        return spark_schema(self.published, self.names)
 
     def spark_batches(self, reconciler: SchemaReconciler) -> SparkBatches:
         """Makes Spark's batches of conformed ones."""
         return SparkBatches.plan(reconciler.schema, self.names, self.spark_names)
 
 
-def _spelled(schema: TableSchema, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Names in the table's spelling. They are not case-sensitive."""
-    names = []
+def _named(published: str, chosen: tuple[Chosen, ...]) -> Chosen:
+    """The column that is published by a name, which may be that of a change column."""
+    return next((each for each in chosen if each.published == published), Chosen(published))
+
+
+def _spelled(schema: TableSchema, columns: tuple[Chosen, ...]) -> tuple[Chosen, ...]:
+    """Columns with the table's spelling of their names. They are not case-sensitive."""
+    found = []
     for column in columns:
-        found = column.lower() if column.lower() in CHANGE_FIELDS else schema.select([column]).names[0]
-        names.append(found)
-    return tuple(names)
+        if column.name.lower() not in CHANGE_FIELDS:
+            found.append(Chosen(schema.select([column.name]).names[0], column.alias))
+        elif column.alias is None:
+            found.append(Chosen(column.name.lower()))
+        else:
+            raise ConfigError(f"the change column {column.name} cannot be renamed", hint="Rename it in Spark")
+    return tuple(found)
 
 
 def _check_names(schema: TableSchema) -> None:
@@ -110,7 +143,7 @@ async def resolve_target(table: Table, options: SourceOptions, given: StructType
     """
     header = await _ending(table, options)
     check_key(options.key, header.schema)
-    return Target.of(header.schema, header.version, options.columns, given)
+    return Target.of(header.schema, header.version, options.columns, given, options.shape)
 
 
 async def _ending(table: Table, options: SourceOptions) -> Header:

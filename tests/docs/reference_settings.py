@@ -15,6 +15,7 @@ from cdfd.config import discovery, values
 from cdfd.config.discovery import Discovery
 from cdfd.config.fields import in_folder
 from cdfd.config.settings import Section, Settings, SinkSettings
+from cdfd.config.table import parse_column, parse_where
 from cdfd.config.validation_errors import file_settings
 from cdfd.config.values import Ledger, Listen, Secret, Start, UserName
 from cdfd.ports.registry import SINKS
@@ -43,6 +44,8 @@ _PARSED: dict[Any, tuple[str, str]] = {
     Ledger.parse: ("path or URI", f"{_URI}, `source`, `none`"),
     Listen.parse: ("address", "`host:port`, `null`"),
     in_folder: ("path", "a local file"),
+    parse_column: ("name", ""),
+    parse_where: ("text", "a filter"),
     discovery.parse_template: ("text", f"{_NAME}, `{{table}}`, `{{parent}}`, `{{path}}`"),
 }
 """The type and the allowed values that each function accepts."""
@@ -56,6 +59,7 @@ _MORE = {
     "tables[].refine": ("Refine", "refine.md#modes"),
     "tables[].on_missing_file": ("Missing files", "changes.md#data-files-that-are-gone"),
     "tables[].allowed_roots": ("Files elsewhere", "changes.md#files-elsewhere"),
+    "tables[].where": ("Rows shaped on the way", "shape.md"),
     "sink.format": ("Formats", "formats.md"),
     "sink.oversized": ("Records that are too large", "kafka.md#records-that-are-too-large"),
     "sink.security.protocol": ("Security", "kafka.md#security"),
@@ -126,7 +130,8 @@ def _section(section: type[Section], prefix: str, depth: int, heading: str) -> I
         yield ""
     for name, several in within.items():
         many = get_origin(fields[name].annotation) is tuple
-        path = f"{prefix}{name}{'[]' if many else ''}"
+        mapped = ".<column>" if "Mapping[" in str(fields[name].annotation) else ""
+        path = f"{prefix}{name}{'[]' if many else mapped}"
         for inner in several:
             if inner is SinkSettings:
                 yield from _sinks()

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
+from cdfd.changes.shape.masks import Mask
+from cdfd.changes.shape.shape import Chosen
 from cdfd.config import (
     ConfigProblems,
     Ledger,
@@ -94,7 +96,11 @@ def test_the_documented_example_with_every_key() -> None:
         "shop.orders",
         ("order_id",),
     )
-    assert (table.start, table.columns, table.allowed_roots) == (Start("snapshot"), ("order_id", "amount"), ())
+    assert (table.start, table.columns, table.allowed_roots) == (
+        Start("snapshot"),
+        (Chosen("order_id"), Chosen("amount")),
+        (),
+    )
     assert isinstance(sink, KafkaSettings)
     assert sink.bootstrap_servers == ("localhost:9092",)
     assert (sink.topics.partitions, sink.topics.config) == (4, {})
@@ -730,6 +736,66 @@ def test_places_named_by_every_example_are_absolute(tmp_path: Path) -> None:
         assert all(os.path.isabs(place) or "://" in place for place in places)
 
 
+# The shape of rows
+
+
+SHAPED = """
+pipeline: p
+tables:
+  - uri: /data/orders
+    key: [id]
+    columns: [id, {name: amount, as: value}, email, name, phone]
+    where: "region = 'de' AND amount > 10"
+    mask:
+      id: {method: hmac_sha256, hmac_key: ${KEY}}
+      email: {method: truncate, length: 2}
+      name: {method: constant, value: "?"}
+      phone: {method: nullify}
+    exclude_change_types: [update_preimage]
+    headers: {x-amount: amount}
+sink: {kind: kafka, bootstrap_servers: "a:1"}
+"""
+
+
+def test_shapes() -> None:
+    [table] = parse(SHAPED, {"KEY": "sixteen letters!"}).listed
+    shape = table.shape
+    assert str(shape.where) == "region = 'de' AND amount > 10"
+    assert shape.names == ("id", "amount", "email", "name", "phone")
+    assert dict(shape.masks) == {
+        "id": Mask("hmac_sha256", key=b"sixteen letters!"),
+        "email": Mask("truncate", length=2),
+        "name": Mask("constant", "?"),
+        "phone": Mask("nullify"),
+    }
+    assert shape.excluded == ("update_preimage",)
+    assert (table.published_key, table.published_headers) == (("id",), {"x-amount": "value"})
+    public = str(parse(SHAPED, {"KEY": "sixteen letters!"}).public())
+    assert "sixteen" not in public
+    assert "{'name': 'amount', 'as': 'value'}" in public
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("amount > 10", "amount >", "tables[0].where: the filter: a column or a literal is expected (character 27, at its end) (line 7)"),
+        ("as: value", "az: value", "tables[0].columns[1]: expected the name of a column, or a mapping such as {name:"),
+        ("as: value", "as: email", "tables[0].columns: two columns are published by the same name (line 6)"),
+        ("method: hmac_sha256, hmac_key: ${KEY}", "method: nullify", "tables[0].mask.id: the mask nullify of column 'id' gives"),
+        ("length: 2", "value: x", "tables[0].mask.email.value: has no use with truncate (line 10)"),
+        ("${KEY}", "short", "tables[0].mask.id.hmac_key: expected at least 16 bytes, such as the output of `openssl rand -hex 32` (line 9)"),
+        ("truncate", "hide", "tables[0].mask.email.method: expected nullify, constant, truncate or hmac_sha256"),
+        ("x-amount: amount", "x-amount: region", "tables[0].headers.x-amount: names a column that `columns` leaves out (line 14)"),
+        ("x-amount", "__x", "tables[0].headers.__x: expected a name that does not begin with __, found"),
+        ("a:1\"", 'a:1\", format: arrow', "sink: headers of tables[0] have no use with format arrow, whose records have many rows (line 15)"),
+        ("kind: kafka, bootstrap_servers: \"a:1\"", "kind: files, path: /out", "sink: headers of tables[0] need a Kafka sink (line 15)"),
+        ("[update_preimage]", "[update]", "tables[0].exclude_change_types[0]: expected insert, update_preimage, update_postimage or delete"),
+    ],
+)  # fmt: skip
+def test_shapes_that_are_refused(old: str, new: str, expected: str) -> None:
+    assert problems(SHAPED.replace(old, new), {"KEY": "sixteen letters!"})[0].startswith(expected)
+
+
 # The documentation
 
 
@@ -747,7 +813,8 @@ def _keys(section: type[Section], prefix: str = "") -> dict[str, Any]:
             keys[key] = field
         for inner in below:
             # A pattern of folders has keys of tables, with the same meaning.
-            keys = _keys(inner, f"{key}[]." if get_origin(field.annotation) is tuple else f"{key}.") | keys
+            mapped = ".<column>" if "Mapping[" in str(field.annotation) else ""
+            keys = _keys(inner, f"{key}[]." if get_origin(field.annotation) is tuple else f"{key}{mapped}.") | keys
     return keys
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from lake import SCHEMA, run, table
 
+from cdfd.changes.shape.shape import Chosen
 from cdfd.config import parse
 from cdfd.config.discovery import Discovery, FolderPattern
 from cdfd.config.problems import ConfigProblems
@@ -93,7 +94,12 @@ def test_settings_are_those_of_the_entry_and_of_the_last_override_that_matches()
     entry = """{discover: '/lake/*/*', key: [id], start: latest, columns: [id, v], overrides: [
         {tables: ['*'], start: earliest}, {tables: [orders], key: [v], name: o, topic: t}, {tables: [eu/orders], columns: [v]}]}"""
     orders = discovered(entry).found(("eu", "orders"))
-    assert (orders.table.name, orders.table.topic, orders.table.key, orders.table.columns) == ("o", "t", ("v",), ("v",))
+    assert (orders.table.name, orders.table.topic, orders.table.key, orders.table.columns) == (
+        "o",
+        "t",
+        ("v",),
+        (Chosen("v"),),
+    )
     assert str(orders.table.start) == "earliest"
     assert discovered(entry).found(("us", "items")).table.key == ("id",)
 

@@ -10,6 +10,8 @@ pytest.importorskip("pyspark")
 from pyspark.sql import types as spark
 
 from cdfd.changes.columns import change_schema, constant_type
+from cdfd.changes.shape.shape import Chosen
+from cdfd.config.shapes import shape_of
 from cdfd.delta.schema import ArrayType, Decimal, MapType, Primitive, StructField, StructType, TableSchema
 from cdfd.errors import ConfigError
 from cdfd.spark.columns import SparkBatches, spark_schema
@@ -102,8 +104,31 @@ def test_types() -> None:
     assert found["Id"] == spark.StructField("Id", spark.LongType(), True, {"comment": "of an order"})
 
 
+def chosen(*names: str) -> tuple[Chosen, ...]:
+    return tuple(map(Chosen.parse, names))
+
+
+def test_columns_that_are_shaped() -> None:
+    shape = shape_of("v IS NULL", None, {"ID": {"method": "hmac_sha256", "hmac_key": "k" * 16}})
+    target = Target.of(SCHEMA, 3, chosen("id as number", "m", "_change_type"), None, shape)
+    assert target.names == ("number", "m", "_change_type")
+    assert target.schema.names == ("Id", "m", "v")
+    assert target.spark_schema.simpleString() == "struct<number:string,m:decimal(9,2),_change_type:string>"
+    # Values of masked columns are others in files, and a filter needs the order of images.
+    assert target.pushable == {"m": "m", "_change_type": "_change_type"}
+    assert target.ordered
+    given = spark.StructType().add("NUMBER", "string").add("_change_type", "string")
+    of_user = Target.of(SCHEMA, 3, chosen("id as number", "m"), given, shape)
+    assert (of_user.names, of_user.spark_names) == (("number", "_change_type"), ("NUMBER", "_change_type"))
+    assert of_user.published.names == ("number",)
+    with pytest.raises(ConfigError, match="cannot be renamed"):
+        Target.of(SCHEMA, 3, chosen("_change_type as kind"))
+    with pytest.raises(ConfigError, match="there is no column 'w'"):
+        Target.of(SCHEMA, 3, None, None, shape_of("w = 1"))
+
+
 def test_columns_that_are_chosen() -> None:
-    assert Target.of(SCHEMA, 3, ("M", "id")).names == (
+    assert Target.of(SCHEMA, 3, chosen("M", "id")).names == (
         "m",
         "Id",
         "_change_type",
@@ -111,12 +136,12 @@ def test_columns_that_are_chosen() -> None:
         "_commit_timestamp",
         "_change_ordinal",
     )
-    assert Target.of(SCHEMA, 3, ("_CHANGE_TYPE", "m")).names == ("_change_type", "m")
-    assert Target.of(SCHEMA, 3, ("_commit_version",)).schema.names == ()
+    assert Target.of(SCHEMA, 3, chosen("_CHANGE_TYPE", "m")).names == ("_change_type", "m")
+    assert Target.of(SCHEMA, 3, chosen("_commit_version")).schema.names == ()
     with pytest.raises(ConfigError, match="requested twice"):
-        Target.of(SCHEMA, 3, ("m", "M"))
+        Target.of(SCHEMA, 3, chosen("m", "M"))
     with pytest.raises(ConfigError, match="Did you mean 'list'"):
-        Target.of(SCHEMA, 3, ("lists",))
+        Target.of(SCHEMA, 3, chosen("lists"))
 
 
 def test_a_schema_that_is_given() -> None:

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from cdfd.changes.position import Position
+from cdfd.changes.shape.masks import Mask
+from cdfd.changes.shape.shape import Chosen
 from cdfd.errors import ConfigError
 from cdfd.spark.offsets import Offset
 from cdfd.spark.options import SourceOptions
@@ -57,16 +59,47 @@ class TestOptions:
 
     def test_the_rest(self) -> None:
         found = options(
-            columns="a, b",
+            columns="a, b as c",
             changes="Files",
             ignoreMissingFiles="true",
             maxFilesPerTrigger="7",
             allowedRoots="s3://a,s3://b",
         )
-        assert found.columns == ("a", "b")
+        assert found.columns == (Chosen("a"), Chosen("b", "c"))
         assert found.changes == "files"
         assert found.skip_missing
         assert found.max_files == 7
+        assert (
+            options(maxVersionsPerTrigger="3").max_versions == options(max_versions_per_trigger="3").max_versions == 3
+        )
+
+    def test_shapes(self) -> None:
+        found = options(
+            where="a > 1",
+            excludeChangeTypes="delete, insert",
+            **{"mask.b": "truncate:2", "Mask.C": '{"method": "hmac_sha256", "hmac_key": "sixteen letters!"}'},
+        )
+        assert str(found.shape.where) == "a > 1"
+        assert found.shape.excluded == ("delete", "insert")
+        assert found.shape.masks == (
+            ("b", Mask("truncate", length=2)),
+            ("c", Mask("hmac_sha256", key=b"sixteen letters!")),
+        )
+        assert "sixteen" not in repr(found)
+
+    def test_the_rest_is_refused_where_it_contradicts(self) -> None:
+        for given in (
+            {"where": "a >"},
+            {"mask.a": "hide"},
+            {"key": "a", "mask.A": "nullify"},
+            {"netChanges": "true", "key": "a", "excludeChangeTypes": "delete"},
+            {"key": "a", "columns": "b as a"},
+        ):
+            with pytest.raises(ConfigError):
+                options(**given)
+
+    def test_roots(self) -> None:
+        found = options(allowedRoots="s3://a,s3://b")
         assert found.allowed_roots == ("s3://a", "s3://b")
 
     def test_of_the_store(self) -> None:

@@ -89,7 +89,9 @@ class Shape:
         Raises:
             MissingColumnError: the version has none of the columns to publish.
         """
-        return schema if self.names is None else self._with_filter(schema, schema.present(self.names))
+        if self.names is None:
+            return schema
+        return self._with_filter(schema, schema.present(self.names) if self.names else _nothing(schema))
 
     def target(self, schema: TableSchema) -> TableSchema:
         """The columns to read of the schema that rows are brought into. All of them have to be there.
@@ -97,7 +99,9 @@ class Shape:
         Raises:
             ConfigError: a column is missing.
         """
-        return schema if self.names is None else self._with_filter(schema, schema.select(self.names))
+        if self.names is None:
+            return schema
+        return self._with_filter(schema, schema.select(self.names) if self.names else _nothing(schema))
 
     def _with_filter(self, schema: TableSchema, chosen: TableSchema) -> TableSchema:
         if self.where is None:
@@ -122,7 +126,7 @@ class Shape:
     def published(self, schema: TableSchema) -> TableSchema:
         """The schema of published rows that were read in a schema."""
         if self.is_plain:
-            return schema if self.names is None else schema.present(self.names)
+            return schema
         fields = [
             replace(child if mask is None else mask.field(child), name=name)
             for child, name, mask in self.columns_of(schema)
@@ -140,7 +144,7 @@ class Shape:
         Raises:
             ConfigError: a column is missing, a filter does not fit, or a mask hides the key or a type that it cannot hide.
         """
-        if self.names is not None:
+        if self.names:
             schema.select(self.names)
         self.check_rows(schema, key)
         twice = self.published(self.select(schema)).names
@@ -184,6 +188,11 @@ class Shape:
                 f"column {gone[0]!r:.200} is gone, which `where` or `mask` names",
                 hint="A writer renamed or dropped it; change `where` and `mask`. Everything before this version is delivered",
             )
+
+
+def _nothing(schema: TableSchema) -> TableSchema:
+    """The schema without columns: readers may want the change columns alone."""
+    return replace(schema, struct=StructType(()), partition_columns=())
 
 
 AS_IT_IS = Shape()
