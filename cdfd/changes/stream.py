@@ -13,6 +13,7 @@ from cdfd.changes.plan import ChangePlan, Changes, commit_timestamp, file_time, 
 from cdfd.changes.refinement import Refine
 from cdfd.changes.refining import refined
 from cdfd.changes.resnapshot import NumberedFiles, Touched
+from cdfd.changes.shape.pruning import pruned
 from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.delta import paths
 from cdfd.delta.header import Header, PartialHeader
@@ -92,14 +93,18 @@ class PlanStream:
         """
         while True:
             async with _same_table(tailer):
-                state = await self.log.snapshot(version, with_counts=with_counts)
+                with_stats = self.shape.where is not None
+                state = await self.log.snapshot(version, with_stats=with_stats, with_counts=with_counts)
             if tailer is not None:
                 tailer.check_id(state.metadata.id, state.version)
             self._timestamp, digest = await self._timestamp_of(state)
             if await self.log.history.confirm():
                 break
         self._header, self._snapshot = state.header, None
-        return Version(plan_snapshot(state, self._timestamp), state.metadata.id, digest=digest)
+        return Version(self._pruned(plan_snapshot(state, self._timestamp)), state.metadata.id, digest=digest)
+
+    def _pruned(self, made: ChangePlan) -> ChangePlan:
+        return made if self.shape.where is None else pruned(made, self.shape.where)
 
     async def _timestamp_of(self, state: Snapshot) -> tuple[int, str | None]:
         """A version's time, and the hash of its log entry."""
@@ -207,6 +212,7 @@ class PlanStream:
             self.shape.check_change(previous.schema, header.schema)
         timestamp = commit_timestamp(commit, header, entry.modified_ms, self._timestamp)
         made = plan(commit, header, timestamp, changes=self.changes, previous=previous, before=self._snapshot)
+        made = self._pruned(made)
         if (self.refine != "off" or self.key) and previous is not None:
             made = refined(made, commit, header, previous, self.refine, self.key)
             self._say_unrefined(made)

@@ -1,0 +1,177 @@
+"""Which files may have rows that satisfy a filter, from partition values and statistics. Pure.
+
+A term may be true, may be false, or both. Nulls make it neither. So a negation exchanges the two, and nothing has to be rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cdfd.changes.plan import ChangePlan, FileScan, LiveScans
+from cdfd.changes.shape.compiler import column_type
+from cdfd.changes.shape.literals import typed
+from cdfd.changes.shape.predicate import (
+    MIRRORED,
+    NEGATED,
+    And,
+    Column,
+    Comparison,
+    IsNull,
+    Like,
+    Literal,
+    Membership,
+    Node,
+    Not,
+    Operator,
+    Or,
+    Predicate,
+    Truth,
+)
+from cdfd.changes.skipping import Columns, Condition, Range, as_python
+from cdfd.delta import statistics
+from cdfd.delta.actions import Add
+from cdfd.delta.files import PackedFiles
+from cdfd.delta.schema import TableSchema
+
+Outcomes: TypeAlias = "tuple[bool, bool]"
+"""Whether a term may be true for a row, and whether it may be false."""
+
+RangeOf: TypeAlias = Callable[[str], Range]
+"""The range of a top-level column, by its name."""
+
+_ANY = (True, True)
+_NEITHER = (False, False)
+
+
+def possible(predicate: Predicate, schema: TableSchema, range_of: RangeOf) -> bool:
+    """Whether a row may satisfy the filter, whose types fit the schema. `range_of` knows what the values are."""
+    return _Outcomes(predicate, schema, range_of).of(predicate.root)[0]
+
+
+class _Outcomes:
+    def __init__(self, predicate: Predicate, schema: TableSchema, range_of: RangeOf) -> None:
+        self._predicate = predicate
+        self._schema = schema
+        self._range_of = range_of
+
+    def of(self, node: Node) -> Outcomes:
+        match node:
+            case And(terms):
+                found = [self.of(term) for term in terms]
+                return all(true for true, _ in found), any(false for _, false in found)
+            case Or(terms):
+                found = [self.of(term) for term in terms]
+                return any(true for true, _ in found), all(false for _, false in found)
+            case Not(term):
+                true, false = self.of(term)
+                return false, true
+            case Comparison(left, operator, right):
+                return self._comparison(left, operator, right)
+            case Membership(column, items):
+                return self._membership(column, items)
+            case IsNull(column):
+                range = self._range(column)
+                return (True, False) if range is None else (range.nulls is not False, range.values)
+            case Like(column):
+                return self._with_values(column)
+            case Truth(operand):
+                return self._truth(operand)
+
+    def _truth(self, operand: Column | Literal) -> Outcomes:
+        if isinstance(operand, Column):
+            return self._with_values(operand)
+        return _NEITHER if operand.form == "null" else (operand.text == "true", operand.text == "false")
+
+    def _range(self, column: Column) -> Range | None:
+        """The range of a column; None if the schema does not have it, so that it is null."""
+        found = column_type(self._predicate, column, self._schema)
+        if found is None:
+            return None
+        return self._range_of(found[0][0]) if len(found[0]) == 1 else Range()
+
+    def _with_values(self, column: Column) -> Outcomes:
+        range = self._range(column)
+        return _ANY if range is not None and range.values else _NEITHER
+
+    def _comparison(self, left: Column | Literal, operator: Operator, right: Column | Literal) -> Outcomes:
+        if isinstance(left, Literal):
+            left, operator, right = right, MIRRORED[operator], left
+        assert isinstance(left, Column)
+        if isinstance(right, Column):
+            sides = self._with_values(left), self._with_values(right)
+            return _ANY if _NEITHER not in sides else _NEITHER
+        return self._with_literal(left, operator, right)
+
+    def _with_literal(self, column: Column, operator: Operator, literal: Literal) -> Outcomes:
+        found, range = column_type(self._predicate, column, self._schema), self._range(column)
+        if found is None or range is None or not range.values:
+            return _NEITHER
+        scalar = typed(literal, found[1], self._predicate)
+        if scalar is None:
+            return _NEITHER
+        value = as_python(scalar)
+        if value is None or value != value:
+            return _ANY  # a time beyond the year 9999, or NaN
+        return _may_be(range, operator, value), _may_be(range, NEGATED[operator], value)
+
+    def _membership(self, column: Column, items: Sequence[Literal]) -> Outcomes:
+        true = any(self._with_literal(column, "=", item)[0] for item in items)
+        # With a null among the values, a row is either in the list or unknown.
+        false = all(item.form != "null" for item in items) and self._with_values(column)[1]
+        return true, false
+
+
+def _may_be(range: Range, operator: Operator, value: object) -> bool:
+    if operator != "<>":
+        return Condition("", operator, (value,)).possible(range)  # type: ignore[arg-type] # of the types that ranges have
+    same = range.low is not None and type(range.low) is type(value) and range.low == range.high == value
+    return not same or range.nan
+
+
+def pruned(plan: ChangePlan, predicate: Predicate) -> ChangePlan:
+    """The plan without the files that have no row for the filter. Change data files stay: rows of one file depend on those of another.
+
+    Statistics are those that the plan's files have; partition values are known of every file.
+    """
+    if plan.origin not in ("files", "snapshot") or not _helps(predicate, plan):
+        return plan
+    kept = _kept(plan, predicate)
+    if kept.all():
+        return plan
+    scans: Sequence[FileScan]
+    if isinstance(plan.scans, LiveScans):
+        scans = LiveScans(PackedFiles(Add, plan.scans.files.table.filter(pa.array(kept))))
+    else:
+        scans = tuple(scan for scan, keep in zip(plan.scans, kept, strict=True) if keep)
+    return replace(plan, scans=scans, origin=plan.origin if len(scans) or plan.origin == "snapshot" else "none")
+
+
+def _helps(predicate: Predicate, plan: ChangePlan) -> bool:
+    """Whether there is anything to decide by: live files may have statistics."""
+    if isinstance(plan.scans, LiveScans):
+        return True
+    partitions = {name.lower() for name in plan.schema.partition_columns}
+    return any(name.lower() in partitions for name in predicate.names)
+
+
+def _kept(plan: ChangePlan, predicate: Predicate) -> npt.NDArray[np.bool_]:
+    columns = Columns(plan.schema, plan.schema)
+    if isinstance(plan.scans, LiveScans):
+        texts = (add.stats for add in plan.scans.files)
+    else:
+        texts = (None for _ in plan.scans)
+    found = (_may_have_rows(scan, text, columns, predicate) for scan, text in zip(plan.scans, texts, strict=True))
+    return np.fromiter(found, np.bool_, len(plan.scans))
+
+
+def _may_have_rows(scan: FileScan, stats: str | None, columns: Columns, predicate: Predicate) -> bool:
+    if scan.schema is not None:
+        return True  # rows of the schema before
+    known = statistics.parse(stats, columns.schema)
+    return possible(predicate, columns.schema, lambda name: columns.range(name, scan, known))
