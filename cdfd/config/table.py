@@ -206,7 +206,7 @@ class Table(Section):
         return self
 
     def _shape_conflicts(self) -> Iterator[tuple[Path, str]]:
-        """What contradicts itself about the shape of rows."""
+        """The settings of the shape that contradict each other."""
         try:
             _ = self.shape
         except ConfigError as error:

@@ -40,7 +40,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What becomes of change rows before anyone gets them. A value; it pickles, with the keys of masks.
+    """A description of the change rows that readers get. A value; it pickles, with the keys of masks.
 
     Attributes:
         columns: the columns, in that order; None: all, by their own names.
