@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
 
 from cdfd.changes.shape.literals import LONG, WHOLE, arrow_of, common_decimal, is_comparable, is_float, is_number, typed
@@ -77,6 +76,9 @@ class Filter:
 
     def mask(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
         """For each row, whether the filter is true."""
+        # Arrow's engine is another library: only those who filter load it.
+        import pyarrow.acero as acero
+
         source = acero.Declaration("table_source", acero.TableSourceNodeOptions(pa.Table.from_batches([rows])))
         project = acero.Declaration("project", acero.ProjectNodeOptions([self.expression], ["kept"]))
         kept = acero.Declaration.from_sequence([source, project]).to_table(use_threads=False)["kept"]
