@@ -10,9 +10,9 @@ import logging
 import random
 import secrets
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -29,11 +29,12 @@ from cdfd.storage.s3 import clock as s3_clock
 from cdfd.storage.s3.errors import EXISTS, EXPIRED, FAILURES, SKEWED, Request, code_of, translated
 from cdfd.storage.s3.loop import RequestLoop, request_loop
 from cdfd.storage.s3.models import CachedLoader
+from cdfd.storage.s3.native import CONNECTIONS, NativeReader, reader_for
+from cdfd.storage.s3.objects import GetResult, modified_ms
 from cdfd.storage.s3.options import S3Options
 
 T = TypeVar("T")
 
-CONNECTIONS = 64
 FIRST_DELAY, MAX_DELAY = 0.05, 5.0
 """Seconds to wait before the second attempt, at most, and before any later one."""
 RENEW_SECONDS = 5.0
@@ -51,16 +52,6 @@ for _name in ("botocore", "aiobotocore"):
         logging.getLogger(_name).setLevel(logging.WARNING)
 
 
-@dataclass(frozen=True, slots=True)
-class GetResult:
-    """Bytes of an object, with the object's size, modification time (ms since the Unix epoch) and ETag."""
-
-    data: bytes | pa.Buffer
-    size: int
-    modified_ms: int
-    etag: str
-
-
 class S3Client:
     """One client for everything with the same options. All coroutines run in `loop`."""
 
@@ -68,6 +59,7 @@ class S3Client:
         self.options = options
         self.loop = loop
         self._opening: asyncio.Task[Any] | None = None
+        self._native: NativeReader | None = None
         self._open: list[AsyncExitStack] = []
         self._renewed_at = -RENEW_SECONDS
         self._warned_at = -WARN_SECONDS
@@ -75,8 +67,18 @@ class S3Client:
         """Buckets whose conditional PUT was verified."""
         loop.on_close(self._close)
 
-    async def get(self, request: Request, start: int, length: int | None, *, etag: str | None = None) -> GetResult:
-        """Bytes of an object, as in `Storage.read`; a negative `start` counts from the end. With `etag`, only of that write."""
+    async def get(
+        self, request: Request, start: int, length: int | None, *, etag: str | None = None, native: bool = False
+    ) -> GetResult:
+        """Bytes of an object, as in `Storage.read`; a negative `start` counts from the end. With `etag`, only of that write.
+
+        With `native`, the first attempt is that of the native client, if the settings allow it.
+        """
+        begun = time.monotonic()
+        if native and self._native is not None:
+            got = await self._native.get(request, start, length, etag)
+            if got is not None:
+                return got
         parameters = {"Range": _range(start, length)} if start or length is not None else {}
         if etag is not None:
             parameters["IfMatch"] = etag
@@ -91,7 +93,7 @@ class S3Client:
                 return GetResult(b"", found["ContentLength"], _modified_ms(found), found["ETag"])
             return await _body(response, start, length)
 
-        return await self._retried(request, attempt)
+        return await self._retried(request, attempt, time.monotonic() - begun)
 
     async def head(self, request: Request) -> GetResult:
         """Size, modification time and ETag of an object."""
@@ -167,12 +169,12 @@ class S3Client:
         }
         return {key: value for key, value in parameters.items() if value is not None}
 
-    async def _retried(self, request: Request, attempt: Callable[[Any], Awaitable[T]]) -> T:
-        """The result of `attempt`. Transient errors are retried until the deadline."""
+    async def _retried(self, request: Request, attempt: Callable[[Any], Awaitable[T]], spent: float = 0.0) -> T:
+        """The result of `attempt`. Transient errors are retried until the deadline, of which `spent` seconds are over."""
         last: StorageError | None = None
         delay, failed = FIRST_DELAY, 0
         try:
-            async with asyncio.timeout(self.options.deadline):
+            async with asyncio.timeout(self.options.deadline - spent):
                 while True:
                     try:
                         return await attempt(await self._client())
@@ -241,6 +243,7 @@ class S3Client:
         )
         s3_clock.sign_with_store_time(client)
         self._open.append(stack)
+        self._native = await reader_for(session, client, options)
         return client
 
     def _renew_credentials(self) -> None:
@@ -329,11 +332,6 @@ async def _filled(buffer: pa.Buffer, body: Any) -> pa.Buffer:
 
 def _modified_ms(response: dict[str, Any]) -> int:
     return modified_ms(response["LastModified"].timestamp())
-
-
-def modified_ms(seconds: float) -> int:
-    """Whole seconds, as in HTTP headers, in ms. Listings of some stores are more precise, and both must give the same time."""
-    return int(seconds) * 1000
 
 
 _clients: dict[tuple[S3Options, int], S3Client] = {}

@@ -21,8 +21,9 @@ import pyarrow as pa
 
 from cdfd.errors import StorageError
 from cdfd.parquet.layout import ChunkLocation, chunks
-from cdfd.storage.s3.client import GetResult, S3Client
+from cdfd.storage.s3.client import S3Client
 from cdfd.storage.s3.errors import Request
+from cdfd.storage.s3.objects import GetResult
 from cdfd.storage.s3.prefetch import StartedRanges
 
 WHOLE_OBJECT_BYTES = 4 << 20
@@ -237,7 +238,7 @@ class _RangeBuffer:
         size = piece.end - piece.start
         self._evict(size)
         self._buffered += size
-        work = self._client.get(self._request, piece.start, size, etag=self._etag)
+        work = self._client.get(self._request, piece.start, size, etag=self._etag, native=True)
         piece.future = self._client.loop.submit(work)
 
     def _bytes(self, piece: _Piece) -> bytes | pa.Buffer:

@@ -7,8 +7,9 @@ from concurrent.futures import CancelledError, Future
 from typing import NamedTuple
 
 from cdfd.errors import StorageError
-from cdfd.storage.s3.client import GetResult, S3Client
+from cdfd.storage.s3.client import S3Client
 from cdfd.storage.s3.errors import Request
+from cdfd.storage.s3.objects import GetResult
 
 MAX_OBJECTS, MAX_BYTES = 64, 72 << 20
 """Prefetched objects that are not read yet, at most, and their bytes; the oldest are dropped first."""
@@ -41,7 +42,10 @@ class Prefetcher:
             if request.path in self._started:
                 return
             get, submit = self._client.get, self._client.loop.submit
-            started = [(requested, submit(get(request, requested.start, requested.length))) for requested in ranges]
+            started = [
+                (requested, submit(get(request, requested.start, requested.length, native=True)))
+                for requested in ranges
+            ]
             weight = sum(requested.weight for requested in ranges)
             self._started[request.path] = started, weight
             self._bytes += weight

@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from cdfd.errors import ConfigError, StorageError
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_each
-from cdfd.storage.s3.client import GetResult, S3Client, client_for, modified_ms
+from cdfd.storage.s3.client import S3Client, client_for
 from cdfd.storage.s3.errors import Request
 from cdfd.storage.s3.file import first_range, leading_ranges, opened
+from cdfd.storage.s3.objects import GetResult, modified_ms
 from cdfd.storage.s3.options import parse
 from cdfd.storage.s3.prefetch import Prefetcher, PrefetchRange, result_or_none
 
@@ -153,7 +154,7 @@ class S3Storage:
             # The prefetch may have used another size.
             start = started[0][0].start
         else:
-            got = self._client.loop.submit(self._client.get(request, start, length)).result()
+            got = self._client.loop.submit(self._client.get(request, start, length, native=True)).result()
         return opened(self._client, request, got, start, started[1:])
 
     async def _read(self, path: str, start: int, length: int | None) -> GetResult:

@@ -1,0 +1,185 @@
+"""GETs by obstore, Rust's object_store: it takes a fraction of botocore's time per request, and none of it under the GIL.
+
+It is a fast path only. If it fails, or cannot do what the settings ask for, the caller sends the request with aiobotocore, whose error says
+why. Credentials, region and endpoint are those that botocore found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import urllib.request
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import obstore
+import pyarrow as pa
+from aiobotocore.credentials import AioCredentials
+from obstore.exceptions import BaseError, PreconditionError
+from obstore.store import S3Store
+
+from cdfd.storage.s3 import clock as s3_clock
+from cdfd.storage.s3.errors import FAILURES, Request
+from cdfd.storage.s3.objects import GetResult, modified_ms
+from cdfd.storage.s3.options import S3Options
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+    from obstore.store import S3Credential
+
+CONNECTIONS = 64
+PAUSE_SECONDS = 10.0
+"""Seconds without a native request after one that failed: botocore's pace and errors apply, and no request is sent twice."""
+
+_OTHER_HOST = ("use_fips_endpoint", "use_dualstack_endpoint")
+"""Variables with which botocore finds a host in a way of its own. With `ca_bundle`, it trusts the certificates of that file only, to which
+obstore would add those of the system."""
+
+_forked = False
+_used = False
+
+
+class NativeReader:
+    """Reads objects of one client. It belongs to the client's event loop.
+
+    Args:
+        endpoint: URL of the service, without a bucket.
+        region: to sign for.
+        options: of the store.
+        credentials: botocore's, which renew themselves; None for unsigned requests.
+    """
+
+    def __init__(self, endpoint: str, region: str, options: S3Options, credentials: Any) -> None:
+        self._endpoint = endpoint
+        self._region = region
+        self._options = options
+        self._credentials = credentials
+        self._keys: Any = None
+        self._stores: dict[str, S3Store] = {}
+        self._room = asyncio.Semaphore(CONNECTIONS)
+        self._paused_until = 0.0
+
+    async def get(self, request: Request, start: int, length: int | None, etag: str | None) -> GetResult | None:
+        """The result of `S3Client.get`; None if it is not known, and aiobotocore has to ask."""
+        if not self._is_usable(request.key):
+            return None
+        options: GetOptions = {} if etag is None else {"if_match": etag}
+        if start or length is not None:
+            options["range"] = _range(start, length)
+        async with self._room:
+            try:
+                store = await self._store(request.bucket)
+                found = await obstore.get_async(store, request.key, options=options)
+                data = await found.bytes_async()
+            except (FileNotFoundError, PreconditionError):
+                return None
+            except (BaseError, ValueError, *FAILURES) as error:
+                # There is no range in an empty object, so that says nothing about the store.
+                if "status code: 416" not in str(error):
+                    self._paused_until = time.monotonic() + PAUSE_SECONDS
+                return None
+        meta = found.meta
+        written = modified_ms(meta["last_modified"].timestamp())
+        return GetResult(pa.py_buffer(data), meta["size"], written, meta["e_tag"] or "")
+
+    def _is_usable(self, key: str) -> bool:
+        # The threads of the native client do not survive a fork: a child would wait for them forever.
+        if _forked or s3_clock.is_corrected() or time.monotonic() < self._paused_until:
+            return False
+        # object_store refuses or changes names with such segments.
+        return not any(segment in ("", ".", "..") for segment in key.split("/"))
+
+    async def _store(self, bucket: str) -> S3Store:
+        global _used
+        if self._credentials is not None:
+            keys = await self._credentials.get_frozen_credentials()
+            if keys != self._keys:
+                self._keys, self._stores = keys, {}
+        if bucket not in self._stores:
+            self._stores[bucket] = self._opened(bucket)
+            _used = True
+        return self._stores[bucket]
+
+    def _opened(self, bucket: str) -> S3Store:
+        options, keys = self._options, self._keys
+        scheme, _, host = self._endpoint.partition("://")
+        virtual = _is_virtual(options, bucket)
+        endpoint = f"{scheme}://{bucket}.{host}" if virtual else self._endpoint
+        # obstore also reads variables of the environment. These arguments override them.
+        return S3Store(
+            bucket,
+            region=self._region,
+            endpoint=endpoint,
+            aws_endpoint_url_s3=endpoint,
+            virtual_hosted_style_request=virtual,
+            skip_signature=keys is None,
+            request_payer=options.request_payer,
+            s3_express=False,
+            credential_provider=None if keys is None else partial(_credential, keys),
+            client_options={
+                "allow_http": scheme == "http",
+                "allow_invalid_certificates": False,
+                "connect_timeout": timedelta(seconds=options.connect_timeout),
+                "read_timeout": timedelta(seconds=options.read_timeout),
+                "timeout": timedelta(seconds=options.deadline),
+                "user_agent": "cdfd",
+            },
+            retry_config={"max_retries": 0},
+        )
+
+
+def _credential(keys: Any) -> S3Credential:
+    return {
+        "access_key_id": keys.access_key,
+        "secret_access_key": keys.secret_key,
+        "token": keys.token,
+        "expires_at": None,
+    }
+
+
+async def reader_for(session: Any, client: Any, options: S3Options) -> NativeReader | None:
+    """A reader with what botocore found; None if the settings need botocore itself.
+
+    Args:
+        session: of botocore.
+        client: an open client of that session.
+        options: of the store.
+    """
+    endpoint: str = client.meta.endpoint_url
+    names = _OTHER_HOST if endpoint.startswith("http://") else (*_OTHER_HOST, "ca_bundle")
+    if urllib.request.getproxies() or any(session.get_config_variable(name) for name in names):
+        return None
+    credentials = None
+    if options.anonymous:
+        pass
+    elif options.access_key_id is not None:
+        credentials = AioCredentials(options.access_key_id, options.secret_access_key, options.session_token)
+    elif (credentials := await session.get_credentials()) is None:
+        return None
+    return NativeReader(endpoint, client.meta.region_name, options, credentials)
+
+
+def _is_virtual(options: S3Options, bucket: str) -> bool:
+    """Whether the bucket is a part of the host's name, as for botocore."""
+    if options.path_style is not None:
+        return not options.path_style
+    # A certificate for *.s3.amazonaws.com does not cover further dots.
+    return options.endpoint_url is None and "." not in bucket
+
+
+def _range(start: int, length: int | None) -> Any:
+    if start < 0:
+        return {"suffix": -start}
+    # No object is as long.
+    return {"offset": start} if length is None else (start, min(start + length, 1 << 62))
+
+
+def _forget() -> None:
+    global _forked
+    _forked = _forked or _used
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
