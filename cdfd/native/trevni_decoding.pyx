@@ -4,9 +4,10 @@
 Nothing of a block is trusted: each byte that is read lies before the block's end, and each that is written lies in the room that was given.
 """
 
-from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT32_MIN, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from cdfd.native.crc32 cimport cdfd_crc32, cdfd_has_crc32
 from cdfd.native.kinds cimport BITS, FIXED, INTEGERS, NULLS, SLACK, TEXT, Kind
 
 ctypedef const uint8_t* Bytes
@@ -274,13 +275,34 @@ cdef bint _is_high(Bytes at, Py_ssize_t size) noexcept nogil:
     return seen >= 0x80
 
 
+HAS_CRC32 = cdfd_has_crc32()
+
+
+def crc32(const uint8_t[::1] data):
+    """The checksum of data, as `zlib.crc32` gives it. Fast only with `HAS_CRC32`."""
+    return cdfd_crc32(&data[0], data.shape[0])
+
+
+cdef inline uint32_t _swapped(uint32_t number) noexcept nogil:
+    return number >> 24 | (number >> 8 & 0xFF00) | (number << 8 & 0xFF0000) | number << 24
+
+
 def decode(
-    blocks, int kind, int width, lengths, uint8_t[::1] values, int32_t[::1] offsets, int64_t[::1] counts, bint runs
+    blocks,
+    checksums,
+    int kind,
+    int width,
+    lengths,
+    uint8_t[::1] values,
+    int32_t[::1] offsets,
+    int64_t[::1] counts,
+    bint runs,
 ):
     """The content of consecutive blocks.
 
     Args:
         blocks: an iterable of buffers.
+        checksums: of the blocks, with their bytes in either order; None if they are checked already.
         kind: 0 for nulls, 1 for numbers of variable length, 2 for numbers of fixed size, 3 for text and bytes, 4 for bits in array columns.
         width: bytes of a number in memory.
         lengths: gets the lengths of an array column; None for others.
@@ -291,11 +313,14 @@ def decode(
 
     Returns:
         The number of lengths, of values, and of bytes of text, and whether text has other bytes than ASCII. None if a block is
-        damaged, or there is not room enough.
+        damaged, has another checksum, or there is not room enough.
     """
     cdef Column column
     cdef const uint8_t[::1] block
     cdef int64_t[::1] each
+    cdef const uint32_t[::1] expected
+    cdef uint32_t checksum = 0, known = 0
+    cdef bint checked = checksums is not None
     cdef Bytes at
     cdef Py_ssize_t number = 0, before, size
     cdef bint valid
@@ -313,6 +338,10 @@ def decode(
     column.room_of_values = offsets.shape[0] - 1 if kind == TEXT else values.shape[0] // width
     column.runs = runs
     column.high = False
+    if checked:
+        expected = checksums
+        if expected.shape[0] < counts.shape[0]:
+            return None
     if column.room_of_bytes > INT32_MAX and kind == TEXT:
         return None
     for item in blocks:
@@ -321,8 +350,14 @@ def decode(
         if number >= counts.shape[0]:
             return None
         at = &block[0]
+        if checked:
+            known = expected[number]
         with nogil:
-            if column.lengths != NULL:
+            if checked:
+                checksum = cdfd_crc32(at, size)
+            if checked and checksum != known and checksum != _swapped(known):
+                valid = False
+            elif column.lengths != NULL:
                 before = column.num_lengths
                 valid = _arrays(&column, at, at + size)
                 counts[number] = column.num_lengths - before

@@ -13,6 +13,7 @@ from cdfd.trevni import native_decoding
 from cdfd.trevni.blocks import BlockTable
 from cdfd.trevni.decoding import Decoded, decode
 from cdfd.trevni.lengths import Lengths
+from cdfd.trevni.native_decoding import Checksums
 from cdfd.trevni.source import Source
 from cdfd.trevni.value_types import ValueType
 from cdfd.trevni.varints import Numbers
@@ -116,25 +117,33 @@ class ColumnReader:
 
     def _decoded(self, first: int, last: int, rows: Numbers) -> Decoded:
         if self.table.can_have_sizes(first, last):
-            # One block at a time: it is in the processor's cache when the kernel decodes it.
+            # One block at a time: it is in the processor's cache when the kernel checks and decodes it.
             sizes = self.table.sizes[first:last]
-            found = native_decoding.decode(self.column, self._blocks(first, last), sizes, rows, runs=self._runs)
+            checksums = native_decoding.checksums(self.column, len(sizes))
+            blocks = self._blocks(first, last, checksums)
+            found = native_decoding.decode(self.column, blocks, sizes, rows, checksums=checksums, runs=self._runs)
             if found is not None:
                 return Decoded(*found)
         return decode(self.column, list(self._blocks(first, last)), rows, runs=self._runs)
 
-    def _blocks(self, first: int, last: int) -> Iterator[bytes | memoryview]:
-        """Blocks, decompressed."""
+    def _blocks(self, first: int, last: int, checksums: Checksums | None = None) -> Iterator[bytes | memoryview]:
+        """Blocks, decompressed. Those are checked if there is no place for their checksums."""
         starts = self.table.starts[first:last].tolist()
-        ends = (self.table.starts[first:last] + self.table.stored[first:last] + self.column.checksum.size).tolist()
-        read, data = 0, memoryview(b"")
+        ends = (self.table.starts[first:last] + self.table.stored[first:last]).tolist()
+        behind = self.column.checksum.size
+        read, data, start = 0, memoryview(b""), 0
         for number in range(last - first):
             if number == read:
                 start = starts[number]
-                while read < last - first and (read == number or ends[read] - start <= self._source.step):
+                while read < last - first and (read == number or ends[read] + behind - start <= self._source.step):
                     read += 1
-                data = self._source.bytes_at(start, ends[read - 1] - start)
-            yield self.table.read_block(data[starts[number] - start : ends[number] - start], first + number)
+                data = self._source.bytes_at(start, ends[read - 1] + behind - start)
+            end = ends[number] - start
+            if checksums is None:
+                yield self.table.read_block(data[starts[number] - start : end + behind], first + number)
+            else:
+                checksums[number] = int.from_bytes(data[end : end + behind], "little")
+                yield self.table.decompressed(data[starts[number] - start : end], first + number)
 
     def _skip(self, piece: _Piece, entries: int) -> None:
         if piece.decoded.lengths is not None:

@@ -1,12 +1,14 @@
 """Blocks of a column -> lengths and values, by the kernels of `cdfd.native`: the fast form of `decoding`."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from cdfd import native
+from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.lengths import Lengths
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.value_types import ARROW, WIDTHS, ValueType
@@ -14,6 +16,8 @@ from cdfd.trevni.varints import Bytes, Numbers
 
 NULLS, INTEGERS, FIXED, TEXT, BITS = range(5)
 """Kinds of values, as the kernels number them."""
+
+Checksums: TypeAlias = npt.NDArray[np.uint32]
 
 KINDS = {
     ValueType.NULL: (NULLS, 1),
@@ -33,8 +37,21 @@ _TEXT_SLACK = 32
 """Short strings are copied as 32 bytes."""
 
 
+def checksums(column: ColumnMetadata, blocks: int) -> Checksums | None:
+    """A place for the checksums of blocks, if the kernels check them. They do where they are faster than zlib."""
+    if not native.built or column.checksum is not Checksum.CRC32 or not native.trevni_decoding.HAS_CRC32:
+        return None
+    return np.empty(blocks, np.uint32)
+
+
 def decode(
-    column: ColumnMetadata, blocks: Iterable[bytes | memoryview], sizes: Numbers, rows: Numbers, *, runs: bool
+    column: ColumnMetadata,
+    blocks: Iterable[bytes | memoryview],
+    sizes: Numbers,
+    rows: Numbers,
+    *,
+    checksums: Checksums | None = None,
+    runs: bool,
 ) -> tuple[Lengths | None, pa.Array, Numbers] | None:
     """Lengths, values, and how many each block has, as `decoding.Decoded` has them.
 
@@ -43,6 +60,7 @@ def decode(
         blocks: decompressed, one after the other.
         sizes: bytes of each block.
         rows: of each block.
+        checksums: of the blocks, each set before its block is taken from `blocks`; None if `blocks` checks them.
         runs: whether lengths may have runs.
 
     Returns:
@@ -65,7 +83,7 @@ def decode(
     values = np.empty(most * width if kind != TEXT else size + _TEXT_SLACK, np.uint8)
     offsets = np.zeros(most + 1 if kind == TEXT else 1, np.int32)
     counts = np.zeros(len(sizes), np.int64)
-    found = native.trevni_decoding.decode(blocks, kind, width, lengths, values, offsets, counts, runs)
+    found = native.trevni_decoding.decode(blocks, checksums, kind, width, lengths, values, offsets, counts, runs)
     if found is None or (column.plain and (counts != rows).any()):
         return None
     num_lengths, num_values, num_bytes, high = found

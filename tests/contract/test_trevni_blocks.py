@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import zlib
 from itertools import product
 
 import numpy as np
@@ -169,6 +170,13 @@ def alike(of: ColumnMetadata, blocks: list[bytes], counts: list[int], runs: bool
         assert len(expected.lengths) > (sum(counts) if of.parent is None else 65_536)
     else:
         same(found, expected)
+
+
+def test_checksums_are_those_of_zlib() -> None:
+    data = np.random.default_rng(1).integers(0, 256, 70_000, np.uint8).tobytes()
+    for size in [*range(300), 1000, 65_536, 70_000]:
+        assert native.trevni_decoding.crc32(data[:size]) == zlib.crc32(data[:size])
+        assert native.trevni_decoding.crc32(memoryview(data)[size : size + 200]) == zlib.crc32(data[size : size + 200])
 
 
 @pytest.mark.parametrize("width", range(1, 11))
