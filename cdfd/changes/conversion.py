@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.delta.arrow_types import arrow_type
-from cdfd.delta.datatypes import Decimal, Primitive
+from cdfd.delta.datatypes import Decimal, Foreign, Primitive
 
 Convert: TypeAlias = "Callable[[pa.Array[Any]], pa.Array[Any]]"
 
@@ -27,7 +27,7 @@ def identity(array: pa.Array[Any]) -> pa.Array[Any]:
     return array
 
 
-def conversion(source: Any, kind: Primitive | Decimal) -> Convert | None:
+def conversion(source: Any, kind: Primitive | Decimal | Foreign) -> Convert | None:
     """The function that converts values of an Arrow type to a primitive table type; None if there is no safe conversion.
 
     The function raises `pa.ArrowInvalid` for a value that the table's type cannot hold.
@@ -39,6 +39,9 @@ def conversion(source: Any, kind: Primitive | Decimal) -> Convert | None:
         return lambda array: pa.nulls(len(array), target)
     if isinstance(kind, Decimal):
         return _to_decimal(source, kind)
+    if isinstance(kind, Foreign):
+        rule = _FOREIGN_RULES.get(target)
+        return None if rule is None else rule(source, target)
     rule = _RULES.get(kind.name)
     return None if rule is None else rule(source, target)
 
@@ -141,6 +144,20 @@ def _is_text(source: pa.DataType) -> bool:
 def _is_bytes(source: pa.DataType) -> bool:
     return bool(pa.types.is_binary(source) or pa.types.is_large_binary(source) or pa.types.is_binary_view(source))
 
+
+def _to_nanoseconds(source: Any, target: pa.DataType) -> Convert | None:
+    if not pa.types.is_timestamp(source):
+        return None
+    scaled = pa.timestamp("ns", source.tz)
+    return lambda array: array.cast(scaled).view(target)
+
+
+_FOREIGN_RULES: dict[pa.DataType, Callable[[Any, Any], Convert | None]] = {
+    pa.int32(): _to_whole,
+    pa.int64(): lambda source, target: _cast_to(target) if pa.types.is_duration(source) else _to_whole(source, target),
+    pa.binary(): _to_bytes,
+    pa.timestamp("ns", "UTC"): _to_nanoseconds,
+}
 
 _RULES: dict[str, Callable[[Any, Any], Convert | None]] = {
     "string": _to_text,

@@ -42,6 +42,8 @@ def same(left: Column, right: Column) -> Mask:
         # The type says whether nulls are allowed, which does not matter here; both come from one schema.
         found = _column(pa.chunked_array([*_chunks(left), *_chunks(right)], left.type), key=False)
         return np.asarray(found[: len(left)] == found[len(left) :])
+    if pa.types.is_null(left.type):
+        return np.ones(len(left), np.bool_)
     if pa.types.is_floating(left.type):
         return np.asarray(_floats(left, key=False) == _floats(right, key=False)) & _both_or_neither(left, right)
     equal = pc.equal(left, right)

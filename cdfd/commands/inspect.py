@@ -5,9 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from cdfd.console import escaping as plain
+from cdfd.delta.arrow_types import arrow_type
+from cdfd.delta.datatypes import StructField
 from cdfd.delta.protocol import cdf_enabled, features_report, in_commit_timestamps_enabled
 from cdfd.delta.snapshot import Snapshot
-from cdfd.errors import CdfdError, LogError
+from cdfd.errors import CdfdError, LogError, UnsupportedError
 from cdfd.progress.txn_positions import is_part
 from cdfd.storage.location import describe_non_table
 from cdfd.tables.table import Table
@@ -88,8 +90,7 @@ def _state(snapshot: Snapshot) -> dict[str, Any]:
     vectors = live.table.column("deletion_vector")
     return {
         "schema": [
-            {"name": column.name, "type": str(schema.arrow.field(column.name).type), "nullable": column.nullable}
-            for column in schema.struct
+            {"name": column.name, "type": _type_of(column), "nullable": column.nullable} for column in schema.struct
         ],
         "column_mapping": str(schema.mapping),
         "live_files": len(live),
@@ -131,3 +132,11 @@ def _feature(feature: Mapping[str, Any]) -> str:
 
 def _column(column: Mapping[str, Any]) -> str:
     return f"{column['name']}: {column['type']}{'' if column['nullable'] else ' not null'}"
+
+
+def _type_of(column: StructField) -> str:
+    """The Arrow type of a column; if cdfd cannot read it, its own type."""
+    try:
+        return str(arrow_type(column.type))
+    except UnsupportedError:
+        return f"{column.type} (not readable)"

@@ -1,7 +1,6 @@
 """Delta types <-> Arrow types.
 
-Columns of type void have no Arrow counterpart: they are left out. A variant is `arrow.json`: text, whatever
-it was in the file.
+Columns of type void are nulls. A variant is `arrow.json`: text, whatever it was in the file.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from cdfd.delta.datatypes import (
     ArrayType,
     DataType,
     Decimal,
+    Foreign,
     MapType,
     Primitive,
     PrimitiveName,
     StructField,
     StructType,
-    without_void,
 )
 from cdfd.errors import UnsupportedError
 
@@ -40,6 +39,7 @@ _ARROW: dict[PrimitiveName, pa.DataType] = {
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
     "variant": pa.json_(pa.string()),
+    "void": pa.null(),
 }
 _DELTA: dict[pa.DataType, PrimitiveName] = {arrow: name for name, arrow in _ARROW.items()} | {
     pa.large_string(): "string",
@@ -53,12 +53,12 @@ _DELTA: dict[pa.DataType, PrimitiveName] = {arrow: name for name, arrow in _ARRO
 
 
 def to_arrow(struct: StructType) -> pa.Schema:
-    """The Arrow schema of a table's rows, without its void columns.
+    """The Arrow schema of a table's rows.
 
     Raises:
-        UnsupportedError: an array or a map of void, which can hold nothing.
+        UnsupportedError: a column is of a type that cdfd cannot read.
     """
-    return pa.schema([_arrow_field(child) for child in without_void(struct)])
+    return pa.schema([_arrow_field(child) for child in struct])
 
 
 def from_arrow(schema: pa.Schema) -> StructType:
@@ -74,7 +74,7 @@ def arrow_type(kind: DataType) -> pa.DataType:
     """The Arrow type of one column's values.
 
     Raises:
-        UnsupportedError: void, alone or in an array or a map.
+        UnsupportedError: cdfd cannot read the type.
     """
     match kind:
         case Decimal(precision, scale):
@@ -86,13 +86,21 @@ def arrow_type(kind: DataType) -> pa.DataType:
         case MapType(key, value, value_contains_null):
             item: Any = pa.field("value", arrow_type(value), nullable=value_contains_null)
             return pa.map_(arrow_type(key), item)
-        case Primitive("void"):
-            raise UnsupportedError("an array or a map of void holds no values that can be read", hint="drop the column")
+        case Foreign(name, arrow):
+            if arrow is None:
+                raise UnsupportedError(f"the type {name!r:.80} cannot be read", hint=_LEAVE_OUT)
+            return arrow
     return _ARROW[kind.name]
 
 
+_LEAVE_OUT = "Leave the column out with `columns`, or store it as a string or a number"
+
+
 def _arrow_field(child: StructField) -> pa.Field[Any]:
-    return pa.field(child.name, arrow_type(child.type), nullable=child.nullable)
+    try:
+        return pa.field(child.name, arrow_type(child.type), nullable=child.nullable)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"column {child.name!r:.200}: {error.what}", hint=error.hint) from None
 
 
 def _delta_field(field: pa.Field[Any]) -> StructField:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
+import pyarrow as pa
+
 PrimitiveName: TypeAlias = Literal[
     "string",
     "long",
@@ -46,6 +48,22 @@ class Decimal:
 
     def __str__(self) -> str:
         return f"decimal({self.precision},{self.scale})"
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A type of some writers only.
+
+    Attributes:
+        name: as it stands in the schema.
+        arrow: the Arrow type in which its values are read; None: cdfd cannot read them.
+    """
+
+    name: str
+    arrow: pa.DataType | None = None
+
+    def __str__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +115,7 @@ class MapType:
         return f"map<{self.key},{self.value}>"
 
 
-DataType: TypeAlias = Primitive | Decimal | StructType | ArrayType | MapType
+DataType: TypeAlias = Primitive | Decimal | Foreign | StructType | ArrayType | MapType
 
 VOID = Primitive("void")
 
@@ -130,8 +148,7 @@ def by_name(candidates: Mapping[str, _Named], name: str) -> list[_Named]:
 def without_void(struct: StructType) -> StructType:
     """The struct without columns of type void, nor structs of nothing but void.
 
-    They hold nothing but nulls and cannot be in a Parquet file; Spark drops them on read too (specification, note in
-    "Primitive Types").
+    They hold nothing but nulls and cannot be in a Parquet file. Spark drops them on read (specification, note in "Primitive Types").
     """
     kept = (
         StructField(child.name, _without_void(child.type), child.nullable, child.metadata)

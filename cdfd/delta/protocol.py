@@ -22,6 +22,8 @@ READER_FEATURES = frozenset(
         "typeWidening",
         "typeWidening-preview",
         "v2Checkpoint",
+        "geospatial",
+        "timestampNanos",
         "vacuumProtocolCheck",
         "variantType",
         "variantType-preview",
@@ -37,8 +39,6 @@ _REFUSED = {
     "catalogOwned": _COORDINATED,
     "catalogOwned-preview": _COORDINATED,
     "adaptiveMetadata-preview": "The table's metadata is not in its log",
-    "geospatial": "Columns of geometry and geography types cannot be published yet",
-    "timestampNanos": "Timestamps of nanosecond precision cannot be published yet",
     "redirectReaderWriter-preview": "The table is redirected to another one; follow that one",
 }
 """Known reader features that cdfd does not support -> the hint for the user."""

@@ -25,7 +25,6 @@ from cdfd.delta.datatypes import (
     StructField,
     StructType,
     by_name,
-    without_void,
 )
 from cdfd.delta.schema_string import parse, serialize
 from cdfd.errors import ConfigError, LogError, MissingColumnError, UnsupportedError
@@ -128,29 +127,37 @@ class TableSchema:
     """The columns of a table at one version, by the names users know. A value: equal by content, and it can be pickled.
 
     Attributes:
-        struct: the columns in order, partition columns among them, void columns left out.
+        struct: the columns in order, partition columns among them.
         partition_columns: names of the columns that files hold one value of each, in the log; spelled as in `struct`.
         mapping: how the other columns are found in data files.
-        arrow: the Arrow schema of the table's rows.
 
     Raises:
         LogError: a partition column that is not in the schema, is there twice, or is not of a primitive type.
-        UnsupportedError: an array or a map of void.
     """
 
     struct: StructType
     partition_columns: tuple[str, ...] = ()
     mapping: ColumnMappingMode = ColumnMappingMode.NONE
-    arrow: pa.Schema = field(init=False, compare=False, repr=False)
+    _arrow: pa.Schema | None = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         partitions = _partition_fields(self.struct, self.partition_columns)
-        struct = without_void(self.struct)
-        known = {child.name for child in struct}
         # Frozen: this is how a dataclass sets what it derives.
-        object.__setattr__(self, "struct", struct)
-        object.__setattr__(self, "partition_columns", tuple(each.name for each in partitions if each.name in known))
-        object.__setattr__(self, "arrow", to_arrow(struct))
+        object.__setattr__(self, "partition_columns", tuple(each.name for each in partitions))
+        try:
+            arrow = to_arrow(self.struct)
+        except UnsupportedError:
+            arrow = None  # the columns that are read may be others
+        object.__setattr__(self, "_arrow", arrow)
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema of the table's rows.
+
+        Raises:
+            UnsupportedError: a column is of a type that cdfd cannot read.
+        """
+        return to_arrow(self.struct) if self._arrow is None else self._arrow
 
     @classmethod
     def of(cls, metadata: Metadata) -> TableSchema:

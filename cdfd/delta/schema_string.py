@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 import orjson
+import pyarrow as pa
 
 from cdfd.delta.datatypes import (
     MAX_PRECISION,
@@ -17,13 +18,14 @@ from cdfd.delta.datatypes import (
     ArrayType,
     DataType,
     Decimal,
+    Foreign,
     MapType,
     Primitive,
     PrimitiveName,
     StructField,
     StructType,
 )
-from cdfd.errors import LogError, UnsupportedError
+from cdfd.errors import LogError
 
 MAX_DEPTH = 80
 """Deepest nesting of types; a struct takes three levels of JSON, and orjson writes 254 of them."""
@@ -36,9 +38,18 @@ _SPELLINGS: dict[str, DataType] = {
 }
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*\)")
 _CHARACTERS = re.compile(r"(?:char|varchar)\([0-9]{1,10}\)|string collate \w+", re.ASCII)
-_KNOWN_ELSEWHERE = re.compile(
-    r"(?:(?:calendar_?)?interval(?:type)?|geometry|geography|time|timestamp_nanos|object)\b.*", re.ASCII
+_FOREIGN: tuple[tuple[re.Pattern[str], pa.DataType | None], ...] = tuple(
+    (re.compile(pattern, re.ASCII), arrow)
+    for pattern, arrow in (
+        # As Spark stores them in Parquet: months, and microseconds.
+        (r"interval (?:year|month|year to month)", pa.int32()),
+        (r"interval (?:day|hour|minute|second)(?: to (?:hour|minute|second))?", pa.int64()),
+        (r"(?:geometry|geography)(?:\(.*\))?", pa.binary()),
+        (r"timestamp_nanos", pa.timestamp("ns", "UTC")),
+        (r"(?:(?:calendar_?)?interval(?:type)?|time|object)\b.*", None),
+    )
 )
+"""Types that some writers have, and the Arrow type in which cdfd reads them: well-known binary for shapes; None: not at all."""
 
 
 def parse(schema_string: str) -> StructType:
@@ -47,7 +58,6 @@ def parse(schema_string: str) -> StructType:
     Raises:
         LogError: not JSON, not a struct, missing or mistyped keys, an unknown type, a decimal out of range, two columns
             of one struct whose names differ at most in case, nesting deeper than `MAX_DEPTH`.
-        UnsupportedError: a type that Spark or another draft has and cdfd does not, named.
     """
     try:
         document = orjson.loads(schema_string)
@@ -102,11 +112,9 @@ def _named(name: str, path: _Path) -> DataType:
         return _decimal(int(match[1]), int(match[2]), path)
     if _CHARACTERS.fullmatch(name):
         return Primitive("string")
-    if _KNOWN_ELSEWHERE.fullmatch(name.lower()):
-        raise UnsupportedError(
-            f"column {'.'.join(path)!r:.200} is of type {name!r:.80}, which cdfd does not read",
-            hint="leave the column out of the table, or store it as a string or a number",
-        )
+    for pattern, arrow in _FOREIGN:
+        if pattern.fullmatch(name.lower()):
+            return Foreign(name, arrow)
     raise _error(path, f"unknown type {name!r:.80}")
 
 

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
 from cdfd.changes.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
-from cdfd.delta.datatypes import ArrayType, DataType, Decimal, MapType, StructType
+from cdfd.delta.arrow_types import arrow_type
+from cdfd.delta.datatypes import ArrayType, DataType, Decimal, Foreign, MapType, StructType
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import ConfigError
 
@@ -38,6 +39,14 @@ _PRIMITIVES: Final = {
     "timestamp_ntz": spark.TimestampNTZType(),
     # As text, as everywhere in cdfd. `parse_json` converts it to a variant.
     "variant": spark.StringType(),
+    "void": spark.NullType(),
+}
+
+_FOREIGN: Final = {
+    pa.int32(): spark.IntegerType(),
+    pa.int64(): spark.LongType(),
+    pa.binary(): spark.BinaryType(),
+    pa.timestamp("ns", "UTC"): spark.TimestampType(),
 }
 
 Convert = Callable[[Any], Any]
@@ -68,6 +77,8 @@ def _spark_type(kind: DataType) -> spark.DataType:
             return spark.ArrayType(_spark_type(element))
         case MapType(key, value):
             return spark.MapType(_spark_type(key), _spark_type(value))
+        case Foreign():
+            return _FOREIGN[arrow_type(kind)]
     return _PRIMITIVES[kind.name]
 
 
@@ -145,7 +156,8 @@ def _conversion(kind: Any) -> tuple[pa.DataType, Convert | None]:
         return kind.value_type, lambda array: array.dictionary_decode()
     if pa.types.is_timestamp(kind) and kind.unit != "us":
         target = pa.timestamp("us", kind.tz)
-        return target, lambda array: array.cast(target)
+        # Spark has no nanoseconds.
+        return target, lambda array: array.cast(target, safe=False)
     if isinstance(kind, pa.BaseExtensionType):
         return kind.storage_type, lambda array: array.storage
     plain = _plain(kind)

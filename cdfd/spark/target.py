@@ -10,6 +10,7 @@ from cdfd.changes.columns import CHANGE_ORDINAL
 from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.refining import check_key
 from cdfd.changes.shape.shape import AS_IT_IS, Chosen, Shape
+from cdfd.delta.datatypes import without_void
 from cdfd.delta.header import Header
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import ConfigError
@@ -61,6 +62,9 @@ class Target:
             ConfigError: a column is missing, is named twice, or has another type than in the given schema.
         """
         _check_names(schema)
+        # As delta-spark does: few sinks of Spark take columns without a type.
+        typed = {child.name for child in without_void(schema.struct)}
+        schema = schema.select([name for name in schema.names if name in typed]) if typed else schema
         chosen = tuple(map(Chosen, schema.names)) if columns is None else _spelled(schema, columns)
         if given is not None:
             every = replace(shape, columns=tuple(each for each in chosen if each.name not in CHANGE_FIELDS))

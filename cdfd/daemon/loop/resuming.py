@@ -140,13 +140,15 @@ def check_shape(shape: Shape, key: Sequence[str], headers: Sequence[str], header
 
     Raises:
         ConfigError: a column is missing, or a type does not fit.
+        UnsupportedError: a column is of a type that cdfd cannot read.
     """
     missing = shape.missing(header.schema)
     checked = newest if missing else header
     try:
         shape.check_rows(checked.schema, key)
         _check_headers(headers, header)
-    except ConfigError as error:
+        _ = shape.published(shape.select(header.schema)).arrow  # all types can be read
+    except (ConfigError, UnsupportedError) as error:
         raise error.within(version=checked.version) from None
     return [
         f"there is no column {name!r:.200}, which `where` or `mask` names; it is null until a version adds it"
