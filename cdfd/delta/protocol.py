@@ -231,3 +231,9 @@ def _enabled(feature: str, metadata: Metadata) -> bool | None:
     if feature == COLUMN_MAPPING:
         return metadata.configuration.get("delta.columnMapping.mode", "none").lower() != "none"
     return _switched_on(feature, metadata) if feature in _SWITCHES else None
+
+
+def has_deletion_vectors(protocol: Protocol) -> bool:
+    """Whether files of the table may have deletion vectors."""
+    named = protocol.reader_features
+    return protocol.min_reader_version >= 3 and (not named or "deletionVectors" in named)

@@ -12,7 +12,7 @@ snapshot before stays what it was. `compacted` folds the overlay into a new base
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from cdfd.delta.actions import Add, DomainMetadata, FileKey, Metadata, Protocol,
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import FILES, TEXT, PackedFiles, pack
 from cdfd.delta.header import Header, PartialHeader
+from cdfd.delta.protocol import has_deletion_vectors
 from cdfd.delta.retention import deleted_files_ms
 from cdfd.errors import LogError
 
@@ -70,6 +71,8 @@ class Snapshot:
         txns: latest version per appId (specification, "Transaction Identifiers").
         domains: metadata per domain, removed ones left out.
         base, overlay: see the module.
+        mismatched: versions and paths of removes that name a live file with another deletion vector than it has. Some deployed writers do
+            that, and mean the file.
     """
 
     header: Header
@@ -77,6 +80,7 @@ class Snapshot:
     overlay: immutables.Map[FileKey, Add | Remove] = field(default_factory=immutables.Map)
     txns: immutables.Map[str, Txn] = field(default_factory=immutables.Map)
     domains: immutables.Map[str, DomainMetadata] = field(default_factory=immutables.Map)
+    mismatched: tuple[tuple[int, str], ...] = ()
 
     @property
     def version(self) -> int:
@@ -105,13 +109,14 @@ class Snapshot:
         return self._with(self.header.apply(commit), commit)
 
     def _with(self, header: Header, commit: Commit) -> Snapshot:
-        base, overlay = self.base, self.overlay
+        base, overlay, meant = self.base, self.overlay, list[Remove]()
         if isinstance(commit.adds, PackedFiles) and not commit.removes and self._empty:
             # A table's first files, by the million where it was converted: packed as they are, they are the base.
             base = Base(commit.adds.table.select(FILES.names))
         elif commit.adds or commit.removes:
             changed = overlay.mutate()
-            for action in commit.removes:
+            meant = list(self._meant(commit, header))
+            for action in (*commit.removes, *meant):
                 changed[action.key] = action
             # A key that one commit both removes and adds stays: the writer replaced the entry, not the file.
             for added in commit.adds:
@@ -119,7 +124,25 @@ class Snapshot:
             overlay = changed.finish()
         txns = self.txns.update({txn.app_id: txn for txn in commit.txns}) if commit.txns else self.txns
         domains = _domains(self.domains, commit.domains)
-        return replace(self, header=header, base=base, overlay=overlay, txns=txns, domains=domains)
+        mismatched = (*self.mismatched, *((commit.version, action.path) for action in meant))
+        return replace(
+            self, header=header, base=base, overlay=overlay, txns=txns, domains=domains, mismatched=mismatched
+        )
+
+    def _meant(self, commit: Commit, header: Header) -> Iterator[Remove]:
+        """For each remove of a live file that names another deletion vector, the remove of the file as it is."""
+        if not commit.removes or not has_deletion_vectors(header.protocol):
+            return
+        others = [action for action in commit.removes if self.find(action.key) is None]
+        if not others:
+            return
+        live = {path: added for (path, _), added in self.overlay.items() if isinstance(added, Add)}
+        for action in others:
+            found = live.get(action.path) or next(
+                (added for added in self.base.find(action.path) if added.key not in self.overlay), None
+            )
+            if found is not None:
+                yield replace(action, deletion_vector=found.deletion_vector)
 
     @property
     def _empty(self) -> bool:

@@ -100,6 +100,7 @@ class DeltaLog:
         """Versions below the first were prefetched; those below the second before the log was possibly replaced."""
         self._cache: dict[int, tuple[bytes, Stat]] = {}
         self._cache_bytes = 0
+        self._mismatched: set[int] = set()
         self._newest = -1
         """The newest version that a listing showed."""
 
@@ -515,7 +516,20 @@ class DeltaLog:
                 entry = await self.entry(at, with_stats=with_stats or with_counts)
                 state = snapshot.first(entry.commit) if state is None else snapshot.replay(state, (entry.commit,))
         assert state is not None
+        self._warn_of_mismatches(state)
         return state
+
+    def _warn_of_mismatches(self, state: Snapshot) -> None:
+        """Warn of removes that name another deletion vector than the file has: once for each version."""
+        for version, path in state.mismatched:
+            if version not in self._mismatched:
+                self._mismatched.add(version)
+                logger.warning(
+                    "version %d removes %s with another deletion vector than the file has; it counts as removed",
+                    version,
+                    one_line(path),
+                    extra={"table": self.storage.uri, "version": version},
+                )
 
 
 @contextlib.contextmanager

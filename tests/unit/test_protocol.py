@@ -53,8 +53,6 @@ class TestReadable:
             "catalogManaged",
             "catalogOwned-preview",
             "adaptiveMetadata-preview",
-            "geospatial",
-            "timestampNanos",
             "redirectReaderWriter-preview",
             "fromTheFuture",
             "DeletionVectors",
@@ -68,10 +66,10 @@ class TestReadable:
 
     def test_every_problem_is_named(self) -> None:
         with pytest.raises(UnsupportedError) as caught:
-            protocol.check_readable(Protocol(9, 7, frozenset({"b", "a", "geospatial"}), frozenset()))
+            protocol.check_readable(Protocol(9, 7, frozenset({"b", "a", "catalogManaged"}), frozenset()))
         assert "reader version 9" in caught.value.what
-        assert "the reader feature a, the reader feature b and the reader feature geospatial" in caught.value.what
-        assert "geometry" in str(caught.value.hint)
+        assert "the reader feature a, the reader feature b and the reader feature catalogManaged" in caught.value.what
+        assert "catalog" in str(caught.value.hint)
 
     def test_list_beside_an_old_version_counts(self) -> None:
         with pytest.raises(UnsupportedError, match="fromTheFuture"):
@@ -172,11 +170,13 @@ class TestMetadata:
 
 class TestReport:
     def test_readers_first_and_what_stops_us(self) -> None:
-        asked = features("v2Checkpoint", "geospatial", "columnMapping", writers=["changeDataFeed", "appendOnly", "new"])
+        asked = features(
+            "v2Checkpoint", "catalogManaged", "columnMapping", writers=["changeDataFeed", "appendOnly", "new"]
+        )
         report = protocol.features_report(asked, metadata(columnMapping__mode="name", enableChangeDataFeed="true"))
         assert report == [
+            Feature("catalogManaged", "reader", "refused"),
             Feature("columnMapping", "reader", "supported", enabled=True),
-            Feature("geospatial", "reader", "refused"),
             Feature("v2Checkpoint", "reader", "supported"),
             Feature("appendOnly", "writer", "ignored", enabled=False),
             Feature("changeDataFeed", "writer", "supported", enabled=True),
