@@ -2,9 +2,13 @@
 
 import asyncio
 import inspect
+import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+from cdfd import native
 
 # How long an example takes says how busy the machine is: benchmarks measure time, tests do not. In CI, Hypothesis sets that itself.
 if settings.get_current_profile_name() == "default":
@@ -28,3 +32,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     asyncio.run(bounded())
     return True
+
+
+@pytest.fixture(scope="module", params=["native", "numpy"])
+def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Tests that use this run with the kernels in machine code, and without them."""
+    if request.param == "native" and not native.built:
+        assert "CI" not in os.environ, "the kernels are not built: `pip install --editable .` builds them"
+        pytest.skip("the kernels are not built")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "built", request.param == "native")
+        yield request.param

@@ -142,16 +142,24 @@ def _quoted(pools: list[pa.Array], index: tuple[Index, ...], nulls: Booleans | N
     return Column(pa.concat_arrays(pools), index, nulls, _QUOTE, _QUOTE)
 
 
-def _unscaled(array: pa.Array) -> Column:
-    """The integers of a decimal array, unscaled."""
+def limbs(array: pa.Array) -> Integers | None:
+    """The integers of a decimal array, unscaled; None if one has more than 64 bits. Entries under nulls are arbitrary."""
     if array.type.bit_width < 128:
         array = array.cast(pa.decimal128(array.type.precision, array.type.scale))
+    if not pa.types.is_decimal128(array.type):
+        return None
+    both = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
+    low, high = both[0::2], both[1::2]
+    return low if (high == low >> 63).all() else None
+
+
+def _unscaled(array: pa.Array) -> Column:
+    """The integers of a decimal array, unscaled."""
+    short = limbs(array)
+    if short is not None:
+        nulls = nulls_of(array)
+        return _integers(without_gaps(short, nulls), nulls)
     if pa.types.is_decimal128(array.type):
-        limbs = np.frombuffer(array.buffers()[1], np.int64)[2 * array.offset : 2 * (array.offset + len(array))]
-        low, high = limbs[0::2], limbs[1::2]
-        if (high == low >> 63).all():
-            nulls = nulls_of(array)
-            return _integers(without_gaps(low, nulls), nulls)
         kind = pa.decimal128(array.type.precision, 0)
     else:
         kind = pa.decimal256(array.type.precision, 0)

@@ -18,12 +18,22 @@ melts into the literals and costs nothing.
 All arrays here are `large_binary`: offsets of 64 bits, so that no batch is too large.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from cdfd import native
+from cdfd.encoding import native_rows
+from cdfd.encoding.native_rows import Cells
+
+if TYPE_CHECKING:
+    from cdfd.native.json_rows import Cells as Parts
 
 Integers = npt.NDArray[np.signedinteger]
 Booleans = npt.NDArray[np.bool_]
@@ -53,6 +63,12 @@ class Column:
     nulls: Booleans | None = None
     opening: bytes = b""
     closing: bytes = b""
+
+    def size(self, rows: int) -> int:
+        """Bytes of all cells, about."""
+        offsets, _ = parts(self.pool)
+        average = int(offsets[-1] - offsets[0]) // max(1, len(self.pool)) + 1
+        return rows * (average * len(self.index) + len(self.opening) + len(self.closing))
 
     @property
     def constant(self) -> bytes | None:
@@ -128,24 +144,38 @@ def gather(column: Column, rows: Index, nulls: Booleans | None) -> Column:
     return Column(column.pool, index, both, column.opening, column.closing)
 
 
-def join(separators: Sequence[bytes], columns: Sequence[Column], rows: int) -> pa.Array:
+def join(separators: Sequence[bytes], columns: Sequence[Column | Cells], rows: int) -> pa.Array:
     """One text per row: separator 0, the cell of column 0, separator 1 and so on, ending with a separator."""
-    gaps, varying = _without_constants(separators, columns)
+    gaps, all_varying = _without_constants(separators, columns)
+    if native.built:
+        cells = [column.parts if isinstance(column, Cells) else _cells(column) for column in all_varying]
+        size = sum(column.size(rows) for column in all_varying)
+        return pool_from_parts(*native_rows.written(gaps, cells, rows, size))
+    varying = [column for column in all_varying if isinstance(column, Column)]
     texts, plan = _literals(gaps, varying)
     base = len(texts)
     pools = [pool(*texts)]
     index: list[Index] = [plan[0]]
     for column, gap in zip(varying, plan[1:], strict=True):
-        index += [_cell(piece, base, column.nulls, first=number == 0) for number, piece in enumerate(column.index)]
+        index += [_position(piece, base, column.nulls, first=number == 0) for number, piece in enumerate(column.index)]
         index.append(gap)
         pools.append(column.pool)
         base += len(column.pool)
     return _take(pa.concat_arrays(pools), index, rows)
 
 
-def _without_constants(separators: Sequence[bytes], columns: Sequence[Column]) -> tuple[list[bytes], list[Column]]:
+def _cells(column: Column) -> Parts:
+    offsets, data = parts(column.pool)
+    marks = column.opening, column.closing
+    return native_rows.texts(data, offsets, column.nulls, marks, column.index)
+
+
+def _without_constants(
+    separators: Sequence[bytes], columns: Sequence[Column | Cells]
+) -> tuple[list[bytes], list[Column | Cells]]:
     """Constant columns and the separators around them melted into one separator."""
-    gaps, varying = [separators[0]], []
+    gaps: list[bytes] = [separators[0]]
+    varying: list[Column | Cells] = []
     for column, separator in zip(columns, separators[1:], strict=True):
         constant = column.constant
         if constant is None:
@@ -181,7 +211,7 @@ def _variants(mark: bytes, nulls: Booleans | None) -> tuple[list[bytes], Index]:
     return [mark, b""], nulls.astype(np.int64)
 
 
-def _cell(piece: Index, base: int, nulls: Booleans | None, *, first: bool) -> Index:
+def _position(piece: Index, base: int, nulls: Booleans | None, *, first: bool) -> Index:
     """Positions of one piece of the cells in the joint pool. Of a null the first is `null`, the others are empty."""
     if nulls is None:
         return piece + base

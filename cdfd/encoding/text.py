@@ -23,7 +23,7 @@ def strings(array: pa.Array) -> Column:
     data = _data(texts)
     check_utf8(array, data)
     escape = _needs_escapes(data)
-    if nulls is None and _same_everywhere(texts, data):
+    if nulls is None and same_everywhere(texts, data):
         first = texts.slice(0, 1)
         return Column(_escaped(first) if escape else first, (0,), None, _QUOTE, _QUOTE)
     return Column(_escaped(texts) if escape else texts, (np.arange(len(array)),), nulls, _QUOTE, _QUOTE)
@@ -85,7 +85,7 @@ def _needs_escapes(data: Bytes) -> bool:
     return bool(data.min() < 32) or b'"' in plain or b"\\" in plain
 
 
-def _same_everywhere(texts: pa.Array, data: Bytes) -> bool:
+def same_everywhere(texts: pa.Array, data: Bytes) -> bool:
     """Whether all texts are equal, as in a partition column. Comparing both ends rules that out in most cases."""
     offsets, _ = parts(texts)
     width = offsets[1] - offsets[0]

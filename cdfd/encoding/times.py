@@ -17,8 +17,8 @@ from cdfd.errors import DataError
 
 _QUOTE = b'"'
 _SECOND = 1_000_000
-_DAY = 86_400 * _SECOND
-_FIRST_DAY, _LAST_DAY = -719_528, 2_932_896  # 0000-01-01 and 9999-12-31
+DAY = 86_400 * _SECOND
+FIRST_DAY, LAST_DAY = -719_528, 2_932_896  # 0000-01-01 and 9999-12-31
 
 
 def _table(texts: list[str], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -37,12 +37,15 @@ _TIME = np.dtype([("T", np.uint8), ("clock", np.uint64), ("milliseconds", np.uin
 def dates(array: pa.Array) -> Column:
     """`YYYY-MM-DD` in quotes."""
     nulls = nulls_of(array)
-    if pa.types.is_date64(array.type):
-        days = raw_values(array, np.int64) // 86_400_000
-    else:
-        days = raw_values(array, np.int32).astype(np.int64)
-    texts, index = _printed_days(without_gaps(days, nulls))
+    texts, index = _printed_days(without_gaps(days_of(array), nulls))
     return Column(texts, (index,), nulls, _QUOTE, _QUOTE)
+
+
+def days_of(array: pa.Array) -> Integers:
+    """A date array as days since 1970."""
+    if pa.types.is_date64(array.type):
+        return raw_values(array, np.int64) // 86_400_000
+    return raw_values(array, np.int32).astype(np.int64)
 
 
 def timestamps(array: pa.Array) -> Column:
@@ -55,7 +58,7 @@ def timestamps(array: pa.Array) -> Column:
     times = without_gaps(microseconds(array), nulls)
     if times.min() == times.max():
         times = times[:1]
-    days, rest = np.divmod(times, _DAY)
+    days, rest = np.divmod(times, DAY)
     texts, index = _printed_days(days)
     clock = _printed_clock(rest, _THOUSANDS_Z if zone else _THOUSANDS_QUOTE)
     closing = (
@@ -109,7 +112,7 @@ def _printed_days(days: Integers) -> tuple[pa.Array, Index]:
 
 def _calendar(days: Integers) -> pa.Array:
     """`YYYY-MM-DD` of days since 1970."""
-    if days.min() >= _FIRST_DAY and days.max() <= _LAST_DAY:
+    if days.min() >= FIRST_DAY and days.max() <= LAST_DAY:
         return pool_of(pa.array(days.astype(np.int32)).cast(pa.date32()).cast(pa.large_string()))
     # Arrow prints "out of range" for years beyond 16 bits. Days count from the first of March here, so that a leap
     # day is the last of its year, and from a century (400 years are 146,097 days) that keeps everything positive but

@@ -27,7 +27,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from cdfd.encoding import numbers, text, times
+from cdfd.encoding import native_cells, numbers, text, times
+from cdfd.encoding.native_rows import Cells
 from cdfd.encoding.pieces import Column, gather, join, literal, nulls_of, parts, pool_from_parts, split_at
 from cdfd.errors import DataError, UnsupportedError
 
@@ -58,11 +59,22 @@ def column(array: pa.Array, rules: Rules) -> Column:
     encode = _encoder(array.type)
     if array.null_count == len(array):
         return literal(_NULL)
-    cells = encode(array, rules)
-    if cells.opening or _is_encoded(array.type):  # the values of an encoded array have their quotes already
-        return cells
-    quotes = rules.keys or (rules.longs_as_strings and types.is_integer(array.type) and array.type.bit_width == 64)
-    return replace(cells, opening=_QUOTE, closing=_QUOTE) if quotes else cells
+    found = encode(array, rules)
+    if found.opening or _is_encoded(array.type):  # the values of an encoded array have their quotes already
+        return found
+    return replace(found, opening=_QUOTE, closing=_QUOTE) if _has_quotes(array.type, rules) else found
+
+
+def cells(array: pa.Array, rules: Rules) -> Column | Cells:
+    """The cells of an array, for `join` alone: those that a kernel prints are not texts yet. Raises as `column` does."""
+    found = native_cells.cells(array)
+    if found is None:
+        return column(array, rules)
+    return found.quoted() if not found.opening and _has_quotes(array.type, rules) else found
+
+
+def _has_quotes(kind: pa.DataType, rules: Rules) -> bool:
+    return rules.keys or (rules.longs_as_strings and types.is_integer(kind) and kind.bit_width == 64)
 
 
 def check_type(kind: pa.DataType) -> None:
@@ -104,27 +116,27 @@ def _every(array: pa.Array) -> npt.NDArray[np.int64]:
 def _structs(array: pa.Array, rules: Rules) -> Column:
     names = [array.type.field(number).name for number in range(array.type.num_fields)]
     # `flatten` hides what lies beneath a null struct; it may be anything.
-    cells = [column(field, rules) for field in array.flatten()]
-    return Column(join(object_separators(names), cells, len(array)), (_every(array),), nulls_of(array))
+    fields = [cells(field, rules) for field in array.flatten()]
+    return Column(join(object_separators(names), fields, len(array)), (_every(array),), nulls_of(array))
 
 
 def _lists(array: pa.Array, rules: Rules) -> Column:
     items = pc.list_flatten(array)
-    texts = join([b"", b","], [column(items, rules)], len(items))
+    texts = join([b"", b","], [cells(items, rules)], len(items))
     return _sequences(texts, array, b"[", b"]")
 
 
 def _maps(array: pa.Array, rules: Rules) -> Column:
     named = _is_name(array.type.key_type)
     key_lists, item_lists = with_items(array, array.keys), with_items(array, array.items)
-    keys = column(pc.list_flatten(key_lists), replace(rules, keys=named))
+    keys = cells(pc.list_flatten(key_lists), replace(rules, keys=named))
     items = pc.list_flatten(item_lists)
-    cells = [keys, column(items, rules)]
+    entries = [keys, cells(items, rules)]
     if not named:
-        return _sequences(join([b"[", b",", b"],"], cells, len(items)), key_lists, b"[", b"]")
+        return _sequences(join([b"[", b",", b"],"], entries, len(items)), key_lists, b"[", b"]")
     if len(items) and _has_nulls(keys):
         raise DataError("a map has a null key", hint="JSON cannot name it, and Delta's maps do not allow it")
-    return _sequences(join([b"", b":", b","], cells, len(items)), key_lists, b"{", b"}")
+    return _sequences(join([b"", b":", b","], entries, len(items)), key_lists, b"{", b"}")
 
 
 def with_items(array: pa.MapArray, items: pa.Array) -> pa.ListArray:
@@ -133,8 +145,8 @@ def with_items(array: pa.MapArray, items: pa.Array) -> pa.ListArray:
     return pa.Array.from_buffers(pa.list_(items.type), len(array), buffers, array.null_count, array.offset, [items])
 
 
-def _has_nulls(cells: Column) -> bool:
-    return bool(cells.nulls.any()) if cells.nulls is not None else cells.constant == _NULL
+def _has_nulls(found: Column | Cells) -> bool:
+    return bool(found.nulls.any()) if found.nulls is not None else found.constant == _NULL
 
 
 def _is_name(kind: pa.DataType) -> bool:

@@ -30,6 +30,8 @@ from cdfd.trevni.source import Cursor, Source, long_bytes, sized_bytes
 from cdfd.trevni.value_types import ARROW, ValueType
 from cdfd.trevni.varints import encoded, signed, unsigned, widths, zigzag
 
+pytestmark = pytest.mark.usefixtures("kernels")
+
 PAGE = Path(__file__).parents[2] / "docs" / "trevni.md"
 
 

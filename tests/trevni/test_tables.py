@@ -12,6 +12,8 @@ from cdfd.trevni.source import Source
 from cdfd.trevni.table_reader import TableReader
 from tests.trevni import rows
 
+pytestmark = pytest.mark.usefixtures("kernels")
+
 CODECS = ("null", "snappy", "deflate", "bzip2")
 
 

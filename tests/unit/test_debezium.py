@@ -13,6 +13,8 @@ from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES
 from cdfd.encoding.debezium import DebeziumEncoder
 from cdfd.errors import DataError
 
+pytestmark = pytest.mark.usefixtures("kernels")
+
 KINDS = CHANGE_TYPES.to_pylist()
 SCHEMA = pa.schema([("id", pa.int64()), ("note", pa.string()), *CHANGE_COLUMNS])
 TIME = 1_767_225_600_123

@@ -13,8 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from row_json import json_text, parsed, row_texts
 
+from cdfd import native
 from cdfd.encoding.json import JsonEncoder, lines, rows
 from cdfd.errors import DataError, UnsupportedError
+
+pytestmark = pytest.mark.usefixtures("kernels")
 
 Y1, Y9999 = dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999)  # noqa: DTZ001 - Arrow's types without zone
 STEPS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
@@ -124,6 +127,20 @@ def arrays(draw: st.DrawFn) -> pa.Array:
     array = pa.array(listed * repeats, kind)
     start = draw(st.integers(0, len(array)))
     return array.slice(start, draw(st.integers(0, len(array) - start)))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(arrays(), min_size=1, max_size=3), st.booleans())
+def test_the_kernel_and_arrow_give_the_same_bytes(columns: list[pa.Array], longs_as_strings: bool) -> None:
+    if not native.built:
+        pytest.skip("there is nothing to compare without the kernel")
+    count = min(len(column) for column in columns)
+    batch = pa.record_batch([column.slice(0, count) for column in columns], names=["a", "b", "c"][: len(columns)])
+    found = rows(batch, longs_as_strings=longs_as_strings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "built", False)
+        expected = rows(batch, longs_as_strings=longs_as_strings)
+    assert found.to_pylist() == expected.to_pylist()
 
 
 @settings(max_examples=400, deadline=None)
