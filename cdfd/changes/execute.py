@@ -152,7 +152,7 @@ class Execution:
                 columns = columns.following(plan.version, plan.timestamp_ms)
             if plan.version != version:
                 version, ordinal = plan.version, 0
-            first = max(ordinal + found.gap_before, scanned.least)
+            first = max(ordinal + found.gap_before + found.skipped, scanned.least)
             ordinal = first + found.batch.num_rows
             yield ChangeBatch(plan, scanned.schema, columns.complete(found.batch, first), ordinal)
 
@@ -262,6 +262,7 @@ class Execution:
                 use_threads=use_threads,
                 reorder_buffer=buffer,
                 key=plan.key_schema if plan.key else None,
+                where=self.shape.where,
             ):
                 yield _Scanned(plan, schema, found)
         except MissingFileError as error:

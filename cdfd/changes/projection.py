@@ -84,6 +84,11 @@ class Projection:
         needed = {source.field.name for source in sources if source.field is not None}
         return cls(wanted.arrow, tuple(name for name in file_schema.names if name in needed), tuple(sources))
 
+    @property
+    def file_columns(self) -> dict[str, str]:
+        """The name of each column in the file, for those that the file has."""
+        return {source.name: source.field.name for source in self._sources if source.field is not None}
+
     def apply(self, batch: pa.RecordBatch, partition_values: PartitionScalars) -> list[Array]:
         """The columns of `schema` for the rows of a batch.
 

@@ -8,24 +8,26 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from cdfd.changes.column_prefetch import can_prefetch, may_skip_groups, prefetch_columns
 from cdfd.changes.columns import CHANGE_TYPE, constant_type, types_as_written
 from cdfd.changes.data_files import DataFile, Footer, is_parquet, opened
+from cdfd.changes.group_pruning import excluded_groups, kept_batches
 from cdfd.changes.image_order import Codes, ImageCounts, ImageOrder, ReorderBuffer, codes_of, codes_with_keys
 from cdfd.changes.layout import Layout, Layouts
 from cdfd.changes.plan import FileScan, ImagePhase
 from cdfd.changes.row_ids import ROW_ID, ROW_ID_FIELDS, ROW_VERSION, FileRowIds
 from cdfd.changes.row_selection import DAMAGED_HINT, RowSelection, check_row_counts
+from cdfd.changes.shape.predicate import Predicate
 from cdfd.delta import deletion_vector, paths, values
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, DataError, MissingFileError, NotFoundError, PathError, StorageError
-from cdfd.storage.base import ColumnPrefetch, Storage
+from cdfd.storage.base import Storage
 from cdfd.storage.durable import is_transient
 
 BATCH_BYTES = 8 << 20
@@ -156,10 +158,12 @@ class RowBatch(NamedTuple):
     Attributes:
         batch: the columns of the table, then `_change_type`.
         gap_before: whether an ordinal is skipped before the first row, a post-image that does not belong to the row before it.
+        skipped: rows before these that the filter excludes, and that are not read. They have ordinals.
     """
 
     batch: pa.RecordBatch
     gap_before: bool = False
+    skipped: int = 0
 
 
 def read(
@@ -171,6 +175,7 @@ def read(
     use_threads: bool = False,
     reorder_buffer: ReorderBuffer | None = None,
     key: TableSchema | None = None,
+    where: Predicate | None = None,
 ) -> Iterator[RowBatch]:
     """The change rows of one scan, in the order of the file. Early rows of a change data file precede late ones (see `image_order`).
 
@@ -182,6 +187,7 @@ def read(
         use_threads: decode columns in parallel.
         reorder_buffer: keeps a change data file's late rows from the scan of the early phase to that of the late phase.
         key: the schema of the key, by which images are ordered; None if there is no key.
+        where: the filter of a data file's rows: parts of the file without a row for it are not read.
 
     Raises:
         MissingFileError: the data file or deletion vector is gone.
@@ -197,34 +203,24 @@ def read(
         files.open(scan.path, scan.size or None) as source,
         opened(scan.path, source, [CHANGE_TYPE]) as file,
     ):
-        _prefetch_columns(source, schema, scan, files.layouts, file)
+        prefetch_columns(source, schema, scan, files.layouts, file, where)
         reader = FileReader.prepare(file, schema, scan, files)
-        if _may_skip_groups(scan) and is_parquet(scan.path) and can_prefetch(source.__class__):
-            source.prefetch_columns(reader.names, {group for _, groups in reader.row_groups() for group in groups})
+        excluded = frozenset[int]()
+        if where is not None and scan.change_type is not None:
+            excluded = excluded_groups(reader, schema, where)
+        if may_skip_groups(scan, where) and is_parquet(scan.path) and can_prefetch(source.__class__):
+            wanted = {group for _, groups in reader.row_groups() for group in groups}
+            source.prefetch_columns(reader.names, wanted - excluded)
         if scan.change_type is None and scan.image_phase != "as_written":
             buffer = ReorderBuffer(pairs=scan.pairs) if reorder_buffer is None else reorder_buffer
             if buffer.order is None:
                 buffer.order = ImageOrder.of(lambda: _types(file, scan, files, key), pairs=buffer.pairs)
             yield from _reordered(reader, scan.image_phase, buffer, (batch_rows, use_threads))
+        elif excluded:
+            for batch, skipped in kept_batches(reader, excluded, batch_rows, use_threads):
+                yield RowBatch(batch, skipped=skipped)
         else:
             yield from map(RowBatch, reader.batches(batch_rows, use_threads))
-
-
-def _prefetch_columns(source: Any, schema: TableSchema, scan: FileScan, layouts: Layouts, file: DataFile) -> None:
-    """Let a remote file prefetch the columns to read. A scan of some row groups does not know yet which ones."""
-    if not _may_skip_groups(scan) and is_parquet(scan.path) and can_prefetch(source.__class__):
-        source.prefetch_columns(layouts.of(schema, file.schema_arrow).names(scan.change_type))
-
-
-def _may_skip_groups(scan: FileScan) -> bool:
-    """Whether a scan may skip row groups."""
-    return scan.only is not None or scan.piece is not None
-
-
-@cache
-def can_prefetch(kind: type) -> bool:
-    """Whether files of that class can prefetch columns. Cached, because checking a protocol takes as long as opening a file."""
-    return issubclass(kind, ColumnPrefetch)
 
 
 def _reordered(

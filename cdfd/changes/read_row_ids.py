@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from cdfd.changes.column_prefetch import can_prefetch
 from cdfd.changes.data_files import is_parquet, opened
 from cdfd.changes.equality import Integers
 from cdfd.changes.plan import FileScan
-from cdfd.changes.read import BATCH_ROWS, FileReader, TableFiles, can_prefetch, naming_file, selection_of
+from cdfd.changes.read import BATCH_ROWS, FileReader, TableFiles, naming_file, selection_of
 from cdfd.changes.refinement import RowTracking
 from cdfd.changes.row_ids import FileRowIds
 from cdfd.changes.row_selection import RowSelection

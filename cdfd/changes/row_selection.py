@@ -23,11 +23,13 @@ class RowSelection:
         only: rows to read; None for all.
         without: rows to leave out; None for none.
         piece: (number, of how many) of the piece of the file to read; None for all of it.
+        groups: row groups to read; None for all.
     """
 
     only: RowSet | None = None
     without: RowSet | None = None
     piece: tuple[int, int] | None = None
+    groups: frozenset[int] | None = None
 
     def check(self, rows: int) -> None:
         """Raise DataError if a deletion vector names a row that a file of so many rows does not have."""
@@ -43,7 +45,7 @@ class RowSelection:
         mine: Collection[int] = groups if self.piece is None else _of_piece(metadata, *self.piece)
         for group in groups:
             rows = metadata.row_group(group).num_rows
-            if group in mine and self._any(row, rows):
+            if group in mine and (self.groups is None or group in self.groups) and self._any(row, rows):
                 yield group, row, rows
             row += rows
 
@@ -54,14 +56,13 @@ class RowSelection:
 
     def count(self, metadata: Footer) -> int:
         """How many rows of a file are selected."""
-        only = self.only if self.only is None or self.without is None else self.only.difference(self.without)
-        counted = 0
-        for _, row, rows in self.row_groups(metadata):
-            if only is not None:
-                counted += only.count(row, rows)
-            else:
-                counted += rows - (0 if self.without is None else self.without.count(row, rows))
-        return counted
+        return sum(self.count_in(row, rows) for _, row, rows in self.row_groups(metadata))
+
+    def count_in(self, row: int, rows: int) -> int:
+        """How many of `rows` rows from row `row` on are selected."""
+        if self.only is not None:
+            return (self.only if self.without is None else self.only.difference(self.without)).count(row, rows)
+        return rows - (0 if self.without is None else self.without.count(row, rows))
 
     def mask(self, first_row: int, count: int) -> npt.NDArray[np.bool_] | None:
         """For each of `count` rows from row `first_row` of the file on, whether it is selected. None: all."""

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdfd.parquet.bounds import BATCH_BYTES, NESTED_BYTES, USUAL_BYTES, Bounds, ColumnChunk, Leaf, leaves, too_large
+from cdfd.parquet.group_statistics import ChunkStatistics, Decode, chunk_statistics, decoder
 from cdfd.parquet.guard import BoundsExceededError, GuardedFile, guarded
 from cdfd.parquet.layout import ChunkLocation, chunks
 from cdfd.parquet.pages import pages
@@ -100,6 +101,26 @@ class ParquetReader:
         """
         for run, found in self._runs(range(self.metadata.num_row_groups) if groups is None else groups, columns):
             yield from _Run(self, run, columns, found, use_threads).batches(rows)
+
+    def statistics(self, columns: Collection[str]) -> list[tuple[dict[str, ChunkStatistics], dict[str, Decode | None]]]:
+        """For each row group, the statistics of columns that are not nested, and the functions that decode their bounds.
+
+        None if the footer is damaged, which reading reports, or takes long to parse.
+        """
+        known = [
+            (number, leaf.path)
+            for number, leaf in self._places(tuple(columns))
+            if leaf.path in columns and not (leaf.nested or leaf.ambiguous)
+        ]
+        schema, arrow = self._plain.schema, self.schema_arrow
+        flat = {path: decoder(arrow.field(path).type, schema.column(number).physical_type) for number, path in known}
+        if not flat or self._footer > LARGE_FOOTER:
+            return []
+        footer = self._source.read_at(self._footer, self.size - 8 - self._footer)
+        with contextlib.suppress(ValueError):
+            found = chunk_statistics(footer, flat.keys())
+            return [(group, flat) for group in found] if len(found) == self.metadata.num_row_groups else []
+        return []
 
     @property
     def texts(self) -> frozenset[str]:

@@ -20,6 +20,7 @@ from cdfd.changes import read as reading
 from cdfd.changes.columns import CHANGE_COLUMNS
 from cdfd.changes.plan import FileScan
 from cdfd.changes.read import TableFiles, read
+from cdfd.changes.shape.parser import parse_filter
 from cdfd.delta import deletion_vector
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
@@ -358,7 +359,9 @@ class TestDamage:
         )
         schema = TableSchema(from_arrow(self.rows(1).drop_columns("_change_type").schema))
         try:
-            for batch, _ in read(found, schema, table_files({"f": data}), use_threads=chance.random() < 0.3):
+            where = chance.choice([None, parse_filter("a > 7"), parse_filter("t IS NULL OR a = 3")])
+            threads = chance.random() < 0.3
+            for batch, *_ in read(found, schema, table_files({"f": data}), use_threads=threads, where=where):
                 batch.validate()
         except CdfdError:
             return False

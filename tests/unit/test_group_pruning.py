@@ -1,0 +1,119 @@
+"""Row groups that a filter excludes are not decoded; no row is lost, and each keeps its ordinal."""
+
+import datetime as dt
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import write_deltalake
+from deltalake.writer import WriterProperties
+
+import cdfd
+from cdfd.changes.shape.compiler import compiled
+from cdfd.changes.shape.parser import parse_filter
+from cdfd.delta.schema import TableSchema, from_arrow
+from cdfd.parquet import reader as parquet
+from cdfd.parquet.group_statistics import chunk_statistics
+
+ROWS = 1000
+EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+FILTERS = [
+    "i < 40",
+    "i = 500 OR s = 'name-00990'",
+    "NOT i > 30",
+    "i BETWEEN 310 AND 390 AND f IS NOT NULL",
+    "d >= 99.5",
+    "day = '2026-01-03'",
+    "t > '2026-01-01T00:15:00Z'",
+    "n <= '2026-01-01 00:01:00'",
+    "f > 990",
+    "f = 'NaN'",
+    "s LIKE 'name-0001%'",
+    "nul IS NOT NULL",
+    "nul = 7 OR i = 3",
+    "st.a = 999",
+    "i IN (5, 905)",
+]
+
+
+@pytest.fixture(scope="module")
+def rows() -> pa.Table:
+    chance = random.Random(3)
+    numbers = range(ROWS)
+    return pa.table(
+        {
+            "i": pa.array(numbers, pa.int32()),
+            "s": [f"name-{number:05}" for number in numbers],
+            "d": pa.array([Decimal(number) / 10 for number in numbers], pa.decimal128(20, 2)),
+            "day": [dt.date(2026, 1, 1) + dt.timedelta(number // 100) for number in numbers],
+            "t": pa.array([EPOCH + dt.timedelta(seconds=number) for number in numbers], pa.timestamp("us", "UTC")),
+            "n": pa.array(
+                [(EPOCH + dt.timedelta(seconds=number)).replace(tzinfo=None) for number in numbers], pa.timestamp("us")
+            ),
+            "f": [chance.choice([None, float("nan")]) if number % 7 == 0 else float(number) for number in numbers],
+            "nul": pa.array([7 if number == 950 else None for number in numbers], pa.int64()),
+            "st": [{"a": number} for number in numbers],
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def table(rows: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("t") / "t"
+    write_deltalake(folder, rows, writer_properties=WriterProperties(max_row_group_size=50))
+    return str(folder)
+
+
+@pytest.mark.parametrize("where", FILTERS)
+def test_no_row_is_lost(rows: pa.Table, table: str, where: str) -> None:
+    schema = TableSchema(from_arrow(rows.schema))
+    kept = compiled(parse_filter(where), schema).mask(rows.combine_chunks().to_batches()[0])
+    wanted = [number for number, keep in enumerate(kept) if keep]
+    assert wanted
+    found = cdfd.changes(table, where=where).read_all()
+    assert found["i"].to_pylist() == wanted
+    assert found["_change_ordinal"].to_pylist() == wanted
+
+
+def test_groups_are_not_decoded(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups: list[int] = []
+    runs = parquet.ParquetReader._runs
+
+    def counted(self: Any, wanted: Any, columns: Any) -> Any:
+        for run, chunks in runs(self, wanted, columns):
+            groups.extend(run)
+            yield run, chunks
+
+    monkeypatch.setattr(parquet.ParquetReader, "_runs", counted)
+    for where, most in (
+        ("i < 40", 1),
+        ("s = 'name-00500'", 1),
+        ("d >= 99.5", 1),
+        ("nul = 7", 1),
+        ("day = '2026-01-03'", 2),
+    ):
+        groups.clear()
+        assert cdfd.changes(table, where=where, columns=["i"]).read_all().num_rows
+        assert len(groups) == most, where
+
+
+def test_statistics_are_those_of_pyarrow(rows: pa.Table, tmp_path: Path) -> None:
+    file = tmp_path / "f.parquet"
+    pq.write_table(rows.select(["i", "s", "nul"]), file, row_group_size=300)
+    data = file.read_bytes()
+    length = int.from_bytes(data[-8:-4], "little")
+    found = chunk_statistics(data[-8 - length : -8], ["i", "s", "nul"])
+    metadata = pq.read_metadata(file)
+    assert len(found) == metadata.num_row_groups
+    for number, group in enumerate(found):
+        of_i, of_s, of_nul = (metadata.row_group(number).column(column).statistics for column in range(3))
+        assert int.from_bytes(group["i"].low or b"", "little") == of_i.min
+        assert (group["s"].high or b"").decode() == of_s.max
+        assert group["nul"].nulls == of_nul.null_count
+    for end in range(0, length, 7):
+        with pytest.raises(ValueError, match=r"damaged|ends|expected|unknown|another|long|deep"):
+            chunk_statistics(data[-8 - length : -8 - length + end], ["i"])
