@@ -18,7 +18,7 @@ from cdfd.changes.no_ops import where_matched_by_key, without_no_ops
 from cdfd.changes.ordered_pool import run_in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
-from cdfd.changes.prefetch import prefetch_later_scan, prefetch_plans
+from cdfd.changes.prefetch import files_ahead, prefetch_later_scan, prefetch_plans
 from cdfd.changes.read import BATCH_ROWS, RowBatch, TableFiles, read, read_image_order
 from cdfd.changes.refined import RefinedVersion, RefinedVersions
 from cdfd.changes.shape.rows import RowShaper
@@ -171,9 +171,10 @@ class Execution:
             orders = {scan.path: Future[ImageOrder | None]() for scan in plan.cross_partition}
             for scan in plan.cross_partition:
                 yield partial(self._read_order, plan, scan, orders[scan.path])
+            ahead = files_ahead(plan) if remote else 0
             for number, scan in enumerate(scans):
                 if remote:
-                    prefetch_later_scan(scans, number, self.files, self.whole)
+                    prefetch_later_scan(scans, number, ahead, self.files, self.whole)
                 if scan.image_phase == "early":
                     buffers[scan.path] = Future()
                 # A single file is faster if its columns are decoded in parallel.

@@ -7,19 +7,22 @@ from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.read import TableFiles
 from cdfd.errors import CdfdError
 
-FILES = 6
-"""Files to prefetch, at least, beyond the one that is read next. Where plans hold more files, up to three times as many."""
+FILES, SMALL_FILES = 6, 16
+"""Files to prefetch, at least, beyond the one that is read next: of any size, and of those that are small. Where plans hold more files, up to
+three times as many."""
+SMALL_BYTES = 512 << 10
+"""Bytes of a small file, on average: it takes less time than its round trip."""
 
 
 def prefetch_plans(
     plans: Iterable[ChangePlan], first_part: int, files: TableFiles, whole: bool = False
 ) -> Iterator[ChangePlan]:
-    """The plans. They are taken early enough to prefetch `FILES` files; an error is raised after the plans that come before it."""
+    """The plans. They are taken early enough to prefetch `files_ahead` files; an error is raised after the plans that come before it."""
     source = iter(plans)
     waiting: deque[ChangePlan] = deque()
-    known, failed, more = 0, None, True
+    known, failed, more, ahead = 0, None, True, FILES
     while True:
-        while more and known < FILES:
+        while more and known < ahead:
             try:
                 plan = next(source, None)
             except CdfdError as error:
@@ -27,7 +30,8 @@ def prefetch_plans(
             if plan is None:
                 more = False
                 break
-            for scan in plan.scans[first_part : first_part + FILES]:
+            ahead = files_ahead(plan)
+            for scan in plan.scans[first_part : first_part + ahead]:
                 _prefetch(scan, files, whole)
             first_part = 0
             waiting.append(plan)
@@ -42,10 +46,17 @@ def prefetch_plans(
             return
 
 
-def prefetch_later_scan(scans: Sequence[FileScan], number: int, files: TableFiles, whole: bool = False) -> None:
-    """Prefetch the file of the scan that comes `FILES` scans after that number, which is read next."""
-    if number + FILES < len(scans):
-        _prefetch(scans[number + FILES], files, whole)
+def files_ahead(plan: ChangePlan) -> int:
+    """How many files of a plan to prefetch."""
+    return SMALL_FILES if 0 < plan.size <= SMALL_BYTES * len(plan.scans) else FILES
+
+
+def prefetch_later_scan(
+    scans: Sequence[FileScan], number: int, ahead: int, files: TableFiles, whole: bool = False
+) -> None:
+    """Prefetch the file of the scan that comes `ahead` scans after that number, which is read next."""
+    if number + ahead < len(scans):
+        _prefetch(scans[number + ahead], files, whole)
 
 
 def _prefetch(scan: FileScan, files: TableFiles, whole: bool) -> None:

@@ -235,6 +235,8 @@ class S3Client:
                 "s3",
                 region_name=options.region or session.get_config_variable("region") or "us-east-1",
                 endpoint_url=options.endpoint_url,
+                # Without TLS there are no certificates. Reading a file of them takes as long as creating the client.
+                verify=False if (options.endpoint_url or "").startswith("http://") else None,
                 aws_access_key_id=options.access_key_id,
                 aws_secret_access_key=options.secret_access_key,
                 aws_session_token=options.session_token,

@@ -1,18 +1,34 @@
 """Loads botocore's API models faster: the files are large, and reading them takes most of the time until a process's first request."""
 
+import gc
 import gzip
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
 from botocore.loaders import JSONFileLoader, Loader
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collection: a model has so many objects that a full one would start, which takes longer than parsing it."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 class _Files(JSONFileLoader):  # type: ignore[misc]  # botocore has no types
     def load_file(self, file_path: str) -> Any:
         for ending, opened in ((".json", open), (".json.gz", gzip.open)):
             try:
-                with opened(file_path + ending, "rb") as file:
+                with opened(file_path + ending, "rb") as file, _uncollected():
                     return orjson.loads(file.read())
             except FileNotFoundError:
                 continue
