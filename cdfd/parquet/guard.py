@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdfd.parquet.bounds import NESTED_BYTES, USUAL_BYTES, Bounds, ColumnChunk
+from cdfd.parquet.layout import Buffer
 from cdfd.parquet.pages import DATA, DATA_V2, HEADER_BYTES, page
 
 
@@ -86,10 +87,11 @@ class _Guard:
     def seek(self, offset: int, whence: int = 0) -> int:
         return int(self._source.seek(offset, whence))
 
-    def read(self, count: int | None = None) -> bytes:
+    def read(self, count: int | None = None) -> pa.Buffer:
+        # Arrow copies what it needs from the buffer. Bytes would be one more copy.
         at = self._source.tell()
-        data: bytes = self._source.read(count)
-        self._look(at, data)
+        data = self._source.read_buffer(count)
+        self._look(at, memoryview(data).cast("B"))
         return data
 
     def flush(self) -> None:
@@ -100,7 +102,7 @@ class _Guard:
 
     # --- checks ---
 
-    def _look(self, at: int, data: bytes) -> None:
+    def _look(self, at: int, data: memoryview) -> None:
         found = bisect_right(self._starts, at) - 1
         if found < 0 or at >= self._states[found].chunk.end:
             return
@@ -139,19 +141,19 @@ class _State:
         self._left = chunk.values
         self._begun = b""
 
-    def feed(self, at: int, data: bytes) -> bool:
+    def feed(self, at: int, data: Buffer) -> bool:
         """Parse the page headers in the bytes that begin at `at`. Returns whether there was one."""
         if at != self._seen:
             raise ValueError("a column is not read in order")
         self._seen = at + len(data)
         found = False
         while self._left > 0 and self._next < min(self._seen, self.chunk.end):
-            data, at = (self._begun + data, at - len(self._begun)) if self._begun else (data, at)
+            data, at = (self._begun + bytes(data), at - len(self._begun)) if self._begun else (data, at)
             self._begun = b""
             try:
                 header = page(data, self._next - at)
             except IndexError:
-                self._begun = data[self._next - at :]
+                self._begun = bytes(data[self._next - at :])
                 if len(self._begun) > HEADER_BYTES:
                     raise ValueError("a page's header does not end") from None
                 break

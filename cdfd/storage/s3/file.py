@@ -138,9 +138,8 @@ class _RangeBuffer:
         self._at = offset + (0, self._at, self._size)[whence]
         return self._at
 
-    def read(self, count: int | None = None) -> bytes:
-        data: bytes = self.read_buffer(count).to_pybytes()
-        return data
+    def read(self, count: int | None = None) -> pa.Buffer:
+        return self.read_buffer(count)
 
     def read_buffer(self, count: int | None = None) -> pa.Buffer:
         left = max(0, self._size - self._at)
