@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -205,11 +206,12 @@ def rates(config: Settings, table: settings.Table, clock: Clock) -> Rates:
 
 def limits(config: Settings, table: settings.Table) -> Limits:
     """The limits of a delivery into the sink. With a rate limit, a delivery of several versions has a second's worth at most."""
-    if connector(config).one_version:
+    sinks = connector(config)
+    if sinks.one_version:
         return Limits(max_bytes=0)
     rates = (table.limits, config.limits)
     return Limits(
-        PART_BYTES,
+        sys.maxsize if sinks.whole_versions else PART_BYTES,
         min([config.catch_up.max_rows, *(each.rows_per_second for each in rates if each.rows_per_second)]),
         min([config.catch_up.max_bytes, *(each.bytes_per_second for each in rates if each.bytes_per_second)]),
         config.catch_up.max_seconds,

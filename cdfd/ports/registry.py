@@ -64,7 +64,7 @@ SINKS = Registry(
     {
         "kafka": "cdfd.sinks.kafka.settings:KafkaSettings",
         "files": "cdfd.sinks.files.settings:FilesSettings",
-        "delta": "cdfd.sinks.delta:DeltaSettings",
+        "delta": "cdfd.sinks.delta.settings:DeltaSettings",
     },
 )
 """The `SinkSettings` of each `sink.kind`."""

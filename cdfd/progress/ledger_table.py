@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdfd.delta import schema as schemas
-from cdfd.delta.actions import Metadata, Protocol
+from cdfd.delta.actions import Metadata
 from cdfd.delta.last_checkpoint import LastCheckpoint
 from cdfd.delta.snapshot import Snapshot
+from cdfd.delta.writing import PLAIN, metadata_fields, protocol_fields
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.progress.ledger import PREFIX, LedgerEntry
 from cdfd.progress.txn_positions import position_actions, renewal, stored_position
@@ -27,7 +28,6 @@ from cdfd.progress.txn_state import Action, TxnState
 _FORMAT = "1"
 _MARK = "cdfd.ledger"
 _TABLE = "cdfd.table."
-_PROTOCOL = Protocol(1, 2)
 _COLUMN = pa.schema([("unused", pa.string())])
 
 
@@ -60,7 +60,7 @@ def creation(table_id: str, now_ms: int) -> list[Action]:
         description="How far cdfd has delivered: the transaction identifiers of this table. It has no rows.",
         created_time=now_ms,
     )
-    return [("protocol", _protocol_fields(_PROTOCOL)), ("metaData", _metadata_fields(metadata))]
+    return [("protocol", protocol_fields(PLAIN)), ("metaData", metadata_fields(metadata))]
 
 
 def check(metadata: Metadata) -> None:
@@ -108,21 +108,21 @@ def proposal(state: TxnState, changes: Iterable[Change], now_ms: int) -> list[Ac
         else:
             configuration[_key(change.app_id)] = change.table_id
     if configuration != state.metadata.configuration:
-        actions.append(("metaData", _metadata_fields(state.metadata) | {"configuration": configuration}))
+        actions.append(("metaData", metadata_fields(state.metadata) | {"configuration": configuration}))
     return actions
 
 
 def is_plain(state: Snapshot) -> bool:
     """Whether the table has only content of cdfd, so that `checkpoint` is complete."""
     files = len(state.live()) + len(state.tombstones())
-    return state.protocol == _PROTOCOL and not files and not state.domains
+    return state.protocol == PLAIN and not files and not state.domains
 
 
 def checkpoint(state: Snapshot) -> tuple[bytes, LastCheckpoint]:
     """A classic checkpoint in Spark's layout, and its `_last_checkpoint`. Only for tables that are plain."""
     rows: list[dict[str, Any]] = [
-        {"protocol": _protocol_fields(state.protocol)},
-        {"metaData": _as_pairs(_metadata_fields(state.metadata))},
+        {"protocol": protocol_fields(state.protocol)},
+        {"metaData": _as_pairs(metadata_fields(state.metadata))},
     ]
     for known in sorted(state.txns.values(), key=lambda known: known.app_id):
         fields = {"appId": known.app_id, "version": known.version, "lastUpdated": known.last_updated}
@@ -136,24 +136,6 @@ def checkpoint(state: Snapshot) -> tuple[bytes, LastCheckpoint]:
 
 def _key(app_id: str) -> str:
     return _TABLE + app_id.removeprefix(PREFIX)
-
-
-def _protocol_fields(protocol: Protocol) -> dict[str, Any]:
-    return {"minReaderVersion": protocol.min_reader_version, "minWriterVersion": protocol.min_writer_version}
-
-
-def _metadata_fields(metadata: Metadata) -> dict[str, Any]:
-    fields = {
-        "id": metadata.id,
-        "name": metadata.name,
-        "description": metadata.description,
-        "format": {"provider": metadata.format.provider, "options": dict(metadata.format.options)},
-        "schemaString": metadata.schema_string,
-        "partitionColumns": list(metadata.partition_columns),
-        "configuration": dict(metadata.configuration),
-        "createdTime": metadata.created_time,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _as_pairs(fields: Mapping[str, Any]) -> dict[str, Any]:

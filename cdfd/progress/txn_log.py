@@ -40,6 +40,10 @@ class _Tip:
     stamp: tuple[int, int] | None
 
 
+def _check_progress(state: TxnState) -> None:
+    check_writable(state.protocol)
+
+
 class TxnLog:
     """Reads the transaction identifiers of a log, and appends to it. The caller must make one call at a time.
 
@@ -47,15 +51,27 @@ class TxnLog:
         storage: the table's root.
         clock: the source of time.
         jitter: a random factor from 0 to 1 for delays, so that writers do not retry in lockstep.
+        operation: the name of the commits' operation.
+        check: raises `UnsupportedError` if this process may not commit to a table in a state.
     """
 
-    def __init__(self, storage: Storage, clock: Clock, *, jitter: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        *,
+        jitter: Callable[[], float] = random.random,
+        operation: str = OPERATION,
+        check: Callable[[TxnState], None] = _check_progress,
+    ) -> None:
         self.log = DeltaLog(storage)
         self.checkpoint = -1
         """Version of the newest checkpoint at the last append; -1: none."""
         self._storage = storage
         self._clock = clock
         self._jitter = jitter
+        self._operation = operation
+        self._check = check
         self._tip: _Tip | None = None
 
     async def state(self) -> TxnState | None:
@@ -106,20 +122,20 @@ class TxnLog:
                 actions = propose(state)
                 if not actions:
                     return None
-                check_writable(state.protocol)
+                self._check(state)
                 if await self._put(state, actions):
                     return state.version + 1
         raise StorageError(
-            f"cannot record progress: other writers were first in all of {ATTEMPTS} attempts",
+            f"cannot commit: other writers were first in all of {ATTEMPTS} attempts",
             table=self._storage.uri,
-            hint="Give each pipeline its own ledger",
+            hint="Give each pipeline its own ledger, and each table its own target",
             retriable=True,
         )
 
     async def _put(self, state: TxnState, actions: Sequence[Action]) -> bool:
         """Write the next version with these actions; whether it is valid."""
         version = state.version + 1
-        info = txn_state.commit_info(OPERATION, self._clock.now_ms(), state)
+        info = txn_state.commit_info(self._operation, self._clock.now_ms(), state)
         entry = commits.serialize([info, *actions])
         try:
             await self._storage.put_if_absent(log_path(paths.commit_name(version)), entry)

@@ -224,12 +224,14 @@ class Connector(ABC):
     Attributes:
         place: the location of positions, for messages.
         one_version: whether each version is a separate delivery, even a small one.
+        whole_versions: whether no version is delivered in parts, even a large one.
         before_reset: instructions for the operator before `cdfd progress reset`; None if a reset is sufficient.
         takes_parts: whether its sinks are `JobSink`s, and parts can be delivered.
     """
 
     place: str = "the sink"
     one_version: ClassVar[bool] = False
+    whole_versions: ClassVar[bool] = False
     before_reset: ClassVar[str | None] = None
     takes_parts: bool = False
 

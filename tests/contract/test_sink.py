@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import ClassVar
@@ -19,6 +20,7 @@ from typing import ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from memory_sink import Delivered, MemorySink
 
 from cdfd.changes.columns import VersionColumns, constant_type
@@ -29,7 +31,11 @@ from cdfd.changes.stream import Version
 from cdfd.delta.datatypes import StructType
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import SinkError
+from cdfd.progress.ledger import app_id
 from cdfd.sinks.base import ControlSink, Sink
+from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.sink import DeltaSink
+from cdfd.sinks.delta.target import Layout, Target
 from cdfd.sinks.files.formats import JsonLines, Parquet
 from cdfd.sinks.files.sink import FilesSink
 from cdfd.sinks.files.trevni import Trevni
@@ -38,6 +44,8 @@ from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
 from cdfd.sinks.kafka.settings import Topics
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
+from cdfd.storage.location import open_storage
+from cdfd.tail.clock import SystemClock
 from cdfd.trevni import read_table
 from tests.docs import sqlite_sink
 from tests.kafka.reading import read_topic
@@ -143,7 +151,33 @@ class TrevniPlace(Place):
         return [n for file in files for n in read_table(file)["n"].to_pylist()]
 
 
-PLACES = [MemoryPlace, JsonLinesPlace, ParquetPlace, TrevniPlace, SqlitePlace, KafkaPythonPlace, LibrdkafkaPlace]
+class DeltaPlace(Place):
+    """A changelog, which delta-rs reads."""
+
+    @property
+    def table(self) -> Path:
+        return self.folder / "orders"
+
+    async def open(self) -> Sink:
+        target = Target(open_storage(str(self.table)), app_id("shop", "orders"), Layout(), SystemClock())
+        return await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=1 << 20))
+
+    def delivered(self) -> list[int]:
+        if not self.table.exists():
+            return []
+        found, table = list[int](), DeltaTable(self.table)
+        for version in range(table.version() + 1):
+            entry = (self.table / "_delta_log" / f"{version:020}.json").read_text().splitlines()
+            adds = [each["add"]["path"] for line in entry if "add" in (each := json.loads(line))]
+            assert set(adds) <= {Path(uri).name for uri in table.file_uris()}
+            found += [n for path in adds for n in pq.ParquetFile(self.table / path).read().column("n").to_pylist()]
+        return found
+
+
+PLACES = [
+    *(MemoryPlace, JsonLinesPlace, ParquetPlace, TrevniPlace, SqlitePlace, KafkaPythonPlace, LibrdkafkaPlace),
+    DeltaPlace,
+]
 
 
 @pytest.fixture(params=PLACES, ids=lambda place: place.__name__)
@@ -376,8 +410,8 @@ class TestDeliveries:
         assert place.delivered() == [0]
 
 
-CONTROLLED = [each for each in PLACES if each is not SqlitePlace]
-"""Places of sinks that store the control of a table. The sink of the page does not."""
+CONTROLLED = [each for each in PLACES if each not in (SqlitePlace, DeltaPlace)]
+"""Places of sinks that store the control of a table. A changelog and the sink of the page do not."""
 
 
 @pytest.mark.parametrize("place", CONTROLLED, indirect=True, ids=lambda place: place.__name__)

@@ -1,0 +1,149 @@
+"""What a writer puts into the log: fields of actions, and the protocol that a schema needs. Pure.
+
+Source: specification, "Actions", "Writer Version Requirements" and the writer requirements of each feature.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cdfd.delta.actions import Metadata, Protocol
+from cdfd.delta.datatypes import ArrayType, DataType, MapType, Primitive, StructField, StructType
+from cdfd.delta.protocol import reader_features, writer_features
+from cdfd.delta.schema import MODE
+from cdfd.errors import UnsupportedError
+
+Action = tuple[str, Mapping[str, Any]]
+"""(name, fields), for `cdfd.delta.commit.serialize`."""
+
+PLAIN = Protocol(1, 2)
+"""The protocol of a table that needs no feature."""
+TYPE_WIDENING = "typeWidening"
+TIMESTAMP_NTZ = "timestampNtz"
+
+_APPEND_HONOURED = frozenset(
+    {
+        "allowColumnDefaults",
+        "appendOnly",
+        "changeDataFeed",
+        "checkpointProtection",
+        "clustering",
+        "deletionVectors",
+        "domainMetadata",
+        "inCommitTimestamp",
+        "inCommitTimestamp-preview",
+        TIMESTAMP_NTZ,
+        TYPE_WIDENING,
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+        "variantType",
+        "variantType-preview",
+        "variantShredding",
+        "variantShredding-preview",
+    }
+)
+"""Writer features that an append of rows honours, or that ask nothing of one."""
+_CONSTRAINT = "delta.constraints."
+_FIELD_RULES = {
+    "invariants": "delta.invariants",
+    "generatedColumns": "delta.generationExpression",
+    "identityColumns": "delta.identity.",
+}
+"""Writer feature -> the key in a column's metadata that makes it a rule for rows."""
+_MAX_READER, _MAX_WRITER = 3, 7
+
+
+def protocol_fields(protocol: Protocol) -> dict[str, Any]:
+    """The fields of a `protocol` action."""
+    fields: dict[str, Any] = {
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+    }
+    if protocol.reader_features is not None:
+        fields["readerFeatures"] = sorted(protocol.reader_features)
+    if protocol.writer_features is not None:
+        fields["writerFeatures"] = sorted(protocol.writer_features)
+    return fields
+
+
+def metadata_fields(metadata: Metadata) -> dict[str, Any]:
+    """The fields of a `metaData` action."""
+    fields = {
+        "id": metadata.id,
+        "name": metadata.name,
+        "description": metadata.description,
+        "format": {"provider": metadata.format.provider, "options": dict(metadata.format.options)},
+        "schemaString": metadata.schema_string,
+        "partitionColumns": list(metadata.partition_columns),
+        "configuration": dict(metadata.configuration),
+        "createdTime": metadata.created_time,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def with_features(protocol: Protocol, readers: frozenset[str], writers: frozenset[str] = frozenset()) -> Protocol:
+    """The protocol that also has these features. Features that the versions imply are listed then."""
+    if readers <= reader_features(protocol) and writers <= writer_features(protocol):
+        return protocol
+    reading, writing = reader_features(protocol) | readers, writer_features(protocol) | readers | writers
+    version = _MAX_READER if readers or protocol.reader_features is not None else protocol.min_reader_version
+    return Protocol(version, _MAX_WRITER, reading if version == _MAX_READER else None, writing)
+
+
+def features_of(struct: StructType) -> frozenset[str]:
+    """The reader features that the types of a schema need."""
+    names = {kind.name for kind in _leaves(struct) if isinstance(kind, Primitive)}
+    return frozenset({TIMESTAMP_NTZ} if "timestamp_ntz" in names else ())
+
+
+def check_appendable(protocol: Protocol, metadata: Metadata, struct: StructType) -> None:
+    """Returns if rows may be appended to the table without checking or changing their values.
+
+    Raises:
+        UnsupportedError: naming each version, feature or rule that an append does not honour.
+    """
+    version = protocol.min_writer_version
+    problems = [] if 1 <= version <= _MAX_WRITER else [f"writer version {version}"]
+    needed = writer_features(protocol) | reader_features(protocol)
+    refused = needed - _APPEND_HONOURED - {"checkConstraints", "columnMapping", *_FIELD_RULES}
+    problems += [f"the feature {name}" for name in sorted(refused)]
+    constraints = [key.removeprefix(_CONSTRAINT) for key in metadata.configuration if key.startswith(_CONSTRAINT)]
+    problems += [f"the CHECK constraint {name!r:.80}" for name in sorted(constraints)]
+    if metadata.configuration.get(MODE, "none").lower() != "none":
+        problems.append(f"{MODE}={metadata.configuration[MODE]!s:.80}")
+    for child in _fields(struct):
+        for feature, key in _FIELD_RULES.items():
+            if any(name.startswith(key) for name in child.metadata):
+                problems.append(f"{feature} in column {child.name!r:.80}")
+    if problems:
+        raise UnsupportedError(
+            f"rows cannot be appended to the table: it has {', '.join(problems)}",
+            hint="Remove that from the target, or deliver into another one",
+        )
+
+
+def _fields(kind: DataType) -> Iterator[StructField]:
+    match kind:
+        case StructType():
+            for child in kind:
+                yield child
+                yield from _fields(child.type)
+        case ArrayType(element):
+            yield from _fields(element)
+        case MapType(key, value):
+            yield from _fields(key)
+            yield from _fields(value)
+
+
+def _leaves(kind: DataType) -> Iterator[DataType]:
+    match kind:
+        case StructType():
+            for child in kind:
+                yield from _leaves(child.type)
+        case ArrayType(element):
+            yield from _leaves(element)
+        case MapType(key, value):
+            yield from _leaves(key)
+            yield from _leaves(value)
+        case _:
+            yield kind

@@ -1,0 +1,120 @@
+"""Writes Parquet data files of a Delta table, with the statistics of their `add` actions.
+
+Source: specification, "Per-file Statistics" and "Data Files".
+"""
+
+import datetime
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_CHARACTERS = 32
+"""Longest prefix of a string in statistics."""
+_LAST_CHARACTER = "\U0010ffff"
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999."""
+_MOST_COLUMNS = 32
+"""Columns with statistics, as deployed writers have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A complete file: its bytes, number of rows, and statistics as JSON."""
+
+    data: pa.Buffer
+    rows: int
+    stats: str
+
+
+class DataFileWriter:
+    """Writes one file into memory.
+
+    Args:
+        schema: of the rows.
+        compression: `snappy`, `zstd` or `none`.
+    """
+
+    def __init__(self, schema: pa.Schema, compression: str) -> None:
+        self._sink = pa.BufferOutputStream()
+        self._schema = schema
+        self._writer = pq.ParquetWriter(self._sink, schema, compression=compression, store_schema=False)
+        self._rows = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that are written so far. The current row group is not among them."""
+        return int(self._sink.tell())
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows as a row group."""
+        self._writer.write_table(rows)
+        self._rows += rows.num_rows
+
+    def finish(self) -> DataFile:
+        """The file."""
+        self._writer.close()
+        data = self._sink.getvalue()
+        footer = pq.read_metadata(pa.BufferReader(data))
+        return DataFile(data, self._rows, json.dumps(statistics(footer, self._schema), separators=(",", ":")))
+
+
+def statistics(footer: Any, schema: pa.Schema) -> Mapping[str, Any]:
+    """`numRecords`, and `minValues`, `maxValues` and `nullCount` of the first columns.
+
+    Only columns of whole numbers, dates, timestamps and strings have bounds. Parquet's bounds of floating-point numbers leave out NaN, which
+    Delta takes for the largest number.
+
+    Args:
+        footer: of the file.
+        schema: of its rows.
+    """
+    smallest, largest, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
+    places = {footer.schema.column(number).path: number for number in range(footer.num_columns)}
+    for field in list(schema)[:_MOST_COLUMNS]:
+        place = places.get(field.name)
+        if place is None or "." in field.name or pa.types.is_nested(field.type):
+            continue
+        chunks = [footer.row_group(group).column(place).statistics for group in range(footer.num_row_groups)]
+        if any(each is None or not each.has_null_count for each in chunks):
+            continue
+        nulls[field.name] = sum(each.null_count for each in chunks)
+        # A group without bounds has only nulls if it has no values.
+        if any(not each.has_min_max and each.num_values for each in chunks):
+            continue
+        bounds = [(each.min_raw, each.max_raw) for each in chunks if each.has_min_max]
+        if not bounds:
+            continue
+        low = _bound(min(low for low, _ in bounds), field.type, upper=False)
+        high = _bound(max(high for _, high in bounds), field.type, upper=True)
+        if low is not None and high is not None:
+            smallest[field.name], largest[field.name] = low, high
+    return {"numRecords": footer.num_rows, "minValues": smallest, "maxValues": largest, "nullCount": nulls}
+
+
+def _bound(raw: Any, kind: pa.DataType, *, upper: bool) -> int | str | None:
+    """A bound for the log; None if it has none. Strings are cut, and timestamps have milliseconds: an upper bound is rounded up."""
+    if pa.types.is_integer(kind):
+        return int(raw)
+    if pa.types.is_date(kind):
+        return _formatted(raw * 86_400_000, "%Y-%m-%d")
+    if isinstance(kind, pa.TimestampType):
+        # Parquet has milliseconds or microseconds.
+        number = raw if kind.unit == "ms" else -(-raw // 1000) if upper else raw // 1000
+        return _formatted(number, "%Y-%m-%dT%H:%M:%S", fraction=True, zone="" if kind.tz is None else "Z")
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        text = str(raw, "utf-8")
+        return text if len(text) <= _CHARACTERS else text[:_CHARACTERS] + (_LAST_CHARACTER if upper else "")
+    return None
+
+
+def _formatted(milliseconds: int, form: str, *, fraction: bool = False, zone: str = "") -> str | None:
+    if not _FIRST_MS <= milliseconds <= _LAST_MS:
+        return None
+    moment = _EPOCH + datetime.timedelta(milliseconds=milliseconds)
+    text = moment.strftime(form).rjust(len("2026-01-01") if form == "%Y-%m-%d" else len("2026-01-01T00:00:00"), "0")
+    return f"{text}.{moment.microsecond // 1000:03d}{zone}" if fraction else text

@@ -1,0 +1,129 @@
+"""The data files of one delivery: rows are split by partition, and written as files of a limited size."""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.delta import values
+from cdfd.delta.schema import StructType, to_arrow
+from cdfd.parquet.writer import DataFileWriter
+
+PartitionKey = tuple[str | None, ...]
+"""Serialized values of the partition columns, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A data file for the log.
+
+    Attributes:
+        path: in the table.
+        partition: values of the partition columns.
+        size: in bytes.
+        rows: number of rows.
+        stats: statistics as JSON.
+    """
+
+    path: str
+    partition: PartitionKey
+    size: int
+    rows: int
+    stats: str
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a table: all of them, and the names of those that partition it."""
+
+    struct: StructType
+    partition_by: tuple[str, ...] = ()
+
+
+class DataFiles:
+    """Collects rows of one schema, in order, into files.
+
+    Args:
+        columns: of the table. The rows have all or some of them, with names that may differ in case.
+        rows: the schema of the rows.
+        compression: of the files.
+        file_bytes: a file ends at about this size. All open files together have as many bytes.
+    """
+
+    def __init__(self, columns: Columns, rows: pa.Schema, compression: str, file_bytes: int) -> None:
+        places = {name.lower(): place for place, name in enumerate(rows.names)}
+        fields = [field for field in to_arrow(columns.struct) if field.name.lower() in places]
+        self._places = [places[field.name.lower()] for field in fields]
+        self._schema = pa.schema(fields)
+        self._partition_by = columns.partition_by
+        self._stored = pa.schema([field for field in fields if field.name not in columns.partition_by])
+        self._compression = compression
+        self._file_bytes = file_bytes
+        self._open: dict[PartitionKey, DataFileWriter] = {}
+        self._pending: dict[PartitionKey, list[pa.Table]] = {}
+        self._bytes: dict[PartitionKey, int] = {}
+
+    def write(self, batch: pa.RecordBatch) -> Iterator[tuple[NewFile, pa.Buffer]]:
+        """Take a batch; yields the files that are complete with it, and their content."""
+        cast = [_cast(batch.column(at), field.type) for at, field in zip(self._places, self._schema, strict=True)]
+        rows = pa.table(cast, self._schema)
+        for key, part in self._split(rows):
+            self._pending.setdefault(key, []).append(part)
+            self._bytes[key] = self._bytes.get(key, 0) + part.nbytes
+            if self._bytes[key] >= _GROUP_BYTES:
+                self._write_group(key)
+                if self._open[key].size >= self._file_bytes:
+                    yield self._finish(key)
+        while sum(self._bytes.values()) + sum(each.size for each in self._open.values()) > 2 * self._file_bytes:
+            yield self._finish(max(self._sizes().items(), key=lambda item: item[1])[0])
+
+    def finish(self) -> Iterator[tuple[NewFile, pa.Buffer]]:
+        """The remaining files."""
+        for key in list(self._sizes()):
+            yield self._finish(key)
+
+    def _sizes(self) -> dict[PartitionKey, int]:
+        keys = dict.fromkeys((*self._open, *self._pending))
+        return {key: self._bytes.get(key, 0) + (self._open[key].size if key in self._open else 0) for key in keys}
+
+    def _write_group(self, key: PartitionKey) -> None:
+        """Write what a partition has collected as a row group."""
+        pending = self._pending.pop(key, [])
+        self._bytes.pop(key, None)
+        if pending:
+            if key not in self._open:
+                self._open[key] = DataFileWriter(self._stored, self._compression)
+            self._open[key].write(pa.concat_tables(pending))
+
+    def _finish(self, key: PartitionKey) -> tuple[NewFile, pa.Buffer]:
+        self._write_group(key)
+        suffix = "" if self._compression == "none" else f".{self._compression}"
+        path = f"part-00000-{uuid.uuid4()}-c000{suffix}.parquet"
+        file = self._open.pop(key).finish()
+        return NewFile(path, key, file.data.size, file.rows, file.stats), file.data
+
+    def _split(self, rows: pa.Table) -> Iterator[tuple[PartitionKey, pa.Table]]:
+        """The rows of each partition, in their order."""
+        if not self._partition_by:
+            yield (), rows
+            return
+        stored = rows.select(self._stored.names)
+        numbered = rows.select(list(self._partition_by)).append_column("", pa.array(np.arange(rows.num_rows)))
+        grouped = numbered.group_by(list(self._partition_by), use_threads=False).aggregate([("", "list")])
+        for group in range(grouped.num_rows):
+            key = tuple(values.serialize(grouped.column(name)[group]) for name in self._partition_by)
+            yield key, stored.take(grouped.column("_list")[group].values)
+
+
+_GROUP_BYTES = 32 << 20
+"""Bytes of rows of a row group."""
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column as the target has it: dictionaries decoded, extension types as what they are stored as, narrower types widened."""
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    return column if column.type == kind else pc.cast(column, kind)

@@ -1,0 +1,89 @@
+"""The position of a changelog in its target, as transaction identifiers. Pure.
+
+    txn  {"appId": "cdfd/shop/orders", "version": 12}            all rows of the source up to this version are in the target
+    txn  {"appId": "cdfd/shop/orders/next/<field>", ...}         the fields of the position, as numbers
+    txn  {"appId": "cdfd/shop/orders/owner", "version": 4711}    the process that delivers: a random number
+
+Every writer keeps `txn` actions, in commits and in checkpoints. The source's id and the name of the changelog are properties of the target.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cdfd.changes.position import Position
+from cdfd.errors import SinkError
+from cdfd.progress.txn_state import Action, TxnState, txn
+
+CHANGELOG: Final = "cdfd.changelog"
+"""Property of a target: the appId of its changelog."""
+SOURCE: Final = "cdfd.changelog.source"
+"""Property of a target: `metaData.id` of the source."""
+
+_HALVES = struct.Struct(">qq")
+_UNKNOWN = (0, 0)
+_FIELDS = ("version", "part", "snapshot", "ordinal", "digest0", "digest1")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a target stores about its changelog.
+
+    Attributes:
+        position: the next position; None if nothing was delivered.
+        owner: the number of the process that opened it last; None if there is none.
+    """
+
+    position: Position | None
+    owner: int | None
+
+
+def properties(app_id: str, table_id: str) -> Mapping[str, str]:
+    """The properties of a new target."""
+    return {CHANGELOG: app_id, SOURCE: table_id}
+
+
+def stored(state: TxnState, app_id: str) -> Stored:
+    """What a target stores.
+
+    Raises:
+        SinkError: the table is not the target of this changelog.
+    """
+    found = state.metadata.configuration.get(CHANGELOG)
+    if found != app_id:
+        what = "has no changelog of cdfd" if found is None else f"has the changelog of {found!r:.200}"
+        raise SinkError(f"the Delta table at the target {what}", hint="Choose another `sink.path` or `topic`")
+    owner = state.txns.get(f"{app_id}/owner")
+    numbers = [state.txns.get(_name(app_id, field)) for field in _FIELDS]
+    present = [each.version for each in numbers if each is not None]
+    if len(present) < len(_FIELDS):
+        return Stored(None, None if owner is None else owner.version)
+    version, part, snapshot, ordinal, *halves = present
+    digest = None if tuple(halves) == _UNKNOWN else _HALVES.pack(*halves).hex()
+    table_id = state.metadata.configuration.get(SOURCE, "")
+    position = Position(table_id, version, part, "snapshot" if snapshot else "stream", ordinal, digest)
+    return Stored(position, None if owner is None else owner.version)
+
+
+def position_actions(state: TxnState, app_id: str, position: Position, now_ms: int) -> list[Action]:
+    """The actions that store a position: the numbers that differ from the stored ones."""
+    try:
+        halves = _UNKNOWN if position.digest is None else _HALVES.unpack(bytes.fromhex(position.digest))
+    except (ValueError, struct.error):
+        halves = _UNKNOWN  # a hash of another kind: it is not compared
+    values = (position.version, position.part, int(position.phase == "snapshot"), position.ordinal, *halves)
+    wanted = {_name(app_id, field): value for field, value in zip(_FIELDS, values, strict=True)}
+    if position.phase == "stream" and position.version > 0:
+        wanted = {app_id: position.version - 1, **wanted}
+    known = {name: found.version for name in wanted if (found := state.txns.get(name)) is not None}
+    return [txn(name, value, now_ms) for name, value in wanted.items() if known.get(name) != value]
+
+
+def owner_action(app_id: str, owner: int, now_ms: int) -> Action:
+    """The action by which a process takes the changelog over."""
+    return txn(f"{app_id}/owner", owner, now_ms)
+
+
+def _name(app_id: str, field: str) -> str:
+    return f"{app_id}/next/{field}"

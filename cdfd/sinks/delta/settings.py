@@ -1,0 +1,45 @@
+"""The section `sink` of `kind: delta`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from cdfd.config.fields import Size
+from cdfd.config.settings import Settings, SinkSettings, Text, Uri
+
+if TYPE_CHECKING:
+    from cdfd.sinks.delta.connector import DeltaConnector
+
+
+class DeltaSettings(SinkSettings):
+    """A Delta table of change rows for each topic, in one folder or bucket prefix."""
+
+    kind: Literal["delta"] = "delta"
+    path: Uri
+    """Place that gets a table per topic: a folder, or a URI such as `s3://bucket/copies`. It must be outside of any source table."""
+
+    mode: Literal["changelog"] = "changelog"
+    """What a target has: `changelog` appends every change row."""
+
+    partition_by: tuple[Text, ...] = ()
+    """Columns by which a target is partitioned when it is created. Change columns can be among them."""
+
+    on_missing_column: Literal["keep", "stop"] = "keep"
+    """If the source drops or renames a column: `keep` leaves it in the target, with nulls; `stop` stops the table."""
+
+    compression: Literal["snappy", "zstd", "none"] = "snappy"
+    """Compression of data files."""
+
+    file_size: Size = 64 << 20
+    """A data file ends at about this size. The daemon holds a file in memory until it is written."""
+
+    def places(self, topic: str) -> Mapping[str, str]:
+        """A table for each topic."""
+        return {"path": f"{self.path.rstrip('/')}/{topic}"}
+
+    def connector(self, config: Settings) -> DeltaConnector:
+        """The connector of Delta tables."""
+        from cdfd.sinks.delta.connector import DeltaConnector
+
+        return DeltaConnector(self, config)

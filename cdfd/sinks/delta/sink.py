@@ -1,0 +1,133 @@
+"""Delivers change rows to a Delta table exactly once: each delivery is one version, which has the rows and the position after them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import pyarrow as pa
+
+from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
+from cdfd.delta.schema import from_arrow
+from cdfd.errors import SinkError
+from cdfd.sinks.cursor import Cursor
+from cdfd.sinks.delta.data_files import Columns, DataFiles, NewFile
+from cdfd.sinks.delta.target import Target, translated
+
+MakeFiles = Callable[[Columns, pa.Schema], DataFiles]
+"""From the columns of the table and the schema of the rows."""
+
+
+class DeltaSink:
+    """The `Sink` port over a changelog in a Delta table; open it with `DeltaSink.open`.
+
+    Files are written while rows arrive. Their names are random, and they count when the log names them. A crash may leave files that no
+    version names: VACUUM removes them.
+    """
+
+    def __init__(self, target: Target, files: MakeFiles, position: Position | None, columns: Columns) -> None:
+        self.target = target
+        self.files = files
+        self.columns = columns
+        self.cursor = Cursor(position)
+        self._delivery: DeltaDelivery | None = None
+
+    @classmethod
+    async def open(cls, target: Target, files: MakeFiles) -> DeltaSink:
+        """Take a target over, and read its position.
+
+        Raises:
+            SinkError: the target cannot be used.
+        """
+        position, columns = await target.take_over()
+        return cls(target, files, position, columns)
+
+    async def last_position(self) -> Position | None:
+        """The next position to deliver; see the port."""
+        return self.cursor.position
+
+    async def begin(self, position: Position) -> DeltaDelivery:
+        """Start a delivery; see the port."""
+        self.cursor.begin(position)
+        self._delivery = DeltaDelivery(self, position)
+        return self._delivery
+
+    async def close(self) -> None:
+        """Abort the current delivery, if any."""
+        if self._delivery is not None:
+            await self._delivery.abort()
+        self.cursor.close()
+
+
+class DeltaDelivery:
+    """A delivery into a `DeltaSink`."""
+
+    def __init__(self, sink: DeltaSink, position: Position) -> None:
+        self._sink = sink
+        self._position = position
+        self._columns: Columns | None = None
+        self._schema: pa.Schema | None = None
+        self._open: DataFiles | None = None
+        self._files: list[NewFile] = []
+        self._state: Literal["open", "failed", "ended"] = "open"
+
+    async def start_version(self, version: Version) -> None:
+        """Does nothing, because each row has its version."""
+
+    async def write(self, batch: pa.RecordBatch) -> None:
+        """Encode a batch, and write the files that are full."""
+        self._require_open()
+        # Until the batch is complete, because a partial batch must never be committed.
+        self._state = "failed"
+        if batch.num_rows:
+            if self._schema is None or not batch.schema.equals(self._schema):
+                await self._start_files(batch.schema)
+            assert self._open is not None
+            await self._write(self._open.write(batch))
+        self._state = "open"
+
+    async def commit(self, following: Position) -> None:
+        """Write the last files and the version; see the port."""
+        self._require_open()
+        self._sink.cursor.check(following, rows=self._columns is not None)
+        self._state = "failed"
+        await self._end_files()
+        self._sink.cursor.mark_uncertain()
+        target = self._sink.target
+        rows = None if self._columns is None else self._columns.struct
+        self._sink.columns = await target.commit(self._position, following, rows, self._files)
+        self._sink.cursor.advance(following)
+        self._state = "ended"
+
+    async def abort(self) -> None:
+        """Forget the rows. Files that are written are not a part of the table."""
+        if self._state != "ended":
+            self._state = "ended"
+            self._open = None
+            self._sink.cursor.abandon()
+
+    async def _start_files(self, schema: pa.Schema) -> None:
+        await self._end_files()
+        target = self._sink.target
+        with translated("write the rows", target.uri):
+            columns = target.merged(self._columns or self._sink.columns, from_arrow(schema))
+        self._columns, self._schema = columns, schema
+        self._open = self._sink.files(columns, schema)
+
+    async def _end_files(self) -> None:
+        if self._open is not None:
+            files, self._open = self._open, None
+            await self._write(files.finish())
+
+    async def _write(self, files: Iterator[tuple[NewFile, pa.Buffer]]) -> None:
+        while (found := await asyncio.to_thread(next, files, None)) is not None:
+            file, data = found
+            await self._sink.target.put(file, data)
+            self._files.append(file)
+
+    def _require_open(self) -> None:
+        if self._state != "open":
+            hint = "Abort it, then begin a new delivery at last_position" if self._state == "failed" else None
+            raise SinkError(f"the delivery has {self._state}", version=self._position.version, hint=hint)

@@ -1,0 +1,286 @@
+"""The target of a changelog: a Delta table, its schema, and the commits that append to it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from cdfd.changes.columns import CHANGE_COLUMNS
+from cdfd.changes.position import Position
+from cdfd.delta import schema_string
+from cdfd.delta.actions import Metadata
+from cdfd.delta.arrow_types import from_arrow
+from cdfd.delta.datatypes import ArrayType, MapType, StructType
+from cdfd.delta.schema_merge import merge, nullable
+from cdfd.delta.writing import (
+    PLAIN,
+    TYPE_WIDENING,
+    check_appendable,
+    features_of,
+    metadata_fields,
+    protocol_fields,
+    with_features,
+)
+from cdfd.errors import CdfdError, FencedError, SchemaChangedError, SinkError
+from cdfd.progress.txn_log import TxnLog
+from cdfd.progress.txn_state import Action, TxnState
+from cdfd.sinks.delta.data_files import Columns, NewFile
+from cdfd.sinks.delta.positions import Stored, owner_action, position_actions, properties, stored
+from cdfd.storage.base import Storage
+from cdfd.tail.clock import Clock
+from cdfd.tail.log import NotATableError
+
+WIDENING = "delta.enableTypeWidening"
+_OWNERS = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a target is created, and how its schema may change.
+
+    Attributes:
+        partition_by: columns of a new target.
+        stop_on_missing_column: whether a column that the rows no longer have is an error.
+    """
+
+    partition_by: tuple[str, ...] = ()
+    stop_on_missing_column: bool = False
+
+
+class Target:
+    """A Delta table that one process appends to. It is created with the first delivery.
+
+    Args:
+        storage: the table's root.
+        app_id: of the changelog.
+        layout: of the table.
+        clock: the source of time.
+    """
+
+    def __init__(self, storage: Storage, app_id: str, layout: Layout, clock: Clock) -> None:
+        self._storage = storage
+        self._app_id = app_id
+        self._layout = layout
+        self._clock = clock
+        self._owner = random.randrange(1, _OWNERS)
+        self._log = TxnLog(storage, clock, operation="WRITE", check=_check)
+        self._exists = False
+
+    async def exists(self) -> bool:
+        """Whether there is a table, to which this changelog can be appended. Changes nothing."""
+        with translated("open the target", self.uri):
+            state = await self._log.state()
+            if state is not None:
+                _check(state)
+                stored(state, self._app_id)
+            return state is not None
+
+    async def position(self) -> Position | None:
+        """The stored position. Changes nothing."""
+        with translated("read the target", self.uri):
+            state = await self._log.state()
+            return None if state is None else stored(state, self._app_id).position
+
+    @property
+    def uri(self) -> str:
+        """The location, for messages."""
+        return self._storage.uri
+
+    async def take_over(self) -> tuple[Position | None, Columns]:
+        """Become the owner. The position, and the columns of the table; none if there is no table."""
+        with translated("open the target", self.uri):
+            state = await self._log.state()
+            if state is None:
+                return None, _NO_COLUMNS
+            self._exists = True
+            _check(state)
+            position = stored(state, self._app_id).position
+            now = self._clock.now_ms()
+            await self._log.append(lambda _: [owner_action(self._app_id, self._owner, now)])
+            return position, _columns(state)
+
+    def merged(self, table: Columns, rows: StructType) -> Columns:
+        """The columns of the table with those of the rows.
+
+        Raises:
+            SchemaChangedError: the table cannot take the rows.
+            SinkError: the rows have no column for `partition_by`.
+        """
+        found = merge(table.struct, nullable(rows))
+        if found.missing and self._layout.stop_on_missing_column:
+            raise SchemaChangedError(
+                f"the rows have no column {found.missing[0]!r:.200} any more",
+                table=self.uri,
+                hint="Set `sink.on_missing_column: keep` to leave it in the target, with nulls",
+            )
+        if not _is_new(table):
+            return Columns(found.struct, table.partition_by)
+        return Columns(found.struct, self._partition_columns(found.struct))
+
+    def _partition_columns(self, struct: StructType) -> tuple[str, ...]:
+        kinds = {child.name: child.type for child in struct}
+        for name in self._layout.partition_by:
+            if name not in kinds or isinstance(kinds[name], StructType | ArrayType | MapType):
+                raise SinkError(
+                    f"the rows have no column {name!r:.200} by which a table can be partitioned",
+                    table=self.uri,
+                    hint="Correct `sink.partition_by`",
+                )
+        return self._layout.partition_by
+
+    async def put(self, file: NewFile, data: pa.Buffer) -> None:
+        """Write a data file. Until a commit names it, it is not a part of the table."""
+        with translated("write a data file", self.uri):
+            await self._storage.put(file.path, data.to_pybytes())
+
+    async def commit(
+        self, begun: Position, following: Position, rows: StructType | None, files: Sequence[NewFile]
+    ) -> Columns:
+        """Append files, and store the position after them, in one version.
+
+        Args:
+            begun: the position at which the delivery began.
+            following: the position after it.
+            rows: the columns of the rows; None without rows.
+            files: that are written.
+
+        Returns:
+            The columns of the table.
+        """
+        with translated("commit", self.uri):
+            if not self._exists:
+                await self._create(begun, rows)
+            try:
+                await self._log.append(lambda state: self._proposal(state, begun, following, rows, files))
+            except NotATableError as error:
+                raise SinkError(
+                    "the target was deleted",
+                    table=self.uri,
+                    hint="Restore it, or run `cdfd progress reset` to start over",
+                ) from error
+            state = await self._log.state()
+            return _NO_COLUMNS if state is None else _columns(state)
+
+    async def _create(self, begun: Position, rows: StructType | None) -> None:
+        # The start is stored before the first row: the columns of the source follow with its rows.
+        columns = Columns(_CHANGES) if rows is None else self.merged(_NO_COLUMNS, rows)
+        metadata = Metadata(
+            id=str(uuid.uuid4()),
+            schema_string=schema_string.serialize(columns.struct),
+            partition_columns=columns.partition_by,
+            configuration=properties(self._app_id, begun.table_id),
+            created_time=self._clock.now_ms(),
+        )
+        protocol = with_features(PLAIN, features_of(columns.struct))
+        owner = owner_action(self._app_id, self._owner, self._clock.now_ms())
+        actions = [("protocol", protocol_fields(protocol)), ("metaData", metadata_fields(metadata)), owner]
+        await self._log.create(actions)
+        self._exists = True
+
+    def _proposal(
+        self,
+        state: TxnState,
+        begun: Position,
+        following: Position,
+        rows: StructType | None,
+        files: Sequence[NewFile],
+    ) -> list[Action]:
+        _check(state)
+        found = stored(state, self._app_id)
+        if found.owner != self._owner:
+            raise FencedError(
+                "another process has taken the target over",
+                table=self.uri,
+                version=state.version,
+                hint="Run one daemon for each pipeline",
+            )
+        if self._is_delivered(found, begun, following):
+            return []
+        now = self._clock.now_ms()
+        actions = self._evolution(state, rows) if rows is not None else []
+        partition_by = _columns(state).partition_by if rows is None else self.merged(_columns(state), rows).partition_by
+        actions += [_add(file, partition_by, now) for file in files]
+        return actions + position_actions(state, self._app_id, following, now)
+
+    def _is_delivered(self, found: Stored, begun: Position, following: Position) -> bool:
+        """Whether this delivery is committed already, by an attempt whose outcome was unclear."""
+        if found.position == following and begun != following:
+            return True
+        if found.position not in (None, begun):
+            raise SinkError(
+                f"the target is at {found.position}, and not at {begun}",
+                table=self.uri,
+                hint="Open a new sink",
+            )
+        return False
+
+    def _evolution(self, state: TxnState, rows: StructType) -> list[Action]:
+        """The actions that give the table the columns of the rows."""
+        table = _columns(state)
+        columns = self.merged(table, rows)
+        if columns == table:
+            return []
+        widened = merge(table.struct, nullable(rows)).widened
+        configuration = dict(state.metadata.configuration) | ({WIDENING: "true"} if widened else {})
+        metadata = replace(
+            state.metadata,
+            schema_string=schema_string.serialize(columns.struct),
+            partition_columns=columns.partition_by,
+            configuration=configuration,
+        )
+        features = features_of(columns.struct) | ({TYPE_WIDENING} if widened else frozenset())
+        protocol = with_features(state.protocol, frozenset(features))
+        actions: list[Action] = [] if protocol == state.protocol else [("protocol", protocol_fields(protocol))]
+        return [*actions, ("metaData", metadata_fields(metadata))]
+
+
+_NO_COLUMNS = Columns(StructType(()))
+_CHANGES = nullable(from_arrow(pa.schema(CHANGE_COLUMNS)))
+
+
+def _is_new(table: Columns) -> bool:
+    """Whether a table has no rows, because it has no columns of a source yet."""
+    return {child.name for child in table.struct} <= {child.name for child in _CHANGES}
+
+
+def _columns(state: TxnState) -> Columns:
+    return Columns(schema_string.parse(state.metadata.schema_string), tuple(state.metadata.partition_columns))
+
+
+def _check(state: TxnState) -> None:
+    check_appendable(state.protocol, state.metadata, _columns(state).struct)
+
+
+def _add(file: NewFile, partition_by: Sequence[str], now_ms: int) -> Action:
+    return "add", {
+        "path": file.path,
+        "partitionValues": dict(zip(partition_by, file.partition, strict=True)),
+        "size": file.size,
+        "modificationTime": now_ms,
+        "dataChange": True,
+        "stats": file.stats,
+    }
+
+
+@contextmanager
+def translated(doing: str, place: str) -> Iterator[None]:
+    """Turn errors of store and log into errors of the sink, which names the target."""
+    try:
+        yield
+    except (SinkError, asyncio.CancelledError):
+        raise
+    except CdfdError as error:
+        raise SinkError(
+            f"cannot {doing}: {error.what}",
+            table=error.table or place,
+            version=error.version,
+            path=error.path,
+            hint=error.hint,
+            retriable=error.retriable,
+        ) from error

@@ -1,0 +1,275 @@
+"""The changelog of a source in a Delta table: faults at every step, evolution of its schema, and targets that are refused."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from faulty_storage import Died, FaultyStorage
+
+from cdfd import snapshot
+from cdfd.changes.position import Position
+from cdfd.errors import FencedError, SinkError, StorageError
+from cdfd.progress.ledger import app_id
+from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.sink import DeltaSink
+from cdfd.sinks.delta.target import Layout, Target
+from cdfd.storage.base import Storage
+from cdfd.storage.local import LocalStorage
+from cdfd.tail.clock import SystemClock
+
+APP = app_id("shop", "orders")
+NO_LAYOUT = Layout()
+
+
+async def opened(storage: Storage, layout: Layout = NO_LAYOUT, file_bytes: int = 1 << 20) -> DeltaSink:
+    target = Target(storage, APP, layout, SystemClock())
+    return await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=file_bytes))
+
+
+def at(version: int) -> Position:
+    return Position("T", version, digest=f"{version:032x}")
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    return pa.record_batch(columns)
+
+
+async def deliver(sink: DeltaSink, version: int, *batches: pa.RecordBatch) -> None:
+    """Deliver the batches of a version."""
+    delivery = await sink.begin(at(version))
+    for each in batches:
+        await delivery.write(each)
+    await delivery.commit(at(version + 1))
+
+
+def found(folder: Path, *columns: str) -> list[dict[str, Any]]:
+    """The rows of a target, as cdfd reads them."""
+    rows = snapshot(folder).read_all()
+    rows: list[dict[str, Any]] = rows.select(columns).sort_by(columns[0]).to_pylist()
+    return rows
+
+
+class TestFaults:
+    VERSIONS = 4
+
+    async def deliver_all(self, storage: Storage) -> None:
+        """Deliver what has not been delivered. Version n has the row n; version 2 has none."""
+        sink = await opened(storage)
+        position = await sink.last_position()
+        for version in range(0 if position is None else position.version, self.VERSIONS):
+            await deliver(sink, version, *([] if version == 2 else [batch(n=[version])]))
+        await sink.close()
+
+    @pytest.mark.parametrize("error", [StorageError("reset", retriable=True), Died()], ids=["fails", "dies"])
+    @pytest.mark.parametrize("when", ["before", "after"])
+    async def test_each_row_once_whatever_step_fails(self, tmp_path: Path, when: str, error: Exception) -> None:
+        step, failed = 0, True
+        while failed:
+            failed, step = False, step + 1
+            folder, left = tmp_path / str(step), step
+
+            async def hook(method: str, path: str) -> None:
+                nonlocal left, failed
+                left -= 1
+                if left == 0:
+                    failed = True
+                    raise error
+
+            try:
+                await self.deliver_all(FaultyStorage(LocalStorage(folder), **{when: hook}))
+            except (SinkError, Died):
+                await self.deliver_all(LocalStorage(folder))
+            table = DeltaTable(folder)
+            assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == [0, 1, 3], step
+            assert table.transaction_version(APP) == self.VERSIONS - 1
+        assert step > 20
+
+    async def test_another_writer_between_any_two_steps(self, tmp_path: Path) -> None:
+        folder = tmp_path / "t"
+        await self.deliver_all(LocalStorage(folder))
+        others = 0
+
+        async def interfere(method: str, path: str) -> None:
+            nonlocal others
+            if method == "put_if_absent" and others < 6:
+                others += 1
+                await asyncio.to_thread(write_deltalake, folder, pa.table({"n": [100 + others]}), mode="append")
+
+        sink = await opened(FaultyStorage(LocalStorage(folder), before=interfere))
+        await deliver(sink, 4, batch(n=[4]))
+        rows = DeltaTable(folder).to_pyarrow_table()["n"].to_pylist()
+        assert others == 6
+        assert sorted(rows) == [0, 1, 3, 4, *range(101, 107)]
+
+
+async def test_the_newer_process_wins(tmp_path: Path) -> None:
+    first = await opened(LocalStorage(tmp_path / "t"))
+    await deliver(first, 0, batch(n=[0]))
+    second = await opened(LocalStorage(tmp_path / "t"))
+    with pytest.raises(FencedError, match="taken the target over"):
+        await deliver(first, 1, batch(n=[1]))
+    await deliver(second, 1, batch(n=[1]))
+    assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
+
+
+async def test_two_processes_that_create_the_target(tmp_path: Path) -> None:
+    sinks = [await opened(LocalStorage(tmp_path / "t")) for _ in range(2)]
+    await deliver(sinks[0], 0, batch(n=[0]))
+    with pytest.raises(FencedError):
+        await deliver(sinks[1], 0, batch(n=[0]))
+    assert found(tmp_path / "t", "n") == [{"n": 0}]
+
+
+class TestRows:
+    async def test_types_and_partitions_as_delta_rs_reads_them(self, tmp_path: Path) -> None:
+        rows = batch(
+            n=pa.array([1, 2, None], pa.int32()),
+            day=pa.array([date(2026, 1, 1), None, date(2026, 1, 1)]),
+            name=["a/b=c %", None, "ü"],
+            at=pa.array([datetime(2026, 1, 1, 0, 0, 0, 1, UTC)] * 3, pa.timestamp("us", "UTC")),
+            price=[Decimal("1.25"), None, Decimal("-1.00")],
+            tags=[["a", None], [], None],
+            kind=pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int8()), pa.array(["insert", "delete"])),
+        )
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(("day", "name")))
+        await deliver(sink, 0, rows)
+        table = DeltaTable(tmp_path / "t")
+        assert table.metadata().partition_columns == ["day", "name"]
+        expected = rows.to_pylist()
+        assert sorted(table.to_pyarrow_table().select(rows.schema.names).to_pylist(), key=str) == sorted(
+            expected, key=str
+        )
+        assert sorted(found(tmp_path / "t", *rows.schema.names), key=str) == sorted(expected, key=str)
+
+    async def test_a_file_ends_at_its_size(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), file_bytes=1)
+        delivery = await sink.begin(at(0))
+        for first in range(0, 4_000_000, 1_000_000):
+            await delivery.write(batch(n=pa.array(range(first, first + 1_000_000))))
+        await delivery.commit(at(1))
+        table = DeltaTable(tmp_path / "t")
+        assert table.version() == 1
+        assert len(table.file_uris()) == 4
+        assert (
+            table.to_pyarrow_table()["n"].to_pylist() == sorted(range(4_000_000))
+            or table.to_pyarrow_table().num_rows == 4_000_000
+        )
+
+    async def test_statistics_never_hide_a_row(self, tmp_path: Path) -> None:
+        """A reader that skips files by statistics finds what a reader of all rows finds."""
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        far = pa.array([1 << 61], pa.timestamp("us", "UTC"))
+        await deliver(sink, 0, batch(f=[float("nan")], s=["z" * 40], t=far, i=[1]))
+        await deliver(sink, 1, batch(f=[1.0], s=["a"], t=pa.array([1], pa.timestamp("us", "UTC")), i=[2]))
+        stats = [json.loads(each["add"]["stats"]) for each in adds(tmp_path / "t")]
+        assert all("f" not in each["maxValues"] for each in stats)
+        assert "t" not in stats[0]["maxValues"]
+        assert stats[1]["minValues"]["t"] == "1970-01-01T00:00:00.000Z"
+        assert stats[1]["maxValues"]["t"] == "1970-01-01T00:00:00.001Z"
+        assert stats[0]["maxValues"]["s"] > "z" * 40
+        rows = DeltaTable(tmp_path / "t").to_pyarrow_dataset().to_table(filter=pa.compute.field("s") >= "z" * 35)
+        assert rows["i"].to_pylist() == [1]
+
+
+def adds(folder: Path) -> Iterator[dict[str, Any]]:
+    for path in sorted((folder / "_delta_log").glob("*.json")):
+        for line in path.read_text().splitlines():
+            if "add" in (action := json.loads(line)):
+                yield action
+
+
+class TestSchema:
+    async def test_new_columns_and_missing_ones(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, batch(n=[0], s=[{"a": 1}]))
+        await deliver(sink, 1, batch(N=[1], s=[{"a": 1, "b": "x"}], new=["y"]))
+        await deliver(sink, 2, batch(new=["z"], n=[2]))
+        assert DeltaTable(tmp_path / "t").schema().to_arrow().names == ["n", "s", "new"]
+        assert found(tmp_path / "t", "n", "s", "new") == [
+            {"n": 0, "s": {"a": 1, "b": None}, "new": None},
+            {"n": 1, "s": {"a": 1, "b": "x"}, "new": "y"},
+            {"n": 2, "s": None, "new": "z"},
+        ]
+
+    async def test_wider_types(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, batch(n=pa.array([0], pa.int8()), many=pa.array([[1]], pa.list_(pa.int16()))))
+        await deliver(sink, 1, batch(n=pa.array([1 << 40]), many=pa.array([[1 << 20]], pa.list_(pa.int32()))))
+        # A table that was restored has narrower rows again.
+        await deliver(sink, 2, batch(n=pa.array([2], pa.int8()), many=pa.array([[2]], pa.list_(pa.int16()))))
+        assert [row["n"] for row in found(tmp_path / "t", "n", "many")] == [0, 2, 1 << 40]
+        entry = (tmp_path / "t" / "_delta_log" / f"{2:020}.json").read_text()
+        (schema,) = [
+            each["metaData"]["schemaString"] for line in entry.splitlines() if "metaData" in (each := json.loads(line))
+        ]
+        n, many = json.loads(schema)["fields"]
+        assert n["metadata"] == {"delta.typeChanges": [{"fromType": "byte", "toType": "long"}]}
+        assert many["metadata"] == {
+            "delta.typeChanges": [{"fromType": "short", "toType": "integer", "fieldPath": "element"}]
+        }
+
+    async def test_a_type_that_cannot_hold_the_values_stops_the_table(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, batch(n=[0]))
+        with pytest.raises(SinkError, match="column 'n' changes its type from long to string"):
+            await deliver(sink, 1, batch(n=["a"]))
+        assert found(tmp_path / "t", "n") == [{"n": 0}]
+
+    async def test_a_missing_column_can_stop_the_table(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(stop_on_missing_column=True))
+        await deliver(sink, 0, batch(n=[0], s=["a"]))
+        with pytest.raises(SinkError, match="no column 's' any more"):
+            await deliver(sink, 1, batch(n=[1]))
+
+    async def test_the_start_may_be_stored_before_the_columns_are_known(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(("n",)))
+        delivery = await sink.begin(at(3))
+        await delivery.commit(at(3))
+        await deliver(await opened(LocalStorage(tmp_path / "t"), Layout(("n",))), 3, batch(n=[0], s=["a"]))
+        assert DeltaTable(tmp_path / "t").metadata().partition_columns == ["n"]
+        assert found(tmp_path / "t", "n", "s") == [{"n": 0, "s": "a"}]
+
+
+class TestRefused:
+    async def test_a_table_of_others(self, tmp_path: Path) -> None:
+        write_deltalake(tmp_path / "t", pa.table({"n": [1]}))
+        with pytest.raises(SinkError, match="has no changelog of cdfd"):
+            await opened(LocalStorage(tmp_path / "t"))
+
+    async def test_the_changelog_of_another_table(self, tmp_path: Path) -> None:
+        await deliver(await opened(LocalStorage(tmp_path / "t")), 0, batch(n=[0]))
+        target = Target(LocalStorage(tmp_path / "t"), app_id("shop", "items"), NO_LAYOUT, SystemClock())
+        with pytest.raises(SinkError, match="has the changelog of 'cdfd/shop/orders'"):
+            await target.position()
+
+    async def test_a_constraint_that_is_added_to_the_target(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, batch(n=[0]))
+        DeltaTable(tmp_path / "t").alter.add_constraint({"positive": "n >= 0"})
+        with pytest.raises(
+            SinkError, match="rows cannot be appended to the table: it has the CHECK constraint 'positive'"
+        ):
+            await deliver(sink, 1, batch(n=[1]))
+        with pytest.raises(SinkError, match="rows cannot be appended"):
+            await opened(LocalStorage(tmp_path / "t"))
+
+    async def test_a_target_that_is_deleted(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, batch(n=[0]))
+        (tmp_path / "t").rename(tmp_path / "gone")
+        with pytest.raises(SinkError, match="the target was deleted"):
+            await deliver(sink, 1, batch(n=[1]))
+        assert not list((tmp_path / "t").glob("_delta_log/*.json"))
+
+    async def test_a_partition_column_that_is_not_there(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(("day",)))
+        with pytest.raises(SinkError, match="no column 'day' by which"):
+            await deliver(sink, 0, batch(n=[0]))

@@ -1,0 +1,101 @@
+"""What a writer puts into the log, and the rules of tables that an append cannot keep."""
+
+from typing import Any
+
+import pytest
+
+from cdfd.delta.actions import Metadata, Protocol
+from cdfd.delta.datatypes import ArrayType, Primitive, StructField, StructType
+from cdfd.delta.protocol import WRITER_FEATURES
+from cdfd.delta.schema_merge import nullable
+from cdfd.delta.writing import check_appendable, features_of, protocol_fields, with_features
+from cdfd.errors import UnsupportedError
+
+INTEGER = Primitive("integer")
+
+
+def metadata(**configuration: str) -> Metadata:
+    return Metadata("id", "{}", (), {key.replace("_", "."): value for key, value in configuration.items()})
+
+
+def struct(field: dict[str, Any]) -> StructType:
+    return StructType((StructField("n", INTEGER, True, field),))
+
+
+PLAIN = StructType(())
+
+
+@pytest.mark.parametrize(
+    ("protocol", "properties", "columns", "named"),
+    [
+        (Protocol(1, 3), {"delta_constraints_positive": "n > 0"}, PLAIN, "the CHECK constraint 'positive'"),
+        (Protocol(1, 2), {}, struct({"delta.invariants": "{}"}), "invariants in column 'n'"),
+        (Protocol(1, 4), {}, struct({"delta.generationExpression": "1"}), "generatedColumns in column 'n'"),
+        (Protocol(1, 6), {}, struct({"delta.identity.start": 1}), "identityColumns in column 'n'"),
+        (Protocol(2, 5), {"delta_columnMapping_mode": "name"}, PLAIN, "delta.columnMapping.mode=name"),
+        (
+            Protocol(3, 7, frozenset(), frozenset({"rowTracking", "domainMetadata"})),
+            {},
+            PLAIN,
+            "the feature rowTracking",
+        ),
+        (Protocol(3, 7, frozenset(), frozenset({"icebergCompatV2"})), {}, PLAIN, "the feature icebergCompatV2"),
+        (Protocol(3, 7, frozenset({"new"}), frozenset({"new"})), {}, PLAIN, "the feature new"),
+        (Protocol(1, 8), {}, PLAIN, "writer version 8"),
+        (
+            Protocol(1, 4),
+            {},
+            StructType((StructField("a", ArrayType(struct({"delta.generationExpression": "1"})), True, {}),)),
+            "generatedColumns in column 'n'",
+        ),
+    ],
+)
+def test_refused_by_name(protocol: Protocol, properties: dict[str, str], columns: StructType, named: str) -> None:
+    with pytest.raises(UnsupportedError, match="rows cannot be appended") as error:
+        check_appendable(protocol, metadata(**properties), columns)
+    assert error.value.what.endswith(named)
+
+
+def test_versions_alone_are_no_rules() -> None:
+    for version in range(1, 7):
+        check_appendable(Protocol(2, version), metadata(), PLAIN)
+
+
+@pytest.mark.parametrize("feature", sorted(WRITER_FEATURES))
+def test_each_writer_feature_that_is_known_is_honoured_or_refused(feature: str) -> None:
+    protocol = Protocol(3, 7, frozenset(), frozenset({feature}))
+    if feature in {"rowTracking", "materializePartitionColumns"} or feature.startswith("iceberg"):
+        with pytest.raises(UnsupportedError, match=feature):
+            check_appendable(protocol, metadata(), PLAIN)
+    else:
+        check_appendable(protocol, metadata(), PLAIN)
+
+
+def test_features_are_added_to_any_protocol() -> None:
+    needed = features_of(StructType((StructField("a", ArrayType(Primitive("timestamp_ntz")), True, {}),)))
+    assert needed == {"timestampNtz"}
+    assert protocol_fields(with_features(Protocol(1, 4), needed)) == {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["timestampNtz"],
+        "writerFeatures": [
+            "appendOnly",
+            "changeDataFeed",
+            "checkConstraints",
+            "generatedColumns",
+            "invariants",
+            "timestampNtz",
+        ],
+    }
+    listed = with_features(Protocol(1, 2), needed)
+    assert with_features(listed, needed) is listed
+    assert with_features(Protocol(1, 2), frozenset()) == Protocol(1, 2)
+
+
+def test_a_changelog_has_no_rules_of_its_source() -> None:
+    inner = StructType((StructField("b", INTEGER, False, {"delta.generationExpression": "1"}),))
+    given = StructType((StructField("a", ArrayType(inner, False), False, {"comment": "c", "delta.invariants": "{}"}),))
+    (field,) = nullable(given)
+    assert field == StructField(
+        "a", ArrayType(StructType((StructField("b", INTEGER, True, {}),))), True, {"comment": "c"}
+    )
