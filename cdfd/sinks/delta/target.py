@@ -112,6 +112,9 @@ class Target:
             SchemaChangedError: the table cannot take the rows.
             SinkError: the rows have no column for `partition_by`.
         """
+        if _is_new(table):
+            struct = nullable(rows)
+            return Columns(struct, self._partition_columns(struct))
         found = merge(table.struct, nullable(rows))
         if found.missing and self._layout.stop_on_missing_column:
             raise SchemaChangedError(
@@ -119,9 +122,7 @@ class Target:
                 table=self.uri,
                 hint="Set `sink.on_missing_column: keep` to leave it in the target, with nulls",
             )
-        if not _is_new(table):
-            return Columns(found.struct, table.partition_by)
-        return Columns(found.struct, self._partition_columns(found.struct))
+        return Columns(found.struct, table.partition_by)
 
     def _partition_columns(self, struct: StructType) -> tuple[str, ...]:
         kinds = {child.name: child.type for child in struct}

@@ -1,0 +1,114 @@
+"""`sink.kind: delta`: a daemon whose target other readers read while it is killed again and again."""
+
+import json
+import signal
+import time
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from commands import WITHIN, cdfd, started
+from deltalake import DeltaTable
+from lake import SCHEMA, rows, run
+
+import cdfd as package
+from cdfd.demo.writer import TableWriter
+from cdfd.storage.local import LocalStorage
+
+KILLS = 12
+
+
+def configure(folder: Path, **sink: object) -> Path:
+    path = folder / "cdfd.yaml"
+    settings = {
+        "pipeline": "shop",
+        "tables": [{"uri": str(folder / "lake" / "orders"), "start": "earliest"}],
+        "sink": {"kind": "delta", "path": str(folder / "copies")} | sink,
+        "poll": {"interval": "50ms", "max_interval": "100ms"},
+        "http": {"listen": "127.0.0.1:0"},
+    }
+    path.write_text(json.dumps(settings))
+    return path
+
+
+async def write(folder: Path, versions: int, random: Random) -> TableWriter:
+    writer = TableWriter(LocalStorage(folder / "lake" / "orders"), SCHEMA)
+    await writer.create()
+    for number in range(versions):
+        match random.randrange(3):
+            case 0:
+                await writer.update(pc.field("id").isin(range(number, 400, 7)), {"v": pc.scalar(f"u{number}")})
+            case 1:
+                await writer.delete(pc.field("id").isin(range(number, 400, 11)))
+            case _:
+                await writer.insert(rows(*range(10 * number, 10 * number + 10)))
+    return writer
+
+
+def change_rows(target: Path) -> list[dict[str, object]]:
+    found = DeltaTable(target).to_pyarrow_table()
+    ordered = found.sort_by([("_commit_version", "ascending"), ("_change_ordinal", "ascending")])
+    result: list[dict[str, object]] = ordered.to_pylist()
+    return result
+
+
+def wait_for_target(folder: Path) -> None:
+    """Wait until the target has the newest version of the source."""
+    deadline, target = time.monotonic() + WITHIN, folder / "copies" / "orders"
+    newest = DeltaTable(folder / "lake" / "orders").version()
+    while not target.exists() or DeltaTable(target).transaction_version("cdfd/shop/orders") != newest:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def expected(folder: Path) -> list[dict[str, object]]:
+    found: pa.Table = package.changes(folder / "lake" / "orders", 0).read_all()
+    result: list[dict[str, object]] = found.to_pylist()
+    return result
+
+
+def test_every_change_once_whenever_it_is_killed(tmp_path: Path) -> None:
+    random = Random(11)
+    writer = run(write(tmp_path, 40, random))
+    config = configure(tmp_path)
+    target = tmp_path / "copies" / "orders"
+    for number in range(KILLS):
+        with started("run", "-c", config) as daemon:
+            daemon.log_line("starting at" if number == 0 else "resuming at")
+            time.sleep(random.random() * 0.1)
+            run(writer.insert(rows(1000 + number)))
+            daemon.end(signal.SIGKILL)
+        if target.exists():
+            # A reader never sees a part of a version.
+            seen = change_rows(target)
+            last = max((int(str(row["_commit_version"])) for row in seen), default=-1)
+            assert seen == [row for row in expected(tmp_path) if int(str(row["_commit_version"])) <= last]
+    with started("run", "-c", config) as daemon:
+        daemon.log_line("resuming at")
+        run(writer.add_column(pa.field("extra", pa.int64())))
+        run(writer.insert(rows(5000)))
+        wait_for_target(tmp_path)
+        assert daemon.end(signal.SIGTERM).code == 0
+    assert change_rows(target) == expected(tmp_path)
+    assert "resuming at version 55, the position in the target" in cdfd("progress", "show", "-c", config).out
+
+
+@pytest.mark.parametrize("sink", [{"partition_by": ["_change_type"], "compression": "zstd"}, {"file_size": "1KB"}])
+def test_layouts(tmp_path: Path, sink: dict[str, object]) -> None:
+    run(write(tmp_path, 10, Random(1)))
+    config = configure(tmp_path, **sink)
+    assert "the target will be created" in cdfd("check", "-c", config).out
+    with started("run", "-c", config) as daemon:
+        wait_for_target(tmp_path)
+        assert daemon.end(signal.SIGTERM).code == 0
+    assert change_rows(tmp_path / "copies" / "orders") == expected(tmp_path)
+
+
+def test_a_target_among_the_files_of_a_source_is_refused(tmp_path: Path) -> None:
+    run(write(tmp_path, 1, Random(1)))
+    config = configure(tmp_path, path=str(tmp_path / "lake" / "orders"))
+    ended = cdfd("check", "-c", config)
+    assert ended.code == 2
+    assert "sink.path" in ended.err
