@@ -1,13 +1,13 @@
 """The four change columns that follow the table's columns in a change row."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.errors import DataError
+from cdfd.errors import DataError, UnsupportedError
 
 CHANGE_TYPE: Final = "_change_type"
 COMMIT_VERSION: Final = "_commit_version"
@@ -25,6 +25,23 @@ CHANGE_COLUMNS = (
     pa.field(COMMIT_TIMESTAMP, _TIMESTAMP, nullable=False),
     pa.field(CHANGE_ORDINAL, pa.int64(), nullable=False),
 )
+
+
+_NAMES = frozenset(field.name for field in CHANGE_COLUMNS)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Returns if no column of a table has the name of a change column.
+
+    Raises:
+        UnsupportedError: naming the columns.
+    """
+    if not _NAMES.isdisjoint(names := list(names)):
+        taken = ", ".join(sorted(_NAMES.intersection(names)))
+        raise UnsupportedError(
+            f"the table has columns with the names of change columns: {taken}",
+            hint="Leave them out with `columns`: a table of change rows cannot be followed as it is",
+        )
 
 
 def change_schema(table: pa.Schema) -> pa.Schema:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple, TypeVar, cast
 
 from cdfd.changes.batch import ChangeBatch
-from cdfd.changes.columns import VersionColumns
+from cdfd.changes.columns import VersionColumns, check_names
 from cdfd.changes.image_order import REORDER_BUFFER_BYTES, ImageOrder, MemoryBudget, ReorderBuffer
 from cdfd.changes.no_ops import where_matched_by_key, without_no_ops
 from cdfd.changes.ordered_pool import run_in_order
@@ -255,6 +255,7 @@ class Execution:
     ) -> Iterator[_Scanned]:
         try:
             schema = self.select(scan.schema or plan.schema)
+            check_names(child.name for child in schema.struct)
             for found in read(
                 scan,
                 schema,

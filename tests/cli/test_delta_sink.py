@@ -9,7 +9,7 @@ from random import Random
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from commands import WITHIN, cdfd, started
+from commands import WITHIN, cdfd, one_line, started
 from deltalake import DeltaTable
 from lake import SCHEMA, rows, run
 
@@ -17,7 +17,7 @@ import cdfd as package
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
 
-KILLS = 12
+KILLS = 8
 
 
 def configure(folder: Path, **sink: object) -> Path:
@@ -36,12 +36,13 @@ def configure(folder: Path, **sink: object) -> Path:
 async def write(folder: Path, versions: int, random: Random) -> TableWriter:
     writer = TableWriter(LocalStorage(folder / "lake" / "orders"), SCHEMA)
     await writer.create()
+    await writer.insert(rows(*range(400, 800)))
     for number in range(versions):
         match random.randrange(3):
             case 0:
-                await writer.update(pc.field("id").isin(range(number, 400, 7)), {"v": pc.scalar(f"u{number}")})
+                await writer.update(pc.field("id").isin(range(number, 800, 7)), {"v": pc.scalar(f"u{number}")})
             case 1:
-                await writer.delete(pc.field("id").isin(range(number, 400, 11)))
+                await writer.delete(pc.field("id").isin(range(number, 800, 11)))
             case _:
                 await writer.insert(rows(*range(10 * number, 10 * number + 10)))
     return writer
@@ -92,7 +93,7 @@ def test_every_change_once_whenever_it_is_killed(tmp_path: Path) -> None:
         wait_for_target(tmp_path)
         assert daemon.end(signal.SIGTERM).code == 0
     assert change_rows(target) == expected(tmp_path)
-    assert "resuming at version 55, the position in the target" in cdfd("progress", "show", "-c", config).out
+    assert "resuming at version 52, the position in the target" in cdfd("progress", "show", "-c", config).out
 
 
 @pytest.mark.parametrize("sink", [{"partition_by": ["_change_type"], "compression": "zstd"}, {"file_size": "1KB"}])
@@ -112,3 +113,16 @@ def test_a_target_among_the_files_of_a_source_is_refused(tmp_path: Path) -> None
     ended = cdfd("check", "-c", config)
     assert ended.code == 2
     assert "sink.path" in ended.err
+
+
+def test_a_table_of_change_rows_cannot_be_followed_as_it_is(tmp_path: Path) -> None:
+    run(write(tmp_path, 3, Random(1)))
+    with started("run", "-c", configure(tmp_path)) as daemon:
+        wait_for_target(tmp_path)
+        daemon.end(signal.SIGTERM)
+    copy = tmp_path / "copies" / "orders"
+    error = one_line(cdfd("tail", copy, "--from", "earliest", "--until", "now"), 1)
+    assert "has columns with the names of change columns: _change_ordinal, _change_type" in error
+    assert "Leave them out with `columns`" in error
+    chosen = cdfd("tail", copy, "--from", "earliest", "--until", "now", "--columns", "id,v")
+    assert len(chosen.lines()) == len(expected(tmp_path))

@@ -1,0 +1,73 @@
+"""delta-spark reads a changelog that cdfd writes, and writes into it between two deliveries."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from cdfd.changes.position import Position
+from cdfd.errors import SinkError
+from cdfd.progress.ledger import app_id
+from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.sink import DeltaSink
+from cdfd.sinks.delta.target import Layout, Target
+from cdfd.storage.local import LocalStorage
+from cdfd.tail.clock import SystemClock
+
+
+async def opened(folder: Path) -> DeltaSink:
+    target = Target(LocalStorage(folder), app_id("shop", "orders"), Layout(("day",)), SystemClock())
+    return await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=1 << 20))
+
+
+def batch(version: int, **more: pa.Array) -> pa.RecordBatch:
+    days = ["2026-01-01", None, "a=b/c %"]
+    n = pa.array([3 * version + place for place in range(3)], pa.int16())
+    return pa.record_batch({"n": n, "day": days, "s": [{"a": 1, "b": [1, None]}] * 3} | more)
+
+
+async def deliver(sink: DeltaSink, version: int, rows: pa.RecordBatch) -> None:
+    delivery = await sink.begin(Position("T", version))
+    await delivery.write(rows)
+    await delivery.commit(Position("T", version + 1))
+
+
+async def test_spark_reads_what_is_written_and_writes_on(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    sink = await opened(folder)
+
+    async def sql(text: str) -> list[tuple[object, ...]]:
+        found = await asyncio.to_thread(lambda: spark.sql(text.replace("TARGET", f"delta.`{folder}`")).collect())
+        return [tuple(row) for row in found]
+
+    await deliver(sink, 0, batch(0))
+    assert await sql("SELECT n, day, s.a, s.b FROM TARGET ORDER BY n") == [
+        (0, "2026-01-01", 1, [1, None]),
+        (1, None, 1, [1, None]),
+        (2, "a=b/c %", 1, [1, None]),
+    ]
+    # Wider numbers, a new column and a timestamp without a zone need features, which Spark then keeps.
+    wider = batch(1, n=pa.array([1 << 20, 1 << 21, 1 << 22]), at=pa.array([1, 2, 3], pa.timestamp("us")))
+    await deliver(sink, 1, wider)
+    assert await sql("SELECT n FROM TARGET WHERE n > 100000 AND day IS NULL") == [(1 << 21,)]
+    assert await sql("SELECT max(n), count(at) FROM TARGET") == [(1 << 22, 3)]
+    await sql("INSERT INTO TARGET (n, day) VALUES (-1, 'other')")
+    await sql("OPTIMIZE TARGET")
+    await sql(
+        "ALTER TABLE TARGET SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', 'delta.checkpointInterval' = '1')"
+    )
+    await sql("DELETE FROM TARGET WHERE n = -1")
+    await deliver(sink, 2, batch(2))
+    await sql("ALTER TABLE TARGET SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')")
+    await deliver(sink, 3, batch(3))
+    # The position is in Spark's checkpoint.
+    again = await opened(folder)
+    assert await again.last_position() == Position("T", 4)
+    await deliver(again, 4, batch(4))
+    assert await sql("SELECT n FROM TARGET WHERE n < 100 ORDER BY n") == [(n,) for n in (0, 1, 2, *range(6, 15))]
+    await sql("ALTER TABLE TARGET ADD CONSTRAINT small CHECK (n < 1000000000)")
+    with pytest.raises(SinkError, match="the CHECK constraint 'small'"):
+        await deliver(again, 5, batch(5))
