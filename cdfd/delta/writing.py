@@ -1,4 +1,4 @@
-"""What a writer puts into the log: fields of actions, and the protocol that a schema needs. Pure.
+"""Content of log entries that a writer creates: fields of actions, and the protocol that a schema needs. Pure.
 
 Source: specification, "Actions", "Writer Version Requirements" and the writer requirements of each feature.
 """

@@ -4,8 +4,8 @@ FRONT = ("README",)
 DEMO = ("tail", "python", "refine", "shape", "daemon", "metrics")
 """Pages on the table of the demo."""
 CONTROLS = ("controls",)
-ALONE = ("recovery",)
-"""Pages that make the table of the demo themselves."""
+ALONE = ("recovery", "delta-sink")
+"""Pages that change the table of the demo: each has its own."""
 TREVNI = ("trevni",)
 MANY = ("many-tables",)
 FIVE_MINUTES = ("tutorial", "backfill", "kafka", "formats")

@@ -65,7 +65,6 @@ _MORE = {
     "sink.security.protocol": ("Security", "kafka.md#security"),
     "sink.security.oauth.token_url": ("OAUTHBEARER", "security.md#oauthbearer"),
     "sink.security.aws.region": ("Amazon MSK with IAM", "security.md#amazon-msk-with-iam"),
-    "sink.mode": ("File permissions", "daemon.md#file-permissions"),
     "progress.ledger": ("The ledger", "configuration.md#the-ledger"),
     "poll.notifications": ("Wake-ups", "s3.md#wake-ups"),
     "engine.kind": ("The engine", "spark-engine.md"),

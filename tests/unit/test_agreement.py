@@ -208,6 +208,10 @@ def ledger_is_a_table(shop: Shop) -> None:
     run(table(LocalStorage(shop.folder / "ledger", sync=False), 2, manual_clock(), table_id="L"))
 
 
+def target_is_a_table(shop: Shop) -> None:
+    run(table(LocalStorage(shop.out / "orders", sync=False), 2, manual_clock(), table_id="L"))
+
+
 def in_the_way(shop: Shop) -> None:
     (shop.out / "orders").mkdir(parents=True)
     (shop.out / "orders" / f"{3:020d}.jsonl").write_text("")
@@ -262,7 +266,8 @@ SITUATIONS: dict[str, tuple[dict[str, Any], dict[str, Any], Prepare, bool]] = {
     "a file where the folder is to be": ({}, {}, file_at("out"), False),
     "a sink whose position is damaged": ({}, {}, sink_damaged, False),
     "deliveries without a position": ({}, {}, in_the_way, False),
-    "a sink that is not there yet": ({}, {"sink": {"kind": "delta", "path": "out"}}, nothing, False),
+    "a target that is another table": ({}, {"sink": {"kind": "delta", "path": "out"}}, target_is_a_table, False),
+    "a target": ({}, {"sink": {"kind": "delta", "path": "out"}}, nothing, True),
     "a ledger": ({}, LEDGER, nothing, True),
     "a file where the ledger is to be": ({}, LEDGER, file_at("ledger"), True),
     "a table that is no ledger": ({}, LEDGER, ledger_is_a_table, False),

@@ -1,4 +1,4 @@
-"""What a writer puts into the log, and the rules of tables that an append cannot keep."""
+"""Content of log entries, and the rules of tables that an append cannot keep."""
 
 from typing import Any
 

@@ -28,7 +28,7 @@ _FIELDS = ("version", "part", "snapshot", "ordinal", "digest0", "digest1")
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a target stores about its changelog.
+    """The stored state of a changelog.
 
     Attributes:
         position: the next position; None if nothing was delivered.
@@ -45,7 +45,7 @@ def properties(app_id: str, table_id: str) -> Mapping[str, str]:
 
 
 def stored(state: TxnState, app_id: str) -> Stored:
-    """What a target stores.
+    """The stored state of the changelog in a target.
 
     Raises:
         SinkError: the table is not the target of this changelog.

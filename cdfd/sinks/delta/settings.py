@@ -20,7 +20,7 @@ class DeltaSettings(SinkSettings):
     """Place that gets a table per topic: a folder, or a URI such as `s3://bucket/copies`. It must be outside of any source table."""
 
     mode: Literal["changelog"] = "changelog"
-    """What a target has: `changelog` appends every change row."""
+    """`changelog` appends every change row."""
 
     partition_by: tuple[Text, ...] = ()
     """Columns by which a target is partitioned when it is created. Change columns can be among them."""
