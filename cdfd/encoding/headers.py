@@ -15,6 +15,7 @@ from cdfd.encoding.values import Rules, column
 from cdfd.errors import UnsupportedError
 
 _TEXT = pa.large_binary()
+_QUOTE = b'"'
 
 
 class RowHeaders:
@@ -49,6 +50,7 @@ def _texts(array: pa.Array) -> pa.Array:
         raise UnsupportedError(f"a header cannot have a value of type {array.type}", hint="Correct `headers`")
     if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
         return array.cast(pa.large_string() if pa.types.is_string(array.type) else _TEXT).cast(_TEXT)
-    cells = replace(column(array, Rules()), opening=b"", closing=b"")
+    cells = column(array, Rules())
+    cells = replace(cells, opening=cells.opening.removeprefix(_QUOTE), closing=cells.closing.removesuffix(_QUOTE))
     found = join([b"", b""], [cells], len(array))
     return pc.if_else(array.is_valid(), found, pa.scalar(None, _TEXT)) if array.null_count else found

@@ -12,6 +12,8 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from schema_registry import serving
 
+from cdfd.config import load
+from cdfd.spark.queries import source_options
 from tests.kafka.daemon_process import configure
 from tests.kafka.reading import Record, read_topic
 from tests.kafka.shared import SharedBroker
@@ -130,6 +132,41 @@ def test_the_records_of_the_embedded_engine(
     on_spark = [record for record in both if (record.partition, record.offset) not in places]
     assert contents(on_spark) == contents(embedded)
     assert in_order(on_spark) == in_order(embedded)
+
+
+@pytest.mark.parametrize("form", ["flat", "debezium"])
+def test_shaped_records_of_the_embedded_engine(
+    spark: SparkSession, broker: SharedBroker, name: str, rich: str, tmp_path: Path, form: str
+) -> None:
+    table = {
+        "uri": rich,
+        "key": ["id"],
+        "where": "small < 30 AND address.number IS NOT NULL OR v = 'x'",
+        "columns": ["id", {"name": "v", "as": "value"}, "amount", "raw"],
+        "mask": {
+            "id": {"method": "hmac_sha256", "hmac_key": "sixteen letters!"},
+            "raw": {"method": "truncate", "length": 1},
+        },
+        "exclude_change_types": ["delete"],
+        "headers": {"amount": "amount", "letter": "v"},
+    }
+    config = configure(tmp_path, name, broker.bootstrap_servers, [table], sink={"format": form})
+    assert command("backfill", "-c", config, "orders", "--from", "earliest").code == 0
+    embedded = read_topic(broker.bootstrap_servers, f"{name}.orders", at_least=1)
+    settings = load(config, {})
+    source = source_options(settings, settings.listed[0]) | {"startingVersion": "0"}
+    read, seen = spark.read.format("cdfd"), len(embedded)
+    # Either the source shapes the rows, or the sink does.
+    shaped = read.options(**{key: value for key, value in source.items() if key != "maxBytesPerTrigger"}).load(rich)
+    whole = spark.read.format("cdfd").option("startingVersion", 0).option("key", "id").load(rich)
+    for rows, told in ((whole, {}), (shaped, {"shaped": "true"})):
+        rows.coalesce(1).write.format("cdfd-kafka").options(config=str(config), **told).mode("append").save()
+        everything = read_topic(broker.bootstrap_servers, f"{name}.orders", at_least=seen + len(embedded))
+        seen = len(everything)
+        assert contents(everything) == Counter(
+            {record: count * (seen // len(embedded)) for record, count in contents(embedded).items()}
+        )
+    assert seen == 3 * len(embedded)
 
 
 def in_order(records: Sequence[Record]) -> list[tuple[object, ...]]:
