@@ -9,7 +9,7 @@ MARK := .venv/.installed
 help:  ## What there is to make
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
 
-$(MARK): pyproject.toml hatch_build.py $(wildcard cdfd/native/*.pyx)
+$(MARK): pyproject.toml hatch_build.py $(wildcard cdfd/native/*.pyx cdfd/native/*.pxd)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'

@@ -58,7 +58,7 @@ class Cells:
 
     @property
     def parts(self) -> Parts:
-        """What the kernel takes."""
+        """The form in which the kernel takes them."""
         mask = None if self.nulls is None else self.nulls.view(np.uint8)
         return self.kind, self.values, self.offsets, mask, self.opening, self.closing, self.number, ()
 
