@@ -29,6 +29,16 @@ from tests.spark.workload_answers import bag, folded
 COUNT = int(os.environ.get("CDFD_REFINE_ORACLE", 12))
 FIRST = int(os.environ.get("CDFD_REFINE_ORACLE_FIRST", 0))
 LENGTH = 7
+FILTERS = [
+    "x > 1",
+    "NOT x > 2 OR v LIKE '%c'",
+    "p = 1 AND id BETWEEN 2 AND 20",
+    "v IN ('a', NULL) OR n.b = X'00'",
+    "v NOT IN ('z', 'b')",
+    "x = 'NaN' OR p = 0",
+    "NOT (p = 1 OR v IS NULL)",
+]
+"""Filters that Spark takes, too."""
 REFUSED = ("DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE", "DELTA_MERGE_ADD_VOID_COLUMN")
 LESS = ("_commit_timestamp", "_change_ordinal")
 
@@ -171,6 +181,22 @@ def feed_of(life: Life) -> pa.Table:
         return cdfd.changes(life.path, 1).read_all()
 
 
+def check_filter(life: Life, where: str) -> None:
+    """The rows that Spark selects are left of the filtered changes, whatever they come from, and of a filtered snapshot."""
+    with settings(life.spark, READING):
+        selected = life.spark.read.format("delta").load(life.path).where(where).toArrow()
+    wanted = bag(selected.to_batches())
+    assert folded(bag(cdfd.snapshot(life.path, where=where).read_all().to_batches())) == wanted, where
+    for more in (
+        {},
+        {"changes": "files"},
+        {"changes": "files", "refine": "rows"},
+        {"changes": "files", "refine": "key", "key": "id"},
+    ):
+        found = cdfd.changes(life.path, where=where, **more).read_all()
+        assert folded(bag(found.to_batches())) == wanted, (where, more)
+
+
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
 def test_files_alone_give_the_rows_of_the_change_feed(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     with settings(spark, READING):
@@ -190,6 +216,7 @@ def test_files_alone_give_the_rows_of_the_change_feed(spark: SparkSession, tmp_p
     assert compared
     live = cdfd.snapshot(life.path).read_all()
     assert folded(bag(by_rows.to_batches())) == folded(bag(live.to_batches()))
+    check_filter(life, FILTERS[seed % len(FILTERS)])
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
