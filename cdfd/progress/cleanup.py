@@ -4,6 +4,7 @@ import logging
 from contextlib import suppress
 
 from cdfd.delta import last_checkpoint, paths
+from cdfd.delta.checkpoint_writing import checkpoint
 from cdfd.errors import LogError, StorageError
 from cdfd.progress import ledger_table
 from cdfd.tail.log import DeltaLog, log_path
@@ -47,7 +48,7 @@ async def _maintain(log: DeltaLog, version: int) -> None:
             extra={"table": log.storage.uri, "version": version},
         )
         return
-    data, hint = ledger_table.checkpoint(state)
+    data, hint = checkpoint(state)
     await log.storage.put(log_path(paths.checkpoint_name(version)), data)
     if await log.newest_checkpoint(version) > version:
         return  # another writer has written a newer checkpoint and cleaned up

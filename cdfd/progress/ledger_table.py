@@ -7,17 +7,13 @@ them in the table's properties, because a `txn` has no place for it and only `tx
     metaData  {"configuration": {"cdfd.ledger": "1", "cdfd.table.shop/orders": "<metaData.id of orders>"}, ...}
 """
 
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cdfd.delta import schema as schemas
 from cdfd.delta.actions import Metadata
-from cdfd.delta.last_checkpoint import LastCheckpoint
 from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.writing import PLAIN, metadata_fields, protocol_fields
 from cdfd.errors import ConfigError, UnsupportedError
@@ -118,89 +114,5 @@ def is_plain(state: Snapshot) -> bool:
     return state.protocol == PLAIN and not files and not state.domains
 
 
-def checkpoint(state: Snapshot) -> tuple[bytes, LastCheckpoint]:
-    """A classic checkpoint in Spark's layout, and its `_last_checkpoint`. Only for tables that are plain."""
-    rows: list[dict[str, Any]] = [
-        {"protocol": protocol_fields(state.protocol)},
-        {"metaData": _as_pairs(metadata_fields(state.metadata))},
-    ]
-    for known in sorted(state.txns.values(), key=lambda known: known.app_id):
-        fields = {"appId": known.app_id, "version": known.version, "lastUpdated": known.last_updated}
-        rows.append({"txn": fields})
-    buffer = io.BytesIO()
-    # Without Arrow's copy of the schema, which other readers do not need.
-    pq.write_table(pa.Table.from_pylist(rows, schema=_LAYOUT), buffer, store_schema=False)
-    hint = LastCheckpoint(state.version, len(rows), size_in_bytes=buffer.tell(), num_of_add_files=0)
-    return buffer.getvalue(), hint
-
-
 def _key(app_id: str) -> str:
     return _TABLE + app_id.removeprefix(PREFIX)
-
-
-def _as_pairs(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Maps as lists of pairs, for Arrow."""
-    form = fields["format"]
-    return {
-        **fields,
-        "format": {**form, "options": list(form["options"].items())},
-        "configuration": list(fields["configuration"].items()),
-    }
-
-
-# --- the columns of a checkpoint, as Spark has them ---------------------------------------------------------------
-
-_PAIRS = pa.map_(pa.string(), pa.string())
-_STRINGS = pa.list_(pa.string())
-_VECTOR: Sequence[tuple[str, pa.DataType]] = [
-    ("storageType", pa.string()),
-    ("pathOrInlineDv", pa.string()),
-    ("offset", pa.int32()),
-    ("sizeInBytes", pa.int32()),
-    ("cardinality", pa.int64()),
-    ("maxRowIndex", pa.int64()),
-]
-_ROW_IDS: Sequence[tuple[str, pa.DataType]] = [("baseRowId", pa.int64()), ("defaultRowCommitVersion", pa.int64())]
-_COLUMNS: Mapping[str, Sequence[tuple[str, pa.DataType]]] = {
-    "txn": [("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())],
-    "add": [
-        ("path", pa.string()),
-        ("partitionValues", _PAIRS),
-        ("size", pa.int64()),
-        ("modificationTime", pa.int64()),
-        ("dataChange", pa.bool_()),
-        ("tags", _PAIRS),
-        ("deletionVector", pa.struct(_VECTOR)),
-        *_ROW_IDS,
-        ("clusteringProvider", pa.string()),
-        ("stats", pa.string()),
-    ],
-    "remove": [
-        ("path", pa.string()),
-        ("deletionTimestamp", pa.int64()),
-        ("dataChange", pa.bool_()),
-        ("extendedFileMetadata", pa.bool_()),
-        ("partitionValues", _PAIRS),
-        ("size", pa.int64()),
-        ("deletionVector", pa.struct(_VECTOR)),
-        *_ROW_IDS,
-    ],
-    "metaData": [
-        ("id", pa.string()),
-        ("name", pa.string()),
-        ("description", pa.string()),
-        ("format", pa.struct([("provider", pa.string()), ("options", _PAIRS)])),
-        ("schemaString", pa.string()),
-        ("partitionColumns", _STRINGS),
-        ("configuration", _PAIRS),
-        ("createdTime", pa.int64()),
-    ],
-    "protocol": [
-        ("minReaderVersion", pa.int32()),
-        ("minWriterVersion", pa.int32()),
-        ("readerFeatures", _STRINGS),
-        ("writerFeatures", _STRINGS),
-    ],
-    "domainMetadata": [("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())],
-}
-_LAYOUT = pa.schema([(name, pa.struct(fields)) for name, fields in _COLUMNS.items()])

@@ -18,8 +18,10 @@ from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
 
 
-async def opened(folder: Path) -> DeltaSink:
-    target = Target(LocalStorage(folder), app_id("shop", "orders"), Layout(("day",)), SystemClock())
+async def opened(folder: Path, interval: int = 0) -> DeltaSink:
+    target = Target(
+        LocalStorage(folder), app_id("shop", "orders"), Layout(("day",), checkpoint_interval=interval), SystemClock()
+    )
     return await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=1 << 20))
 
 
@@ -71,3 +73,31 @@ async def test_spark_reads_what_is_written_and_writes_on(spark: SparkSession, tm
     await sql("ALTER TABLE TARGET ADD CONSTRAINT small CHECK (n < 1000000000)")
     with pytest.raises(SinkError, match="the CHECK constraint 'small'"):
         await deliver(again, 5, batch(5))
+
+
+async def test_spark_reads_checkpoints(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    sink = await opened(folder, interval=5)
+    for version in range(4):
+        await deliver(sink, version, batch(version))
+
+    async def count(where: str) -> int:
+        spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        found = await asyncio.to_thread(
+            lambda: spark.sql(f"SELECT count(*) FROM delta.`{folder}` WHERE {where}").collect()
+        )
+        return int(found[0][0])
+
+    assert await count("true") == 12
+    await asyncio.to_thread(lambda: spark.sql(f"DELETE FROM delta.`{folder}` WHERE n = 0").collect())
+    await deliver(sink, 4, batch(4))
+    log = folder / "_delta_log"
+    newest = max(int(path.name[:20]) for path in log.glob("*.json"))
+    assert [path.name for path in log.glob("*.checkpoint.parquet")] == [f"{newest:020}.checkpoint.parquet"]
+    for version in range(newest):
+        (log / f"{version:020}.json").unlink()
+    assert await count("true") == 14
+    assert await count("day = 'a=b/c %'") == 5
+    assert await count("n > 11") == 3
+    await asyncio.to_thread(lambda: spark.sql(f"OPTIMIZE delta.`{folder}`").collect())
+    assert await count("day IS NULL AND s.a = 1") == 5

@@ -273,3 +273,37 @@ class TestRefused:
         sink = await opened(LocalStorage(tmp_path / "t"), Layout(("day",)))
         with pytest.raises(SinkError, match="no column 'day' by which"):
             await deliver(sink, 0, batch(n=[0]))
+
+
+class TestCheckpoints:
+    async def test_one_at_each_interval(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(("day",), checkpoint_interval=3))
+        for version in range(10):
+            await deliver(sink, version, batch(n=[version], day=[f"d=/ {version % 2}"]))
+        found = sorted(path.name for path in (tmp_path / "t" / "_delta_log").glob("*.checkpoint.parquet"))
+        assert found == [f"{version:020}.checkpoint.parquet" for version in (3, 6, 9)]
+        for version in range(9):
+            (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
+        table = DeltaTable(tmp_path / "t")
+        assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == list(range(10))
+        assert table.transaction_version(APP) == 9
+        again = await opened(LocalStorage(tmp_path / "t"))
+        assert await again.last_position() == at(10)
+
+    async def test_none_if_it_is_switched_off(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=0))
+        for version in range(4):
+            await deliver(sink, version, batch(n=[version]))
+        assert not list((tmp_path / "t" / "_delta_log").glob("*.parquet"))
+
+    async def test_a_delivery_does_not_fail_with_its_checkpoint(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def full(method: str, path: str) -> None:
+            if "checkpoint" in path and method == "put":
+                raise StorageError("no space left")
+
+        sink = await opened(FaultyStorage(LocalStorage(tmp_path / "t"), before=full), Layout(checkpoint_interval=1))
+        await deliver(sink, 0, batch(n=[0]))
+        assert await sink.last_position() == at(1)
+        assert "cannot write a checkpoint of the target: no space left" in caplog.text

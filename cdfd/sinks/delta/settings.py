@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from pydantic import BeforeValidator, Field
+
+from cdfd.config import values
 from cdfd.config.fields import Size
 from cdfd.config.settings import Settings, SinkSettings, Text, Uri
 
@@ -33,6 +36,9 @@ class DeltaSettings(SinkSettings):
 
     file_size: Size = 64 << 20
     """A data file ends at about this size. The daemon holds a file in memory until it is written."""
+
+    checkpoint_interval: Annotated[int, BeforeValidator(values.whole), Field(ge=0)] = 100
+    """Versions of a target between two checkpoints, which other readers need to open it quickly. 0: none is written."""
 
     def places(self, topic: str) -> Mapping[str, str]:
         """A table for each topic."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import uuid
 from collections.abc import Iterator, Sequence
@@ -13,9 +14,10 @@ import pyarrow as pa
 
 from cdfd.changes.columns import CHANGE_COLUMNS
 from cdfd.changes.position import Position
-from cdfd.delta import schema_string
+from cdfd.delta import last_checkpoint, paths, schema_string
 from cdfd.delta.actions import Metadata
 from cdfd.delta.arrow_types import from_arrow
+from cdfd.delta.checkpoint_writing import can_checkpoint, checkpoint
 from cdfd.delta.datatypes import ArrayType, MapType, StructType
 from cdfd.delta.schema_merge import merge, nullable
 from cdfd.delta.writing import (
@@ -27,14 +29,24 @@ from cdfd.delta.writing import (
     protocol_fields,
     with_features,
 )
-from cdfd.errors import CdfdError, FencedError, SchemaChangedError, SinkError
+from cdfd.errors import (
+    CdfdError,
+    FencedError,
+    LogError,
+    SchemaChangedError,
+    SinkError,
+    StorageError,
+    UnsupportedError,
+)
 from cdfd.progress.txn_log import TxnLog
 from cdfd.progress.txn_state import Action, TxnState
 from cdfd.sinks.delta.data_files import Columns, NewFile
 from cdfd.sinks.delta.positions import Stored, owner_action, position_actions, properties, stored
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
-from cdfd.tail.log import NotATableError
+from cdfd.tail.log import NotATableError, log_path
+
+logger = logging.getLogger("cdfd.sink")
 
 WIDENING = "delta.enableTypeWidening"
 _OWNERS = (1 << 63) - 1
@@ -47,10 +59,12 @@ class Layout:
     Attributes:
         partition_by: columns of a new target.
         stop_on_missing_column: whether a column that the rows no longer have is an error.
+        checkpoint_interval: versions between two checkpoints; 0: none is written.
     """
 
     partition_by: tuple[str, ...] = ()
     stop_on_missing_column: bool = False
+    checkpoint_interval: int = 100
 
 
 class Target:
@@ -158,7 +172,7 @@ class Target:
             if not self._exists:
                 await self._create(begun, rows)
             try:
-                await self._log.append(lambda state: self._proposal(state, begun, following, rows, files))
+                version = await self._log.append(lambda state: self._proposal(state, begun, following, rows, files))
             except NotATableError as error:
                 raise SinkError(
                     "the target was deleted",
@@ -166,7 +180,28 @@ class Target:
                     hint="Restore it, or run `cdfd progress reset` to start over",
                 ) from error
             state = await self._log.state()
+            if version is not None and self._is_due(version):
+                await self._write_checkpoint(version)
             return _NO_COLUMNS if state is None else _columns(state)
+
+    def _is_due(self, version: int) -> bool:
+        every = self._layout.checkpoint_interval
+        return every > 0 and version - max(self._log.checkpoint, 0) >= every
+
+    async def _write_checkpoint(self, version: int) -> None:
+        """Write the checkpoint of a version. An error is only logged: the version is committed, and a later one tries again."""
+        log, extra = self._log.log, {"table": self.uri, "version": version}
+        try:
+            state = await log.snapshot(version, with_stats=True, with_tombstones=True)
+            if not can_checkpoint(state):
+                logger.debug("no checkpoint: the target has features with state of their own", extra=extra)
+                return
+            data, hint = await asyncio.to_thread(checkpoint, state, self._clock.now_ms())
+            await self._storage.put(log_path(paths.checkpoint_name(version)), data)
+            if await log.newest_checkpoint(version) <= version:
+                await self._storage.put(log_path(paths.LAST_CHECKPOINT), last_checkpoint.serialize(hint))
+        except (StorageError, LogError, UnsupportedError) as error:
+            logger.warning("cannot write a checkpoint of the target: %s", error, extra=extra)
 
     async def _create(self, begun: Position, rows: StructType | None) -> None:
         # The start is stored before the first row: the columns of the source follow with its rows.

@@ -1,0 +1,197 @@
+"""Classic checkpoints of one file, in Spark's layout. Pure.
+
+Source: specification, "Checkpoints", "Classic Checkpoint" and "Checkpoint Schema".
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cdfd.delta.last_checkpoint import LastCheckpoint
+from cdfd.delta.protocol import reader_features, writer_features
+from cdfd.delta.snapshot import Snapshot
+from cdfd.delta.writing import metadata_fields, protocol_fields
+
+_SAFE = "/:=@!$&'()*+,;~-._"
+_PLAIN = r"^[A-Za-z0-9/:=@!$&'()*+,;~._-]*$"
+_COMPLETE = frozenset(
+    {
+        "allowColumnDefaults",
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "deletionVectors",
+        "domainMetadata",
+        "generatedColumns",
+        "identityColumns",
+        "inCommitTimestamp",
+        "invariants",
+        "timestampNtz",
+        "typeWidening",
+        "vacuumProtocolCheck",
+    }
+)
+"""Features whose state a `Snapshot` has completely. Row ids, clustering and the parts of V2 checkpoints are not among them."""
+
+
+def can_checkpoint(state: Snapshot) -> bool:
+    """Whether `checkpoint` is complete: no feature of the table has state that a `Snapshot` leaves out."""
+    return reader_features(state.protocol) | writer_features(state.protocol) <= _COMPLETE
+
+
+def checkpoint(state: Snapshot, now_ms: int | None = None) -> tuple[bytes, LastCheckpoint]:
+    """The file of a checkpoint, and its `_last_checkpoint`.
+
+    Args:
+        state: with statistics and tombstones.
+        now_ms: the time at which tombstones may have expired; None: none has.
+    """
+    rows: list[dict[str, Any]] = [
+        {"protocol": protocol_fields(state.protocol)},
+        {"metaData": _as_pairs(metadata_fields(state.metadata))},
+    ]
+    for known in sorted(state.txns.values(), key=lambda known: known.app_id):
+        rows.append({"txn": {"appId": known.app_id, "version": known.version, "lastUpdated": known.last_updated}})
+    for domain in sorted(state.domains.values(), key=lambda known: known.domain):
+        fields = {"domain": domain.domain, "configuration": domain.configuration, "removed": False}
+        rows.append({"domainMetadata": fields})
+    adds, removes = state.live().table, state.tombstones(now_ms).table
+    table = pa.concat_tables(
+        [
+            pa.Table.from_pylist(rows, schema=_LAYOUT),
+            _files("add", adds, {"modificationTime": "time", "stats": "stats"}, pa.repeat(True, len(adds))),
+            _files("remove", removes, {"deletionTimestamp": "time"}, pa.repeat(False, len(removes))),
+        ]
+    )
+    buffer = io.BytesIO()
+    # Without Arrow's copy of the schema, which other readers do not need.
+    pq.write_table(table, buffer, store_schema=False)
+    hint = LastCheckpoint(state.version, len(table), size_in_bytes=buffer.tell(), num_of_add_files=len(adds))
+    return buffer.getvalue(), hint
+
+
+def _files(kind: str, files: pa.Table, more: Mapping[str, str], data_change: pa.Array) -> pa.Table:
+    """File actions as rows of a checkpoint. They have no `dataChange` of their own commit: that of a checkpoint is without effect."""
+    own = {"partitionValues": "partition_values", "size": "size", **more}
+    flat = files.combine_chunks()
+    columns = []
+    for name, type_ in _COLUMNS[kind]:
+        if name == "path":
+            columns.append(_encoded(_flat(flat.column("path"))).cast(type_))
+        elif name in own:
+            columns.append(_flat(flat.column(own[name])).cast(type_))
+        elif name == "dataChange":
+            columns.append(data_change)
+        elif name == "deletionVector":
+            columns.append(_vectors(_flat(flat.column("deletion_vector"))))
+        elif name == "extendedFileMetadata":
+            columns.append(pa.repeat(True, len(flat)))
+        else:
+            columns.append(pa.nulls(len(flat), type_))
+    rows = pa.StructArray.from_arrays(columns, fields=[pa.field(name, type_) for name, type_ in _COLUMNS[kind]])
+    return pa.table(
+        [rows if name == kind else pa.nulls(len(flat), _LAYOUT.field(name).type) for name in _COLUMNS], _LAYOUT
+    )
+
+
+def _encoded(paths: pa.Array) -> pa.Array:
+    """Paths as URIs, as the log has them (specification, "Add File and Remove File"). Few need it, and those one by one."""
+    plain = pc.match_substring_regex(paths, _PLAIN)
+    if pc.all(plain).as_py() is not False:
+        return paths
+    others = paths.filter(pc.invert(plain))
+    return pc.replace_with_mask(
+        paths, pc.invert(plain), pa.array(map(quote, others.to_pylist(), repeat(_SAFE)), paths.type)
+    )
+
+
+def _flat(column: pa.ChunkedArray) -> pa.Array:
+    return (
+        column.chunk(0)
+        if column.num_chunks == 1
+        else pa.concat_arrays(column.chunks)
+        if column.num_chunks
+        else pa.nulls(0, column.type)
+    )
+
+
+def _vectors(vectors: pa.StructArray) -> pa.StructArray:
+    arrays = [
+        pa.nulls(len(vectors), type_) if name == "maxRowIndex" else pc.struct_field(vectors, name).cast(type_)
+        for name, type_ in _VECTOR
+    ]
+    return pa.StructArray.from_arrays(
+        arrays, fields=[pa.field(name, type_) for name, type_ in _VECTOR], mask=vectors.is_null()
+    )
+
+
+def _as_pairs(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Maps as lists of pairs, for Arrow."""
+    form = fields["format"]
+    return {
+        **fields,
+        "format": {**form, "options": list(form["options"].items())},
+        "configuration": list(fields["configuration"].items()),
+    }
+
+
+_PAIRS = pa.map_(pa.string(), pa.string())
+_STRINGS = pa.list_(pa.string())
+_VECTOR: Sequence[tuple[str, pa.DataType]] = [
+    ("storageType", pa.string()),
+    ("pathOrInlineDv", pa.string()),
+    ("offset", pa.int32()),
+    ("sizeInBytes", pa.int32()),
+    ("cardinality", pa.int64()),
+    ("maxRowIndex", pa.int64()),
+]
+_ROW_IDS: Sequence[tuple[str, pa.DataType]] = [("baseRowId", pa.int64()), ("defaultRowCommitVersion", pa.int64())]
+_COLUMNS: Mapping[str, Sequence[tuple[str, pa.DataType]]] = {
+    "txn": [("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())],
+    "add": [
+        ("path", pa.string()),
+        ("partitionValues", _PAIRS),
+        ("size", pa.int64()),
+        ("modificationTime", pa.int64()),
+        ("dataChange", pa.bool_()),
+        ("tags", _PAIRS),
+        ("deletionVector", pa.struct(_VECTOR)),
+        *_ROW_IDS,
+        ("clusteringProvider", pa.string()),
+        ("stats", pa.string()),
+    ],
+    "remove": [
+        ("path", pa.string()),
+        ("deletionTimestamp", pa.int64()),
+        ("dataChange", pa.bool_()),
+        ("extendedFileMetadata", pa.bool_()),
+        ("partitionValues", _PAIRS),
+        ("size", pa.int64()),
+        ("deletionVector", pa.struct(_VECTOR)),
+        *_ROW_IDS,
+    ],
+    "metaData": [
+        ("id", pa.string()),
+        ("name", pa.string()),
+        ("description", pa.string()),
+        ("format", pa.struct([("provider", pa.string()), ("options", _PAIRS)])),
+        ("schemaString", pa.string()),
+        ("partitionColumns", _STRINGS),
+        ("configuration", _PAIRS),
+        ("createdTime", pa.int64()),
+    ],
+    "protocol": [
+        ("minReaderVersion", pa.int32()),
+        ("minWriterVersion", pa.int32()),
+        ("readerFeatures", _STRINGS),
+        ("writerFeatures", _STRINGS),
+    ],
+    "domainMetadata": [("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())],
+}
+_LAYOUT = pa.schema([(name, pa.struct(fields)) for name, fields in _COLUMNS.items()])

@@ -1,0 +1,61 @@
+"""Checkpoints that cdfd writes, as its own reader and delta-rs read them."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from cdfd.delta import last_checkpoint, paths
+from cdfd.delta.checkpoint_writing import can_checkpoint, checkpoint
+from cdfd.storage.local import LocalStorage
+from cdfd.tail.log import DeltaLog, log_path
+
+
+async def write_checkpoint(folder: Path, *, keep_log: bool = False) -> None:
+    storage = LocalStorage(folder)
+    state = await DeltaLog(storage).snapshot(with_stats=True, with_tombstones=True)
+    assert can_checkpoint(state)
+    data, hint = checkpoint(state)
+    await storage.put(log_path(paths.checkpoint_name(state.version)), data)
+    await storage.put(log_path(paths.LAST_CHECKPOINT), last_checkpoint.serialize(hint))
+    if not keep_log:
+        # delta-rs needs the entry of the checkpoint's version.
+        for version in range(state.version):
+            await storage.delete(log_path(paths.commit_name(version)))
+
+
+async def test_the_state_is_what_the_log_says(tmp_path: Path) -> None:
+    for number in range(5):
+        rows = pa.table({"n": [number, number + 10], "day": ["a=b/c d%ü", None], "s": ["x", "y"]})
+        write_deltalake(tmp_path, rows, mode="append", partition_by=["day"])
+    DeltaTable(tmp_path).delete("n = 3")
+    DeltaTable(tmp_path).update({"s": "'z'"}, predicate="n = 14")
+    log = DeltaLog(LocalStorage(tmp_path))
+    before = await log.snapshot(with_stats=True, with_tombstones=True)
+    rows = DeltaTable(tmp_path).to_pyarrow_table().sort_by("n")
+    await write_checkpoint(tmp_path)
+    after = await DeltaLog(LocalStorage(tmp_path)).snapshot(with_stats=True, with_tombstones=True)
+
+    assert {each.path: each for each in after.live()} == {each.path: each for each in before.live()}
+    assert {each.path for each in after.tombstones()} == {each.path for each in before.tombstones()} != set()
+    assert (after.header, after.txns, after.domains) == (before.header, before.txns, before.domains)
+    assert DeltaTable(tmp_path).to_pyarrow_table().sort_by("n") == rows
+
+
+async def test_an_empty_table(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"n": pa.array([], pa.int64())}))
+    await write_checkpoint(tmp_path)
+    assert DeltaTable(tmp_path).to_pyarrow_table().num_rows == 0
+    write_deltalake(tmp_path, pa.table({"n": [1]}), mode="append")
+    assert DeltaTable(tmp_path).to_pyarrow_table()["n"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("feature", ["rowTracking", "clustering", "v2Checkpoint", "columnMapping", "of the future"])
+async def test_not_where_a_feature_has_state_of_its_own(tmp_path: Path, feature: str) -> None:
+    write_deltalake(tmp_path, pa.table({"n": [1]}))
+    entry = tmp_path / "_delta_log" / f"{0:020}.json"
+    protocol = f'{{"protocol":{{"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["{feature}"]}}}}'
+    lines = [line for line in entry.read_text().splitlines() if '"protocol"' not in line]
+    entry.write_text("\n".join([protocol, *lines]))
+    assert not can_checkpoint(await DeltaLog(LocalStorage(tmp_path)).snapshot())
