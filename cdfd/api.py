@@ -99,7 +99,7 @@ def changes(
     shape.check(header.schema, keys)
     if net:
         check_net(keys, shape.names, shape.excluded)
-    target = shape.target(header.schema)
+    target = stream.target = shape.target(header.schema)
     reconciler = SchemaReconciler(shape.published(target))
     execution = Execution(
         table.files,

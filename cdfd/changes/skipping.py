@@ -121,6 +121,11 @@ class Columns:
             if found is not None:
                 self._known[child.name] = found
 
+    def is_partition(self, name: str) -> bool:
+        """Whether a column is one that files have one value of; case does not count."""
+        partitions = set(self.schema.partition_columns)
+        return any(known.lower() == name.lower() and column.name in partitions for known, column in self._known.items())
+
     def range(self, name: str, scan: FileScan, known: FileStatistics) -> Range:
         """The range of a column in a file."""
         column = self._known.get(name)

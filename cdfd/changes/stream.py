@@ -17,6 +17,7 @@ from cdfd.changes.shape.pruning import pruned
 from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.delta import paths
 from cdfd.delta.header import Header, PartialHeader
+from cdfd.delta.schema import TableSchema
 from cdfd.delta.schema_change import SchemaChange, compare
 from cdfd.delta.snapshot import COMPACT_AT, Snapshot
 from cdfd.errors import CdfdError, GapError, LogError, NotFoundError
@@ -62,6 +63,7 @@ class PlanStream:
         refine: how true changes are found that the table does not record; see `refined`.
         key: columns that identify a row.
         shape: of the rows.
+        target: the schema that readers bring all versions into, whose names the shape has; None: each version keeps its own.
         files: the files of a re-snapshot, which versions may touch.
     """
 
@@ -70,6 +72,7 @@ class PlanStream:
     refine: Refine = "off"
     key: tuple[str, ...] = ()
     shape: Shape = AS_IT_IS
+    target: TableSchema | None = None
     files: NumberedFiles | None = None
     _said: set[str] = field(default_factory=set)
     _header: Header | None = None
@@ -104,7 +107,7 @@ class PlanStream:
         return Version(self._pruned(plan_snapshot(state, self._timestamp)), state.metadata.id, digest=digest)
 
     def _pruned(self, made: ChangePlan) -> ChangePlan:
-        return made if self.shape.where is None else pruned(made, self.shape.where)
+        return made if self.shape.where is None else pruned(made, self.shape.where, self.target)
 
     async def _timestamp_of(self, state: Snapshot) -> tuple[int, str | None]:
         """A version's time, and the hash of its log entry."""
@@ -208,7 +211,7 @@ class PlanStream:
             header = previous.apply(commit)
             if self._snapshot is None and needs_snapshot(commit, previous, self.changes):
                 self._snapshot = await self._state_at(commit.version - 1)
-        if previous is not None and previous.schema != header.schema:
+        if self.target is None and previous is not None and previous.schema != header.schema:
             self.shape.check_change(previous.schema, header.schema)
         timestamp = commit_timestamp(commit, header, entry.modified_ms, self._timestamp)
         made = plan(commit, header, timestamp, changes=self.changes, previous=previous, before=self._snapshot)

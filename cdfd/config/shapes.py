@@ -49,6 +49,8 @@ def chosen_columns(given: object) -> tuple[Chosen, ...] | None:
     if given is None:
         return None
     listed = [given] if isinstance(given, str | Mapping) or not isinstance(given, Iterable) else list(given)
+    if not listed:
+        raise ConfigError("`columns` is empty", hint="Leave it out to read all columns")
     return tuple(map(_chosen, listed))
 
 

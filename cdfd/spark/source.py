@@ -102,7 +102,7 @@ class BatchReader(DataSourceReader):
         schemas = Schemas.to(self._target.schema)
         found = []
         target = self._target
-        for plan in await _plans(table, self._options, self._filters, target.version, ordered=target.ordered):
+        for plan in await _plans(table, self._options, self._filters, target):
             conformed = schemas.of(plan, table.uri)
             kept = None
             if self._filters.conditions and self._filters.has_version(plan):
@@ -137,12 +137,11 @@ class _PushFilters:
         return filters
 
 
-async def _plans(
-    table: Table, options: SourceOptions, filters: Filters, last: int, *, ordered: bool
-) -> list[ChangePlan]:
-    stream = table.stream(options.changes, options.refine, options.key, options.shape)
+async def _plans(table: Table, options: SourceOptions, filters: Filters, target: Target) -> list[ChangePlan]:
+    last = target.version
+    stream = table.stream(options.changes, options.refine, options.key, options.shape, target.schema)
     if options.start == "snapshot":
-        return [(await stream.snapshot(last, with_counts=ordered)).plan]
+        return [(await stream.snapshot(last, with_counts=target.ordered)).plan]
     first = (
         last + 1
         if options.start == "latest"

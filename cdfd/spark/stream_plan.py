@@ -182,7 +182,7 @@ class StreamPlanner:
 
     async def _live(self, at: Position) -> Version:
         if self._snapshot is None or self._snapshot.plan.version != at.version:
-            stream = self.table.stream(self.options.changes, shape=self.options.shape)
+            stream = self.table.stream(self.options.changes, shape=self.options.shape, target=self.target.schema)
             self._snapshot = await stream.snapshot(at.version, await self._tail(at), with_counts=True)
         return self._snapshot
 
@@ -215,7 +215,9 @@ class StreamPlanner:
             return
         if self._stream is None or self._next != version:
             options = self.options
-            self._stream = self.table.stream(options.changes, options.refine, options.key, options.shape)
+            self._stream = self.table.stream(
+                options.changes, options.refine, options.key, options.shape, self.target.schema
+            )
         async with contextlib.aclosing(self._stream.versions(await self._tail(at), version, last)) as versions:
             async for found in versions:
                 self._planned[found.plan.version] = found

@@ -15,6 +15,7 @@ from cdfd.changes.read import TableFiles
 from cdfd.changes.refinement import Refine
 from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.stream import PlanStream, Version
+from cdfd.delta.schema import TableSchema
 from cdfd.errors import ConfigError
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import open_table
@@ -67,7 +68,12 @@ class Table:
         return self.log.storage.uri
 
     def stream(
-        self, changes: Changes = "auto", refine: Refine = "off", key: Sequence[str] = (), shape: Shape = AS_IT_IS
+        self,
+        changes: Changes = "auto",
+        refine: Refine = "off",
+        key: Sequence[str] = (),
+        shape: Shape = AS_IT_IS,
+        target: TableSchema | None = None,
     ) -> PlanStream:
         """Its plans, version by version.
 
@@ -82,7 +88,7 @@ class Table:
             raise ConfigError(
                 "refine is 'key', but there is no key", hint="Name the columns that identify a row: `key`"
             )
-        return PlanStream(self.log, changes, refine, tuple(key), shape)
+        return PlanStream(self.log, changes, refine, tuple(key), shape, target)
 
     @contextmanager
     def tailer(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from filters import NUMBERS, texts
@@ -93,3 +94,53 @@ def test_files_of_other_partitions_are_not_read(tmp_path: Path) -> None:
     assert cdfd.changes(uri, where="p = 'a'").read_all().num_rows
     assert cdfd.snapshot(uri, where="p = 'a' AND id = 5").read_all().num_rows == 1
     assert not cdfd.snapshot(uri, where="id > 99").read_all().num_rows
+
+
+def test_columns_that_had_other_names(tmp_path: Path) -> None:
+    """A filter has the names of the last version: the column `p` was `r` when the rows were written, and another one was `p`."""
+    folder = tmp_path / "t"
+    (folder / "_delta_log").mkdir(parents=True)
+    pq.write_table(pa.table({"r1": pa.array([5, 6], pa.int64())}), folder / "a.parquet")
+
+    def metadata(names: tuple[str, str]) -> dict[str, Any]:
+        kinds = zip(names, (("string", "p1", 1), ("long", "r1", 2)), strict=True)
+        fields = [
+            {
+                "name": name,
+                "type": kind,
+                "nullable": True,
+                "metadata": {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": physical},
+            }
+            for name, (kind, physical, number) in kinds
+        ]
+        return {
+            "id": "T",
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": json.dumps({"type": "struct", "fields": fields}),
+            "partitionColumns": [names[0]],
+            "configuration": {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"},
+        }
+
+    add = {"path": "a.parquet", "partitionValues": {"p1": "a"}, "size": 1, "modificationTime": 0, "dataChange": True}
+    versions: list[list[dict[str, Any]]] = [
+        [
+            {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}},
+            {"metaData": metadata(("p", "r"))},
+            {"add": add},
+        ],
+        [{"metaData": metadata(("q", "p"))}],
+    ]
+    for version, actions in enumerate(versions):
+        entry = "".join(json.dumps(action) + "\n" for action in actions)
+        (folder / "_delta_log" / f"{version:020d}.json").write_text(entry)
+    uri = str(folder)
+    for where, wanted in (
+        ("p = 5", [5]),
+        ("p IS NOT NULL", [5, 6]),
+        ("q = 'a' AND p = 6", [6]),
+        ("q = 'b'", []),
+        ("q IS NULL", []),
+    ):
+        assert cdfd.changes(uri, where=where).read_all()["p"].to_pylist() == wanted
+        assert cdfd.snapshot(uri, where=where).read_all()["p"].to_pylist() == wanted
+    assert cdfd.changes(uri, end=0, where="p = 'a' AND r = 5").read_all()["r"].to_pylist() == [5]

@@ -134,14 +134,23 @@ def _may_be(range: Range, operator: Operator, value: object) -> bool:
     return not same or range.nan
 
 
-def pruned(plan: ChangePlan, predicate: Predicate) -> ChangePlan:
+def pruned(plan: ChangePlan, predicate: Predicate, target: TableSchema | None = None) -> ChangePlan:
     """The plan without the files that have no row for the filter. Change data files stay: rows of one file depend on those of another.
 
     Statistics are those that the plan's files have; partition values are known of every file.
+
+    Args:
+        plan: of a version.
+        predicate: the filter.
+        target: the schema that all versions are brought into, whose names the filter has. Columns may have had other names at this
+            version. None: each version keeps its own names.
     """
-    if plan.origin not in ("files", "snapshot") or not _helps(predicate, plan):
+    if plan.origin not in ("files", "snapshot"):
         return plan
-    kept = _kept(plan, predicate)
+    columns = Columns(plan.schema, plan.schema if target is None else target)
+    if not _helps(predicate, plan, columns):
+        return plan
+    kept = _kept(plan, predicate, columns, plan.schema if target is None else target)
     if kept.all():
         return plan
     scans: Sequence[FileScan]
@@ -152,26 +161,25 @@ def pruned(plan: ChangePlan, predicate: Predicate) -> ChangePlan:
     return replace(plan, scans=scans, origin=plan.origin if len(scans) or plan.origin == "snapshot" else "none")
 
 
-def _helps(predicate: Predicate, plan: ChangePlan) -> bool:
+def _helps(predicate: Predicate, plan: ChangePlan, columns: Columns) -> bool:
     """Whether there is anything to decide by: live files may have statistics."""
-    if isinstance(plan.scans, LiveScans):
-        return True
-    partitions = {name.lower() for name in plan.schema.partition_columns}
-    return any(name.lower() in partitions for name in predicate.names)
+    return isinstance(plan.scans, LiveScans) or any(map(columns.is_partition, predicate.names))
 
 
-def _kept(plan: ChangePlan, predicate: Predicate) -> npt.NDArray[np.bool_]:
-    columns = Columns(plan.schema, plan.schema)
+def _kept(plan: ChangePlan, predicate: Predicate, columns: Columns, schema: TableSchema) -> npt.NDArray[np.bool_]:
     if isinstance(plan.scans, LiveScans):
         texts = (add.stats for add in plan.scans.files)
     else:
         texts = (None for _ in plan.scans)
-    found = (_may_have_rows(scan, text, columns, predicate) for scan, text in zip(plan.scans, texts, strict=True))
+    scans = zip(plan.scans, texts, strict=True)
+    found = (_may_have_rows(scan, text, columns, predicate, schema) for scan, text in scans)
     return np.fromiter(found, np.bool_, len(plan.scans))
 
 
-def _may_have_rows(scan: FileScan, stats: str | None, columns: Columns, predicate: Predicate) -> bool:
+def _may_have_rows(
+    scan: FileScan, stats: str | None, columns: Columns, predicate: Predicate, schema: TableSchema
+) -> bool:
     if scan.schema is not None:
         return True  # rows of the schema before
     known = statistics.parse(stats, columns.schema)
-    return possible(predicate, columns.schema, lambda name: columns.range(name, scan, known))
+    return possible(predicate, schema, lambda name: columns.range(name, scan, known))
