@@ -15,7 +15,7 @@ from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.columns import VersionColumns, check_names
 from cdfd.changes.image_order import REORDER_BUFFER_BYTES, ImageOrder, MemoryBudget, ReorderBuffer
 from cdfd.changes.no_ops import where_matched_by_key, without_no_ops
-from cdfd.changes.ordered_pool import run_in_order
+from cdfd.changes.ordered_pool import Inline, run_in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
 from cdfd.changes.prefetch import files_ahead, prefetch_later_scan, prefetch_plans
@@ -41,7 +41,7 @@ SMALL_PLAN_BYTES = 256 << 10
 """Bytes of a plan's files below which one thread reads them faster than several: starting a thread takes longer."""
 
 TINY_FILE_BYTES = 16 << 10
-"""Mean bytes of a file, below which a file holds a few rows only."""
+"""Bytes of a file, below which it holds a few rows only."""
 
 
 def all_columns(schema: TableSchema) -> TableSchema:
@@ -113,9 +113,6 @@ class Execution:
         if self.files.storage.remote:
             # Each file starts with a round trip to the store.
             return 2 * self.threads
-        if isinstance(plans, Sequence) and _are_tiny(plans):
-            # Reading them is mostly Python, which holds the GIL: two threads take half as much time again as one.
-            return 1
         return 1 if self.threads == 1 else self.threads + 1
 
     def batches(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Generator[ChangeBatch, None, None]:
@@ -181,6 +178,9 @@ class Execution:
                 use_threads = len(scans) < self.threads and not _is_small(scan.size)
                 if scan.image_phase in ("early", "late"):
                     yield partial(self._read_phase, plan, scan, use_threads, budget, buffers.get(scan.path), orders)
+                elif not remote and 0 < scan.size <= TINY_FILE_BYTES:
+                    # Reading it is mostly Python, which holds the GIL: two threads take half as much time again as one.
+                    yield Inline(partial(self._read, plan, scan, use_threads))
                 else:
                     yield partial(self._read, plan, scan, use_threads)
 
@@ -276,11 +276,6 @@ class Execution:
 def _cores() -> int:
     # Linux reports the cores that a container may use, other systems all of the machine.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _are_tiny(plans: Sequence[ChangePlan]) -> bool:
-    files = sum(len(plan.scans) for plan in plans)
-    return 0 < sum(plan.size for plan in plans) <= TINY_FILE_BYTES * files
 
 
 def _is_small(size: int) -> bool:

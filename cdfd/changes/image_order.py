@@ -21,6 +21,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from threading import Lock
 
 import numpy as np
@@ -40,6 +41,9 @@ MOVED = len(CHANGE_TYPES)
 
 REORDER_BUFFER_BYTES = 32 << 20
 """Bytes of a version's late rows that wait in memory, at most; the rest is read a second time. It is about as much as is in flight."""
+
+MOST_BLOCKS = 4
+"""Boundaries between early and late rows of a batch, up to which its rows are not copied. Each slice is a batch for all that follows."""
 
 Codes = npt.NDArray[np.int8]
 
@@ -203,6 +207,23 @@ def _add(rows: BitMap64, first: int, found: npt.NDArray[np.bool_]) -> None:
         rows |= BitMap64(array("Q", (np.flatnonzero(found) + first).astype(np.uint64).tobytes()))
 
 
+def _divided(batch: pa.RecordBatch, row: int, late: RowSet) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
+    """The early rows and the late ones of a batch, whose first row is row `row` of the file. Few blocks are slices, which are not copied."""
+    count = batch.num_rows
+    late_rows = late.count(row, count)
+    if late_rows in (0, count):
+        return ([], [batch]) if late_rows else ([batch], [])
+    mask = late.mask(row, count)
+    ends = np.flatnonzero(np.diff(mask)) + 1
+    if len(ends) > MOST_BLOCKS:
+        return [batch.filter(pa.array(~mask))], [batch.filter(pa.array(mask))]
+    blocks: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = [], []
+    for start, end in pairwise([0, *ends.tolist(), count]):
+        blocks[bool(mask[start])].append(batch.slice(start, end - start))
+    # Slices hold the memory of the whole batch while they wait.
+    return blocks if 2 * late_rows >= count else (blocks[0], [batch.filter(pa.array(mask))])
+
+
 class MemoryBudget:
     """Bytes of rows that may be buffered. Threads share it.
 
@@ -248,16 +269,14 @@ class ReorderBuffer:
         """The early rows of a file's batches, as long as the late ones fit into the budget; `reread_from` is where that ended."""
         row = 0
         for batch in batches:
-            mask = late.mask(row, batch.num_rows)
-            if mask.any():
-                rows = batch if mask.all() else batch.filter(pa.array(mask))
-                if not self.budget.reserve(rows.nbytes):
-                    self.reread_from = row
-                    return
-                self._buffered.append(rows)
+            early_rows, late_rows = _divided(batch, row, late)
+            size = sum(rows.nbytes for rows in late_rows)
+            if late_rows and not self.budget.reserve(size):
+                self.reread_from = row
+                return
+            self._buffered += late_rows
             row += batch.num_rows
-            if not mask.all():
-                yield batch.filter(pa.array(~mask)) if mask.any() else batch
+            yield from early_rows
         self.reread_from = None
 
     def drain(self) -> Iterator[pa.RecordBatch]:

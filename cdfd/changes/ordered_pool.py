@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from typing import Any, ClassVar, Generic, NoReturn, TypeVar
@@ -23,6 +24,17 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 Task = Callable[[], Iterator[B]]
+
+
+@dataclass(frozen=True, slots=True)
+class Inline(Generic[B]):
+    """A task that the consumer's thread runs when it is its turn: so short that handing its results over takes longer."""
+
+    task: Task[B]
+
+    def __call__(self) -> Iterator[B]:
+        """The results."""
+        return self.task()
 
 
 class _End:
@@ -69,7 +81,7 @@ class _OrderedPool(Generic[B]):
     open: ClassVar[WeakSet[_OrderedPool[Any]]] = WeakSet()
 
     def __init__(self, workers: int, depth: int) -> None:
-        self.started: deque[_QueuedTask[B]] = deque()
+        self.started: deque[_QueuedTask[B] | Inline[B]] = deque()
         self._depth = depth
         self._jobs: queue.SimpleQueue[_QueuedTask[B] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name="cdfd-read", daemon=True) for _ in range(workers)]
@@ -78,13 +90,17 @@ class _OrderedPool(Generic[B]):
         _OrderedPool.open.add(self)
 
     def start(self, task: Task[B]) -> None:
+        if isinstance(task, Inline):
+            self.started.append(task)
+            return
         queued = _QueuedTask(task, self._depth)
         self.started.append(queued)
         self._jobs.put(queued)
 
     def close(self) -> None:
         for queued in self.started:
-            queued.stop()
+            if isinstance(queued, _QueuedTask):
+                queued.stop()
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
@@ -134,6 +150,10 @@ def run_in_order(tasks: Iterable[Task[B]], *, workers: int, depth: int = 8) -> I
             for task in islice(source, workers - len(pool.started)):
                 pool.start(task)
             oldest = pool.started[0]
+            if isinstance(oldest, Inline):
+                yield from oldest()
+                pool.started.popleft()
+                continue
             while not isinstance(result := oldest.results.get(), _End):
                 yield result
             pool.started.popleft()

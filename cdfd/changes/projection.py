@@ -6,6 +6,7 @@ types. Rules: specification, "Column Mapping", and "Requirements for Writers" on
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -39,6 +40,7 @@ class Projection:
     schema: pa.Schema
     columns: tuple[str, ...]
     _sources: tuple[_Source, ...]
+    _known: list[tuple[pa.Schema, Sequence[int]]] = dataclasses.field(default_factory=list, compare=False, repr=False)
 
     @classmethod
     def plan(
@@ -101,8 +103,20 @@ class Projection:
         Raises:
             DataError: a value that the table's type cannot hold, or a batch of another file.
         """
-        schema = batch.schema
-        return [source.column(batch, schema, partition_values.get(source.name)) for source in self._sources]
+        positions = self._positions(batch.schema)
+        return [
+            source.column(batch, position, partition_values.get(source.name))
+            for source, position in zip(self._sources, positions, strict=True)
+        ]
+
+    def _positions(self, schema: pa.Schema) -> Sequence[int]:
+        """Where the columns are in a batch; -1 for constants. Batches of a file share a schema, so it is found once."""
+        for known, positions in self._known:
+            if schema.equals(known):
+                return positions
+        positions = [source.position(schema) for source in self._sources]
+        self._known[:] = [(schema, positions)]
+        return positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +128,21 @@ class _Source:
     field: pa.Field[Any] | None
     convert: Convert
 
-    def column(self, batch: pa.RecordBatch, schema: pa.Schema, constant: pa.Scalar[Any] | None) -> Array:
+    def position(self, schema: pa.Schema) -> int:
         if self.field is None:
+            return -1
+        position: int = schema.get_field_index(self.field.name)
+        if position < 0 or schema.field(position).type != self.field.type:
+            raise DataError(f"column {self.field.name!r:.200} of a batch does not match the file's schema")
+        return position
+
+    def column(self, batch: pa.RecordBatch, position: int, constant: pa.Scalar[Any] | None) -> Array:
+        if position < 0:
             if constant is None or not constant.is_valid:
                 return pa.nulls(batch.num_rows, self.type)
             return pa.repeat(constant, batch.num_rows)
-        position = schema.get_field_index(self.field.name)
-        if position < 0 or schema.field(position).type != self.field.type:
-            raise DataError(f"column {self.field.name!r:.200} of a batch does not match the file's schema")
+        if self.convert is identity:
+            return batch.column(position)
         try:
             return self.convert(batch.column(position))
         except pa.ArrowException as error:

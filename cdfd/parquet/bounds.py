@@ -105,6 +105,7 @@ class ColumnChunk:
         leaf: the column.
         start, end: its range in the file.
         values: number of values, from the footer.
+        codec: its number in the footer.
         small: whether its page headers need not be read.
         dictionary: its dictionary page.
         longest: bytes of the longest value of the dictionary, once measured.
@@ -119,6 +120,7 @@ class ColumnChunk:
     start: int
     end: int
     values: int
+    codec: int = 0
     small: bool = False
     dictionary: Page | None = None
     longest: int | None = None
@@ -155,7 +157,9 @@ class ColumnChunk:
 
     def without_pages(self, *, longest: int | None = None) -> ColumnChunk:
         """The same chunk without any page."""
-        return ColumnChunk(self.group, self.leaf, self.start, self.end, self.values, self.small, longest=longest)
+        return ColumnChunk(
+            self.group, self.leaf, self.start, self.end, self.values, self.codec, self.small, longest=longest
+        )
 
     def rows_done(self) -> None:
         """A batch was read: pages before the last one no longer count."""

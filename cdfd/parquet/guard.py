@@ -29,15 +29,16 @@ class GuardedFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
     def __init__(self, guard: _Guard, mode: str) -> None:
         self._guard = guard
 
-    def watch(self, bounds: Bounds, rows: int, indexed: Collection[str]) -> None:
+    def watch(self, bounds: Bounds, rows: int, indexed: Collection[str], *, measuring: bool = False) -> None:
         """Check the pages of these column chunks from now on, which are read from their beginning in batches of `rows` rows.
 
         Args:
             bounds: the chunks; pages are added to them.
             rows: of a batch.
             indexed: columns that are read as dictionaries.
+            measuring: whether nothing but a dictionary is wanted, so that strings outside of it end the reading.
         """
-        self._guard.watch(bounds, rows, indexed)
+        self._guard.watch(bounds, rows, indexed, measuring)
 
     def next_batch(self) -> None:
         """A batch was read."""
@@ -54,11 +55,12 @@ class _Guard:
         self._bounds = Bounds()
         self._rows = 1
         self._indexed: Collection[str] = ()
+        self._measuring = False
         self._states: list[_State] = []
         self._starts: list[int] = []
 
-    def watch(self, bounds: Bounds, rows: int, indexed: Collection[str]) -> None:
-        self._bounds, self._rows, self._indexed = bounds, rows, indexed
+    def watch(self, bounds: Bounds, rows: int, indexed: Collection[str], measuring: bool) -> None:
+        self._bounds, self._rows, self._indexed, self._measuring = bounds, rows, indexed, measuring
         chunks = sorted((chunk for chunk in bounds.chunks if chunk.end > chunk.start), key=lambda chunk: chunk.start)
         if any(one.end > other.start for one, other in pairwise(chunks)):
             raise ValueError("columns in the same place of the file")
@@ -119,7 +121,7 @@ class _Guard:
         if chunk.open_bytes > USUAL_BYTES:
             bounds.check_open()
         if chunk.leaf.nested:
-            if bounds.nested_bytes() > NESTED_BYTES or (chunk.plain and chunk.longest is not None):
+            if bounds.nested_bytes() > NESTED_BYTES or (chunk.plain and self._measuring):
                 raise BoundsExceededError
         elif chunk.leaf.path in self._indexed:
             if chunk.plain:

@@ -7,8 +7,9 @@ https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thr
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
+
+from cdfd.parquet.kernels import native
 
 _TRUE, _FALSE, _BYTE, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12
 _DEPTH = 32
@@ -40,8 +41,7 @@ def _with(known: tuple[bytes, ...], part: bytes) -> tuple[bytes, ...]:
     return (part, *known)[:8] if len(part) <= 64 << 10 else known
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkLocation:
+class ChunkLocation(NamedTuple):
     """A column of a row group: `path` with dots, the bytes `[start, end)` of the file, its codec, and how many values it has."""
 
     group: int
@@ -58,6 +58,8 @@ def chunks(footer: bytes) -> list[ChunkLocation]:
     Raises:
         ValueError: the footer is damaged.
     """
+    if native is not None and (found := native.chunks(footer)) is not None:
+        return list(map(ChunkLocation._make, found))
     try:
         return list(Compact(footer).chunks())
     except (IndexError, UnicodeDecodeError, TypeError) as error:

@@ -5,9 +5,10 @@ reliable: Arrow refuses a page that decompresses to another size than its header
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from cdfd.parquet.kernels import native
 from cdfd.parquet.layout import Compact
 
 DATA, INDEX, DICTIONARY, DATA_V2 = range(4)
@@ -72,6 +73,8 @@ def page(data: Any, at: int) -> Page:
         IndexError: the header ends after the data.
         ValueError: the header is damaged.
     """
+    if native is not None and (sizes := native.page(data, at)) is not None:
+        return Page._make(sizes)
     found = _usual(data, at) or _any(data, at)
     _, size, stored, values, encoding, _ = found
     if not (0 <= size <= _MOST and 0 <= stored <= _MOST and 0 <= values <= _MOST and 0 <= encoding <= _MOST):
@@ -98,6 +101,19 @@ def pages(read: Callable[[int, int], Any], start: int, end: int, values: int) ->
             raise ValueError("a page ends after its column")
         seen += found.values if found.kind in (DATA, DATA_V2) else 0
         yield found
+
+
+def pages_in(data: memoryview, start: int, end: int, values: int) -> Iterable[Page]:
+    """The same of a file that is in memory."""
+    if native is not None and (found := native.pages(data, start, end, values)) is not None:
+        return map(Page._make, found)
+    return pages(lambda at, count: data[at : at + count], start, end, values)
+
+
+def longest_value(data: bytes | memoryview, count: int) -> int | None:
+    """Bytes of the longest of `count` strings in the data of a dictionary page; None where that is not known."""
+    found = -1 if native is None else native.longest(data, count)
+    return None if found < 0 else found
 
 
 def _read(read: Callable[[int, int], Any], start: int, end: int) -> Page:

@@ -9,20 +9,29 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import islice, pairwise
-from typing import Any, TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdfd.parquet.bounds import BATCH_BYTES, NESTED_BYTES, USUAL_BYTES, Bounds, ColumnChunk, Leaf, leaves, too_large
+from cdfd.parquet.bounds import (
+    BATCH_BYTES,
+    NESTED_BYTES,
+    OPEN_BYTES,
+    USUAL_BYTES,
+    Bounds,
+    ColumnChunk,
+    Leaf,
+    leaves,
+    too_large,
+)
+from cdfd.parquet.dictionaries import Read, can_be_measured, decoded, dictionary_of, is_text, longest, stored_longest
 from cdfd.parquet.group_statistics import ChunkStatistics, Decode, chunk_statistics, decoder
 from cdfd.parquet.guard import BoundsExceededError, GuardedFile, guarded
 from cdfd.parquet.layout import ChunkLocation, chunks
-from cdfd.parquet.pages import pages
+from cdfd.parquet.pages import pages, pages_in
 from cdfd.parquet.text import check_text, text_columns
 
 STREAM_BYTES = 1 << 20
@@ -71,7 +80,8 @@ class ParquetReader:
         # pyarrow's objects take many times the memory of the footer.
         self._layout = _layout(source, self._footer) if self._footer > LARGE_FOOTER else None
         self._plain = pq.ParquetFile(source, **_options())
-        self._read = _local_read(source)
+        self._data = _data(source)
+        self._read = _local_read(source, self._data)
         self._leaves: tuple[Leaf, ...] | None = None
         self._texts: frozenset[str] | None = None
         self.metadata: pq.FileMetaData = self._plain.metadata
@@ -164,7 +174,8 @@ class ParquetReader:
         found = []
         for number, leaf in places:
             place = self._layout[group * columns + number]
-            found.append(ColumnChunk(group, leaf, place.start, place.end, place.values, _is_small(place, leaf)))
+            small = _is_small(place, leaf)
+            found.append(ColumnChunk(group, leaf, place.start, place.end, place.values, place.codec, small))
         return found
 
 
@@ -188,6 +199,9 @@ class _Run:
         self._rows = 1
 
     def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
+        if not self._reader._dictionaries and self._is_small():
+            yield from self._small_batches(rows)
+            return
         if self._reader._read is not None:
             self._scan_pages(self._reader._read)
         else:
@@ -208,6 +222,27 @@ class _Run:
             else:
                 return
 
+    def _is_small(self) -> bool:
+        """Whether so few bytes and rows are read that they cannot decode to more than a batch may have. Then no page header is read."""
+        decoded = strings = 0
+        for chunk in self._bounds.chunks:
+            if not chunk.small:
+                if chunk.leaf.nested or chunk.codec not in _RATIOS:
+                    return False
+                # Each row may have all bytes that there are.
+                strings += (chunk.end - chunk.start) * _RATIOS[chunk.codec]
+            decoded += USUAL_BYTES
+        return decoded <= OPEN_BYTES and strings * (self._num_rows() if strings else 0) <= BATCH_BYTES
+
+    def _num_rows(self) -> int:
+        return sum(self._reader.metadata.row_group(group).num_rows for group in self._groups)
+
+    def _small_batches(self, rows: int) -> Iterator[pa.RecordBatch]:
+        rows = min(rows, self._bounds.rows())
+        for batch in self._reader._plain.iter_batches(batch_size=rows, **self._options):
+            check_text(batch, text_columns(batch.schema))
+            yield batch
+
     def _attempt(self, rows: int, done: int) -> Iterator[pa.RecordBatch]:
         """The rows that follow the first `done` rows."""
         self._bounds.check_open()
@@ -217,11 +252,10 @@ class _Run:
         nested = self._bounds.nested_bytes()
         careful = self._scanned and nested > NESTED_BYTES
         if careful:
-            whole = sum(self._reader.metadata.row_group(group).num_rows for group in self._groups)
-            rows = min(rows, max(1, whole * NESTED_BYTES // (2 * nested)))
+            rows = min(rows, max(1, self._num_rows() * NESTED_BYTES // (2 * nested)))
         self._rows = rows
         with self._file(indexed, rows, careful) as (file, guard):
-            texts: list[int] | None = None
+            texts: Sequence[int] | None = None
             for batch in file.iter_batches(batch_size=rows, **self._options):
                 texts = text_columns(batch.schema) if texts is None else texts
                 check_text(batch, texts)
@@ -233,7 +267,7 @@ class _Run:
                 rest = batch.slice(done) if done else batch
                 done = 0
                 if indexed or self._reader._dictionaries:
-                    yield from _decoded(rest, self._decoded)
+                    yield from decoded(rest, self._decoded)
                 else:
                     yield rest
 
@@ -263,9 +297,11 @@ class _Run:
         """Read the headers of all pages."""
         self._scanned = True
         self._bounds = Bounds([chunk.without_pages() for chunk in self._bounds.chunks])
+        data = self._reader._data
         for chunk in self._bounds.chunks:
             if not chunk.small:
-                for page in pages(read, chunk.start, chunk.end, chunk.values):
+                place = chunk.start, chunk.end, chunk.values
+                for page in pages(read, *place) if data is None else pages_in(data, *place):
                     chunk.add(page)
 
     def _scan_first_pages(self, read: Read) -> None:
@@ -290,7 +326,9 @@ class _Run:
                     others.add(chunk.leaf.path)
         names, room = set[str](), DIRECT_BYTES
         for name in found.keys() - others:
-            most = max(chunk.value_bytes for chunk in found[name]) * min(rows, sum(each.values for each in found[name]))
+            most = _most_bytes(found[name], rows)
+            if most > room and self._measure_stored(found[name]):
+                most = _most_bytes(found[name], rows)
             if not self._scanned or most > room or any(map(_repeats, found[name])):
                 names.add(name)
             else:
@@ -302,9 +340,21 @@ class _Run:
         if self._bounds.rows(indexed) >= rows and self._bounds.nested_bytes() <= NESTED_BYTES:
             return
         for chunk in self._bounds.chunks:
-            if chunk.longest is None and chunk.leaf.path not in indexed and _can_be_measured(chunk):
+            if chunk.longest is not None or chunk.leaf.path in indexed or self._measure_stored([chunk]):
+                continue
+            if can_be_measured(chunk):
                 with contextlib.suppress(BoundsExceededError):
                     chunk.longest = self._longest(chunk)
+
+    def _measure_stored(self, chunks: Iterable[ColumnChunk]) -> bool:
+        """Measure dictionaries as they are in a local file, which is much faster than decoding them. False where that is not possible."""
+        read = self._reader._read
+        if read is None:
+            return False
+        for chunk in chunks:
+            if chunk.longest is None:
+                chunk.longest = stored_longest(chunk, read)
+        return all(chunk.longest is not None for chunk in chunks)
 
     def _longest(self, chunk: ColumnChunk) -> int | None:
         """Bytes of the longest value of a chunk's dictionary."""
@@ -312,18 +362,15 @@ class _Run:
         guard = guarded(self._reader._source)
         options = _options() | {"buffer_size": CAREFUL_BYTES}
         with pq.ParquetFile(guard, metadata=self._reader.metadata, read_dictionary=[path], **options) as file:
-            guard.watch(Bounds([chunk.without_pages(longest=0)]), 1, [path])
+            guard.watch(Bounds([chunk.without_pages(longest=0)]), 1, [path], measuring=True)
             rows = DICTIONARY_ROWS if chunk.leaf.nested else 1
             for batch in file.iter_batches(rows, row_groups=[chunk.group], columns=[path], use_threads=False):
-                dictionary = _dictionary(batch.column(0)) if batch.num_columns == 1 else None
+                dictionary = dictionary_of(batch.column(0)) if batch.num_columns == 1 else None
                 if dictionary is None:
                     return None
                 if len(dictionary):
-                    return _longest(dictionary)
+                    return longest(dictionary)
         return None
-
-
-Read: TypeAlias = "Callable[[int, int], bytes | memoryview]"
 
 
 def _options() -> dict[str, Any]:
@@ -347,7 +394,7 @@ def _texts(schema: pa.Schema) -> frozenset[str]:
         if schema.equals(known):
             return found
     counts = Counter(schema.names)
-    texts = (field.name for field in schema if _is_text(field.type) and "." not in field.name)
+    texts = (field.name for field in schema if is_text(field.type) and "." not in field.name)
     found = frozenset(name for name in texts if counts[name] == 1)
     _known = ((schema, found), *_known)[:8]
     return found
@@ -377,11 +424,17 @@ def _is_small(place: ChunkLocation, leaf: Leaf) -> bool:
     )
 
 
-def _local_read(source: Any) -> Read | None:
+def _data(source: Any) -> memoryview | None:
+    """A file that is in memory."""
+    if not isinstance(source, pa.BufferReader):
+        return None
+    source.seek(0)
+    return memoryview(source.read_buffer()).cast("B")
+
+
+def _local_read(source: Any, data: memoryview | None) -> Read | None:
     """Reads bytes at a position; None for a remote file, where each read is a request."""
-    if isinstance(source, pa.BufferReader):
-        source.seek(0)
-        data = memoryview(source.read_buffer()).cast("B")
+    if data is not None:
         return lambda at, count: data[at : at + count]
     return _read(source) if isinstance(source, pa.OSFile) else None
 
@@ -395,85 +448,6 @@ def _repeats(chunk: ColumnChunk) -> bool:
     return chunk.dictionary is not None and chunk.values >= max(REPEATING_ROWS, 16 * chunk.dictionary.values)
 
 
-def _can_be_measured(chunk: ColumnChunk) -> bool:
-    """Whether what is read first of a chunk is from its dictionary."""
-    if not chunk.starts_indexed or chunk.leaf.ambiguous:
-        return False
-    return not chunk.leaf.nested or (not chunk.plain and chunk.numbers_bytes <= NESTED_BYTES)
-
-
-def _dictionary(array: Any) -> pa.Array | None:
-    """The dictionary of an array, or of the only one in it."""
-    while not pa.types.is_dictionary(array.type):
-        if pa.types.is_struct(array.type) and array.type.num_fields == 1:
-            array = array.field(0)
-        elif pa.types.is_nested(array.type) and hasattr(array, "values"):
-            array = array.values
-        else:
-            return None
-    return array.dictionary
-
-
-def _longest(strings: pa.Array) -> int:
-    return pc.max(pc.binary_length(strings)).as_py() or 0
-
-
-def _decoded(batch: pa.RecordBatch, names: Collection[str]) -> Iterator[pa.RecordBatch]:
-    """A batch with its dictionaries decoded; several batches if it would become too large."""
-    indexed = [
-        place
-        for place, field in enumerate(batch.schema)
-        if pa.types.is_dictionary(field.type) and _is_text(field.type.value_type)
-    ]
-    if not indexed:
-        yield batch
-        return
-    columns: list[Any] = batch.columns
-    dictionaries: list[Any] = [columns[place] for place in indexed]
-    size = sum(_longest(column.dictionary) for column in dictionaries)
-    starts = [0] if size * batch.num_rows <= BATCH_BYTES else _starts(dictionaries)
-    places = [place for place in indexed if batch.schema.field(place).name in names]
-    schema = _schema(batch.schema, places)
-    for start, end in pairwise([*starts, batch.num_rows]):
-        found = [column.slice(start, end - start) for column in columns] if len(starts) > 1 else columns[:]
-        for place in places:
-            found[place] = _strings(found[place])
-        yield pa.RecordBatch.from_arrays(found, schema=schema)
-
-
-def _schema(schema: pa.Schema, places: Iterable[int]) -> pa.Schema:
-    for place in places:
-        field: Any = schema.field(place)
-        schema = schema.set(place, field.with_type(field.type.value_type))
-    return schema
-
-
-def _strings(column: pa.DictionaryArray) -> pa.Array:
-    """The strings of a column. If all are distinct, the dictionary has them in order, and nothing is copied."""
-    indices: Any = column.indices
-    count = len(indices)
-    if count and not indices.null_count:
-        first, last = indices[0].as_py(), indices[-1].as_py()
-        if last - first == count - 1 and np.array_equal(indices.to_numpy(), np.arange(first, last + 1, dtype=np.int32)):
-            return column.dictionary.slice(first, count)
-    return column.dictionary_decode()
-
-
-def _starts(columns: Iterable[pa.DictionaryArray]) -> list[int]:
-    """First rows of batches with at most `BATCH_BYTES` once they are decoded, or with one row."""
-    sizes: Any = sum(
-        pc.fill_null(pc.take(pc.binary_length(column.dictionary), column.indices), 0).to_numpy().astype(np.int64)
-        for column in columns
-    )
-    ends = np.cumsum(sizes)
-    starts = [0]
-    while True:
-        before = ends[starts[-1] - 1] if starts[-1] else 0
-        following = max(starts[-1] + 1, int(np.searchsorted(ends, before + BATCH_BYTES, "right")))
-        if following >= len(ends):
-            return starts
-        starts.append(following)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+def _most_bytes(chunks: Sequence[ColumnChunk], rows: int) -> int:
+    """Decoded bytes of a batch of strings from dictionaries, at most."""
+    return max(chunk.value_bytes for chunk in chunks) * min(rows, sum(chunk.values for chunk in chunks))

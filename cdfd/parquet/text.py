@@ -14,9 +14,19 @@ from cdfd.errors import DataError
 HINT = "The writer put other bytes into a text column: rewrite the file, or make the column binary"
 
 
-def text_columns(schema: pa.Schema) -> list[int]:
+_known: tuple[tuple[pa.Schema, Sequence[int]], ...] = ()
+"""Columns of the schemas that were read last: files of a table share a schema. Replaced as a whole, so it is thread-safe."""
+
+
+def text_columns(schema: pa.Schema) -> Sequence[int]:
     """Positions of columns that contain text or decimals, at any depth."""
-    return [place for place, field in enumerate(schema) if _has_text(field.type)]
+    global _known
+    for known, found in _known:
+        if schema.equals(known):
+            return found
+    found = [place for place, field in enumerate(schema) if _has_text(field.type)]
+    _known = ((schema, found), *_known)[:8]
+    return found
 
 
 def check_text(batch: pa.RecordBatch, places: Sequence[int]) -> None:

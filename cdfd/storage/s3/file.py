@@ -15,7 +15,7 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -180,7 +180,7 @@ class _RangeBuffer:
         self._prefetch()
 
     def _clipped(self, chunk: ChunkLocation) -> ChunkLocation:
-        return replace(chunk, start=min(chunk.start, self._size), end=min(chunk.end, self._size))
+        return chunk._replace(start=min(chunk.start, self._size), end=min(chunk.end, self._size))
 
     def _chunks(self) -> list[ChunkLocation]:
         if self._size < 12:

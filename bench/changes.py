@@ -1,0 +1,228 @@
+"""Change rows of every table of the set: cdfd, delta-rs, and pyarrow decoding the same columns of the same files.
+
+`python -m bench.changes` reads each table by each reader in turn, in a process of its own: three rounds after one that does not count.
+`--quick` takes fewer tables, and one round. `python -m bench.changes probe READER TABLE` is one measurement.
+
+Ratios are the peer's seconds by ours, so that more is better. CPU seconds are those of all threads, user and system.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.table_set import TABLES, BenchTable
+
+ROOT = Path(__file__).parents[1]
+CORES = 2
+QUICK = ("large-file", "rs-updates", "spark-updates", "files-10k", "wide", "nested", "deletion-vectors", "snappy")
+
+Measured = dict[str, float]
+Work = Callable[[], int]
+
+
+def cdfd_batches(table: BenchTable) -> Work:
+    """cdfd, batch by batch."""
+    import cdfd
+
+    read, path = cdfd.changes, table.path()
+    return lambda: sum(len(batch) for batch in read(path, 0, columns=table.columns))
+
+
+def cdfd_table(table: BenchTable) -> Work:
+    """cdfd, into one table."""
+    import cdfd
+
+    read, path = cdfd.changes, table.path()
+    return lambda: len(read(path, 0, columns=table.columns).read_all())
+
+
+def load_cdf(table: BenchTable) -> Work:
+    """delta-rs, into one table."""
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    path, columns = table.path(), None if table.columns is None else list(table.columns)
+    return lambda: len(pa.table(DeltaTable(path).load_cdf(0, columns=columns)))
+
+
+def load_cdf_batches(table: BenchTable) -> Work:
+    """delta-rs, batch by batch."""
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    path, columns = table.path(), None if table.columns is None else list(table.columns)
+
+    def rows() -> int:
+        found = DeltaTable(path).load_cdf(0, columns=columns)
+        return sum(batch.num_rows for batch in pa.RecordBatchReader.from_stream(found))
+
+    return rows
+
+
+def pyarrow_files(table: BenchTable) -> Work:
+    """pyarrow, decoding each file once a version, on two threads. Nothing is kept."""
+    return _decoding(table, keep=False)
+
+
+def pyarrow_table(table: BenchTable) -> Work:
+    """The same, and everything is kept."""
+    return _decoding(table, keep=True)
+
+
+def _decoding(table: BenchTable, *, keep: bool) -> Work:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pa.set_cpu_count(CORES)
+    files = _files(table)
+    # Columns of a single file side by side; otherwise files side by side.
+    alone = len(files) < CORES
+
+    def decoded(file: tuple[str, list[str]]) -> Any:
+        path, columns = file
+        found = pq.ParquetFile(path).read(columns=columns, use_threads=alone)
+        return found if keep else found.num_rows
+
+    def rows() -> int:
+        with ThreadPoolExecutor(CORES) as pool:
+            found = list(pool.map(decoded, files))
+        return sum(each.num_rows if keep else each for each in found)
+
+    return rows
+
+
+def _files(table: BenchTable) -> list[tuple[str, list[str]]]:
+    """The files that the versions of a table read, each once a version, with the columns to read of them."""
+    import asyncio
+
+    import pyarrow.parquet as pq
+
+    from cdfd.changes.layout import Layouts
+    from cdfd.changes.stream import PlanStream
+    from cdfd.tables.table import Table
+
+    opened = Table.open(table.path())
+    layouts, found = Layouts(), []
+
+    async def plans() -> list[Any]:
+        stream: PlanStream = opened.stream()
+        newest = (await opened.log.header()).version
+        with opened.tailer(replacements=True) as tailer:
+            return [version.plan async for version in stream.versions(tailer, 0, newest)]
+
+    known: dict[Any, Any] = {}
+    for plan in asyncio.run(plans()):
+        for path, kind in {scan.path: scan.change_type for scan in plan.scans}.items():
+            schema = plan.schema if table.columns is None else plan.schema.select(table.columns)
+            file = f"{table.path()}/{path}"
+            key = kind is None, plan.schema.names
+            if key not in known:
+                known[key] = layouts.of(schema, pq.read_schema(file)).names(kind)
+            found.append((file, known[key]))
+    return found
+
+
+READERS: dict[str, Callable[[BenchTable], Work]] = {
+    reader.__name__: reader
+    for reader in (cdfd_batches, load_cdf_batches, pyarrow_files, cdfd_table, load_cdf, pyarrow_table)
+}
+
+
+def measured(work: Work) -> Measured:
+    start, cpu = time.perf_counter(), time.process_time()
+    count = work()
+    return {"wall": time.perf_counter() - start, "cpu": time.process_time() - cpu, "rows": count}
+
+
+def probe(reader: str, table: str, rounds: int = 1) -> list[Measured]:
+    """Measurements in a process of its own; an empty list if the reader cannot read the table."""
+    command = [sys.executable, "-m", "bench.changes", "probe", reader, table, str(rounds)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        if reader.startswith("load_cdf"):
+            return []
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    found: list[Measured] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def compared(table: BenchTable, rounds: int) -> dict[str, list[Measured]]:
+    """Measurements of each reader, taken in turn. The first round does not count."""
+    table.path()
+    taken: dict[str, list[Measured]] = {name: [] for name in READERS}
+    skipped = set[str]()
+    for round_ in range(rounds + 1):
+        for name in READERS:
+            if name in skipped:
+                continue
+            found = probe(name, table.name)
+            if not found:
+                skipped.add(name)
+            elif round_:
+                taken[name] += found
+    rows = {int(each["rows"]) for name in ("cdfd_batches", "cdfd_table", "load_cdf") for each in taken[name]}
+    if len(rows) > 1:
+        raise SystemExit(f"{table.name}: not the same rows: {rows}")
+    return taken
+
+
+PAIRS = (
+    ("batches / pyarrow", "cdfd_batches", "pyarrow_files"),
+    ("table / pyarrow", "cdfd_table", "pyarrow_table"),
+    ("batches / load_cdf", "cdfd_batches", "load_cdf_batches"),
+    ("table / load_cdf", "cdfd_table", "load_cdf"),
+)
+
+
+def ratios(taken: dict[str, list[Measured]], ours: str, peer: str, clock: str) -> list[float]:
+    """The peer's seconds by ours, round by round."""
+    return [theirs[clock] / mine[clock] for mine, theirs in zip(taken[ours], taken[peer], strict=False)]
+
+
+def lines(tables: Sequence[BenchTable], rounds: int) -> Iterator[str]:
+    """A row for each table: for each pair the median ratio of the wall and of CPU, and the worst of the wall."""
+    yield f"| table | rows | seconds, CPU | {' | '.join(f'{name}: wall (worst), CPU' for name, *_ in PAIRS)} |"
+    yield f"|---|---|---|{'---|' * len(PAIRS)}"
+    for table in tables:
+        taken = compared(table, rounds)
+        ours = taken["cdfd_batches"]
+        cells = [table.name, f"{ours[0]['rows'] / 1e6:.2f} M"]
+        cells.append(f"{median(each['wall'] for each in ours):.2f}, {median(each['cpu'] for each in ours):.2f}")
+        for _, mine, peer in PAIRS:
+            wall, cpu = (ratios(taken, mine, peer, clock) for clock in ("wall", "cpu"))
+            cells.append(f"{median(wall):.2f} ({min(wall):.2f}), {median(cpu):.2f}" if wall else "cannot read it")
+        yield f"| {' | '.join(cells)} |"
+
+
+def say(found: Iterable[str]) -> None:
+    for line in found:
+        print(line, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.changes", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer tables, one round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=list(TABLES), default=[])
+    settings = parser.parse_args()
+    names = settings.only or (QUICK if settings.quick else TABLES)
+    print(f"load {os.getloadavg()[0]:.1f}")
+    say(lines([TABLES[name] for name in names], settings.rounds))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["probe"]:
+        work = READERS[sys.argv[2]](TABLES[sys.argv[3]])
+        print(json.dumps([measured(work) for _ in range(int(sys.argv[4]))]))
+    else:
+        main()

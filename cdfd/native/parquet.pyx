@@ -1,0 +1,403 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Footers, page headers and dictionaries of Parquet files -> places and sizes.
+
+Nothing is trusted: each byte that is read lies before the end of its buffer. What is damaged or unusual gives None, or -1.
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+cdef enum:
+    END = 0
+    TRUE = 1
+    FALSE = 2
+    BYTE = 3
+    I32 = 5
+    I64 = 6
+    DOUBLE = 7
+    BINARY = 8
+    LIST = 9
+    SET = 10
+    STRUCT = 12
+    DEPTH = 32
+    MOST = 2147483647
+    HEADER_BYTES = 1048576
+
+cdef struct Reader:
+    const uint8_t* at
+    const uint8_t* end
+    bint bad
+
+cdef struct Chunk:
+    const uint8_t* names
+    int num_names
+    int64_t codec
+    int64_t values
+    int64_t size
+    int64_t data_page
+    int64_t dictionary_page
+
+cdef struct Header:
+    int64_t kind
+    int64_t size
+    int64_t stored
+    int64_t values
+    int64_t encoding
+
+
+# --- the compact protocol ---
+
+
+cdef inline int _byte(Reader* reader) noexcept nogil:
+    if reader.at >= reader.end:
+        reader.bad = True
+        return 0
+    cdef int byte = reader.at[0]
+    reader.at += 1
+    return byte
+
+
+cdef inline uint64_t _varint(Reader* reader) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef int shift = 0
+    cdef int byte
+    while shift < 63:
+        byte = _byte(reader)
+        value |= <uint64_t>(byte & 127) << shift
+        if byte < 128:
+            return value
+        shift += 7
+    reader.bad = True
+    return 0
+
+
+cdef inline int64_t _integer(Reader* reader) noexcept nogil:
+    cdef uint64_t value = _varint(reader)
+    return <int64_t>(value >> 1) ^ -<int64_t>(value & 1)
+
+
+cdef inline void _pass(Reader* reader, uint64_t count) noexcept nogil:
+    if count > <uint64_t>(reader.end - reader.at):
+        reader.bad = True
+    else:
+        reader.at += count
+
+
+cdef inline int _field(Reader* reader, int* field) noexcept nogil:
+    """The type of the next field of a struct; 0 at its end. A field with an explicit id may be a repeated one, which is unusual."""
+    cdef int header = _byte(reader)
+    if reader.bad or header & 15 == END:
+        return END
+    if header >> 4 == 0:
+        reader.bad = True
+        return END
+    field[0] += header >> 4
+    return header & 15
+
+
+cdef inline uint64_t _length(Reader* reader, int* item) noexcept nogil:
+    cdef int header = _byte(reader)
+    cdef uint64_t count = header >> 4
+    if count == 15:
+        count = _varint(reader)
+    if reader.bad or count > <uint64_t>(reader.end - reader.at):
+        reader.bad = True
+        return 0
+    item[0] = header & 15
+    return count
+
+
+cdef void _skip(Reader* reader, int kind, int depth) noexcept nogil:
+    cdef int field = 0
+    cdef int item = 0
+    cdef uint64_t count
+    if depth > DEPTH:
+        reader.bad = True
+    elif kind == TRUE or kind == FALSE:
+        return
+    elif kind == BYTE:
+        _pass(reader, 1)
+    elif BYTE < kind <= I64:
+        _varint(reader)
+    elif kind == DOUBLE:
+        _pass(reader, 8)
+    elif kind == BINARY:
+        _pass(reader, _varint(reader))
+    elif kind == LIST or kind == SET:
+        count = _length(reader, &item)
+        if item == TRUE or item == FALSE:
+            item = BYTE
+        while count and not reader.bad:
+            _skip(reader, item, depth + 1)
+            count -= 1
+    elif kind == STRUCT:
+        while not reader.bad:
+            kind = _field(reader, &field)
+            if kind == END:
+                return
+            _skip(reader, kind, depth + 1)
+    else:
+        reader.bad = True
+
+
+# --- footers ---
+
+
+def chunks(const uint8_t[::1] footer not None):
+    """Every column chunk in a footer: (row group, path, start, end, codec, values). None where it is damaged or unusual."""
+    cdef Reader reader
+    cdef int field = 0
+    cdef int kind
+    cdef int item = 0
+    cdef uint64_t count
+    cdef uint64_t group
+    if not footer.shape[0]:
+        return None
+    reader.at = &footer[0]
+    reader.end = reader.at + footer.shape[0]
+    reader.bad = False
+    found = []
+    while not reader.bad:
+        kind = _field(&reader, &field)
+        if kind == END:
+            break
+        if field != 4:
+            _skip(&reader, kind, 0)
+            continue
+        count = _length(&reader, &item)
+        if kind != LIST or item != STRUCT:
+            return None
+        for group in range(count):
+            if not _group(&reader, group, found):
+                return None
+    return None if reader.bad else found
+
+
+cdef bint _group(Reader* reader, uint64_t group, list found) except -1:
+    cdef int field = 0
+    cdef int kind
+    cdef int item = 0
+    cdef uint64_t count
+    while not reader.bad:
+        kind = _field(reader, &field)
+        if kind == END:
+            break
+        if field != 1:
+            _skip(reader, kind, 0)
+            continue
+        count = _length(reader, &item)
+        if kind != LIST or item != STRUCT:
+            return False
+        while count:
+            if not _column(reader, group, found):
+                return False
+            count -= 1
+    return not reader.bad
+
+
+cdef bint _column(Reader* reader, uint64_t group, list found) except -1:
+    cdef int field = 0
+    cdef int kind
+    cdef bint known = False
+    cdef Chunk chunk
+    cdef int64_t start
+    while not reader.bad:
+        kind = _field(reader, &field)
+        if kind == END:
+            break
+        if field == 3:
+            if kind != STRUCT:
+                return False
+            _meta_data(reader, &chunk)
+            known = True
+        else:
+            _skip(reader, kind, 0)
+    if reader.bad or not known or chunk.names == NULL:
+        return False
+    start = chunk.dictionary_page if 0 < chunk.dictionary_page < chunk.data_page else chunk.data_page
+    if start < 0 or chunk.size < 0 or start > ((<int64_t>1) << 62) or chunk.size > ((<int64_t>1) << 61):
+        return False
+    path = _path(&chunk)
+    if path is None:
+        return False
+    found.append((group, path, start, start + chunk.size, chunk.codec, chunk.values))
+    return True
+
+
+cdef void _meta_data(Reader* reader, Chunk* chunk) noexcept nogil:
+    cdef int field = 0
+    cdef int kind
+    cdef int item = 0
+    cdef uint64_t count
+    chunk.names = NULL
+    chunk.codec = chunk.values = chunk.size = chunk.data_page = chunk.dictionary_page = 0
+    while not reader.bad:
+        kind = _field(reader, &field)
+        if kind == END:
+            return
+        if field == 3:
+            count = _length(reader, &item)
+            if kind != LIST or item != BINARY:
+                reader.bad = True
+                return
+            chunk.names = reader.at
+            chunk.num_names = <int>count
+            while count and not reader.bad:
+                _pass(reader, _varint(reader))
+                count -= 1
+        elif field == 4:
+            chunk.codec = _integer(reader)
+            reader.bad |= kind != I32
+        elif field == 5 or field == 7 or field == 9 or field == 11:
+            if kind != I64:
+                reader.bad = True
+            elif field == 5:
+                chunk.values = _integer(reader)
+            elif field == 7:
+                chunk.size = _integer(reader)
+            elif field == 9:
+                chunk.data_page = _integer(reader)
+            else:
+                chunk.dictionary_page = _integer(reader)
+        else:
+            _skip(reader, kind, 0)
+
+
+cdef object _path(Chunk* chunk):
+    """The names of a path, which were passed once, so that they are within the footer."""
+    cdef Reader reader
+    cdef uint64_t size
+    cdef int number
+    reader.at = chunk.names
+    reader.end = chunk.names + ((<uint64_t>1) << 40)
+    reader.bad = False
+    names = []
+    for number in range(chunk.num_names):
+        size = _varint(&reader)
+        try:
+            names.append((<const char*>reader.at)[:size].decode("utf-8"))
+        except UnicodeDecodeError:
+            return None
+        reader.at += size
+    return names[0] if len(names) == 1 else ".".join(names)
+
+
+# --- pages ---
+
+
+cdef bint _header(Reader* reader, Header* header) noexcept nogil:
+    cdef int field = 0
+    cdef int kind
+    cdef int wanted = 0
+    header.kind = header.size = header.stored = header.values = header.encoding = -1
+    while not reader.bad:
+        kind = _field(reader, &field)
+        if kind == END:
+            break
+        if field <= 3:
+            if kind != I32:
+                return False
+            if field == 1:
+                header.kind = _integer(reader)
+                wanted = 5 if header.kind == 0 else 7 if header.kind == 2 else 8 if header.kind == 3 else 0
+            elif field == 2:
+                header.size = _integer(reader)
+            else:
+                header.stored = _integer(reader)
+        elif field == wanted and kind == STRUCT:
+            _sizes(reader, header)
+        else:
+            _skip(reader, kind, 0)
+    return (
+        not reader.bad
+        and wanted
+        and 0 <= header.size <= MOST
+        and 0 <= header.stored <= MOST
+        and 0 <= header.values <= MOST
+        and 0 <= header.encoding <= MOST
+    )
+
+
+cdef void _sizes(Reader* reader, Header* header) noexcept nogil:
+    cdef int field = 0
+    cdef int kind
+    cdef int place = 4 if header.kind == 3 else 2
+    while not reader.bad:
+        kind = _field(reader, &field)
+        if kind == END:
+            return
+        if field == 1 or field == place:
+            if kind != I32:
+                reader.bad = True
+            elif field == 1:
+                header.values = _integer(reader)
+            else:
+                header.encoding = _integer(reader)
+        else:
+            _skip(reader, kind, 0)
+
+
+def page(const uint8_t[::1] data not None, Py_ssize_t at):
+    """The page whose header begins at `at`: (kind, size, stored, values, encoding, start). None where it is damaged, unusual or cut off."""
+    cdef Reader reader
+    cdef Header header
+    if not 0 <= at < data.shape[0]:
+        return None
+    reader.at = &data[at]
+    reader.end = &data[0] + data.shape[0]
+    reader.bad = False
+    if not _header(&reader, &header):
+        return None
+    return header.kind, header.size, header.stored, header.values, header.encoding, reader.at - &data[at]
+
+
+def pages(const uint8_t[::1] data not None, int64_t start, int64_t end, int64_t values):
+    """The pages of a column chunk of a file that is in memory, as `page` gives them. None where one is damaged or unusual."""
+    cdef Reader reader
+    cdef Header header
+    cdef int64_t seen = 0
+    cdef int64_t size = data.shape[0]
+    if start < 0 or end > size or not size:
+        return None
+    found = []
+    while start < end and seen < values:
+        reader.at = &data[start]
+        reader.end = &data[0] + min(end, start + HEADER_BYTES)
+        reader.bad = False
+        if not _header(&reader, &header):
+            return None
+        found.append((header.kind, header.size, header.stored, header.values, header.encoding, reader.at - &data[start]))
+        start += (reader.at - &data[start]) + header.stored
+        if start > end:
+            return None
+        if header.kind != 2:
+            seen += header.values
+    return found
+
+
+# --- dictionaries ---
+
+
+def longest(const uint8_t[::1] data not None, int64_t count):
+    """Bytes of the longest of `count` strings, each after its length (u32, little-endian). -1 where they end after the data."""
+    cdef const uint8_t* at = NULL
+    cdef const uint8_t* end
+    cdef uint32_t size
+    cdef uint32_t most = 0
+    if not count:
+        return 0
+    if not data.shape[0]:
+        return -1
+    at = &data[0]
+    end = at + data.shape[0]
+    with nogil:
+        while count:
+            if end - at < 4:
+                break
+            size = at[0] | <uint32_t>at[1] << 8 | <uint32_t>at[2] << 16 | <uint32_t>at[3] << 24
+            at += 4
+            if size > <uint64_t>(end - at):
+                break
+            at += size
+            most = size if size > most else most
+            count -= 1
+    return -1 if count else most

@@ -1,0 +1,12 @@
+"""Kernels in machine code for footers, page headers and dictionaries; None where they were not built.
+
+What they find damaged or unusual is left to their counterparts in Python, so errors do not depend on the platform.
+"""
+
+from types import ModuleType
+
+native: ModuleType | None
+try:
+    from cdfd.native import parquet as native
+except ImportError:
+    native = None

@@ -1,0 +1,164 @@
+"""The kernels for Parquet and their counterparts in Python find the same, in whole files and in damaged ones."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cdfd.parquet import dictionaries, layout, pages, reader
+from cdfd.parquet.layout import ChunkLocation
+from cdfd.parquet.pages import Page
+
+CODECS = ("none", "snappy", "zstd", "gzip", "lz4", "brotli")
+ROWS = 3_000
+
+
+def file(codec: str = "snappy", version: str = "1.0", **options: Any) -> bytes:
+    words = [f"word {number % 700}" * (1 + number % 9) for number in range(ROWS)]
+    table = pa.table(
+        {
+            "id": range(ROWS),
+            "word": words,
+            "own": [f"{number}-{word}" for number, word in enumerate(words)],
+            "list": [[word, "x"] for word in words],
+            "struct": [{"a": number, "b": None if number % 3 else word} for number, word in enumerate(words)],
+        }
+    )
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression=codec, data_page_version=version, row_group_size=1_000, **options)
+    return sink.getvalue()
+
+
+def footer(data: bytes) -> bytes:
+    (length,) = struct.unpack("<I", data[-8:-4])
+    return data[-8 - length : -8]
+
+
+@pytest.fixture
+def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (layout, pages):
+        monkeypatch.setattr(module, "native", None)
+
+
+def native() -> Any:
+    return pytest.importorskip("cdfd.native.parquet", reason="the kernels are not built")
+
+
+def in_python(found: bytes, monkeypatch: pytest.MonkeyPatch) -> list[ChunkLocation] | None:
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "native", None)
+        try:
+            return layout.chunks(found)
+        except ValueError:
+            return None
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_places_and_pages(codec: str, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels, data = native(), file(codec, version, write_page_checksum=version == "2.0", data_page_size=4_000)
+    found = kernels.chunks(footer(data))
+    assert found == in_python(footer(data), monkeypatch)
+    assert len(found) == 3 * 6
+    monkeypatch.setattr(pages, "native", None)
+    for _, _, start, end, _, values in found:
+        expected = list(pages.pages(lambda at, count: data[at : at + count], start, end, values))
+        assert list(map(Page._make, kernels.pages(data, start, end, values))) == expected
+        assert Page._make(kernels.page(data, start)) == expected[0]
+
+
+def test_a_damaged_footer_is_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels, whole = native(), footer(file())
+    chance, answers = random.Random(15), 0
+    for _ in range(3_000):
+        spoilt = bytearray(whole[: chance.randrange(1, len(whole) + 1)] if chance.random() < 0.3 else whole)
+        for _ in range(chance.randrange(3)):
+            spoilt[chance.randrange(len(spoilt))] = chance.randrange(256)
+        found = kernels.chunks(bytes(spoilt))
+        if found is not None:
+            answers += 1
+            assert found == in_python(bytes(spoilt), monkeypatch)
+    assert answers > 100
+
+
+def test_a_damaged_page_header_is_left_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels, data = native(), file()
+    first = kernels.chunks(footer(data))[1]
+    header = data[first[2] : first[2] + 200]
+    monkeypatch.setattr(pages, "native", None)
+    chance, answers = random.Random(15), 0
+    for _ in range(3_000):
+        spoilt = bytearray(header[: chance.randrange(1, 60)] if chance.random() < 0.3 else header)
+        for _ in range(chance.randrange(3)):
+            spoilt[chance.randrange(min(30, len(spoilt)))] = chance.randrange(256)
+        found = kernels.page(bytes(spoilt), 0)
+        if found is not None:
+            answers += 1
+            assert Page._make(found) == pages.page(bytes(spoilt), 0)
+    assert answers > 100
+
+
+@pytest.mark.parametrize(
+    ("values", "longest"), [([], 0), ([b""], 0), ([b"a", b"", b"abc", b"de"], 3), ([b"x" * 300, b"y" * 7], 300)]
+)
+def test_the_longest_value(values: list[bytes], longest: int) -> None:
+    kernels, data = native(), b"".join(struct.pack("<I", len(value)) + value for value in values)
+    assert kernels.longest(data, len(values)) == longest
+    assert kernels.longest(data + b"rest", len(values)) == longest
+    assert kernels.longest(data, len(values) + 1) == -1
+    if data:
+        assert kernels.longest(data[:-1], len(values)) == -1
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_dictionaries_are_measured_without_decoding_them(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    native()
+    measured = []
+
+    def stored_longest(*arguments: Any) -> int | None:
+        measured.append(dictionaries.stored_longest(*arguments))
+        return measured[-1]
+
+    monkeypatch.setattr(reader, "stored_longest", stored_longest)
+    monkeypatch.setattr(reader, "DIRECT_BYTES", 1)
+    monkeypatch.setattr(reader, "BATCH_BYTES", 1)
+    with reader.opened(pa.BufferReader(file(codec))) as found:
+        assert sum(batch.num_rows for batch in found.batches(["word", "own"], rows=500)) == ROWS
+    words = [f"word {number % 700}" * (1 + number % 9) for number in range(ROWS)]
+    own = [f"{number}-{word}" for number, word in enumerate(words)]
+    groups = [column[first : first + 1_000] for column in (words, own) for first in range(0, ROWS, 1_000)]
+    assert set(measured) == {max(map(len, group)) for group in groups}
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_lists_of_strings_whose_dictionary_was_given_up(
+    kernels: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if not kernels:
+        request.getfixturevalue("no_kernels")
+    rows = 200_000
+    texts = pa.array([f"{number * 7919 % 1_000_003}-{number}" for number in range(3 * rows)])
+    lists = pa.ListArray.from_arrays(pa.array(range(0, 3 * rows + 1, 3), pa.int32()), texts)
+    path = tmp_path / "lists.parquet"
+    pq.write_table(pa.table({"list": lists}), path)
+    with reader.opened(pa.OSFile(str(path))) as found:
+        batches = list(found.batches(["list"], rows=65_536))
+    assert pa.Table.from_batches(batches)["list"].combine_chunks().equals(lists)
+
+
+def test_a_small_file_is_read_without_its_page_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(reader, "pages", lambda *place: asked.append(place) or iter(()))
+    monkeypatch.setattr(reader, "pages_in", lambda *place: asked.append(place) or iter(()))
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"id": range(50), "text": [f"row {number}" for number in range(50)]}), sink)
+    with reader.opened(pa.BufferReader(sink.getvalue())) as found:
+        assert sum(batch.num_rows for batch in found.batches(["id", "text"], rows=1_000)) == 50
+    assert not asked
