@@ -1,6 +1,6 @@
 """Kernels in machine code for footers, page headers and dictionaries; None where they were not built.
 
-What they find damaged or unusual is left to their counterparts in Python, so errors do not depend on the platform.
+They leave damaged and unusual input to their counterparts in Python, so errors do not depend on the platform.
 """
 
 from types import ModuleType
