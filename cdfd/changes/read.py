@@ -376,7 +376,7 @@ def selection_of(scan: FileScan, files: TableFiles, metadata: Footer) -> RowSele
     rows = metadata.num_rows
     selection = RowSelection(files.vector_rows(scan.only, rows), files.vector_rows(scan.without, rows), scan.piece)
     selection.check(rows)
-    return selection
+    return selection.reduced()
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
 """Row selection: which rows of a data file a scan reads, from deletion vectors and, for a part of a large file, its row groups."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
@@ -37,6 +39,12 @@ class RowSelection:
             last = None if found is None else found.max()
             if last is not None and last >= rows:
                 raise DataError(f"the deletion vector hides row {last} of a file of {rows} rows")
+
+    def reduced(self) -> RowSelection:
+        """The same rows. Where two vectors leave none of a row group, it is not read."""
+        if self.only is None or self.without is None:
+            return self
+        return RowSelection(self.only.difference(self.without), None, self.piece)
 
     def row_groups(self, metadata: Footer) -> Iterator[tuple[int, int, int]]:
         """Row groups with at least one selected row: number, first row, number of rows."""

@@ -54,6 +54,8 @@ DICTIONARY_ROWS = 1024
 """Rows to read to get the dictionary of a list column: the first lists may be empty."""
 
 
+_ARROW_SCHEMA = b"\x0cARROW:schema"
+"""The key, after its length, under which Arrow keeps the schema of a file's writer."""
 _RATIOS = {0: 1, 1: 22, 5: 256, 7: 256}
 """Compression ratio, at most, by codec: none, Snappy, LZ4 in its two frames. Other codecs have no useful limit."""
 
@@ -79,7 +81,7 @@ class ParquetReader:
         self._footer = _footer(source)
         # pyarrow's objects take many times the memory of the footer.
         self._layout = _layout(source, self._footer) if self._footer > LARGE_FOOTER else None
-        self._plain = pq.ParquetFile(source, **_options())
+        self._plain = _opened(source, self._footer)
         self._data = _data(source)
         self._read = _local_read(source, self._data)
         self._leaves: tuple[Leaf, ...] | None = None
@@ -340,9 +342,9 @@ class _Run:
         if self._bounds.rows(indexed) >= rows and self._bounds.nested_bytes() <= NESTED_BYTES:
             return
         for chunk in self._bounds.chunks:
-            if chunk.longest is not None or chunk.leaf.path in indexed or self._measure_stored([chunk]):
+            if not chunk.leaf.strings or chunk.longest is not None or chunk.leaf.path in indexed:
                 continue
-            if can_be_measured(chunk):
+            if not self._measure_stored([chunk]) and can_be_measured(chunk):
                 with contextlib.suppress(BoundsExceededError):
                     chunk.longest = self._longest(chunk)
 
@@ -387,6 +389,20 @@ _known: tuple[tuple[pa.Schema, frozenset[str]], ...] = ()
 """String columns of the schemas that were read last: files of a table share a schema. Replaced as a whole, so it is thread-safe."""
 
 
+_views: tuple[tuple[pa.Schema, bool], ...] = ()
+"""Whether these schemas have views, as `_known`."""
+
+
+def _has_views(schema: pa.Schema) -> bool:
+    global _views
+    for known, found in _views:
+        if schema.equals(known):
+            return found
+    found = any("_view" in str(field.type) for field in schema)
+    _views = ((schema, found), *_views)[:8]
+    return found
+
+
 def _texts(schema: pa.Schema) -> frozenset[str]:
     """See `ParquetReader.texts`."""
     global _known
@@ -398,6 +414,22 @@ def _texts(schema: pa.Schema) -> frozenset[str]:
     found = frozenset(name for name in texts if counts[name] == 1)
     _known = ((schema, found), *_known)[:8]
     return found
+
+
+def _opened(source: Any, footer: int) -> pq.ParquetFile:
+    """A file as pyarrow opens it, but with plain strings where its writer had views, which take another copy to convert."""
+    file = pq.ParquetFile(source, **_options())
+    if footer > LARGE_FOOTER or not _has_views(file.schema_arrow):
+        return file
+    found = source.read_at(footer + 8, source.size() - 8 - footer)
+    at = found.rfind(_ARROW_SCHEMA)
+    if found.count(_ARROW_SCHEMA) != 1:
+        # It may be the name of a column.
+        return file
+    rest = found[at + len(_ARROW_SCHEMA) :]
+    renamed = pa.BufferReader(b"".join([b"PAR1", found[:at], _ARROW_SCHEMA[:-1], b"_", rest]))
+    with pq.ParquetFile(renamed, **_options()) as known:
+        return pq.ParquetFile(source, metadata=known.metadata, **_options())
 
 
 def _footer(source: Any) -> int:
