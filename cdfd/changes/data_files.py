@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias
+from functools import cache
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import pyarrow as pa
 
@@ -38,6 +39,20 @@ class DataFile(Protocol):
         Raises:
             DataError, pa.ArrowException, OSError, ValueError: the file is damaged, or asks for too much memory.
         """
+
+
+@runtime_checkable
+class ColumnSizes(Protocol):
+    """A data file that knows how large some of its columns are. Otherwise the size of all its columns counts."""
+
+    def size_of(self, columns: Sequence[str]) -> int:
+        """Decoded bytes of the columns `batches` would read, about."""
+
+
+@cache
+def has_column_sizes(kind: type) -> bool:
+    """Whether files of that class are `ColumnSizes`. Cached, because checking a protocol takes as long as opening a file."""
+    return issubclass(kind, ColumnSizes)
 
 
 def opened(path: str, source: Any, dictionaries: Collection[str] = ()) -> AbstractContextManager[DataFile]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
 from cdfd.changes.column_prefetch import can_prefetch, may_skip_groups, prefetch_columns
 from cdfd.changes.columns import CHANGE_TYPE, constant_type, types_as_written
-from cdfd.changes.data_files import DataFile, Footer, is_parquet, opened
+from cdfd.changes.data_files import ColumnSizes, DataFile, Footer, has_column_sizes, is_parquet, opened
 from cdfd.changes.group_pruning import excluded_groups, kept_batches
 from cdfd.changes.image_order import Codes, ImageCounts, ImageOrder, ReorderBuffer, codes_of, codes_with_keys
 from cdfd.changes.layout import Layout, Layouts
@@ -353,6 +353,8 @@ class FileReader:
     def _batch_rows(self, most: int) -> int:
         metadata = self.file.metadata
         size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+        if size > BATCH_BYTES and has_column_sizes(self.file.__class__):
+            size = cast(ColumnSizes, self.file).size_of(self.names)
         # The footer is not trusted: whatever it says, a batch is never larger than `most` rows.
         return max(1, min(most, BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)))
 

@@ -134,6 +134,14 @@ class ParquetReader:
             return [(group, flat) for group in found] if len(found) == self.metadata.num_row_groups else []
         return []
 
+    def size_of(self, columns: Sequence[str]) -> int:
+        """Decoded bytes of these columns, about: of the file's, as much as they have of its stored bytes. Raises what `batches` does."""
+        places = self._places(columns)
+        groups = range(self.metadata.num_row_groups)
+        stored = sum(chunk.end - chunk.start for group in groups for chunk in self._chunks(group, places))
+        decoded = sum(self.metadata.row_group(group).total_byte_size for group in groups)
+        return int(decoded) * stored // max(1, sum(place.end - place.start for place in self._layout or ()))
+
     @property
     def texts(self) -> frozenset[str]:
         """Top-level string columns. They may be read as dictionaries, and decoded afterwards."""
