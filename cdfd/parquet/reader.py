@@ -8,7 +8,6 @@ while the pages are read (`parquet.guard`).
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -27,25 +26,28 @@ from cdfd.parquet.bounds import (
     leaves,
     too_large,
 )
-from cdfd.parquet.dictionaries import Read, can_be_measured, decoded, dictionary_of, is_text, longest, stored_longest
+from cdfd.parquet.dictionaries import Read, can_be_measured, decoded, dictionary_of, longest, stored_longest
 from cdfd.parquet.group_statistics import ChunkStatistics, Decode, chunk_statistics, decoder
 from cdfd.parquet.guard import BoundsExceededError, GuardedFile, guarded
-from cdfd.parquet.layout import ChunkLocation, chunks
+from cdfd.parquet.layout import ChunkLocation
+from cdfd.parquet.opening import (
+    LARGE_FOOTER,
+    data_of,
+    footer_size,
+    layout_of,
+    local_read,
+    opened_file,
+    options,
+    reader_of,
+    text_names,
+)
 from cdfd.parquet.pages import pages, pages_in
 from cdfd.parquet.text import check_text, text_columns
 
-STREAM_BYTES = 1 << 20
-"""Compressed bytes of a column chunk to buffer while it is decoded."""
 CAREFUL_BYTES = 16 << 10
 """The same if the guard should not see pages long before they are decoded."""
 RUN_BYTES = 16 << 20
 """Bytes of row groups that are read together."""
-FOOTER_BYTES = 32 << 20
-"""Bytes of a footer, at most."""
-LARGE_FOOTER = 1 << 20
-"""Bytes of a footer from which cdfd checks it before pyarrow parses it, because pyarrow's objects take much more memory."""
-FOOTER_ITEMS = 200_000
-"""Items of a list in a footer, at most: row groups or columns."""
 REPEATING_ROWS = 50_000
 """Values of a column from which repeating strings are read as a dictionary and decoded afterwards, which is faster then."""
 DIRECT_BYTES = 64 << 20
@@ -54,8 +56,6 @@ DICTIONARY_ROWS = 1024
 """Rows to read to get the dictionary of a list column: the first lists may be empty."""
 
 
-_ARROW_SCHEMA = b"\x0cARROW:schema"
-"""The key, after its length, under which Arrow keeps the schema of a file's writer."""
 _RATIOS = {0: 1, 1: 22, 5: 256, 7: 256}
 """Compression ratio, at most, by codec: none, Snappy, LZ4 in its two frames. Other codecs have no useful limit."""
 
@@ -78,12 +78,12 @@ class ParquetReader:
     def __init__(self, source: Any, dictionaries: Collection[str]) -> None:
         self._source = source
         self.size: int = source.size()
-        self._footer = _footer(source)
+        self._footer = footer_size(source)
         # pyarrow's objects take many times the memory of the footer.
-        self._layout = _layout(source, self._footer) if self._footer > LARGE_FOOTER else None
-        self._plain = _opened(source, self._footer)
-        self._data = _data(source)
-        self._read = _local_read(source, self._data)
+        self._layout = layout_of(source, self._footer) if self._footer > LARGE_FOOTER else None
+        self._plain = opened_file(source, self._footer)
+        self._data = data_of(source)
+        self._read = local_read(source, self._data)
         self._leaves: tuple[Leaf, ...] | None = None
         self._texts: frozenset[str] | None = None
         self.metadata: pq.FileMetaData = self._plain.metadata
@@ -146,7 +146,7 @@ class ParquetReader:
     def texts(self) -> frozenset[str]:
         """Top-level string columns. They may be read as dictionaries, and decoded afterwards."""
         if self._texts is None:
-            self._texts = _texts(self.schema_arrow)
+            self._texts = text_names(self.schema_arrow)
         return self._texts
 
     def _runs(self, groups: Iterable[int], columns: Sequence[str]) -> Iterator[tuple[list[int], list[ColumnChunk]]]:
@@ -177,7 +177,7 @@ class ParquetReader:
 
     def _chunks(self, group: int, places: Iterable[tuple[int, Leaf]]) -> list[ColumnChunk]:
         if self._layout is None:
-            self._layout = _layout(self._source, self._footer)
+            self._layout = layout_of(self._source, self._footer)
         columns = self.metadata.num_columns
         if len(self._layout) != columns * self.metadata.num_row_groups:
             raise ValueError("a row group with more or fewer columns than the file")
@@ -215,7 +215,7 @@ class _Run:
         if self._reader._read is not None:
             self._scan_pages(self._reader._read)
         else:
-            self._scan_first_pages(_read(self._reader._source))
+            self._scan_first_pages(reader_of(self._reader._source))
         done = 0
         while True:
             try:
@@ -224,7 +224,7 @@ class _Run:
                     yield batch
             except BoundsExceededError:
                 if not self._scanned:
-                    self._scan_pages(_read(self._reader._source))
+                    self._scan_pages(reader_of(self._reader._source))
                 elif self._rows == 1:
                     raise too_large(f"a row of its lists or maps has more than {NESTED_BYTES} bytes") from None
                 else:
@@ -292,13 +292,13 @@ class _Run:
                 yield reader._plain, None
                 return
             with pq.ParquetFile(
-                reader._source, metadata=reader.metadata, read_dictionary=list(names), **_options()
+                reader._source, metadata=reader.metadata, read_dictionary=list(names), **options()
             ) as file:
                 yield file, None
             return
         guard = guarded(reader._source)
-        options = _options() | ({"buffer_size": CAREFUL_BYTES} if careful else {})
-        with pq.ParquetFile(guard, metadata=reader.metadata, read_dictionary=list(names), **options) as file:
+        extra = options() | ({"buffer_size": CAREFUL_BYTES} if careful else {})
+        with pq.ParquetFile(guard, metadata=reader.metadata, read_dictionary=list(names), **extra) as file:
             fresh = [chunk.without_pages(longest=chunk.longest) for chunk in self._bounds.chunks]
             guard.watch(Bounds(fresh), rows, indexed)
             yield file, guard
@@ -370,8 +370,8 @@ class _Run:
         """Bytes of the longest value of a chunk's dictionary."""
         path = chunk.leaf.path
         guard = guarded(self._reader._source)
-        options = _options() | {"buffer_size": CAREFUL_BYTES}
-        with pq.ParquetFile(guard, metadata=self._reader.metadata, read_dictionary=[path], **options) as file:
+        extra = options() | {"buffer_size": CAREFUL_BYTES}
+        with pq.ParquetFile(guard, metadata=self._reader.metadata, read_dictionary=[path], **extra) as file:
             guard.watch(Bounds([chunk.without_pages(longest=0)]), 1, [path], measuring=True)
             rows = DICTIONARY_ROWS if chunk.leaf.nested else 1
             for batch in file.iter_batches(rows, row_groups=[chunk.group], columns=[path], use_threads=False):
@@ -383,104 +383,12 @@ class _Run:
         return None
 
 
-def _options() -> dict[str, Any]:
-    return {
-        "buffer_size": STREAM_BYTES,
-        "pre_buffer": False,
-        "coerce_int96_timestamp_unit": "us",
-        "thrift_container_size_limit": FOOTER_ITEMS,
-        "thrift_string_size_limit": FOOTER_BYTES,
-    }
-
-
-_known: tuple[tuple[pa.Schema, frozenset[str]], ...] = ()
-"""String columns of the schemas that were read last: files of a table share a schema. Replaced as a whole, so it is thread-safe."""
-
-
-_views: tuple[tuple[pa.Schema, bool], ...] = ()
-"""Whether these schemas have views, as `_known`."""
-
-
-def _has_views(schema: pa.Schema) -> bool:
-    global _views
-    for known, found in _views:
-        if schema.equals(known):
-            return found
-    found = any("_view" in str(field.type) for field in schema)
-    _views = ((schema, found), *_views)[:8]
-    return found
-
-
-def _texts(schema: pa.Schema) -> frozenset[str]:
-    """See `ParquetReader.texts`."""
-    global _known
-    for known, found in _known:
-        if schema.equals(known):
-            return found
-    counts = Counter(schema.names)
-    texts = (field.name for field in schema if is_text(field.type) and "." not in field.name)
-    found = frozenset(name for name in texts if counts[name] == 1)
-    _known = ((schema, found), *_known)[:8]
-    return found
-
-
-def _opened(source: Any, footer: int) -> pq.ParquetFile:
-    """A file as pyarrow opens it, but with plain strings where its writer had views, which take another copy to convert."""
-    file = pq.ParquetFile(source, **_options())
-    if footer > LARGE_FOOTER or not _has_views(file.schema_arrow):
-        return file
-    found = source.read_at(footer + 8, source.size() - 8 - footer)
-    at = found.rfind(_ARROW_SCHEMA)
-    if found.count(_ARROW_SCHEMA) != 1:
-        # It may be the name of a column.
-        return file
-    rest = found[at + len(_ARROW_SCHEMA) :]
-    renamed = pa.BufferReader(b"".join([b"PAR1", found[:at], _ARROW_SCHEMA[:-1], b"_", rest]))
-    with pq.ParquetFile(renamed, **_options()) as known:
-        return pq.ParquetFile(source, metadata=known.metadata, **_options())
-
-
-def _footer(source: Any) -> int:
-    """Bytes of a file's footer; 0 if it has none, which pyarrow reports. DataError if it is too large."""
-    size = source.size()
-    length = int.from_bytes(source.read_at(4, size - 8), "little") if size >= 8 else 0
-    if length + 8 > size:
-        return 0
-    if length > FOOTER_BYTES:
-        raise too_large(f"its footer has {length} bytes", FOOTER_BYTES)
-    return length
-
-
-def _layout(source: Any, length: int) -> list[ChunkLocation]:
-    """The locations of its columns. pyarrow's access to column metadata crashes the process if that is damaged (seen in 26.0)."""
-    return chunks(source.read_at(length, source.size() - 8 - length))
-
-
 def _is_small(place: ChunkLocation, leaf: Leaf) -> bool:
     """Whether a column is so small that its page headers need no check: so few bytes cannot decompress to many."""
     ratio = _RATIOS.get(place.codec)
     return (
         ratio is not None and not leaf.strings and not leaf.nested and (place.end - place.start) * ratio <= USUAL_BYTES
     )
-
-
-def _data(source: Any) -> memoryview | None:
-    """A file that is in memory."""
-    if not isinstance(source, pa.BufferReader):
-        return None
-    source.seek(0)
-    return memoryview(source.read_buffer()).cast("B")
-
-
-def _local_read(source: Any, data: memoryview | None) -> Read | None:
-    """Reads bytes at a position; None for a remote file, where each read is a request."""
-    if data is not None:
-        return lambda at, count: data[at : at + count]
-    return _read(source) if isinstance(source, pa.OSFile) else None
-
-
-def _read(source: Any) -> Read:
-    return lambda at, count: source.read_at(count, at)
 
 
 def _repeats(chunk: ColumnChunk) -> bool:

@@ -1,0 +1,118 @@
+"""Opens Parquet files: the footer is bounded before pyarrow parses it, and strings come as strings, however their writer had them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdfd.parquet.bounds import too_large
+from cdfd.parquet.dictionaries import Read, is_text
+from cdfd.parquet.layout import ChunkLocation, chunks
+
+STREAM_BYTES = 1 << 20
+"""Compressed bytes of a column chunk to buffer while it is decoded."""
+FOOTER_BYTES = 32 << 20
+"""Bytes of a footer, at most."""
+LARGE_FOOTER = 1 << 20
+"""Bytes of a footer from which cdfd checks it before pyarrow parses it, because pyarrow's objects take much more memory."""
+FOOTER_ITEMS = 200_000
+"""Items of a list in a footer, at most: row groups or columns."""
+_ARROW_SCHEMA = b"\x0cARROW:schema"
+"""The key, after its length, under which Arrow keeps the schema of a file's writer."""
+
+
+def options() -> dict[str, Any]:
+    """Options of `pyarrow.parquet.ParquetFile`."""
+    return {
+        "buffer_size": STREAM_BYTES,
+        "pre_buffer": False,
+        "coerce_int96_timestamp_unit": "us",
+        "thrift_container_size_limit": FOOTER_ITEMS,
+        "thrift_string_size_limit": FOOTER_BYTES,
+    }
+
+
+_known: tuple[tuple[pa.Schema, frozenset[str]], ...] = ()
+"""String columns of the schemas that were read last: files of a table share a schema. Replaced as a whole, so it is thread-safe."""
+
+
+_views: tuple[tuple[pa.Schema, bool], ...] = ()
+"""Whether these schemas have views, as `_known`."""
+
+
+def _has_views(schema: pa.Schema) -> bool:
+    global _views
+    for known, found in _views:
+        if schema.equals(known):
+            return found
+    found = any("_view" in str(field.type) for field in schema)
+    _views = ((schema, found), *_views)[:8]
+    return found
+
+
+def text_names(schema: pa.Schema) -> frozenset[str]:
+    """Top-level string columns. Their names fit nothing else in the file."""
+    global _known
+    for known, found in _known:
+        if schema.equals(known):
+            return found
+    counts = Counter(schema.names)
+    texts = (field.name for field in schema if is_text(field.type) and "." not in field.name)
+    found = frozenset(name for name in texts if counts[name] == 1)
+    _known = ((schema, found), *_known)[:8]
+    return found
+
+
+def opened_file(source: Any, footer: int) -> pq.ParquetFile:
+    """A file as pyarrow opens it, but with plain strings where its writer had views, which take another copy to convert."""
+    file = pq.ParquetFile(source, **options())
+    if footer > LARGE_FOOTER or not _has_views(file.schema_arrow):
+        return file
+    found = source.read_at(footer + 8, source.size() - 8 - footer)
+    at = found.rfind(_ARROW_SCHEMA)
+    if found.count(_ARROW_SCHEMA) != 1:
+        # It may be the name of a column.
+        return file
+    rest = found[at + len(_ARROW_SCHEMA) :]
+    renamed = pa.BufferReader(b"".join([b"PAR1", found[:at], _ARROW_SCHEMA[:-1], b"_", rest]))
+    with pq.ParquetFile(renamed, **options()) as known:
+        return pq.ParquetFile(source, metadata=known.metadata, **options())
+
+
+def footer_size(source: Any) -> int:
+    """Bytes of a file's footer; 0 if it has none, which pyarrow reports. DataError if it is too large."""
+    size = source.size()
+    length = int.from_bytes(source.read_at(4, size - 8), "little") if size >= 8 else 0
+    if length + 8 > size:
+        return 0
+    if length > FOOTER_BYTES:
+        raise too_large(f"its footer has {length} bytes", FOOTER_BYTES)
+    return length
+
+
+def layout_of(source: Any, length: int) -> list[ChunkLocation]:
+    """The locations of its columns. pyarrow's access to column metadata crashes the process if that is damaged (seen in 26.0)."""
+    return chunks(source.read_at(length, source.size() - 8 - length))
+
+
+def data_of(source: Any) -> memoryview | None:
+    """A file that is in memory."""
+    if not isinstance(source, pa.BufferReader):
+        return None
+    source.seek(0)
+    return memoryview(source.read_buffer()).cast("B")
+
+
+def local_read(source: Any, data: memoryview | None) -> Read | None:
+    """Reads bytes at a position; None for a remote file, where each read is a request."""
+    if data is not None:
+        return lambda at, count: data[at : at + count]
+    return reader_of(source) if isinstance(source, pa.OSFile) else None
+
+
+def reader_of(source: Any) -> Read:
+    """Reads bytes at a position."""
+    return lambda at, count: source.read_at(count, at)
