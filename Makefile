@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak simulate oracle lint lock helm docs page site bench kafka spark clean
+.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak simulate oracle lint lock helm docs page site bench bench-quick kafka spark clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
@@ -76,6 +76,9 @@ site: $(MARK)  ## The documentation as a site in `site/`; a broken link or ancho
 
 bench: $(MARK)  ## Benchmarks, with peers in the same run; updates bench/README.md
 	$(BIN)/python -m bench.run
+
+bench-quick: $(MARK)  ## Ratios of reading change rows to peers, in less than three minutes: for whoever changes how rows are read
+	$(BIN)/python -m bench.changes --quick
 
 kafka: $(MARK)  ## A real Kafka broker in the foreground, for trying things out (needs Java and Maven)
 	$(BIN)/python -m tests.kafka.broker

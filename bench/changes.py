@@ -156,13 +156,13 @@ def probe(reader: str, table: str, rounds: int = 1) -> list[Measured]:
     return found
 
 
-def compared(table: BenchTable, rounds: int) -> dict[str, list[Measured]]:
+def compared(table: BenchTable, rounds: int, readers: Iterable[str]) -> dict[str, list[Measured]]:
     """Measurements of each reader, taken in turn. The first round does not count."""
     table.path()
-    taken: dict[str, list[Measured]] = {name: [] for name in READERS}
+    taken: dict[str, list[Measured]] = {name: [] for name in readers}
     skipped = set[str]()
     for round_ in range(rounds + 1):
-        for name in READERS:
+        for name in taken:
             if name in skipped:
                 continue
             found = probe(name, table.name)
@@ -170,13 +170,14 @@ def compared(table: BenchTable, rounds: int) -> dict[str, list[Measured]]:
                 skipped.add(name)
             elif round_:
                 taken[name] += found
-    rows = {int(each["rows"]) for name in ("cdfd_batches", "cdfd_table", "load_cdf") for each in taken[name]}
+    rows = {int(each["rows"]) for name in taken if not name.startswith("pyarrow") for each in taken[name]}
     if len(rows) > 1:
         raise SystemExit(f"{table.name}: not the same rows: {rows}")
     return taken
 
 
-PAIRS = (
+Pair = tuple[str, str, str]
+PAIRS: tuple[Pair, ...] = (
     ("batches / pyarrow", "cdfd_batches", "pyarrow_files"),
     ("table / pyarrow", "cdfd_table", "pyarrow_table"),
     ("batches / load_cdf", "cdfd_batches", "load_cdf_batches"),
@@ -189,35 +190,45 @@ def ratios(taken: dict[str, list[Measured]], ours: str, peer: str, clock: str) -
     return [theirs[clock] / mine[clock] for mine, theirs in zip(taken[ours], taken[peer], strict=False)]
 
 
-def lines(tables: Sequence[BenchTable], rounds: int) -> Iterator[str]:
-    """A row for each table: for each pair the median ratio of the wall and of CPU, and the worst of the wall."""
-    yield f"| table | rows | seconds, CPU | {' | '.join(f'{name}: wall (worst), CPU' for name, *_ in PAIRS)} |"
-    yield f"|---|---|---|{'---|' * len(PAIRS)}"
+def lines(tables: Sequence[BenchTable], rounds: int, pairs: Sequence[Pair]) -> Iterator[str]:
+    """A row for each table: for each pair the median ratio of the wall and of CPU, and the worst of both."""
+    yield f"| table | rows | seconds, CPU | {' | '.join(f'{name}: wall, CPU' for name, *_ in pairs)} |"
+    yield f"|---|---|---|{'---|' * len(pairs)}"
+    readers = [name for name in READERS if any(name in pair for pair in pairs)]
     for table in tables:
-        taken = compared(table, rounds)
+        taken = compared(table, rounds, readers)
         ours = taken["cdfd_batches"]
         cells = [table.name, f"{ours[0]['rows'] / 1e6:.2f} M"]
         cells.append(f"{median(each['wall'] for each in ours):.2f}, {median(each['cpu'] for each in ours):.2f}")
-        for _, mine, peer in PAIRS:
+        for _, mine, peer in pairs:
             wall, cpu = (ratios(taken, mine, peer, clock) for clock in ("wall", "cpu"))
-            cells.append(f"{median(wall):.2f} ({min(wall):.2f}), {median(cpu):.2f}" if wall else "cannot read it")
+            cells.append(f"{_with_worst(wall)}, {_with_worst(cpu)}" if wall else "cannot read it")
         yield f"| {' | '.join(cells)} |"
 
 
-def say(found: Iterable[str]) -> None:
-    for line in found:
-        print(line, flush=True)
+def _with_worst(found: Sequence[float]) -> str:
+    return f"{median(found):.2f}" if len(found) == 1 else f"{median(found):.2f} ({min(found):.2f})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.changes", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer tables, one round")
+    parser.add_argument("--quick", action="store_true", help="fewer tables, one round, batch by batch")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=list(TABLES), default=[])
+    parser.add_argument("--write", action="store_true", help="put the table into bench/README.md")
     settings = parser.parse_args()
     names = settings.only or (QUICK if settings.quick else TABLES)
-    print(f"load {os.getloadavg()[0]:.1f}")
-    say(lines([TABLES[name] for name in names], settings.rounds))
+    pairs = [pair for pair in PAIRS if pair[1] == "cdfd_batches"] if settings.quick else PAIRS
+    load, found = os.getloadavg()[0], []
+    for line in lines([TABLES[name] for name in names], 1 if settings.quick else settings.rounds, pairs):
+        print(line, flush=True)
+        found.append(line)
+    if settings.write:
+        from bench.run import machine, write
+
+        command = " ".join(sys.argv[1:])
+        preface = f"`python -m bench.changes {command}`: medians of {settings.rounds} rounds, and the worst in parentheses, on {machine()}."
+        write("every table", f"{preface} The load was {load:.1f} before and {os.getloadavg()[0]:.1f} after.", found)
 
 
 if __name__ == "__main__":
