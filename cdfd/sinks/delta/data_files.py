@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE
 from cdfd.delta import values
 from cdfd.delta.schema import StructType, to_arrow
 from cdfd.parquet.writer import DataFileWriter
@@ -56,6 +57,10 @@ class DataFiles:
     def __init__(self, columns: Columns, rows: pa.Schema, compression: str, file_bytes: int) -> None:
         places = {name.lower(): place for place, name in enumerate(rows.names)}
         fields = [field for field in to_arrow(columns.struct) if field.name.lower() in places]
+        if CHANGE_TYPE in rows.names and rows.field(CHANGE_TYPE).type == _CHANGE_TYPE.type:
+            # Parquet takes the dictionary of change types as it is. Values of partitions are decoded.
+            names = {CHANGE_TYPE}.difference(columns.partition_by)
+            fields = [_CHANGE_TYPE if field.name in names else field for field in fields]
         self._places = [places[field.name.lower()] for field in fields]
         self._schema = pa.schema(fields)
         self._partition_by = columns.partition_by
@@ -120,6 +125,9 @@ class DataFiles:
 
 _GROUP_BYTES = 32 << 20
 """Bytes of rows of a row group."""
+
+
+_CHANGE_TYPE = CHANGE_COLUMNS[0].with_nullable(True)
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
