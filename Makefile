@@ -1,6 +1,7 @@
-# Everything needs `.venv`, which is made from pyproject.toml where it is missing or older.
+# Everything needs `.venv`, which is made from pyproject.toml where it is missing or older. The demo needs only the package itself.
 PYTHON ?= python3
 BIN := .venv/bin
+PACKAGE := .venv/.package
 MARK := .venv/.installed
 
 .PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak simulate oracle lint lock helm docs page site bench bench-quick kafka spark clean
@@ -9,13 +10,17 @@ MARK := .venv/.installed
 help:  ## What there is to make
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
 
-$(MARK): pyproject.toml hatch_build.py $(wildcard cdfd/native/*.pyx cdfd/native/*.pxd)
+$(PACKAGE): pyproject.toml
 	$(PYTHON) -m venv .venv
+	CDFD_NATIVE=0 $(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(MARK): pyproject.toml hatch_build.py $(wildcard cdfd/native/*.pyx cdfd/native/*.pxd) | $(PACKAGE)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@
 
-demo: $(MARK)  ## A table that changes, and every change as it is delivered
+demo: $(PACKAGE)  ## A table that changes, and every change as it is delivered
 	$(BIN)/cdfd demo
 
 demo-kafka: $(MARK)  ## The same into a topic of a real Kafka broker, with a consumer (needs Java and Maven)
