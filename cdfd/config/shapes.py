@@ -13,6 +13,7 @@ from cdfd.config.mounted import read_secret
 from cdfd.config.values import Secret
 from cdfd.errors import ConfigError
 
+_ARGUMENTS = {"constant": "value", "truncate": "length", "hmac_sha256": "hmac_key_file"}
 _MASK_HINT = "Such as nullify, constant:VALUE, truncate:2 or hmac_sha256:FILE, whose FILE has the key"
 
 
@@ -77,18 +78,9 @@ def mask_of(column: str, given: object) -> Mask:
     try:
         if isinstance(given, Mask):
             return given
-        if isinstance(given, str) and given.lstrip().startswith("{"):
-            given = _of_json(given)
-        return _of_text(given) if isinstance(given, str) else _of_mapping(given)
+        return _of_mapping(mask_settings(given) if isinstance(given, str) else given)
     except ConfigError as error:
         raise ConfigError(f"mask of column {column!r:.100}: {error.what}", hint=error.hint) from None
-
-
-def _of_json(given: str) -> object:
-    try:
-        return json.loads(given)
-    except ValueError:
-        raise ConfigError("it is no JSON object", hint=_MASK_HINT) from None
 
 
 def mask_as_json(mask: Mask) -> str:
@@ -98,20 +90,28 @@ def mask_as_json(mask: Mask) -> str:
     return json.dumps({name: value for name, value in given.items() if value is not None})
 
 
-def _of_text(given: str) -> Mask:
-    method, colon, argument = given.partition(":")
-    method = _method(method.strip())
+def mask_settings(text: str) -> Any:
+    """The settings of a mask as a configuration file has them, of a text such as `truncate:2`, or of JSON.
+
+    Raises:
+        ConfigError: the text has another form.
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise ConfigError("it is no JSON object", hint=_MASK_HINT) from None
+    name, colon, argument = text.partition(":")
+    method = _method(name.strip())
     if not colon:
-        return Mask(method)
-    if method == "constant":
-        return Mask(method, value=argument)
-    if method == "truncate":
-        if not (argument.strip().isascii() and argument.strip().isdigit() and len(argument) < 10):
-            raise ConfigError("the length is no number", hint=_MASK_HINT)
-        return Mask(method, length=int(argument))
-    if method == "hmac_sha256":
-        return Mask(method, key=_key_in(argument))
-    raise ConfigError(f"the mask {method} takes nothing", hint=_MASK_HINT)
+        return {"method": method}
+    if method not in _ARGUMENTS:
+        raise ConfigError(f"the mask {method} takes nothing", hint=_MASK_HINT)
+    if method != "truncate":
+        return {"method": method, _ARGUMENTS[method]: argument}
+    if not (argument.strip().isascii() and argument.strip().isdigit() and len(argument) < 10):
+        raise ConfigError("the length is no number", hint=_MASK_HINT)
+    return {"method": method, "length": int(argument)}
 
 
 def _of_mapping(given: object) -> Mask:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from cdfd.changes.shape.shape import Chosen
 from cdfd.config import Settings, Table, load, parse
-from cdfd.config.shapes import mask_as_json, mask_of
+from cdfd.config.shapes import mask_settings
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.sinks.kafka.settings import KafkaSettings
 
@@ -104,7 +104,7 @@ def _from_options(given: Mapping[str, str], environ: Mapping[str, str] | None) -
         elif name in _LISTS:
             table[name] = [each.strip() for each in text.split(",")]
         elif section in _MAPPINGS and entry:
-            value = json.loads(mask_as_json(mask_of(entry, text))) if section == "mask" else text
+            value = mask_settings(text) if section == "mask" else text
             table.setdefault(section, {})[entry] = value
         elif name in _OF_TABLE:
             table[_OF_TABLE[name]] = text

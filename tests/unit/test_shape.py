@@ -1,5 +1,6 @@
 """Rows shaped on the way: a reader of filtered changes has the filtered table, whatever the source of changes; masks; names."""
 
+import asyncio
 import hashlib
 import hmac
 import itertools
@@ -7,6 +8,7 @@ import pickle
 import random
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cdfd
+from cdfd.changes import refining
 from cdfd.changes.batch import ChangeBatch
+from cdfd.changes.cutting import ranges
+from cdfd.changes.execute import Execution
 from cdfd.changes.plan import ChangePlan
+from cdfd.changes.position import Position
 from cdfd.changes.shape.masks import Mask
 from cdfd.changes.shape.parser import parse_filter
 from cdfd.changes.shape.rows import RowShaper
@@ -28,6 +34,7 @@ from cdfd.changes.whole_pairs import filled
 from cdfd.config.shapes import shape_of
 from cdfd.delta.schema import TableSchema, from_arrow
 from cdfd.errors import ConfigError, MissingColumnError
+from cdfd.tables.table import Table
 from tests.fold import META, bag, fold, row_of
 from tests.tracked_table import TrackedTable, values
 
@@ -309,3 +316,34 @@ def test_a_column_that_is_gone_ends_the_stream() -> None:
             Shape(where=parse_filter("s.a = 1")).check_change(before, TableSchema(from_arrow(pa.schema(names))))
     # A column that is not there yet is null.
     Shape(where=parse_filter("s.a = 1")).check_change(TableSchema(from_arrow(pa.schema([("id", pa.int64())]))), before)
+
+
+@pytest.mark.parametrize("refine", ["off", "rows", "key"])
+@pytest.mark.parametrize("where", FILTERS[:3])
+def test_parts_of_a_version_have_the_ordinals_of_the_whole(
+    tmp_path: Path, refine: Any, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part begins at the position that the one before it left, also if the filter leaves nothing of that one."""
+    monkeypatch.setattr(refining, "BUCKET_BYTES", 3_000)
+    table = life(tmp_path, 2, tracked=refine == "rows")
+    opened = Table.open(str(table.folder))
+    shape = shape_of(where)
+
+    async def plans() -> list[ChangePlan]:
+        stream = opened.stream("auto", refine, ("id",) if refine == "key" else (), shape)
+        with opened.tailer() as tailer:
+            return [version.plan async for version in stream.versions(tailer, 0, table.version - 1)]
+
+    for plan in asyncio.run(plans()):
+        execution = Execution(opened.files, shape.select, shape=shape)
+        whole = [row for batch in execution.batches([plan]) for row in batch.rows.to_pylist()]
+        position, found = Position("tracked", plan.version), []
+        for start, end in ranges(plan, 0, 1):
+            assert start == position.part
+            execution = Execution(opened.files, shape.select, shape=shape)
+            following = position.ordinal
+            for batch in execution.batches([replace(plan, scans=plan.scans[:end])], position):
+                found += batch.rows.to_pylist()
+                following = batch.following
+            position = position.at_part(end, following, None)
+        assert repr(found) == repr(whole)

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES
+from cdfd.changes.shape.masks import Mask
+from cdfd.changes.shape.shape import Chosen
 from cdfd.errors import ConfigError, DataError, UnsupportedError
 from cdfd.spark.change_rows import ChangeRows
 from cdfd.spark.checkpoints import snapshot_version
@@ -38,6 +40,32 @@ def batch(**columns: pa.Array) -> pa.RecordBatch:
 
 
 class TestOptions:
+    def test_shapes(self) -> None:
+        told = {
+            "key": "id",
+            "where": "id > 1",
+            "columns": "id, amount as value",
+            "exclude_change_types": "delete",
+            "mask.ID": '{"method": "hmac_sha256", "hmac_key": "${KEY}"}',
+            "mask.amount": "truncate:2",
+            "headers.x-id": "id",
+            "shaped": "TRUE",
+        }
+        found = SinkOptions.parse(INLINE | told, {"KEY": "sixteen letters!"})
+        shape = found.table.shape
+        assert found.shaped
+        assert (str(shape.where), shape.columns) == ("id > 1", (Chosen("id"), Chosen("amount", "value")))
+        assert shape.excluded == ("delete",)
+        assert shape.masks == (
+            ("id", Mask("hmac_sha256", key=b"sixteen letters!")),
+            ("amount", Mask("truncate", length=2)),
+        )
+        assert found.table.published_headers == {"x-id": "id"}
+        with pytest.raises(ConfigError):
+            SinkOptions.parse(INLINE | {"shaped": "maybe"})
+        with pytest.raises(ConfigError, match="there is no mask"):
+            SinkOptions.parse(INLINE | {"mask.a": "hide"})
+
     def test_inline(self) -> None:
         told = {
             "table": "sold",
