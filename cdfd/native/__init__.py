@@ -9,10 +9,10 @@ built: bool
 """Whether the kernels are there. Without them, the modules of this package cannot be used."""
 
 try:
-    from cdfd.native import json_rows, trevni_decoding, trevni_encoding
+    from cdfd.native import json_rows, kafka_records, trevni_decoding, trevni_encoding
 except ImportError:
     built = False
 else:
     built = True
 
-__all__ = ["built", "json_rows", "trevni_decoding", "trevni_encoding"]
+__all__ = ["built", "json_rows", "kafka_records", "trevni_decoding", "trevni_encoding"]

@@ -19,6 +19,8 @@ from cdfd.sinks.kafka.records import batches, varints
 from cdfd.sinks.kafka.records.batches import Batching, Oversized, RecordBatch, record_batches
 from cdfd.sinks.kafka.records.compression import CODES, Compression, compress
 
+pytestmark = pytest.mark.usefixtures("kernels")
+
 COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 # kafka-python unpacks these with libraries that cdfd has no need of; Arrow does it here.
 CODECS = {2: "snappy", 4: "zstd"}

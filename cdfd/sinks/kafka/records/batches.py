@@ -5,8 +5,9 @@ A batch is a header and its records, which are compressed together. A record con
     length | attributes, timestamp delta | offset delta | key length | key | value length | value | headers
     varint   00 00                         varint         varint             varint
 
-All lengths are computed at once. Their texts, keys, values and headers form one pool, and one `take` copies them in order. The data buffer
-of its result contains the records, ready for compression. No record becomes a Python object.
+A kernel in machine code writes them, record by record. Arrow does so without it, and where records differ in their headers: all lengths are
+computed at once, their texts, keys, values and headers form one pool, and one `take` copies them in order. The data buffer of its result
+contains the records, ready for compression. No record becomes a Python object.
 
 `RecordBatch.stamp` writes the producer into the header and computes the checksum, when the batch is sent.
 """
@@ -16,18 +17,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import pairwise, repeat
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
+from cdfd import native
 from cdfd.encoding.numbers import dense
 from cdfd.encoding.pieces import Booleans, Index, Integers, nulls_of, parts, pool, pool_of
 from cdfd.encoding.records import Records
 from cdfd.sinks.kafka.records import varints
 from cdfd.sinks.kafka.records.compression import CODES, Compression, compress
+from cdfd.sinks.kafka.records.native_sections import Sections
 
 # Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and last timestamp, producer id, epoch, sequence, count.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -141,16 +144,25 @@ def record_batches(
         yield from _batches_of_few(records, partitions, timestamp, batching)
         return
     order, ends = _by_partition(partitions, len(records))
-    boundaries = _boundaries(_max_sizes(records)[order], ends, min(batching.target, batching.limit - _HEADER.size))
+    sizes = _max_sizes(records)[order]
+    boundaries = _boundaries(sizes, ends, min(batching.target, batching.limit - _HEADER.size))
     counts = np.diff(boundaries)
+    if native.built and not records.header_columns:
+        written = Sections(records.keys, records.values, _headers(records.headers))
+        for start, end in pairwise(boundaries):
+            first = int(order[start])
+            partition = partitions if isinstance(partitions, int) else int(partitions[first])
+            section = written.section(order[start:end], int(sizes[start:end].sum()))
+            yield partition, _batch(section, first, end - start, timestamp, batching)
+        return
     deltas = np.arange(len(order)) - np.repeat(boundaries[:-1], counts)
     texts, index = _pieces(records, order, deltas)
     for start, count in zip(boundaries[:-1], counts.tolist(), strict=True):
         first = int(order[start])
         partition = partitions if isinstance(partitions, int) else int(partitions[first])
         # One batch at a time stays in the processor's cache until it is compressed.
-        section = texts.take(pa.array(index[start : start + count].reshape(-1))).buffers()[2]
-        yield partition, _batch(memoryview(section), first, count, timestamp, batching)
+        taken = texts.take(pa.array(index[start : start + count].reshape(-1))).buffers()[2]
+        yield partition, _batch(memoryview(taken), first, count, timestamp, batching)
 
 
 def _by_partition(partitions: Partitions, rows: int) -> tuple[Integers, Integers]:

@@ -1,0 +1,12 @@
+from numpy import int64, uint8
+from numpy.typing import NDArray
+
+Texts = tuple[NDArray[uint8], NDArray[int64], NDArray[uint8] | None]
+
+def write(
+    rows: NDArray[int64],
+    keys: Texts | None,
+    values: Texts | None,
+    headers: NDArray[uint8],
+    data: NDArray[uint8],
+) -> int: ...

@@ -1,0 +1,116 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
+"""Records of Kafka's record batches (format 2) out of arrays of keys and values.
+
+    length | attributes, timestamp delta | offset delta | key length | key | value length | value | headers
+    varint   00 00                         varint         varint             varint
+"""
+
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
+
+cdef enum:
+    WIDE = 32  # short bytes are copied as so many, where there is room
+    NUMBERS = 64  # bytes of all numbers of a record, at most
+
+
+cdef struct Texts:
+    const uint8_t* data
+    Py_ssize_t size
+    const int64_t* offsets  # NULL if all are null
+    const uint8_t* nulls  # 1 for each that is null; NULL if none is
+
+
+cdef inline uint8_t* _put(uint8_t* out, int64_t value) noexcept nogil:
+    cdef uint64_t number = (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
+    while number >= 0x80:
+        out[0] = <uint8_t>(number | 0x80)
+        number >>= 7
+        out += 1
+    out[0] = <uint8_t>number
+    return out + 1
+
+
+cdef inline int _width(int64_t value) noexcept nogil:
+    cdef uint64_t number = (<uint64_t>value << 1) ^ <uint64_t>(value >> 63)
+    cdef int size = 1
+    while number >= 0x80:
+        number >>= 7
+        size += 1
+    return size
+
+
+cdef inline int64_t _length(Texts* texts, int64_t row) noexcept nogil:
+    if texts.offsets == NULL or (texts.nulls != NULL and texts.nulls[row]):
+        return -1
+    return texts.offsets[row + 1] - texts.offsets[row]
+
+
+cdef inline uint8_t* _copied(uint8_t* out, uint8_t* end, Texts* texts, int64_t row, int64_t size) noexcept nogil:
+    cdef const uint8_t* text
+    if size <= 0:
+        return out
+    text = texts.data + texts.offsets[row]
+    if size <= WIDE and texts.size - texts.offsets[row] >= WIDE and end - out >= WIDE:
+        memcpy(out, text, WIDE)
+    else:
+        memcpy(out, text, size)
+    return out + size
+
+
+cdef int _set_texts(Texts* texts, column) except -1:
+    cdef const uint8_t[::1] octets
+    cdef const int64_t[::1] offsets
+    texts.offsets = NULL
+    texts.nulls = NULL
+    if column is None:
+        return 0
+    data, begins, nulls = column
+    octets = data
+    texts.data = &octets[0]
+    texts.size = octets.shape[0]
+    offsets = begins
+    texts.offsets = &offsets[0]
+    if nulls is not None:
+        octets = nulls
+        texts.nulls = &octets[0]
+    return 0
+
+
+def write(const int64_t[::1] rows, keys, values, const uint8_t[::1] headers, uint8_t[::1] data):
+    """Write records one after the other, with offset deltas from 0 on.
+
+    Args:
+        rows: which ones.
+        keys: their bytes, offsets and a mask of nulls, or None for it; None if there are no keys.
+        values: as `keys`.
+        headers: the headers of each record, with their number.
+        data: gets the records.
+
+    Returns:
+        The number of bytes; -1 if there is not room enough.
+    """
+    cdef Texts key, value
+    cdef uint8_t* out = &data[0]
+    cdef uint8_t* end = out + data.shape[0]
+    cdef Py_ssize_t number, header_size = headers.shape[0]
+    cdef int64_t row, key_size, value_size, size
+    _set_texts(&key, keys)
+    _set_texts(&value, values)
+    with nogil:
+        for number in range(rows.shape[0]):
+            row = rows[number]
+            key_size = _length(&key, row)
+            value_size = _length(&value, row)
+            size = 2 + _width(number) + _width(key_size) + _width(value_size) + header_size
+            size += (key_size if key_size > 0 else 0) + (value_size if value_size > 0 else 0)
+            if end - out < size + NUMBERS:
+                out = NULL
+                break
+            out = _put(out, size)
+            out[0] = out[1] = 0
+            out = _put(_put(out + 2, number), key_size)
+            out = _put(_copied(out, end, &key, row, key_size), value_size)
+            out = _copied(out, end, &value, row, value_size)
+            memcpy(out, &headers[0], header_size)
+            out += header_size
+    return -1 if out == NULL else out - &data[0]

@@ -1,0 +1,85 @@
+"""What puts Kafka's records one after the other: the kernel in machine code, and Arrow. Both give the same bytes."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.kafka_batches import orders
+from cdfd import native
+from cdfd.encoding.records import Records
+from cdfd.sinks.kafka.records import batches
+from cdfd.sinks.kafka.records.batches import Batching, RecordBatch, record_batches
+from cdfd.sinks.kafka.records.murmur2 import partitions
+
+TEXTS = st.one_of(st.none(), st.binary(max_size=70), st.integers(0, 300).map(lambda size: b"x" * size))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _built() -> None:
+    if not native.built:
+        assert "CI" not in os.environ, "the kernels are not built: `pip install --editable .` builds them"
+        pytest.skip("the kernels are not built")
+
+
+def both(records: Records, places: int | np.ndarray, batching: Batching) -> int:
+    """The number of batches, which are the same both ways."""
+    found = []
+    for built in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native, "built", built)
+            # Few records become Python objects, which would hide both.
+            patch.setattr(batches, "_FEW", 0)
+            found.append([(where, shown(item)) for where, item in record_batches(records, places, 1, batching)])
+    assert found[0] == found[1]
+    return len(found[0])
+
+
+def shown(item: object) -> object:
+    return (bytes(item.data), item.count) if isinstance(item, RecordBatch) else item
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.tuples(TEXTS, TEXTS, st.integers(0, 3)), min_size=1, max_size=60),
+    st.booleans(),
+    st.lists(st.tuples(st.text("abc", max_size=3), st.binary(max_size=9)), max_size=2),
+    st.integers(80, 3000),
+    st.integers(0, 5),
+)
+def test_records_of_any_size(
+    drawn: list[tuple[bytes | None, bytes | None, int]],
+    keyed: bool,
+    headers: list[tuple[str, bytes]],
+    target: int,
+    start: int,
+) -> None:
+    keys, values = (pa.array([each[place] for each in drawn], pa.large_binary()).slice(start) for place in (0, 1))
+    places = np.array([each[2] for each in drawn], np.int32)[start:]
+    if len(places):
+        both(Records(keys if keyed else None, values, headers=tuple(headers)), places, Batching("none", target=target))
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_rows_of_a_table(compression: str) -> None:
+    records = orders(270)
+    assert both(records, partitions(records.keys, 4), Batching(compression)) > 4
+    assert both(Records(None, records.values), 3, Batching(compression)) > 4
+
+
+def test_a_record_over_the_limit() -> None:
+    values = pa.array([b"a", b"b" * 5000, b"c" * 300], pa.large_binary())
+    both(Records(None, values), 0, Batching("none", limit=1000))
+
+
+def test_too_little_room_is_said() -> None:
+    value = np.frombuffer(b"abc", np.uint8), np.array([0, 3]), None
+    write = native.kafka_records.write
+    rows, headers = np.zeros(2, np.int64), np.frombuffer(b"\0", np.uint8)
+    assert write(rows, None, value, headers, np.empty(60, np.uint8)) == -1
+    assert write(rows, None, value, headers, np.empty(200, np.uint8)) == 20
