@@ -7,19 +7,18 @@ applies both to every producer.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from typing import Any, TypeVar
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from cdfd.errors import SinkError
 from cdfd.sinks.base import SIGNALS, Signal
 from cdfd.sinks.kafka.client.connection import network
-from cdfd.sinks.kafka.client.failures import translated
+from cdfd.sinks.kafka.client.failures import translating
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.progress.topics import ExistingTopic, Topic, TopicAdmin
 from cdfd.sinks.kafka.settings import Topics
@@ -93,7 +92,7 @@ class KafkaSignals:
             found = admin.ensure([self._topic])[self._topic.name]
             _verify(found)
             end = admin.bounds(self._topic.name, 0, committed=True)[1]
-        with _translated(self._topic.name), network(self._connection) as options:
+        with translating(f"read signals from topic {self._topic.name}"), network(self._connection) as options:
             self._consumer = consumer = KafkaConsumer(
                 **options,
                 group_id=self._group,
@@ -116,13 +115,13 @@ class KafkaSignals:
 
     def _poll(self) -> Sequence[Signal]:
         consumer = self._opened()
-        with _translated(self._topic.name), network(self._connection):
+        with translating(f"read signals from topic {self._topic.name}"), network(self._connection):
             found = consumer.poll(timeout_ms=200).get(self._partition, ())
         return [Signal(record.offset, f"{record.topic}-{record.offset}", record.value) for record in found]
 
     def _commit(self, offset: int) -> None:
         consumer = self._opened()
-        with _translated(self._topic.name), network(self._connection):
+        with translating(f"read signals from topic {self._topic.name}"), network(self._connection):
             consumer.commit({self._partition: OffsetAndMetadata(offset, "", -1)}, timeout_ms=_TIMEOUT_MS)
 
     def _opened(self) -> KafkaConsumer:
@@ -164,11 +163,3 @@ async def signals(
     with closing(KafkaSignals(connection, pipeline, topics, reader)) as opened:
         await opened.open()
         yield opened
-
-
-@contextmanager
-def _translated(topic: str) -> Iterator[None]:
-    try:
-        yield
-    except KafkaError as error:
-        raise translated(error, f"read signals from topic {topic}") from error

@@ -1,6 +1,8 @@
 """Translation of Kafka's errors. All clients share the error codes of the protocol."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kafka.errors import KafkaError, RetriableError, for_code
 
@@ -80,3 +82,12 @@ def translated(error: Exception, doing: str) -> SinkError:
         code = int(wrapped[1])
         retriable = issubclass(for_code(code), RetriableError)
     return failure(doing, reason, code=code, retriable=retriable or (code is None and type(error) is KafkaError))
+
+
+@contextmanager
+def translating(doing: str) -> Iterator[None]:
+    """Raise errors of kafka-python in the block as errors of ours."""
+    try:
+        yield
+    except KafkaError as error:
+        raise translated(error, doing) from error

@@ -12,22 +12,21 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import orjson
 from kafka import KafkaConsumer, TopicPartition
-from kafka.errors import KafkaError
 
 from cdfd import __version__
 from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.connection import network
-from cdfd.sinks.kafka.client.failures import translated
+from cdfd.sinks.kafka.client.failures import translating
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION
 
 log = logging.getLogger("cdfd.kafka")
@@ -140,7 +139,11 @@ def newest(
     if end <= start:
         return None
     partition = TopicPartition(topic, PROGRESS_PARTITION)
-    with _translated(topic), network(connection) as options, closing(_consumer(options, timeout)) as consumer:
+    with (
+        translating(f"read positions from topic {topic}"),
+        network(connection) as options,
+        closing(_consumer(options, timeout)) as consumer,
+    ):
         consumer.assign([partition])
         upper, size = end, _TAIL
         while upper > start:
@@ -259,11 +262,3 @@ def _number(document: Mapping[str, Any], name: str) -> int:
 
 def _json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-@contextmanager
-def _translated(topic: str) -> Iterator[None]:
-    try:
-        yield
-    except KafkaError as error:
-        raise translated(error, f"read positions from topic {topic}") from error
