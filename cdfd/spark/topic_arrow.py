@@ -1,6 +1,6 @@
 """Records in the format Arrow IPC, with many rows each. Spark's Python workers decode them, so they need cdfd installed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,7 +109,7 @@ class StreamReader:
         if missing:
             raise DataError(f"its rows have no column {missing[0]}, so they are no change rows")
         if self.strict:
-            _check_known(batch.schema.names, self.schema.names)
+            _check_known(batch.schema, self.schema.names)
         columns = []
         for field in self.schema:
             position = batch.schema.get_field_index(field.name)
@@ -146,7 +146,7 @@ def conformed(array: pa.Array, kind: pa.DataType, strict: bool) -> pa.Array:
 
 def _struct(array: pa.StructArray, kind: pa.StructType, strict: bool) -> pa.Array:
     if strict:
-        _check_known([field.name for field in array.type], [field.name for field in kind])
+        _check_known(array.type, [field.name for field in kind])
     children = []
     for number in range(kind.num_fields):
         field = kind.field(number)
@@ -159,8 +159,9 @@ def _struct(array: pa.StructArray, kind: pa.StructType, strict: bool) -> pa.Arra
     return pa.StructArray.from_arrays(children, fields=fields, mask=array.is_null())
 
 
-def _check_known(names: Sequence[str], known: Sequence[str]) -> None:
-    unknown = [name for name in names if name not in set(known)]
+def _check_known(fields: Iterable[pa.Field], known: Sequence[str]) -> None:
+    # Columns of type void, which Spark's schemas of tables leave out, are nulls.
+    unknown = [field.name for field in fields if field.name not in set(known) and not pa.types.is_null(field.type)]
     if unknown:
         raise DataError(f"it has {unknown[0]}, which the schema does not have", hint=UNKNOWN_HINT)
 

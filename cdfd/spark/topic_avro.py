@@ -187,7 +187,9 @@ def _type(node: Any) -> DataType:
         return _LOGICAL[logical]
     match kind:
         case "record":
-            return StructType([StructField(_name(field), _type(field["type"])) for field in node["fields"]])
+            # Columns of type void are nulls. Spark's schemas of tables leave them out.
+            typed = (field for field in node["fields"] if field["type"] != "null")
+            return StructType([StructField(_name(field), _type(field["type"])) for field in typed])
         case "array" if (entry := _entry(node)) is not None:
             return MapType(_type(entry[0]["type"]), _type(entry[1]["type"]))
         case "array":

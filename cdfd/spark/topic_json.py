@@ -154,8 +154,17 @@ def _image(change_type: str, image: Column, *, earlier: int = 0) -> Column:
 
 
 def _unknown(document: Column, names: Sequence[str]) -> Column:
-    """The first name in a JSON object that is not in `names`; null if there is none."""
-    return sql.get(sql.array_except(sql.json_object_keys(document), sql.array(*map(sql.lit, names))), sql.lit(0))
+    """The first name in a JSON object that is not in `names`, and whose value is not null; null if there is none.
+
+    Columns of type void, which Spark's schemas of tables leave out, are nulls.
+    """
+    others = sql.array_except(sql.json_object_keys(document), sql.array(*map(sql.lit, names)))
+
+    def has_value(name: Column) -> Column:
+        path = sql.concat(sql.lit("$['"), name, sql.lit("']"))
+        return sql.call_function("get_json_object", document, path).isNotNull()
+
+    return sql.get(sql.filter(others, has_value), sql.lit(0))
 
 
 def wire_type(kind: DataType) -> Any:

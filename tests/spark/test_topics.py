@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from kafka import KafkaProducer
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -98,6 +99,36 @@ def test_avro_tells_its_schema_itself(
     wider = expected(rich)
     assert collected(changes) == in_order(wider)
     assert dict(changes.dtypes)["b"] == "int"
+
+
+@pytest.mark.parametrize("kind", ["flat", "debezium", "arrow", "avro"])
+def test_columns_of_type_void_are_left_out(
+    kind: Format,
+    broker: SharedBroker,
+    name: str,
+    tmp_path: Path,
+    registry: Registry,
+    register: SchemaRegistry,
+    read: Callable[..., DataFrame],
+) -> None:
+    write_deltalake(tmp_path / "t", pa.table({"id": [1, 2], "s": [{"a": "x"}, None]}))
+    [entry] = (tmp_path / "t" / "_delta_log").glob("*.json")
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        if "metaData" in action:
+            struct = json.loads(action["metaData"]["schemaString"])
+            struct["fields"].append({"name": "nothing", "type": "void", "nullable": True, "metadata": {}})
+            action["metaData"]["schemaString"] = json.dumps(struct)
+    entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    table = str(tmp_path / "t")
+    place = Place(broker.bootstrap_servers, name)
+    rows = cdfd.changes(table)
+    assert "nothing" in rows.schema.names
+    deliver(place, rows, kind, register=register.register)
+    options = {"registry": registry.url} if kind == "avro" else {}
+    found = read(place.topic, format=kind, table=table, **options).toArrow()
+    assert "nothing" not in found.schema.names
+    assert sorted(found["id"].to_pylist()) == [1, 2]
 
 
 def test_longs_in_quotes(rich: str, broker: SharedBroker, name: str, read: Callable[..., DataFrame]) -> None:

@@ -165,7 +165,7 @@ class TestRows:
         with pytest.raises(ConfigError, match="no column _change_ordinal"):
             ChangeRows.plan(schema(field("id", "long"), changes=3), pa.schema([]))
         with pytest.raises(ConfigError, match="cannot be delivered"):
-            ChangeRows.plan(schema(field("id", "interval day to second")), pa.schema([]))
+            ChangeRows.plan(schema(field("id", "interval")), pa.schema([]))
         rows = ChangeRows.plan(schema(field("id", "long")), pa.schema([]))
         wrong = batch(id=pa.array([1, 2])).set_column(1, "_change_type", pa.array(["insert", "upsert"]))
         with pytest.raises(DataError, match="upsert"):

@@ -56,7 +56,9 @@ class DataFiles:
 
     def __init__(self, columns: Columns, rows: pa.Schema, compression: str, file_bytes: int) -> None:
         places = {name.lower(): place for place, name in enumerate(rows.names)}
-        fields = [field for field in to_arrow(columns.struct) if field.name.lower() in places]
+        # Columns of type void are in the schema, and in no file.
+        typed = (field for field in to_arrow(columns.struct) if not pa.types.is_null(field.type))
+        fields = [field for field in typed if field.name.lower() in places]
         if CHANGE_TYPE in rows.names and rows.field(CHANGE_TYPE).type == _CHANGE_TYPE.type:
             # Parquet takes the dictionary of change types as it is. Values of partitions are decoded.
             names = {CHANGE_TYPE}.difference(columns.partition_by)
