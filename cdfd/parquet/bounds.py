@@ -169,6 +169,14 @@ class ColumnChunk:
             if self.leaf.strings:
                 self._add_strings(self._last)
 
+    def learn(self, seen: ColumnChunk) -> None:
+        """Add what another reader saw of the same chunk's pages: their sizes, and whether strings follow that are not in the dictionary."""
+        self.dictionary = self.dictionary or seen.dictionary
+        self.largest = max(self.largest, seen.largest)
+        self.plain = self.plain or seen.plain
+        self.indexed = self.indexed or seen.indexed
+        self._rate = max(self._rate, seen._rate)
+
     @property
     def numbers_bytes(self) -> int:
         """Bytes of all its values, without the contents of strings."""

@@ -48,6 +48,8 @@ CAREFUL_BYTES = 16 << 10
 """The same if the guard should not see pages long before they are decoded."""
 RUN_BYTES = 16 << 20
 """Bytes of row groups that are read together."""
+LEARN = 3
+"""Times that a remote run is read again with what its pages showed, before all its page headers are read."""
 REPEATING_ROWS = 50_000
 """Values of a column from which repeating strings are read as a dictionary and decoded afterwards, which is faster then."""
 DIRECT_BYTES = 64 << 20
@@ -111,8 +113,10 @@ class ParquetReader:
             DataError: a row, page or dictionary that is too large, or text that is not UTF-8.
             pa.ArrowException, OSError, ValueError: the file is damaged.
         """
-        for run, found in self._runs(range(self.metadata.num_row_groups) if groups is None else groups, columns):
-            yield from _Run(self, run, columns, found, use_threads).batches(rows)
+        left: Sequence[int] = range(self.metadata.num_row_groups) if groups is None else groups
+        for run, found in self._runs(left, columns):
+            yield from _Run(self, run, columns, found, use_threads, left).batches(rows)
+            left = left[len(run) :]
 
     def statistics(self, columns: Collection[str]) -> list[tuple[dict[str, ChunkStatistics], dict[str, Decode | None]]]:
         """For each row group, the statistics of columns that are not nested, and the functions that decode their bounds.
@@ -190,7 +194,7 @@ class ParquetReader:
 
 
 class _Run:
-    """Row groups that are read together."""
+    """Row groups that are read together; `left` are these and the ones that are read after them."""
 
     def __init__(
         self,
@@ -199,14 +203,17 @@ class _Run:
         columns: Sequence[str],
         chunks: list[ColumnChunk],
         use_threads: bool,
+        left: Sequence[int],
     ) -> None:
         self._reader = reader
+        self._left = left
         self._options = {"row_groups": groups, "columns": list(columns), "use_threads": use_threads}
         self._groups = groups
         self._decoded = reader.texts - reader._dictionaries
         self._bounds = Bounds(chunks)
         self._scanned = False
         self._rows = 1
+        self._watched: list[ColumnChunk] = []
 
     def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
         if not self._reader._dictionaries and self._is_small():
@@ -214,16 +221,26 @@ class _Run:
             return
         if self._reader._read is not None:
             self._scan_pages(self._reader._read)
+        elif sum(chunk.end - chunk.start for chunk in self._bounds.chunks) <= RUN_BYTES:
+            # All of it is being fetched, so its headers take no more requests.
+            self._scan_pages(reader_of(self._reader._source))
         else:
             self._scan_first_pages(reader_of(self._reader._source))
-        done = 0
+        done, learned = 0, 0
         while True:
             try:
                 for batch in self._attempt(rows, done):
                     done += batch.num_rows
                     yield batch
             except BoundsExceededError:
-                if not self._scanned:
+                if (
+                    not self._scanned
+                    and learned < LEARN
+                    and not any(chunk.leaf.nested for chunk in self._bounds.chunks)
+                ):
+                    learned += 1
+                    self._learn()
+                elif not self._scanned:
                     self._scan_pages(reader_of(self._reader._source))
                 elif self._rows == 1:
                     raise too_large(f"a row of its lists or maps has more than {NESTED_BYTES} bytes") from None
@@ -258,7 +275,9 @@ class _Run:
         self._bounds.check_open()
         indexed, known = self._indexed(rows)
         self._measure(rows, known)
-        rows = min(rows, self._bounds.rows(known))
+        limit = self._bounds.rows(known)
+        # Pages that were not seen yet may have longer strings.
+        rows = min(rows, limit if self._scanned else max(1, limit * 3 // 4))
         nested = self._bounds.nested_bytes()
         careful = self._scanned and nested > NESTED_BYTES
         if careful:
@@ -299,9 +318,17 @@ class _Run:
         guard = guarded(reader._source)
         extra = options() | ({"buffer_size": CAREFUL_BYTES} if careful else {})
         with pq.ParquetFile(guard, metadata=reader.metadata, read_dictionary=list(names), **extra) as file:
-            fresh = [chunk.without_pages(longest=chunk.longest) for chunk in self._bounds.chunks]
-            guard.watch(Bounds(fresh), rows, indexed)
+            self._watched = [chunk.without_pages(longest=chunk.longest) for chunk in self._bounds.chunks]
+            guard.watch(Bounds(self._watched), rows, indexed)
             yield file, guard
+
+    def _learn(self) -> None:
+        """Add to the bounds what the guard saw of the pages, and have the columns fetched again."""
+        for chunk, watched in zip(self._bounds.chunks, self._watched, strict=True):
+            chunk.learn(watched)
+        prefetch = getattr(self._reader._source, "prefetch_columns", None)
+        if prefetch is not None:
+            prefetch(self._options["columns"], set(self._left))
 
     def _scan_pages(self, read: Read) -> None:
         """Read the headers of all pages."""

@@ -172,6 +172,10 @@ class _RangeBuffer:
             return  # pyarrow reports a damaged footer with more detail
         self._planned.clear()
         self._pieces = [piece for piece in self._pieces if piece.future is not None]
+        for piece in self._pieces:
+            # A reader that begins again reads them again.
+            if piece is not self._known:
+                piece.left = piece.end - piece.start
         for start, end in _in_order(chunk for chunk in found if groups is None or chunk.group in groups):
             for free_start, free_end in self._free(start, end):
                 piece = _Piece(free_start, free_end, free_end - free_start)
@@ -262,7 +266,7 @@ class _RangeBuffer:
             self._planned.popleft()
 
     def _unread(self) -> int:
-        return sum(piece.end - piece.start for piece in self._pieces if piece.future is not None and piece.left > 0)
+        return sum(piece.left for piece in self._pieces if piece.future is not None and piece.left > 0)
 
     def _evict(self, size: int) -> None:
         """Drop pieces if too much is buffered: first those that were read, in the order of the file, and finally unread ones too."""
