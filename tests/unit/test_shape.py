@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import itertools
+import json
 import pickle
 import random
 from collections import Counter
@@ -18,6 +19,7 @@ from change_rows import Row as Change
 from change_rows import change_rows
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import cdfd
 from cdfd.changes import refining
@@ -31,6 +33,7 @@ from cdfd.changes.shape.parser import parse_filter
 from cdfd.changes.shape.rows import RowShaper
 from cdfd.changes.shape.shape import Chosen, Shape
 from cdfd.changes.whole_pairs import filled
+from cdfd.cli import app
 from cdfd.config.shapes import shape_of
 from cdfd.delta.schema import TableSchema, from_arrow
 from cdfd.errors import ConfigError, MissingColumnError
@@ -347,3 +350,31 @@ def test_parts_of_a_version_have_the_ordinals_of_the_whole(
                 following = batch.following
             position = position.at_part(end, following, None)
         assert repr(found) == repr(whole)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    table = life(tmp_path, 1, tracked=False)
+    uri = str(table.folder)
+    (tmp_path / "key").write_bytes(KEY)
+    command = [
+        "tail",
+        uri,
+        "--until",
+        "now",
+        "--where",
+        "id > 8",
+        "--columns",
+        "id, v as w, x",
+        "--mask",
+        "v=constant:q",
+    ]
+    command += ["--mask", f"id=hmac_sha256:{tmp_path}/key", "--exclude-change-types", "delete"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    wanted = cdfd.changes(uri, where="id > 8", exclude_change_types="delete").read_all()
+    assert [row["id"] for row in found] == [digest(str(number).encode()) for number in wanted["id"].to_pylist()]
+    assert {(row["w"], row["_change_type"]) for row in found} == {("q", "insert")}
+    for wrong in (["--mask", "v"], ["--where", "idd = 1"], ["--mask", "v=hide"], ["--columns", "id,v as id"]):
+        failed = CliRunner().invoke(app, ["tail", uri, "--until", "now", *wrong])
+        assert isinstance(failed.exception, ConfigError)
