@@ -33,12 +33,13 @@ def bytes_read() -> int:
 def timed(work: Callable[[], int]) -> Measured:
     before = high_water_mb()
     read = bytes_read()
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     count = work()
-    seconds = time.perf_counter() - start
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     peak = high_water_mb()
     return {
         "seconds": seconds,
+        "cpu": cpu,
         "count": count,
         "memory_mb": peak - before,
         "peak_mb": peak,

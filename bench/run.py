@@ -121,10 +121,17 @@ def s3(runs: int) -> Iterator[Figure]:
     # Imported here: it needs what only the development extras have.
     from bench.s3_rows import compared
 
-    for what, ours, peer, target in compared(min(runs, 3)):
-        name = f"change rows from S3 into Arrow, {what}"
+    for found in compared(min(runs, 3)):
+        (ours, peer), (cpu, peer_cpu) = found.rows, found.cpu
+        name = f"change rows from S3 into Arrow: {found.what} (worst round {found.worst:.2f}×)"
         yield Figure(
-            name, f"{ours / 1e6:.2f} M/s", f"{peer / 1e6:.2f} M/s (`load_cdf`)", ours / peer, "×", target, more=True
+            name,
+            f"{ours / 1e6:.2f} M/s, {cpu:.2f} s of CPU",
+            f"{peer / 1e6:.2f} M/s, {peer_cpu:.2f} s (`load_cdf`)",
+            ours / peer,
+            "×",
+            found.target,
+            more=True,
         )
 
 

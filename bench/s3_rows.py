@@ -14,12 +14,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import boto3
 
 from bench import tables
+from bench.table_set import TABLES
 from bench.probe import timed
 from tests.s3.proxy import Proxy, proxied
 from tests.s3.server import KEY_ID, SECRET, Server, missing, moto, versitygw
@@ -27,6 +29,8 @@ from tests.s3.server import KEY_ID, SECRET, Server, missing, moto, versitygw
 ROOT = Path(__file__).parents[1]
 BUCKET = "lake"
 FAR_SECONDS = 0.02
+OF_THE_SET = ("large-file", "rs-updates", "files-10k", "long-strings", "nested")
+"""Tables of `bench.table_set` that are read here too."""
 
 Measured = dict[str, float]
 
@@ -65,41 +69,66 @@ def changes_cdfd(uri: str) -> Measured:
 
 def probed(name: str, url: str, uri: str) -> Measured:
     """A reader as a process that finds the server in its environment."""
+    # The allocator of cdfd's commands. Arrow's own asks for huge pages, whose cost varies with the machine's memory.
+    environment = Server(url).environment() | {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"}
     module = "bench.s3_rows" if name == "changes_cdfd" else "bench.probe"
     command = [sys.executable, "-m", module, name, uri]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=Server(url).environment())
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     measured: Measured = json.loads(done.stdout.splitlines()[-1])
     return measured
 
 
-def rows_per_second(url: str, uri: str, runs: int) -> dict[str, float]:
-    """Of each reader, the median of `runs`, taken in turn; the first round does not count."""
-    taken: dict[str, list[float]] = {"changes_cdfd": [], "changes_delta_rs": []}
-    counts = set()
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A table, read by both from one place: each pair is ours and the peer's, of runs in turn.
+
+    Attributes:
+        what: the table, and where it is.
+        rows: change rows a second, medians.
+        cpu: seconds of processor time, medians.
+        worst: ours over the peer's, rows a second, in the round that was the worst for us.
+        target: of ours over the peer's, rows a second.
+    """
+
+    what: str
+    rows: tuple[float, float]
+    cpu: tuple[float, float]
+    worst: float
+    target: float
+
+
+def read_in_turn(what: str, url: str, uri: str, runs: int, target: float) -> Compared:
+    """Both readers in turn; the first round does not count."""
+    taken: dict[str, list[Measured]] = {"changes_cdfd": [], "changes_delta_rs": []}
     for round_ in range(runs + 1):
-        for name, seconds in taken.items():
-            measured = probed(name, url, uri)
-            counts.add(measured["count"])
+        for name, measured in taken.items():
+            found = probed(name, url, uri)
             if round_:
-                seconds.append(measured["seconds"])
+                measured.append(found)
+    ours, peers = taken.values()
+    counts = {found["count"] for found in (*ours, *peers)}
     if len(counts) != 1:
         raise SystemExit(f"not the same rows: {counts}")
-    return {name: counts.copy().pop() / median(seconds) for name, seconds in taken.items()}
+    seconds, cpu = (tuple(median(run[key] for run in runs) for runs in (ours, peers)) for key in ("seconds", "cpu"))
+    rows = counts.pop()
+    worst = min(peer["seconds"] / own["seconds"] for own, peer in zip(ours, peers, strict=True))
+    return Compared(what, (rows / seconds[0], rows / seconds[1]), (cpu[0], cpu[1]), worst, target)
 
 
-def compared(runs: int) -> Iterator[tuple[str, float, float, float]]:
-    """(what, ours, the peer's, target of ours over the peer's): change rows a second."""
-    many = many_commits()
-    with served(tables.changes_table(), many) as server, proxied(server.url, FAR_SECONDS) as far:
-        for uri, what in (
-            (f"s3://{BUCKET}/changes", "eight versions"),
-            (f"s3://{BUCKET}/{Path(many).name}", "200 small versions"),
-        ):
-            for url, where, target in ((server.url, "near", 0.8), (far.url, "20 ms away", 1.0)):
-                found = rows_per_second(url, uri, runs)
-                yield f"{what}, {where}", found["changes_cdfd"], found["changes_delta_rs"], target
+def compared(runs: int) -> Iterator[Compared]:
+    """Tables of several layouts, near and far."""
+    places = {
+        "eight versions": tables.changes_table(),
+        "200 small versions": many_commits(),
+        **{TABLES[name].about: TABLES[name].path() for name in OF_THE_SET},
+    }
+    with served(*places.values()) as server, proxied(server.url, FAR_SECONDS) as far:
+        for what, path in places.items():
+            for url, where, target in ((server.url, "near", 1.0), (far.url, "20 ms away", 1.3)):
+                uri = f"s3://{BUCKET}/{Path(path).name}"
+                yield read_in_turn(f"{what}, {where}", url, uri, runs, target)
 
 
 def many_commits() -> str:
@@ -128,9 +157,11 @@ def main() -> None:
         return
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     start = time.perf_counter()
-    for what, ours, theirs, target in compared(runs):
+    for found in compared(runs):
+        (ours, peer), (cpu, peer_cpu) = found.rows, found.cpu
         print(
-            f"{what:32} {ours / 1e6:8.3f} M/s {theirs / 1e6:8.3f} M/s {ours / theirs:6.2f} (target {target})",
+            f"{found.what:90} {ours / 1e6:7.3f} M/s {peer / 1e6:7.3f} M/s {ours / peer:5.2f}, worst {found.worst:5.2f} "
+            f"(target {found.target}), CPU {cpu:.2f} s {peer_cpu:.2f} s",
             flush=True,
         )
     print(f"{time.perf_counter() - start:.0f} s on {os.cpu_count()} cores")

@@ -17,6 +17,7 @@ from fuzz.tables import LOG
 
 import cdfd
 from cdfd import cli
+from cdfd.cli.parameters import GlobalOptions
 from cdfd.errors import CdfdError
 
 # --- a folder ---
@@ -221,7 +222,7 @@ def run_command(argv: list[str]) -> tuple[int, str]:
     sys.stdout = io.TextIOWrapper(io.BytesIO(), "utf-8")
     sys.stderr = errors = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace")
     code: Any = 0
-    cli._Options.debug = False
+    GlobalOptions.debug = False
     try:
         cli.main()
     except SystemExit as ended:
