@@ -21,8 +21,8 @@ from statistics import median
 import boto3
 
 from bench import tables
-from bench.table_set import TABLES
 from bench.probe import timed
+from bench.table_set import TABLES
 from tests.s3.proxy import Proxy, proxied
 from tests.s3.server import KEY_ID, SECRET, Server, missing, moto, versitygw
 
