@@ -1,7 +1,7 @@
 """Change rows of every table of the set: cdfd, delta-rs, and pyarrow decoding the same columns of the same files.
 
-`python -m bench.changes` reads each table by each reader in turn, in a process of its own: three rounds after one that does not count.
-`--quick` takes fewer tables, and one round. `python -m bench.changes probe READER TABLE` is one measurement.
+`python -m bench.changes` takes a process for each table, in which all readers read it in turn: three rounds after one that does not count.
+`--quick` takes fewer tables, and one round.
 
 Ratios are the peer's seconds by ours, so that more is better. CPU seconds are those of all threads, user and system.
 """
@@ -144,32 +144,35 @@ def measured(work: Work) -> Measured:
     return {"wall": time.perf_counter() - start, "cpu": time.process_time() - cpu, "rows": count}
 
 
-def probe(reader: str, table: str, rounds: int = 1) -> list[Measured]:
-    """Measurements in a process of its own; an empty list if the reader cannot read the table."""
-    command = [sys.executable, "-m", "bench.changes", "probe", reader, table, str(rounds)]
+def rounds_of(table: BenchTable, rounds: int, names: Iterable[str]) -> dict[str, list[Measured]]:
+    """Measurements of each reader in this process, taken in turn: one list for each, empty where delta-rs cannot read the table."""
+    from deltalake.exceptions import DeltaError
+
+    works = {name: READERS[name](table) for name in names}
+    taken: dict[str, list[Measured]] = {name: [] for name in works}
+    # The first round fills caches, and does not count.
+    for round_ in range(rounds + 1):
+        for name, work in list(works.items()):
+            try:
+                found = measured(work)
+            except (DeltaError, ValueError):
+                if not name.startswith("load_cdf"):
+                    raise
+                del works[name]
+                continue
+            if round_:
+                taken[name].append(found)
+    return taken
+
+
+def compared(table: BenchTable, rounds: int, names: Iterable[str]) -> dict[str, list[Measured]]:
+    """The same in a process of its own."""
+    table.path()
+    command = [sys.executable, "-m", "bench.changes", "measure", table.name, str(rounds), *names]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
-        if reader.startswith("load_cdf"):
-            return []
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
-    found: list[Measured] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def compared(table: BenchTable, rounds: int, readers: Iterable[str]) -> dict[str, list[Measured]]:
-    """Measurements of each reader, taken in turn. The first round does not count."""
-    table.path()
-    taken: dict[str, list[Measured]] = {name: [] for name in readers}
-    skipped = set[str]()
-    for round_ in range(rounds + 1):
-        for name in taken:
-            if name in skipped:
-                continue
-            found = probe(name, table.name)
-            if not found:
-                skipped.add(name)
-            elif round_:
-                taken[name] += found
+    taken: dict[str, list[Measured]] = json.loads(done.stdout.splitlines()[-1])
     rows = {int(each["rows"]) for name in taken if not name.startswith("pyarrow") for each in taken[name]}
     if len(rows) > 1:
         raise SystemExit(f"{table.name}: not the same rows: {rows}")
@@ -232,8 +235,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["probe"]:
-        work = READERS[sys.argv[2]](TABLES[sys.argv[3]])
-        print(json.dumps([measured(work) for _ in range(int(sys.argv[4]))]))
+    if sys.argv[1:2] == ["measure"]:
+        print(json.dumps(rounds_of(TABLES[sys.argv[2]], int(sys.argv[3]), sys.argv[4:])))
     else:
         main()

@@ -7,7 +7,7 @@ holds inside structs, lists and maps.
 Nothing is converted twice: files of the earlier version are read by its physical names, directly into the later names and types.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -31,14 +31,18 @@ from cdfd.errors import SchemaChangedError
 
 @dataclass(frozen=True, slots=True)
 class SchemaReconciler:
-    """Brings batches into the schema `target`."""
+    """Brings batches into the schema `target`.
+
+    Attributes:
+        target: the schema of the table's columns.
+        schema: the target's columns, then the change columns.
+    """
 
     target: TableSchema
+    schema: pa.Schema = field(init=False, compare=False, repr=False)
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The target's columns, then the change columns."""
-        return change_schema(self.target.arrow)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "schema", change_schema(self.target.arrow))
 
     def select(self, schema: TableSchema) -> TableSchema:
         """The schema in which to read files of a version with `schema`: those columns of the target that this version has.
