@@ -4,10 +4,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
-from cdfd.changes.ordered_pool import map_in_order, run_in_order
+from cdfd.changes.ordered_pool import Inline, map_in_order, run_in_order
 from cdfd.errors import DataError, LogError
 
 Task = Callable[[], Iterator[int]]
@@ -237,3 +238,19 @@ def test_an_iterator_that_nobody_finishes_does_not_keep_the_process() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"0\n", b"")
+
+
+def test_inline_tasks_run_in_the_thread_of_the_consumer_and_in_order() -> None:
+    def named(number: int) -> Iterator[tuple[int, bool]]:
+        yield number, threading.current_thread() is threading.main_thread()
+
+    tasks = [Inline(partial(named, number)) if number % 3 else partial(named, number) for number in range(9)]
+    assert list(run_in_order(tasks, workers=2)) == [(number, number % 3 > 0) for number in range(9)]
+
+
+def test_an_error_of_an_inline_task_comes_after_the_results_before_it() -> None:
+    results = Results()
+    with pytest.raises(DataError):
+        results.take(run_in_order([counting(0, 3), Inline(failing(3, 2)), counting(9, 1)], workers=2))
+    assert results == [0, 1, 2, 3, 4]
+    assert not ours()

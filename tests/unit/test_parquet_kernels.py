@@ -162,3 +162,34 @@ def test_a_small_file_is_read_without_its_page_headers(monkeypatch: pytest.Monke
     with reader.opened(pa.BufferReader(sink.getvalue())) as found:
         assert sum(batch.num_rows for batch in found.batches(["id", "text"], rows=1_000)) == 50
     assert not asked
+
+
+def test_views_of_the_writer_are_read_as_strings() -> None:
+    texts = [None if number % 5 == 0 else f"text {number}" * 3 for number in range(ROWS)]
+    table = pa.table({"text": pa.array(texts, pa.string_view()), "ARROW:schemas": range(ROWS)})
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    with reader.opened(pa.BufferReader(sink.getvalue())) as found:
+        assert found.schema_arrow.field("text").type == pa.string()
+        assert [text for batch in found.batches(["text"], rows=700) for text in batch["text"].to_pylist()] == texts
+
+
+def test_a_column_that_is_named_as_the_key_of_the_schema_keeps_its_name() -> None:
+    name = "ARROW:schema"
+    table = pa.table({name: pa.array(["a", "b"], pa.string_view())})
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    with reader.opened(pa.BufferReader(sink.getvalue())) as found:
+        assert found.schema_arrow.names == [name]
+        [batch] = found.batches([name], rows=10)
+    assert batch[name].to_pylist() == ["a", "b"]
+
+
+def test_some_columns_have_their_share_of_the_size() -> None:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"id": range(ROWS), "text": [f"{number}" * 50 for number in range(ROWS)]}), sink)
+    with reader.opened(pa.BufferReader(sink.getvalue())) as found:
+        whole = found.metadata.row_group(0).total_byte_size
+        parts = [found.size_of([name]) for name in ("id", "text")]
+    assert whole - 2 <= sum(parts) <= whole
+    assert 0 < parts[0] < parts[1]
