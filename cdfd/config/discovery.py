@@ -201,6 +201,10 @@ class Discovery(Section):
 
     overrides: tuple[Override, ...] = ()
 
+    def __hash__(self) -> int:
+        # Masks and headers are mappings, which have no hash. Equal patterns have equal texts.
+        return hash((self.discover, self.name, self.topic))
+
     @property
     def pattern(self) -> FolderPattern:
         """The pattern, parsed."""
