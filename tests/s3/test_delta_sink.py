@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import count
 
 import pyarrow as pa
 import pytest
@@ -19,11 +20,13 @@ from tests.s3.fixtures import new_bucket
 from tests.s3.proxy import Asked, Fault, Proxy
 from tests.s3.server import Server
 
+OWNERS = count(1)
 QUICK = {"read_timeout": "300ms", "connect_timeout": "500ms", "deadline": 5}
 
 
 async def opened(uri: str, server: Server) -> DeltaSink:
-    target = Target(open_storage(uri, server.options(**QUICK)), app_id("shop", "orders"), Layout(), SystemClock())
+    store = open_storage(uri, server.options(**QUICK))
+    target = Target(store, app_id("shop", "orders"), Layout(), SystemClock(), owner=next(OWNERS))
     return await DeltaSink.open(target, partial(DataFiles, compression="zstd", file_bytes=1 << 20))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,14 @@ APP = app_id("shop", "orders")
 NO_LAYOUT = Layout()
 
 
-async def opened(storage: Storage, layout: Layout = NO_LAYOUT, file_bytes: int = 1 << 20) -> DeltaSink:
-    target = Target(storage, APP, layout, SystemClock())
+OWNERS = count(1)
+
+
+async def opened(
+    storage: Storage, layout: Layout = NO_LAYOUT, file_bytes: int = 1 << 20, owner: int | None = None
+) -> DeltaSink:
+    """The sink of a process of its own, or of the owner."""
+    target = Target(storage, APP, layout, SystemClock(), owner=owner or next(OWNERS))
     return await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=file_bytes))
 
 
@@ -117,6 +124,15 @@ async def test_the_newer_process_wins(tmp_path: Path) -> None:
     with pytest.raises(FencedError, match="taken the target over"):
         await deliver(first, 1, batch(n=[1]))
     await deliver(second, 1, batch(n=[1]))
+    assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
+
+
+async def test_a_process_that_opens_it_again_writes_nothing(tmp_path: Path) -> None:
+    await deliver(await opened(LocalStorage(tmp_path / "t"), owner=7), 0, batch(n=[0]))
+    before = DeltaTable(tmp_path / "t").version()
+    again = await opened(LocalStorage(tmp_path / "t"), owner=7)
+    assert DeltaTable(tmp_path / "t").version() == before
+    await deliver(again, 1, batch(n=[1]))
     assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
 
 

@@ -49,7 +49,7 @@ from cdfd.tail.log import NotATableError, log_path
 logger = logging.getLogger("cdfd.sink")
 
 WIDENING = "delta.enableTypeWidening"
-_OWNERS = (1 << 63) - 1
+_THIS_PROCESS = random.randrange(1, 1 << 63)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,17 @@ class Target:
         app_id: of the changelog.
         layout: of the table.
         clock: the source of time.
+        owner: the number of the process. Targets of one process share it, so that opening one again writes nothing.
     """
 
-    def __init__(self, storage: Storage, app_id: str, layout: Layout, clock: Clock) -> None:
+    def __init__(
+        self, storage: Storage, app_id: str, layout: Layout, clock: Clock, *, owner: int | None = None
+    ) -> None:
         self._storage = storage
         self._app_id = app_id
         self._layout = layout
         self._clock = clock
-        self._owner = random.randrange(1, _OWNERS)
+        self._owner = _THIS_PROCESS if owner is None else owner
         self._log = TxnLog(storage, clock, operation="WRITE", check=_check)
         self._exists = False
 
@@ -114,10 +117,12 @@ class Target:
                 return None, _NO_COLUMNS
             self._exists = True
             _check(state)
-            position = stored(state, self._app_id).position
-            now = self._clock.now_ms()
-            await self._log.append(lambda _: [owner_action(self._app_id, self._owner, now)])
-            return position, _columns(state)
+            if stored(state, self._app_id).owner != self._owner:
+                now = self._clock.now_ms()
+                await self._log.append(lambda _: [owner_action(self._app_id, self._owner, now)])
+                # Another process may have delivered before this version.
+                state = await self._log.state() or state
+            return stored(state, self._app_id).position, _columns(state)
 
     def merged(self, table: Columns, rows: StructType) -> Columns:
         """The columns of the table with those of the rows.
