@@ -101,3 +101,12 @@ async def test_spark_reads_checkpoints(spark: SparkSession, tmp_path: Path) -> N
     assert await count("n > 11") == 3
     await asyncio.to_thread(lambda: spark.sql(f"OPTIMIZE delta.`{folder}`").collect())
     assert await count("day IS NULL AND s.a = 1") == 5
+
+
+async def test_names_that_need_column_mapping_in_the_source(spark: SparkSession, tmp_path: Path) -> None:
+    sink = await opened(tmp_path / "t")
+    await deliver(sink, 0, pa.record_batch({"unit price (€)": [1], "day": ["a"], "s": [{"a b": 1}]}))
+    found = await asyncio.to_thread(
+        lambda: spark.sql(f"SELECT `unit price (€)`, s.`a b` FROM delta.`{tmp_path}/t`").collect()
+    )
+    assert [tuple(row) for row in found] == [(1, 1)]
