@@ -151,8 +151,8 @@ def test_a_stop_cancels_the_job_and_the_next_start_goes_on_with_it(
 async def test_two_attempts_at_once(engine: SparkEngine, broker: SharedBroker, name: str, tmp_path: Path) -> None:
     """As a speculative one: the later fences the earlier, which sees the part delivered."""
     table = TableWriter(LocalStorage(tmp_path / "rows", sync=False), SCHEMA)
-    do(table.create())
-    do(table.insert(rows(*range(100_000))))
+    await table.create()
+    await table.insert(rows(*range(100_000)))
     delivering = Delivering(broker.bootstrap_servers, name, f"{tmp_path}/rows", {}, {})
     config = delivering.settings("auto")
 

@@ -242,6 +242,7 @@ const actions = (() => {
     }
     asked = null;
     input.value = "";
+    show();
     await refresh();
   }
   box.append(input);
