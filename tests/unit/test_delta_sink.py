@@ -239,6 +239,14 @@ class TestSchema:
             await deliver(sink, 1, batch(n=["a"]))
         assert found(tmp_path / "t", "n") == [{"n": 0}]
 
+    async def test_values_that_a_target_cannot_hold(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        nanoseconds = pa.timestamp("ns", "UTC")
+        await deliver(sink, 0, batch(at=pa.array([1000], nanoseconds)))
+        with pytest.raises(SinkError, match="column 'at' has values that the target cannot hold"):
+            await deliver(sink, 1, batch(at=pa.array([1001], nanoseconds)))
+        assert len(found(tmp_path / "t", "at")) == 1
+
     async def test_a_missing_column_can_stop_the_table(self, tmp_path: Path) -> None:
         sink = await opened(LocalStorage(tmp_path / "t"), Layout(stop_on_missing_column=True))
         await deliver(sink, 0, batch(n=[0], s=["a"]))

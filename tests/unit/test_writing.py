@@ -64,7 +64,8 @@ def test_versions_alone_are_no_rules() -> None:
 @pytest.mark.parametrize("feature", sorted(WRITER_FEATURES))
 def test_each_writer_feature_that_is_known_is_honoured_or_refused(feature: str) -> None:
     protocol = Protocol(3, 7, frozenset(), frozenset({feature}))
-    if feature in {"rowTracking", "materializePartitionColumns"} or feature.startswith("iceberg"):
+    refused = {"rowTracking", "materializePartitionColumns", "geospatial", "timestampNanos"}
+    if feature in refused or feature.startswith("iceberg"):
         with pytest.raises(UnsupportedError, match=feature):
             check_appendable(protocol, metadata(), PLAIN)
     else:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE
 from cdfd.delta import values
 from cdfd.delta.schema import StructType, to_arrow
+from cdfd.errors import DataError
 from cdfd.parquet.writer import DataFileWriter
 
 PartitionKey = tuple[str | None, ...]
@@ -75,7 +76,7 @@ class DataFiles:
 
     def write(self, batch: pa.RecordBatch) -> Iterator[tuple[NewFile, pa.Buffer]]:
         """Take a batch; yields the files that are complete with it, and their content."""
-        cast = [_cast(batch.column(at), field.type) for at, field in zip(self._places, self._schema, strict=True)]
+        cast = [_cast(batch.column(at), field) for at, field in zip(self._places, self._schema, strict=True)]
         rows = pa.table(cast, self._schema)
         for key, part in self._split(rows):
             self._pending.setdefault(key, []).append(part)
@@ -132,8 +133,16 @@ _GROUP_BYTES = 32 << 20
 _CHANGE_TYPE = CHANGE_COLUMNS[0].with_nullable(True)
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     """A column as the target has it: dictionaries decoded, extension types as what they are stored as, narrower types widened."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
-    return column if column.type == kind else pc.cast(column, kind)
+    if column.type == field.type:
+        return column
+    try:
+        return pc.cast(column, field.type)
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"column {field.name!r:.200} has values that the target cannot hold: {error!s:.200}",
+            hint="Leave it out with `columns`",
+        ) from error

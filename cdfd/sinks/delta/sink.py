@@ -122,7 +122,11 @@ class DeltaDelivery:
             await self._write(files.finish())
 
     async def _write(self, files: Iterator[tuple[NewFile, pa.Buffer]]) -> None:
-        while (found := await asyncio.to_thread(next, files, None)) is not None:
+        while True:
+            with translated("write the rows", self._sink.target.uri):
+                found = await asyncio.to_thread(next, files, None)
+            if found is None:
+                return
             file, data = found
             await self._sink.target.put(file, data)
             self._files.append(file)
