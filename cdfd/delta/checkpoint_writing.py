@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cdfd.delta.actions import Protocol
 from cdfd.delta.last_checkpoint import LastCheckpoint
 from cdfd.delta.protocol import reader_features, writer_features
 from cdfd.delta.snapshot import Snapshot
@@ -40,9 +41,9 @@ _COMPLETE = frozenset(
 """Features whose state a `Snapshot` has completely. Row ids, clustering and the parts of V2 checkpoints are not among them."""
 
 
-def can_checkpoint(state: Snapshot) -> bool:
-    """Whether `checkpoint` is complete: no feature of the table has state that a `Snapshot` leaves out."""
-    return reader_features(state.protocol) | writer_features(state.protocol) <= _COMPLETE
+def can_checkpoint(protocol: Protocol) -> bool:
+    """Whether `checkpoint` is complete for tables of this protocol: no feature has state that a `Snapshot` leaves out."""
+    return reader_features(protocol) | writer_features(protocol) <= _COMPLETE
 
 
 def checkpoint(state: Snapshot, now_ms: int | None = None) -> tuple[bytes, LastCheckpoint]:

@@ -15,7 +15,7 @@ from cdfd.tail.log import DeltaLog, log_path
 async def write_checkpoint(folder: Path, *, keep_log: bool = False) -> None:
     storage = LocalStorage(folder)
     state = await DeltaLog(storage).snapshot(with_stats=True, with_tombstones=True)
-    assert can_checkpoint(state)
+    assert can_checkpoint(state.protocol)
     data, hint = checkpoint(state)
     await storage.put(log_path(paths.checkpoint_name(state.version)), data)
     await storage.put(log_path(paths.LAST_CHECKPOINT), last_checkpoint.serialize(hint))
@@ -58,4 +58,4 @@ async def test_not_where_a_feature_has_state_of_its_own(tmp_path: Path, feature:
     protocol = f'{{"protocol":{{"minReaderVersion":1,"minWriterVersion":7,"writerFeatures":["{feature}"]}}}}'
     lines = [line for line in entry.read_text().splitlines() if '"protocol"' not in line]
     entry.write_text("\n".join([protocol, *lines]))
-    assert not can_checkpoint(await DeltaLog(LocalStorage(tmp_path)).snapshot())
+    assert not can_checkpoint((await DeltaLog(LocalStorage(tmp_path)).snapshot()).protocol)

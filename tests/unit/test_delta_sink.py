@@ -331,3 +331,20 @@ class TestCheckpoints:
         await deliver(sink, 0, batch(n=[0]))
         assert await sink.last_position() == at(1)
         assert "cannot write a checkpoint of the target: no space left" in caplog.text
+
+    async def test_a_target_that_gets_none_is_not_read_at_each_commit(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=1))
+        await deliver(sink, 0, batch(n=[0]))
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["v2Checkpoint"]}
+        entry = json.dumps({"protocol": protocol | {"writerFeatures": ["v2Checkpoint"]}})
+        (tmp_path / "t" / "_delta_log" / f"{2:020}.json").write_text(entry)
+        storage = FaultyStorage(LocalStorage(tmp_path / "t"))
+        sink = await opened(storage, Layout(checkpoint_interval=1))
+        await deliver(sink, 1, batch(n=[1]))
+        storage.steps.clear()
+        await deliver(sink, 2, batch(n=[2]))
+        log = [step for step in storage.steps if "_delta_log" in step[1]]
+        before = [("stat", f"_delta_log/{4:020}.json"), ("read", f"_delta_log/{5:020}.json")]
+        assert [step for step in log if step[0] != "list"][:2] == before
+        assert len(log) <= 6
+        assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}, {"n": 2}]

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -88,6 +89,8 @@ class Target:
         self._owner = _THIS_PROCESS if owner is None else owner
         self._log = TxnLog(storage, clock, operation="WRITE", check=_check)
         self._exists = False
+        self._protocol = PLAIN
+        self._columns = _NO_COLUMNS
 
     async def exists(self) -> bool:
         """Whether there is a table, to which this changelog can be appended. Changes nothing."""
@@ -131,17 +134,21 @@ class Target:
             SchemaChangedError: the table cannot take the rows.
             SinkError: the rows have no column for `partition_by`.
         """
+        return self._merged(table, rows)[0]
+
+    def _merged(self, table: Columns, rows: StructType) -> tuple[Columns, bool]:
+        """The same, and whether the type of a column is widened."""
+        struct = nullable(rows)
         if _is_new(table):
-            struct = nullable(rows)
-            return Columns(struct, self._partition_columns(struct))
-        found = merge(table.struct, nullable(rows))
+            return Columns(struct, self._partition_columns(struct)), False
+        found = merge(table.struct, struct)
         if found.missing and self._layout.stop_on_missing_column:
             raise SchemaChangedError(
                 f"the rows have no column {found.missing[0]!r:.200} any more",
                 table=self.uri,
                 hint="Set `sink.on_missing_column: keep` to leave it in the target, with nulls",
             )
-        return Columns(found.struct, table.partition_by)
+        return Columns(found.struct, table.partition_by), found.widened
 
     def _partition_columns(self, struct: StructType) -> tuple[str, ...]:
         kinds = {child.name: child.type for child in struct}
@@ -184,23 +191,19 @@ class Target:
                     table=self.uri,
                     hint="Restore it, or run `cdfd progress reset` to start over",
                 ) from error
-            state = await self._log.state()
             if version is not None and self._is_due(version):
                 await self._write_checkpoint(version)
-            return _NO_COLUMNS if state is None else _columns(state)
+            return self._columns
 
     def _is_due(self, version: int) -> bool:
         every = self._layout.checkpoint_interval
-        return every > 0 and version - max(self._log.checkpoint, 0) >= every
+        return every > 0 and version - max(self._log.checkpoint, 0) >= every and can_checkpoint(self._protocol)
 
     async def _write_checkpoint(self, version: int) -> None:
         """Write the checkpoint of a version. An error is only logged: the version is committed, and a later one tries again."""
         log, extra = self._log.log, {"table": self.uri, "version": version}
         try:
             state = await log.snapshot(version, with_stats=True, with_tombstones=True)
-            if not can_checkpoint(state):
-                logger.debug("no checkpoint: the target has features with state of their own", extra=extra)
-                return
             data, hint = await asyncio.to_thread(checkpoint, state, self._clock.now_ms())
             await self._storage.put(log_path(paths.checkpoint_name(version)), data)
             if await log.newest_checkpoint(version) <= version:
@@ -241,12 +244,15 @@ class Target:
                 version=state.version,
                 hint="Run one daemon for each pipeline",
             )
+        table = self._columns = _columns(state)
+        self._protocol = state.protocol
         if self._is_delivered(found, begun, following):
             return []
+        columns, widened = (table, False) if rows is None else self._merged(table, rows)
+        self._columns = columns
         now = self._clock.now_ms()
-        actions = self._evolution(state, rows) if rows is not None else []
-        partition_by = _columns(state).partition_by if rows is None else self.merged(_columns(state), rows).partition_by
-        actions += [_add(file, partition_by, now) for file in files]
+        actions = [] if columns == table else _evolution(state, columns, widened=widened)
+        actions += [_add(file, columns.partition_by, now) for file in files]
         return actions + position_actions(state, self._app_id, following, now)
 
     def _is_delivered(self, found: Stored, begun: Position, following: Position) -> bool:
@@ -261,25 +267,6 @@ class Target:
             )
         return False
 
-    def _evolution(self, state: TxnState, rows: StructType) -> list[Action]:
-        """The actions that give the table the columns of the rows."""
-        table = _columns(state)
-        columns = self.merged(table, rows)
-        if columns == table:
-            return []
-        widened = merge(table.struct, nullable(rows)).widened
-        configuration = dict(state.metadata.configuration) | ({WIDENING: "true"} if widened else {})
-        metadata = replace(
-            state.metadata,
-            schema_string=schema_string.serialize(columns.struct),
-            partition_columns=columns.partition_by,
-            configuration=configuration,
-        )
-        features = features_of(columns.struct) | ({TYPE_WIDENING} if widened else frozenset())
-        protocol = with_features(state.protocol, frozenset(features))
-        actions: list[Action] = [] if protocol == state.protocol else [("protocol", protocol_fields(protocol))]
-        return [*actions, ("metaData", metadata_fields(metadata))]
-
 
 _NO_COLUMNS = Columns(StructType(()))
 _CHANGES = nullable(from_arrow(pa.schema(CHANGE_COLUMNS)))
@@ -291,7 +278,28 @@ def _is_new(table: Columns) -> bool:
 
 
 def _columns(state: TxnState) -> Columns:
-    return Columns(schema_string.parse(state.metadata.schema_string), tuple(state.metadata.partition_columns))
+    return Columns(_parsed(state.metadata.schema_string), tuple(state.metadata.partition_columns))
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> StructType:
+    """The schema of a target, which is the same in most commits."""
+    return schema_string.parse(text)
+
+
+def _evolution(state: TxnState, columns: Columns, *, widened: bool) -> list[Action]:
+    """The actions that give the table these columns."""
+    configuration = dict(state.metadata.configuration) | ({WIDENING: "true"} if widened else {})
+    metadata = replace(
+        state.metadata,
+        schema_string=schema_string.serialize(columns.struct),
+        partition_columns=columns.partition_by,
+        configuration=configuration,
+    )
+    features = features_of(columns.struct) | ({TYPE_WIDENING} if widened else frozenset())
+    protocol = with_features(state.protocol, frozenset(features))
+    actions: list[Action] = [] if protocol == state.protocol else [("protocol", protocol_fields(protocol))]
+    return [*actions, ("metaData", metadata_fields(metadata))]
 
 
 def _check(state: TxnState) -> None:
