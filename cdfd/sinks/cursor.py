@@ -1,6 +1,7 @@
 """The position of a sink, and the deliveries that may begin and commit there. Pure."""
 
 from dataclasses import replace
+from typing import Literal
 
 from cdfd.changes.position import Position
 from cdfd.errors import SinkError
@@ -9,6 +10,17 @@ from cdfd.errors import SinkError
 def order(position: Position) -> tuple[int, bool, int]:
     """A key that sorts positions of one table in the order of delivery: a version's snapshot before its changes."""
     return position.version, position.phase == "stream", position.part
+
+
+DeliveryState = Literal["open", "failed", "ended"]
+"""Of a delivery. One that failed, or whose batch is not complete, can only be aborted."""
+
+
+def require_open(state: DeliveryState, position: Position) -> None:
+    """`SinkError` if a delivery that began at a position takes no more."""
+    if state != "open":
+        hint = "Abort it, then begin a new delivery at last_position" if state == "failed" else None
+        raise SinkError(f"the delivery has {state}", version=position.version, hint=hint)
 
 
 class Cursor:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from typing import Literal
 
 import pyarrow as pa
 
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.delta.schema import from_arrow
-from cdfd.errors import SinkError
-from cdfd.sinks.cursor import Cursor
+from cdfd.sinks.cursor import Cursor, DeliveryState, require_open
 from cdfd.sinks.delta.data_files import Columns, DataFiles, NewFile
 from cdfd.sinks.delta.target import Target, translated
 
@@ -71,14 +69,14 @@ class DeltaDelivery:
         self._schema: pa.Schema | None = None
         self._open: DataFiles | None = None
         self._files: list[NewFile] = []
-        self._state: Literal["open", "failed", "ended"] = "open"
+        self._state: DeliveryState = "open"
 
     async def start_version(self, version: Version) -> None:
         """Does nothing, because each row has its version."""
 
     async def write(self, batch: pa.RecordBatch) -> None:
         """Encode a batch, and write the files that are full."""
-        self._require_open()
+        require_open(self._state, self._position)
         # Until the batch is complete, because a partial batch must never be committed.
         self._state = "failed"
         if batch.num_rows:
@@ -90,7 +88,7 @@ class DeltaDelivery:
 
     async def commit(self, following: Position) -> None:
         """Write the last files and the version; see the port."""
-        self._require_open()
+        require_open(self._state, self._position)
         self._sink.cursor.check(following, rows=self._columns is not None)
         self._state = "failed"
         await self._end_files()
@@ -130,8 +128,3 @@ class DeltaDelivery:
             file, data = found
             await self._sink.target.put(file, data)
             self._files.append(file)
-
-    def _require_open(self) -> None:
-        if self._state != "open":
-            hint = "Abort it, then begin a new delivery at last_position" if self._state == "failed" else None
-            raise SinkError(f"the delivery has {self._state}", version=self._position.version, hint=hint)

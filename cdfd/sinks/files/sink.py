@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedWriter, FileIO
 from threading import Lock
-from typing import Literal, Self
+from typing import Self
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from cdfd.changes.control import Control
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.errors import SinkError
-from cdfd.sinks.cursor import Cursor, order
+from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
 from cdfd.sinks.files.folder import DeliveryFolder
 from cdfd.sinks.files.formats import RowsFormat
 from cdfd.sinks.files.names import chunk_name
@@ -121,7 +121,7 @@ class FileDelivery:
         self._lock = lock
         self._position = position
         self._spool: _Spool | None = None
-        self._state: Literal["open", "failed", "ended"] = "open"
+        self._state: DeliveryState = "open"
 
     @property
     def suffix(self) -> str:
@@ -160,7 +160,7 @@ class FileDelivery:
 
     def _write(self, batch: pa.RecordBatch) -> None:
         with self._lock, _translated("write", self._folder.path):
-            self._require_open()
+            require_open(self._state, self._position)
             # Until the batch is complete, because a partial batch must never be committed.
             self._state = "failed"
             if batch.num_rows:
@@ -179,7 +179,7 @@ class FileDelivery:
         self, commit: Callable[[str | None], None], following: Position, check: Callable[[], None] | None = None
     ) -> None:
         with self._lock, _translated("commit", self._folder.path):
-            self._require_open()
+            require_open(self._state, self._position)
             (check or self._cursor.check_chunk)()
             self._state = "failed"
             rows = None if self._spool is None else self._spool.complete(sync=self._folder.sync)
@@ -197,11 +197,6 @@ class FileDelivery:
             self._cursor.abandon()
             if self._spool is not None:
                 self._spool.remove()
-
-    def _require_open(self) -> None:
-        if self._state != "open":
-            hint = "Abort it, then begin a new delivery at last_position" if self._state == "failed" else None
-            raise SinkError(f"the delivery has {self._state}", version=self._position.version, hint=hint)
 
 
 class FileChunk:

@@ -7,7 +7,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import pyarrow as pa
 
@@ -15,7 +14,7 @@ from cdfd.changes.control import Control
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.errors import CdfdError, SinkError
-from cdfd.sinks.cursor import Cursor
+from cdfd.sinks.cursor import Cursor, DeliveryState, require_open
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress.records import Progress
@@ -91,14 +90,14 @@ class KafkaDelivery:
         self._version: Version | None = None
         self._in_flight: deque[Future[Future[None]]] = deque()
         self._submitted = self._has_rows = False
-        self._state: Literal["open", "failed", "ended"] = "open"
+        self._state: DeliveryState = "open"
         self._aborting: Future[None] | None = None
         # Shared by the threads. They skip further steps once one of the first two is set.
         self._aborted = self._failed = self._committed = False
 
     async def start_version(self, version: Version) -> None:
         """See the port."""
-        self._require_open()
+        require_open(self._state, self._position)
         self._state = "failed"
         for record in self._markers.start(version):
             self._accumulator.add_side_record(record)
@@ -109,13 +108,13 @@ class KafkaDelivery:
 
     def resume_version(self, version: Version, counts: Mapping[str, int]) -> None:
         """Like `start_version`, for a version that an earlier delivery started. `counts`: its rows from other producers, by type."""
-        self._require_open()
+        require_open(self._state, self._position)
         self._markers.resume(version, counts)
         self._version = version
 
     async def write(self, batch: pa.RecordBatch) -> None:
         """See the port. Waits while too many chunks are in flight."""
-        self._require_open()
+        require_open(self._state, self._position)
         if not batch.num_rows:
             return
         self._state = "failed"
@@ -135,7 +134,7 @@ class KafkaDelivery:
         self, following: Position, job: Mapping[str, str | int] | None = None, counts: Mapping[str, int] | None = None
     ) -> None:
         """See the port. `job` and `counts` are stored with the position; see `Markers.progress`."""
-        self._require_open()
+        require_open(self._state, self._position)
         self._context.cursor.check(following, rows=self._has_rows)
         self._state = "failed"
         for record in self._markers.finish(following):
@@ -144,14 +143,14 @@ class KafkaDelivery:
 
     def hold_version(self, version: Version) -> None:
         """The next rows belong to a version that is delivered already, and is not begun or ended again."""
-        self._require_open()
+        require_open(self._state, self._position)
         for record in self._markers.announce(version):
             self._accumulator.add_side_record(record)
         self._version = version
 
     async def commit_control(self, control: Control, to: Position | None = None) -> None:
         """Make the rows and a control durable. The position stays, or without rows moves to `to`."""
-        self._require_open()
+        require_open(self._state, self._position)
         self._context.cursor.check_chunk()
         self._state = "failed"
         await self._complete(self._markers.controlled(self._context.progress, control, to))
@@ -200,11 +199,6 @@ class KafkaDelivery:
     def _reopen(self) -> None:
         if not self._aborted:
             self._state = "open"
-
-    def _require_open(self) -> None:
-        if self._state != "open":
-            hint = "Abort it, then begin a new delivery at last_position" if self._state == "failed" else None
-            raise SinkError(f"the delivery has {self._state}", version=self._position.version, hint=hint)
 
     # In threads.
 
