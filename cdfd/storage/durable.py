@@ -72,8 +72,7 @@ def replacing(path: str, *, mode: int) -> Iterator[BinaryIO]:
         mode: of the file, before the process's umask.
     """
     temporary = os.path.join(os.path.dirname(path), temporary_name())
-    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(temporary, "wb", buffering=1 << 20, opener=lambda name, _: os.open(name, flags, mode)) as file:
+    with os.fdopen(open_new(None, temporary, mode), "wb", buffering=1 << 20) as file:
         try:
             yield file
             file.flush()
@@ -83,8 +82,8 @@ def replacing(path: str, *, mode: int) -> Iterator[BinaryIO]:
                 os.unlink(temporary)
 
 
-def open_new(folder: int, name: str, mode: int) -> int:
-    """A descriptor of a file that did not exist, for writing."""
+def open_new(folder: int | None, name: str, mode: int) -> int:
+    """A descriptor of a file that did not exist, for writing. Without a descriptor of its folder, `name` is a path."""
     return os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
 
 
