@@ -5,22 +5,19 @@ Source: specification, "Checkpoints", "Classic Checkpoint" and "Checkpoint Schem
 
 import io
 from collections.abc import Mapping, Sequence
-from itertools import repeat
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cdfd.delta import paths
 from cdfd.delta.actions import Protocol
 from cdfd.delta.last_checkpoint import LastCheckpoint
 from cdfd.delta.protocol import reader_features, writer_features
 from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.writing import metadata_fields, protocol_fields
 
-_SAFE = "/:=@!$&'()*+,;~-._"
-_PLAIN = r"^[A-Za-z0-9/:=@!$&'()*+,;~._-]*$"
 _COMPLETE = frozenset(
     {
         "allowColumnDefaults",
@@ -84,7 +81,7 @@ def _files(kind: str, files: pa.Table, more: Mapping[str, str], data_change: pa.
     columns = []
     for name, type_ in _COLUMNS[kind]:
         if name == "path":
-            columns.append(_encoded(_flat(flat.column("path"))).cast(type_))
+            columns.append(paths.encode_column(_flat(flat.column("path"))).cast(type_))
         elif name in own:
             columns.append(_flat(flat.column(own[name])).cast(type_))
         elif name == "dataChange":
@@ -98,17 +95,6 @@ def _files(kind: str, files: pa.Table, more: Mapping[str, str], data_change: pa.
     rows = pa.StructArray.from_arrays(columns, fields=[pa.field(name, type_) for name, type_ in _COLUMNS[kind]])
     return pa.table(
         [rows if name == kind else pa.nulls(len(flat), _LAYOUT.field(name).type) for name in _COLUMNS], _LAYOUT
-    )
-
-
-def _encoded(paths: pa.Array) -> pa.Array:
-    """Paths as URIs, as the log has them (specification, "Add File and Remove File"). Few need it, and those one by one."""
-    plain = pc.match_substring_regex(paths, _PLAIN)
-    if pc.all(plain).as_py() is not False:
-        return paths
-    others = paths.filter(pc.invert(plain))
-    return pc.replace_with_mask(
-        paths, pc.invert(plain), pa.array(map(quote, others.to_pylist(), repeat(_SAFE)), paths.type)
     )
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Literal
-from urllib.parse import unquote, unquote_to_bytes
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 import numpy as np
 import pyarrow as pa
@@ -114,6 +115,10 @@ _FILE = re.compile(_FILE_URI)
 _S3 = re.compile(_S3_URI)
 _MALFORMED = re.compile(r"%(?![0-9a-fA-F]{2})")
 
+_SAFE = "/:=@!$&'()*+,;~-._"
+_PLAIN = r"^[A-Za-z0-9/:=@!$&'()*+,;~._-]*$"
+"""Characters that a URI reference has as they are."""
+
 _HEX = np.full(256, 255, dtype=np.uint8)
 _HEX[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16, dtype=np.uint8)
 _HEX[np.frombuffer(b"ABCDEF", dtype=np.uint8)] = np.arange(10, 16, dtype=np.uint8)
@@ -163,6 +168,16 @@ def decode_column(column: pa.Array[Any]) -> pa.Array[Any]:
     if column.null_count:
         decoded = pc.if_else(column.is_valid(), decoded, pa.scalar(None, column.type))
     return decoded
+
+
+def encode_column(column: pa.Array[Any]) -> pa.Array[Any]:
+    """Plain paths as URI references, as the log has them: the inverse of `decode_column`. Few paths need it, and those one by one."""
+    plain: Any = pc.match_substring_regex(column, _PLAIN)
+    if pc.all(plain).as_py() is not False:
+        return column
+    special = pc.invert(plain)
+    encoded = pa.array(map(quote, column.filter(special).to_pylist(), repeat(_SAFE)), column.type)
+    return pc.replace_with_mask(column, special, encoded)
 
 
 def _unquote(column: Any) -> pa.Array[Any]:

@@ -174,6 +174,13 @@ class TestDecode:
                 paths.decode_column(column)
             assert repr(bad) in str(caught.value)
 
+    @given(st.lists(st.text(st.sampled_from("%20 /=é+#?:\n") | st.characters(codec="utf-8"), max_size=12)))
+    def test_a_column_that_is_encoded_comes_back(self, uris: list[str]) -> None:
+        plain = pa.array([paths.decode(f"x{uri.replace('%', '%25')}") for uri in uris], pa.large_string())
+        encoded = paths.encode_column(plain)
+        assert all(uri.isascii() and " " not in uri for uri in encoded.to_pylist())
+        assert paths.decode_column(encoded) == plain
+
     @given(st.text())
     def test_undoes_what_writers_encode(self, path: str) -> None:
         encoded = "".join(f"%{byte:02X}" for byte in path.encode("utf-8"))
