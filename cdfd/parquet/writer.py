@@ -24,10 +24,9 @@ _MOST_COLUMNS = 32
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A complete file: its bytes, number of rows, and statistics as JSON."""
+    """A complete file: its bytes, and statistics as JSON."""
 
     data: pa.Buffer
-    rows: int
     stats: str
 
 
@@ -43,7 +42,6 @@ class DataFileWriter:
         self._sink = pa.BufferOutputStream()
         self._schema = schema
         self._writer = pq.ParquetWriter(self._sink, schema, compression=compression, store_schema=False)
-        self._rows = 0
 
     @property
     def size(self) -> int:
@@ -53,14 +51,13 @@ class DataFileWriter:
     def write(self, rows: pa.Table) -> None:
         """Append rows as a row group."""
         self._writer.write_table(rows)
-        self._rows += rows.num_rows
 
     def finish(self) -> DataFile:
         """The file."""
         self._writer.close()
         data = self._sink.getvalue()
         footer = pq.read_metadata(pa.BufferReader(data))
-        return DataFile(data, self._rows, json.dumps(statistics(footer, self._schema), separators=(",", ":")))
+        return DataFile(data, json.dumps(statistics(footer, self._schema), separators=(",", ":")))
 
 
 def statistics(footer: Any, schema: pa.Schema) -> Mapping[str, Any]:

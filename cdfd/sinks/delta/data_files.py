@@ -26,14 +26,12 @@ class NewFile:
         path: in the table.
         partition: values of the partition columns.
         size: in bytes.
-        rows: number of rows.
         stats: statistics as JSON.
     """
 
     path: str
     partition: PartitionKey
     size: int
-    rows: int
     stats: str
 
 
@@ -85,8 +83,8 @@ class DataFiles:
                 self._write_group(key)
                 if self._open[key].size >= self._file_bytes:
                     yield self._finish(key)
-        while sum(self._bytes.values()) + sum(each.size for each in self._open.values()) > 2 * self._file_bytes:
-            yield self._finish(max(self._sizes().items(), key=lambda item: item[1])[0])
+        while sum((sizes := self._sizes()).values()) > 2 * self._file_bytes:
+            yield self._finish(max(sizes, key=sizes.__getitem__))
 
     def finish(self) -> Iterator[tuple[NewFile, pa.Buffer]]:
         """The remaining files."""
@@ -111,7 +109,7 @@ class DataFiles:
         suffix = "" if self._compression == "none" else f".{self._compression}"
         path = f"part-00000-{uuid.uuid4()}-c000{suffix}.parquet"
         file = self._open.pop(key).finish()
-        return NewFile(path, key, file.data.size, file.rows, file.stats), file.data
+        return NewFile(path, key, file.data.size, file.stats), file.data
 
     def _split(self, rows: pa.Table) -> Iterator[tuple[PartitionKey, pa.Table]]:
         """The rows of each partition, in their order."""
