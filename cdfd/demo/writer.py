@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 from cdfd.changes.columns import CHANGE_TYPE
 from cdfd.delta import deletion_vector, paths
 from cdfd.delta import schema as schemas
-from cdfd.delta.actions import DeletionVectorDescriptor
+from cdfd.delta.actions import DeletionVectorDescriptor, Metadata
 from cdfd.delta.commit import serialize
 from cdfd.delta.deletion_vector import RowSet
+from cdfd.delta.writing import metadata_fields
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock, SystemClock
 
@@ -150,18 +151,13 @@ class TableWriter:
         return self.version
 
     def _metadata(self) -> Action:
-        fields = {
-            "id": self.table_id,
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": schemas.serialize(schemas.from_arrow(self.schema)),
-            "partitionColumns": [],
-            "configuration": {
-                "delta.enableChangeDataFeed": str(self.feed).lower(),
-                "delta.enableDeletionVectors": "true",
-                **self.properties,
-            },
+        configuration = {
+            "delta.enableChangeDataFeed": str(self.feed).lower(),
+            "delta.enableDeletionVectors": "true",
+            **self.properties,
         }
-        return "metaData", fields
+        schema = schemas.serialize(schemas.from_arrow(self.schema))
+        return "metaData", metadata_fields(Metadata(self.table_id, schema, (), configuration))
 
     async def _add(self, rows: pa.Table, *, data_change: bool = True) -> Action:
         path = f"part-{uuid4()}.parquet"
