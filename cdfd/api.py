@@ -17,7 +17,8 @@ from cdfd.changes.plan import ChangePlan, Changes
 from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.refinement import Refine
 from cdfd.changes.refining import check_key, check_net
-from cdfd.changes.shape.shape import AS_IT_IS, Chosen
+from cdfd.changes.shape.chosen import Chosen
+from cdfd.changes.shape.shape import AS_IT_IS
 from cdfd.changes.stream import PlanStream
 from cdfd.config.shapes import shape_of
 from cdfd.delta.header import Header

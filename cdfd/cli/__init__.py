@@ -258,7 +258,7 @@ def diff(
 
 
 def _shape(where: str | None, columns: str | None, masks: list[str] | None, excluded: str | None) -> Any:
-    from cdfd.changes.shape.shape import Chosen
+    from cdfd.changes.shape.chosen import Chosen
     from cdfd.config.shapes import shape_of
 
     given = dict[str, object]()

@@ -6,9 +6,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from cdfd.changes.shape.chosen import Chosen
 from cdfd.changes.shape.masks import METHODS, Mask, Method
 from cdfd.changes.shape.parser import parse_filter
-from cdfd.changes.shape.shape import Chosen, Shape
+from cdfd.changes.shape.shape import Shape
 from cdfd.config.mounted import read_secret
 from cdfd.config.values import Secret
 from cdfd.errors import ConfigError
@@ -56,14 +57,8 @@ def chosen_columns(given: object) -> tuple[Chosen, ...] | None:
 
 
 def _chosen(given: object) -> Chosen:
-    if isinstance(given, Chosen):
-        return given
-    if isinstance(given, str):
-        return Chosen(given)
-    if isinstance(given, Mapping) and given.keys() == {"name", "as"}:
-        name, alias = given["name"], given["as"]
-        if isinstance(name, str) and isinstance(alias, str) and name and alias:
-            return Chosen(name, alias)
+    if chosen := Chosen.of(given):
+        return chosen
     raise ConfigError(
         f"columns has {given!r:.100}", hint='Give names, such as ["id", {"name": "amount", "as": "value"}]'
     )

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
 
-from cdfd.changes.shape.masks import SHORTEST_KEY, Mask
+from cdfd.changes.shape.chosen import Chosen
 from cdfd.changes.shape.parser import parse_filter
 from cdfd.changes.shape.predicate import Predicate
-from cdfd.changes.shape.shape import Chosen, Shape, check_key_masks
 from cdfd.config import values
 from cdfd.config.fields import AS_TEXT, Count, Flag, Name, SecretText, Section, Size, Text, Uri
 from cdfd.config.problems import Conflicts, Path
-from cdfd.config.shapes import mask_of
 from cdfd.config.values import Secret, Start
 from cdfd.errors import ConfigError
+
+# A configuration is read without Arrow, which masks and shapes load: commands that read no table start faster.
+if TYPE_CHECKING:
+    from cdfd.changes.shape.masks import Mask
+    from cdfd.changes.shape.shape import Shape
 
 
 def parse_where(value: object) -> Predicate:
@@ -33,16 +36,8 @@ def parse_where(value: object) -> Predicate:
 
 def parse_column(value: object) -> Chosen:
     """A column: its name, or its name and the one to publish it by."""
-    if isinstance(value, Chosen):
-        return value
-    if isinstance(value, str) and value:
-        return Chosen(value)
-    if (
-        isinstance(value, Mapping)
-        and value.keys() == {"name", "as"}
-        and all(isinstance(each, str) and each for each in value.values())
-    ):
-        return Chosen(str(value["name"]), str(value["as"]))
+    if chosen := Chosen.of(value):
+        return chosen
     raise ValueError("expected the name of a column, or a mapping such as {name: amount, as: value}")
 
 
@@ -55,6 +50,8 @@ Filter = Annotated[Predicate, PlainValidator(parse_where), AS_TEXT]
 
 
 def _long_key(secret: Secret) -> Secret:
+    from cdfd.changes.shape.masks import SHORTEST_KEY
+
     if len(secret.reveal().encode()) < SHORTEST_KEY:
         raise ValueError(f"expected at least {SHORTEST_KEY} bytes, such as the output of `openssl rand -hex 32`")
     return secret
@@ -87,6 +84,8 @@ class ColumnMask(Section):
 
     def mask(self, column: str) -> Mask:
         """The mask. Its key is read from its file."""
+        from cdfd.config.shapes import mask_of
+
         given = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
         return mask_of(column, given)
 
@@ -207,6 +206,10 @@ class Table(Section):
 
     def _shape_conflicts(self) -> Iterator[tuple[Path, str]]:
         """The settings of the shape that contradict each other."""
+        if self.columns is None and not (self.mask or self.exclude_change_types or self.headers):
+            return
+        from cdfd.changes.shape.shape import check_key_masks
+
         try:
             _ = self.shape
         except ConfigError as error:
@@ -227,6 +230,8 @@ class Table(Section):
     @property
     def shape(self) -> Shape:
         """The shape of its rows. Keys of masks are read from their files."""
+        from cdfd.changes.shape.shape import Shape
+
         return Shape(
             self.columns,
             self.where,

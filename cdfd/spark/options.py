@@ -11,7 +11,8 @@ from typing import Any, cast, get_args
 
 from cdfd.changes.plan import Changes
 from cdfd.changes.refinement import Refine
-from cdfd.changes.shape.shape import AS_IT_IS, Chosen, Shape, check_key_masks
+from cdfd.changes.shape.chosen import Chosen
+from cdfd.changes.shape.shape import AS_IT_IS, Shape, check_key_masks
 from cdfd.config.shapes import shape_of
 from cdfd.errors import ConfigError
 from cdfd.tail.bounds import After, Bound, parse_bound

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cdfd.changes.shape.shape import Chosen
+from cdfd.changes.shape.chosen import Chosen
 from cdfd.config import Settings, Table, load, parse
 from cdfd.config.shapes import mask_settings
 from cdfd.errors import ConfigError, UnsupportedError

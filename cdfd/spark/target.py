@@ -9,7 +9,8 @@ from pyspark.sql.types import StructType
 from cdfd.changes.columns import CHANGE_ORDINAL
 from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.refining import check_key
-from cdfd.changes.shape.shape import AS_IT_IS, Chosen, Shape
+from cdfd.changes.shape.chosen import Chosen
+from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.delta.datatypes import without_void
 from cdfd.delta.header import Header
 from cdfd.delta.schema import TableSchema

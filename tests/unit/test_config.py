@@ -3,6 +3,8 @@
 import os
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -12,8 +14,8 @@ from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
 
+from cdfd.changes.shape.chosen import Chosen
 from cdfd.changes.shape.masks import Mask
-from cdfd.changes.shape.shape import Chosen
 from cdfd.config import (
     ConfigProblems,
     Ledger,
@@ -960,3 +962,13 @@ def test_what_is_no_share(given: str) -> None:
 
 
 MINIMAL_FILES = "pipeline: p\ntables: [{uri: t}]\nsink: {kind: files, path: o}\n"
+
+
+def test_a_table_without_a_shape_needs_no_arrow() -> None:
+    """The settings are checked by commands that ask the daemon and read no table."""
+    program = (
+        "import sys; from cdfd.config import Table\n"
+        "Table.model_validate({'uri': 'orders', 'key': ['id'], 'where': 'id > 1'}); print('pyarrow' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert ran.stdout.strip() == "False"

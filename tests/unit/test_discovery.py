@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from lake import SCHEMA, run, table
 
-from cdfd.changes.shape.shape import Chosen
+from cdfd.changes.shape.chosen import Chosen
 from cdfd.config import parse
 from cdfd.config.discovery import Discovery, FolderPattern
 from cdfd.config.problems import ConfigProblems

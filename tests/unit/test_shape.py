@@ -28,10 +28,11 @@ from cdfd.changes.cutting import ranges
 from cdfd.changes.execute import Execution
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
+from cdfd.changes.shape.chosen import Chosen
 from cdfd.changes.shape.masks import Mask
 from cdfd.changes.shape.parser import parse_filter
 from cdfd.changes.shape.rows import RowShaper
-from cdfd.changes.shape.shape import Chosen, Shape
+from cdfd.changes.shape.shape import Shape
 from cdfd.changes.whole_pairs import filled
 from cdfd.cli import app
 from cdfd.config.shapes import shape_of

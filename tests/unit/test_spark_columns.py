@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import types as spark
 
 from cdfd.changes.columns import change_schema, constant_type
-from cdfd.changes.shape.shape import Chosen
+from cdfd.changes.shape.chosen import Chosen
 from cdfd.config.shapes import shape_of
 from cdfd.delta.schema import ArrayType, Decimal, MapType, Primitive, StructField, StructType, TableSchema
 from cdfd.errors import ConfigError

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from cdfd.changes.position import Position
+from cdfd.changes.shape.chosen import Chosen
 from cdfd.changes.shape.masks import Mask
-from cdfd.changes.shape.shape import Chosen
 from cdfd.errors import ConfigError
 from cdfd.spark.offsets import Offset
 from cdfd.spark.options import SourceOptions

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES
+from cdfd.changes.shape.chosen import Chosen
 from cdfd.changes.shape.masks import Mask
-from cdfd.changes.shape.shape import Chosen
 from cdfd.errors import ConfigError, DataError, UnsupportedError
 from cdfd.spark.change_rows import ChangeRows
 from cdfd.spark.checkpoints import snapshot_version

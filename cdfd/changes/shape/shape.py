@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES
+from cdfd.changes.shape.chosen import Chosen
 from cdfd.changes.shape.compiler import check_filter, column_type
 from cdfd.changes.shape.masks import Mask
 from cdfd.changes.shape.predicate import Predicate
@@ -14,28 +15,6 @@ from cdfd.delta.schema import TableSchema
 from cdfd.errors import ConfigError, MissingColumnError
 
 _CHANGE_NAMES = frozenset(field.name for field in CHANGE_COLUMNS)
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """A column to publish, and the name to publish it by; None: its own."""
-
-    name: str
-    alias: str | None = None
-
-    @property
-    def published(self) -> str:
-        """The name of the published column."""
-        return self.name if self.alias is None else self.alias
-
-    def __str__(self) -> str:
-        return self.name if self.alias is None else f"{self.name} as {self.alias}"
-
-    @classmethod
-    def parse(cls, text: str) -> Chosen:
-        """`amount`, or `amount as value`."""
-        name, separator, alias = text.strip().rpartition(" as ")
-        return cls(name.strip(), alias.strip()) if separator and name.strip() and alias.strip() else cls(text.strip())
 
 
 @dataclass(frozen=True, slots=True)

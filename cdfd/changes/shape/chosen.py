@@ -1,0 +1,41 @@
+"""A choice of a column. Apart from the shape that it is in, so that a configuration is read without Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A column to publish, and the name to publish it by; None: its own."""
+
+    name: str
+    alias: str | None = None
+
+    @property
+    def published(self) -> str:
+        """The name of the published column."""
+        return self.name if self.alias is None else self.alias
+
+    def __str__(self) -> str:
+        return self.name if self.alias is None else f"{self.name} as {self.alias}"
+
+    @classmethod
+    def parse(cls, text: str) -> Chosen:
+        """`amount`, or `amount as value`."""
+        name, separator, alias = text.strip().rpartition(" as ")
+        return cls(name.strip(), alias.strip()) if separator and name.strip() and alias.strip() else cls(text.strip())
+
+    @classmethod
+    def of(cls, given: object) -> Chosen | None:
+        """The choice that a user wrote: a name, or `{"name": "amount", "as": "value"}`. None: it has another form."""
+        if isinstance(given, Chosen):
+            return given
+        if isinstance(given, str) and given:
+            return cls(given)
+        if isinstance(given, Mapping) and given.keys() == {"name", "as"}:
+            name, alias = given["name"], given["as"]
+            if isinstance(name, str) and isinstance(alias, str) and name and alias:
+                return cls(name, alias)
+        return None
