@@ -162,7 +162,7 @@ def tail(
         bool, typer.Option("--drop-unchanged", help="Leave out updates that change nothing.")
     ] = False,
     net: Annotated[
-        bool, typer.Option("--net", help="Print only the net changes of each key. Needs --key and --until.")
+        bool, typer.Option("--net", help="Print only the net changes of each key until now, or --until. Needs --key.")
     ] = False,
     where: Annotated[
         str | None, typer.Option(metavar="FILTER", help="Print only rows such as: region = 'de' AND amount > 10.")

@@ -11,6 +11,7 @@ from pathlib import Path
 from cdfd.changes.net import counts
 from cdfd.changes.spill import spill_space
 from cdfd.commands.tail import Existing, Writer, opened
+from cdfd.errors import ConfigError
 from cdfd.tables import allocator
 from cdfd.tables.difference import Difference, State
 from cdfd.tables.table import Table
@@ -51,6 +52,8 @@ def run(request: Request) -> None:
     Raises:
         CdfdError: with table, version and file.
     """
+    if request.start is None and request.other is None:
+        raise ConfigError("diff needs two states", hint="Give --from VERSION, or --other TABLE")
     allocator.prefer_jemalloc()
     table = Table.open(request.uri, None, request.allowed_roots)
     other = table if request.other is None else Table.open(request.other, None, request.allowed_roots)

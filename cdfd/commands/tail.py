@@ -122,12 +122,12 @@ async def _run(request: Request, out: BinaryIO) -> None:
 
 
 def _write_net(request: Request, writer: Writer) -> None:
-    """Write the net changes of a range, which has an end."""
+    """Write the net changes of a range. It ends now, unless the request says otherwise."""
     from cdfd.api import changes
 
-    if request.until is None or request.snapshot or request.format == "trevni":
+    if request.snapshot or request.format == "trevni":
         raise ConfigError(
-            "--net needs --until, and excludes --snapshot and --format trevni",
+            f"--net excludes {'--snapshot' if request.snapshot else '--format trevni'}",
             hint="Net changes are those of a range: give --from and --until",
         )
     start = "earliest" if request.start is None else request.start
@@ -135,7 +135,7 @@ def _write_net(request: Request, writer: Writer) -> None:
     reader = changes(
         request.uri,
         start,
-        request.until,
+        "now" if request.until is None else request.until,
         changes=request.changes,
         refine=request.refine,
         key=request.key,

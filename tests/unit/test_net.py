@@ -133,10 +133,9 @@ class TestTables:
         rows = Counter((row["_change_type"], row_of(row, META)) for row in found.to_pylist())
         assert rows == expected(contents(table, 1), contents(table, table.version - 1))
 
-    def test_tail_prints_them(self, table: TrackedTable) -> None:
-        result = CliRunner().invoke(
-            app, ["tail", str(table.folder), "--net", "--key", "id", "--from", "2", "--until", "now"]
-        )
+    @pytest.mark.parametrize("until", [(), ("--until", "now")])
+    def test_tail_prints_them(self, table: TrackedTable, until: tuple[str, ...]) -> None:
+        result = CliRunner().invoke(app, ["tail", str(table.folder), "--net", "--key", "id", "--from", "2", *until])
         assert result.exit_code == 0
         found = [json.loads(line) for line in result.stdout.splitlines()]
         wanted = expected(contents(table, 1), contents(table, table.version - 1))
@@ -175,6 +174,10 @@ class TestBadInput:
         result = CliRunner().invoke(app, ["diff", str(table.folder), "--from", "1", "--key", "id", "--columns", "v"])
         assert "leaves out id" in str(result.exception)
 
-    def test_a_range_without_an_end(self, table: TrackedTable) -> None:
-        result = CliRunner().invoke(app, ["tail", str(table.folder), "--net", "--key", "id"])
-        assert "--net needs --until" in str(result.exception)
+    def test_net_changes_of_a_snapshot(self, table: TrackedTable) -> None:
+        result = CliRunner().invoke(app, ["tail", str(table.folder), "--net", "--key", "id", "--snapshot"])
+        assert "--net excludes --snapshot" in str(result.exception)
+
+    def test_diff_of_a_state_with_itself(self, table: TrackedTable) -> None:
+        result = CliRunner().invoke(app, ["diff", str(table.folder), "--to", "3"])
+        assert "diff needs two states" in str(result.exception)
