@@ -10,8 +10,10 @@ import pyarrow as pa
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.delta.schema import from_arrow
+from cdfd.progress.txn_state import Action, TxnState
 from cdfd.sinks.cursor import Cursor, DeliveryState, require_open
 from cdfd.sinks.delta.data_files import Columns, DataFiles, NewFile
+from cdfd.sinks.delta.log_actions import add_action
 from cdfd.sinks.delta.target import Target, translated
 
 MakeFiles = Callable[[Columns, pa.Schema], DataFiles]
@@ -95,9 +97,12 @@ class DeltaDelivery:
         self._sink.cursor.mark_uncertain()
         target = self._sink.target
         rows = None if self._columns is None else self._columns.struct
-        self._sink.columns = await target.commit(self._position, following, rows, self._files)
+        self._sink.columns = await target.commit(self._position, following, rows, self._changes)
         self._sink.cursor.advance(following)
         self._state = "ended"
+
+    def _changes(self, state: TxnState, columns: Columns, now_ms: int) -> list[Action]:
+        return [add_action(file, columns.partition_by, now_ms) for file in self._files]
 
     async def abort(self) -> None:
         """Forget the rows. Files that are written are not a part of the table."""

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import pyarrow as pa
@@ -23,7 +23,6 @@ from cdfd.delta.datatypes import ArrayType, MapType, StructType
 from cdfd.delta.schema_merge import merge, nullable
 from cdfd.delta.writing import (
     PLAIN,
-    TYPE_WIDENING,
     check_appendable,
     features_of,
     metadata_fields,
@@ -42,6 +41,7 @@ from cdfd.errors import (
 from cdfd.progress.txn_log import TxnLog
 from cdfd.progress.txn_state import Action, TxnState
 from cdfd.sinks.delta.data_files import Columns, NewFile
+from cdfd.sinks.delta.log_actions import evolution
 from cdfd.sinks.delta.positions import Stored, owner_action, position_actions, properties, stored
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
@@ -49,7 +49,6 @@ from cdfd.tail.log import NotATableError, log_path
 
 logger = logging.getLogger("cdfd.sink")
 
-WIDENING = "delta.enableTypeWidening"
 _THIS_PROCESS = random.randrange(1, 1 << 63)
 
 
@@ -66,6 +65,10 @@ class Layout:
     partition_by: tuple[str, ...] = ()
     stop_on_missing_column: bool = False
     checkpoint_interval: int = 100
+
+
+Changes = Callable[[TxnState, Columns, int], Sequence[Action]]
+"""The actions for files: from the state before the version, the columns after it, and the time in ms. Each attempt calls it again."""
 
 
 class Target:
@@ -166,16 +169,14 @@ class Target:
         with translated("write a data file", self.uri):
             await self._storage.put(file.path, data.to_pybytes())
 
-    async def commit(
-        self, begun: Position, following: Position, rows: StructType | None, files: Sequence[NewFile]
-    ) -> Columns:
-        """Append files, and store the position after them, in one version.
+    async def commit(self, begun: Position, following: Position, rows: StructType | None, changes: Changes) -> Columns:
+        """Change the files of the table, and store the position after that, in one version.
 
         Args:
             begun: the position at which the delivery began.
             following: the position after it.
             rows: the columns of the rows; None without rows.
-            files: that are written.
+            changes: gives the actions for files.
 
         Returns:
             The columns of the table.
@@ -184,7 +185,7 @@ class Target:
             if not self._exists:
                 await self._create(begun, rows)
             try:
-                version = await self._log.append(lambda state: self._proposal(state, begun, following, rows, files))
+                version = await self._log.append(lambda state: self._proposal(state, begun, following, rows, changes))
             except NotATableError as error:
                 raise SinkError(
                     "the target was deleted",
@@ -233,7 +234,7 @@ class Target:
         begun: Position,
         following: Position,
         rows: StructType | None,
-        files: Sequence[NewFile],
+        changes: Changes,
     ) -> list[Action]:
         _check(state)
         found = stored(state, self._app_id)
@@ -251,8 +252,8 @@ class Target:
         columns, widened = (table, False) if rows is None else self._merged(table, rows)
         self._columns = columns
         now = self._clock.now_ms()
-        actions = [] if columns == table else _evolution(state, columns, widened=widened)
-        actions += [_add(file, columns.partition_by, now) for file in files]
+        actions = [] if columns == table else evolution(state, columns, widened=widened)
+        actions += changes(state, columns, now)
         return actions + position_actions(state, self._app_id, following, now)
 
     def _is_delivered(self, found: Stored, begun: Position, following: Position) -> bool:
@@ -287,34 +288,8 @@ def _parsed(text: str) -> StructType:
     return schema_string.parse(text)
 
 
-def _evolution(state: TxnState, columns: Columns, *, widened: bool) -> list[Action]:
-    """The actions that give the table these columns."""
-    configuration = dict(state.metadata.configuration) | ({WIDENING: "true"} if widened else {})
-    metadata = replace(
-        state.metadata,
-        schema_string=schema_string.serialize(columns.struct),
-        partition_columns=columns.partition_by,
-        configuration=configuration,
-    )
-    features = features_of(columns.struct) | ({TYPE_WIDENING} if widened else frozenset())
-    protocol = with_features(state.protocol, frozenset(features))
-    actions: list[Action] = [] if protocol == state.protocol else [("protocol", protocol_fields(protocol))]
-    return [*actions, ("metaData", metadata_fields(metadata))]
-
-
 def _check(state: TxnState) -> None:
     check_appendable(state.protocol, state.metadata, _columns(state).struct)
-
-
-def _add(file: NewFile, partition_by: Sequence[str], now_ms: int) -> Action:
-    return "add", {
-        "path": file.path,
-        "partitionValues": dict(zip(partition_by, file.partition, strict=True)),
-        "size": file.size,
-        "modificationTime": now_ms,
-        "dataChange": True,
-        "stats": file.stats,
-    }
 
 
 @contextmanager
