@@ -4,7 +4,7 @@ BIN := .venv/bin
 PACKAGE := .venv/.package
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak simulate oracle lint lock helm docs page site bench bench-quick kafka spark clean
+.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak simulate oracle oracle-preview lint lock helm docs page site bench bench-quick kafka spark clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
@@ -54,6 +54,14 @@ simulate: $(MARK)  ## SEEDS random lives (10000) of a daemon in virtual time, wi
 
 oracle: $(MARK)  ## CDFD_ORACLE random tables (300), from CDFD_ORACLE_FIRST (0) on, written by delta-spark: its change feed beside ours (needs Java and Maven)
 	CDFD_ORACLE=$${CDFD_ORACLE:-300} CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-300} $(BIN)/python -m pytest -v tests/spark/test_oracle.py tests/spark/test_refine_oracle.py
+
+oracle-preview: $(MARK) .cache/pyspark-4.2/pyspark  ## The preview of PySpark 4.2 that derives changes from row tracking, beside ours, on CDFD_ORACLE random tables (100)
+	PYTHONPATH=$(CURDIR)/.cache/pyspark-4.2:$(CURDIR) CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-100} \
+	  $(BIN)/python -m pytest -v tests/spark/test_read_time_changes.py
+
+# In front of the PySpark of `.venv`: all other packages are shared.
+.cache/pyspark-4.2/pyspark: | $(MARK)
+	$(BIN)/python -m pip install --quiet --no-deps --target .cache/pyspark-4.2 'pyspark==4.2.1'
 
 lock: $(MARK)  ## Pin what the image installs (docker/requirements) after dependencies changed; UPGRADE=1 for the newest of everything
 	$(BIN)/python -m pip install --quiet 'uv==0.13.9'

@@ -20,6 +20,7 @@ from typing import Literal, TypeVar, overload
 
 import pyarrow.compute as pc
 
+from cdfd.changes.position import Position
 from cdfd.changes.refinement import Bucket, Refinement, RowIds
 from cdfd.delta import paths
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, PartitionValues, Remove
@@ -126,6 +127,19 @@ class ChangePlan:
         if isinstance(self.scans, LiveScans):
             return self.scans.files.total_size()
         return sum(scan.share for scan in self.scans)
+
+    def ordinal_of(self, part: int, following: int) -> int:
+        """The ordinal of a position at scan number `part`; `following` is one more than that of the last row before it.
+
+        Positions within a refined version have the first ordinal of a bucket, so that they tell what their parts are.
+        """
+        bucket = self.scans[part].bucket
+        return following if bucket is None else max(following, bucket.ordinal)
+
+    def continues(self, position: Position) -> bool:
+        """Whether the parts before a position in this version are parts of this plan."""
+        other = position.is_unrefined if self.refinement is not None else position.is_refined
+        return position.part <= len(self.scans) and not other
 
 
 def needs_snapshot(commit: Commit, previous: Header, changes: Changes = "auto") -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
+from cdfd.changes.refinement import BUCKET_ORDINALS
+
 Phase = Literal["snapshot", "stream"]
 
 
@@ -33,6 +35,16 @@ class Position:
     def basis(self) -> int:
         """The last version that the delivered rows depend on; -1 for none."""
         return self.version if self.part or self.phase == "snapshot" else self.version - 1
+
+    @property
+    def is_refined(self) -> bool:
+        """Whether the delivered parts of the version are buckets of its refinement, whose ordinals are far apart."""
+        return self.part > 0 and self.phase == "stream" and self.ordinal >= BUCKET_ORDINALS
+
+    @property
+    def is_unrefined(self) -> bool:
+        """Whether the delivered parts of the version are its files."""
+        return self.part > 0 and self.phase == "stream" and self.ordinal < BUCKET_ORDINALS
 
     def fields(self) -> dict[str, str | int]:
         """The fields for JSON, without an unknown digest."""

@@ -10,6 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from cdfd.changes.plan import ChangePlan, Changes, commit_timestamp, file_time, needs_snapshot, plan, plan_snapshot
+from cdfd.changes.position import Position
 from cdfd.changes.refinement import Refine
 from cdfd.changes.refining import refined
 from cdfd.changes.resnapshot import NumberedFiles, Touched
@@ -65,6 +66,7 @@ class PlanStream:
         shape: of the rows.
         target: the schema that readers bring all versions into, whose names the shape has; None: each version keeps its own.
         files: the files of a re-snapshot, which versions may touch.
+        unrefined: versions that are not refined, because parts of them were delivered as they are; see `continue_from`.
     """
 
     log: DeltaLog
@@ -74,6 +76,7 @@ class PlanStream:
     shape: Shape = AS_IT_IS
     target: TableSchema | None = None
     files: NumberedFiles | None = None
+    unrefined: set[int] = field(default_factory=set)
     _said: set[str] = field(default_factory=set)
     _header: Header | None = None
     _snapshot: Snapshot | None = None
@@ -83,6 +86,10 @@ class PlanStream:
     def header(self) -> Header | None:
         """The table as of the version that was planned last."""
         return self._header
+
+    def continue_from(self, *positions: Position) -> None:
+        """Plan versions as they were begun: those of positions whose parts were delivered without refinement stay without it."""
+        self.unrefined.update(position.version for position in positions if position.is_unrefined)
 
     async def snapshot(
         self, version: int | None = None, tailer: Tailer | None = None, *, with_counts: bool = False
@@ -217,7 +224,8 @@ class PlanStream:
         made = plan(commit, header, timestamp, changes=self.changes, previous=previous, before=self._snapshot)
         made = self._pruned(made)
         if (self.refine != "off" or self.key) and previous is not None:
-            made = refined(made, commit, header, previous, self.refine, self.key)
+            refine = "off" if commit.version in self.unrefined else self.refine
+            made = refined(made, commit, header, previous, refine, self.key)
             self._say_unrefined(made)
         if self._snapshot is not None:
             self._snapshot = self._snapshot.apply(commit)

@@ -288,6 +288,7 @@ class Backfill:
     async def _deliver(self, job: Job, position: Position, tailer: Tailer, deliverer: Deliverer) -> None:
         snapshot = position.phase == "snapshot"
         stream = self._opened.stream(self._table.changes, self._table.refine, self._table.key, self._table.shape)
+        stream.continue_from(position)
         planned = versions(self._opened, tailer, stream, position.version, job.last, snapshot=snapshot)
         async with contextlib.aclosing(version_batches(planned)) as ready:
             async for group in ready:

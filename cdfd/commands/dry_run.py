@@ -113,6 +113,7 @@ async def plan_first(table: Table, policies: Policies, position: Position) -> li
     with table.tailer() as tailer:
         await tailer.resume(position.table_id, position.basis, position.digest)
         stream = table.stream(policies.changes, policies.refine, policies.key, policies.shape)
+        stream.continue_from(position)
         if position.phase == "snapshot":
             await stream.snapshot(position.version, tailer)
             there = stream.header

@@ -107,7 +107,7 @@ class LargeVersions:
             f"this version was begun as {job.parts} parts, and what it would be cut into now are others",
             table=self.table,
             version=job.version,
-            hint="Put `changes` back to what it was; or see which of its rows are delivered, and `cdfd progress set` where to go on",
+            hint="Put `changes` and `refine` back to what they were; or see which rows are delivered, and `cdfd progress set` where to go on",
         )
 
     async def _watched(

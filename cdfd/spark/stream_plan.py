@@ -81,6 +81,7 @@ class StreamPlanner:
     _tailer: Tailer | None = None
     _stream: PlanStream | None = None
     _next: int = -1
+    _unrefined: set[int] = field(default_factory=set)
     _planned: dict[int, Version] = field(default_factory=dict)
     _snapshot: Version | None = None
 
@@ -114,6 +115,7 @@ class StreamPlanner:
             SchemaChangedError: the version at `start` has another schema than the query.
             CdfdError: as in `PlanStream.versions`.
         """
+        self._continue_from(start)
         budget, at = Budget(self.options.max_files, self.options.max_bytes, self.options.max_versions), start
         if at.phase == "snapshot":
             live = await self._live(at)
@@ -141,6 +143,7 @@ class StreamPlanner:
 
     async def plan_ranges(self, start: Position, end: Position) -> list[PlanRange]:
         """The plan ranges from `start` up to `end`."""
+        self._continue_from(start, end)
         schemas = Schemas.to(self.target.schema)
         found, at = list[PlanRange](), start
         if at.phase == "snapshot":
@@ -170,10 +173,14 @@ class StreamPlanner:
         if known and version.plan.version == end.basis and version.digest != end.digest:
             raise replaced_error(end.basis, self.table.uri)
 
+    def _continue_from(self, *positions: Position) -> None:
+        """Plan versions as an earlier query began them; see `PlanStream.continue_from`."""
+        self._unrefined.update(position.version for position in positions if position.is_unrefined)
+
     def _within(self, version: Version, start: Position, end: int) -> Position:
         """The position at scan number `end` of a version, for a read that begins at `start`."""
-        if (bucket := version.plan.scans[end].bucket) is not None:
-            return start.at_part(end, bucket.ordinal, version.digest)
+        if version.plan.refinement is not None:
+            return start.at_part(end, version.plan.ordinal_of(end, 0), version.digest)
         execution = execution_of(self.table, self.options)
         slices: list[Slice] = cut(version.plan, LEAST_BYTES, start=start, end=end)
         following = placed(version.plan, slices, list(measured(slices, execution)))[-1].following
@@ -218,6 +225,7 @@ class StreamPlanner:
             self._stream = self.table.stream(
                 options.changes, options.refine, options.key, options.shape, self.target.schema
             )
+            self._stream.unrefined = self._unrefined
         async with contextlib.aclosing(self._stream.versions(await self._tail(at), version, last)) as versions:
             async for found in versions:
                 self._planned[found.plan.version] = found
@@ -242,11 +250,11 @@ class StreamPlanner:
 
 
 def _checked(plan: ChangePlan, at: Position, uri: str) -> Position:
-    if at.part > len(plan.scans):
+    if not plan.continues(at):
         raise ConfigError(
-            f"the position is after {at.part} files of this version, but it has {len(plan.scans)} files to read",
+            f"the position is after {at.part} parts of this version, but it has {len(plan.scans)} parts to read now, or other ones",
             table=uri,
             version=plan.version,
-            hint="Restore the previous value of the option `changes`, or use another checkpoint",
+            hint="Restore the previous values of the options `changes` and `refine`, or use another checkpoint",
         )
     return at

@@ -7,9 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
-POM = Path(__file__).with_name("pom.xml")
+POMS = {"4.1": Path(__file__).with_name("pom.xml"), "4.2": Path(__file__).with_name("pom-4.2.xml")}
+"""The lists of jars, by the version of PySpark."""
 CACHE = Path(__file__).parents[2] / ".cache" / "spark-jars"
 _DOWNLOAD_SECONDS = 600
 
@@ -51,8 +53,20 @@ def jars() -> list[Path]:
     return sorted((place / "jars").glob("*.jar"))
 
 
+def pyspark_version() -> str:
+    """Major and minor version of the PySpark that is installed."""
+    return ".".join(metadata.version("pyspark").split(".")[:2])
+
+
+def _pom() -> Path:
+    found = POMS.get(pyspark_version())
+    if found is None:
+        raise JarsError(f"there is no list of jars for PySpark {pyspark_version()}, only for {', '.join(POMS)}")
+    return found
+
+
 def _place() -> Path:
-    return CACHE / hashlib.sha256(POM.read_bytes()).hexdigest()[:16]
+    return CACHE / hashlib.sha256(_pom().read_bytes()).hexdigest()[:16]
 
 
 def _java() -> str:
@@ -64,7 +78,7 @@ def _fetch(place: Path) -> None:
     print("fetching delta-spark and Spark's Kafka connector from Maven Central, once", file=sys.stderr, flush=True)
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
-    command = ["mvn", "-B", "-q", "-ntp", "-f", str(POM), "dependency:copy-dependencies"]
+    command = ["mvn", "-B", "-q", "-ntp", "-f", str(_pom()), "dependency:copy-dependencies"]
     options = [f"-DoutputDirectory={place / 'jars'}", "-DincludeScope=runtime"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS)
     if done.returncode:

@@ -13,6 +13,7 @@ from feeding import Crash, FilesPlace, MemoryPlace, Place, feed, ids, position
 from lake import BEGINNING, Lake, checkpoint, entry_path, manual_clock, rows, table
 from manual_time import ManualClock
 
+from cdfd.changes import refining
 from cdfd.changes.position import Position
 from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.demo.writer import TableWriter
@@ -126,6 +127,31 @@ class TestStarts:
 
 
 class TestParts:
+    @staticmethod
+    async def updated(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Lake:
+        """Version 4 updates two of three rows, each in a file of its own. Refined, it has several parts."""
+        monkeypatch.setattr(refining, "BUCKET_BYTES", 1_000)
+        lake = Lake(clock)
+        writer = await table(lake, 4, clock)
+        await writer.update(pc.field("id") > 1, {"v": pc.scalar("b")})
+        return lake
+
+    @staticmethod
+    async def first_part(lake: Lake, place: Place, clock: ManualClock, refine: str) -> None:
+        """Deliver the first part of version 4 that has rows."""
+        stop = asyncio.Event()
+
+        def stop_soon(event: str, about: Any) -> None:
+            if event == "write":
+                stop.set()
+
+        options: dict[str, Any] = {"start": 4, "changes": "files", "refine": refine, "key": ("id",), "part_bytes": 1}
+        await feed(lake, place, clock, stop=stop, hook=stop_soon, **options)
+        found = await position(place)
+        assert found is not None
+        assert found.part > 0
+        assert place.rows()
+
     async def test_one_delivery_for_each_part(self, clock: ManualClock) -> None:
         lake, whole, parted = Lake(clock), MemoryPlace(), MemoryPlace()
         writer = await table(lake, 4, clock)
@@ -174,8 +200,31 @@ class TestParts:
         await delivery.write(pa.record_batch({"id": [7]}) if isinstance(place, MemoryPlace) else _row())
         await delivery.commit(Position("T", 2, 3, ordinal=1))
         await sink.close()
-        with pytest.raises(SinkError, match=r"after 3 files of this version, but it has 1.*version 2"):
+        with pytest.raises(SinkError, match=r"after 3 parts of this version, but it has 1.*version 2"):
             await feed(lake, place, clock, 2)
+
+    @pytest.mark.parametrize(("before", "after"), [("off", "auto"), ("key", "auto"), ("off", "key")])
+    async def test_a_version_is_ended_as_it_was_begun(
+        self, place: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, before: str, after: str
+    ) -> None:
+        """Whatever `refine` is when it goes on: other rows with the same ordinals would be lost or doubled."""
+        lake, whole = await self.updated(clock, monkeypatch), MemoryPlace()
+        await feed(lake, whole, clock, 4, start=4, changes="files", refine=before, key=("id",))
+        await self.first_part(lake, place, clock, before)
+        await feed(lake, place, clock, 4, changes="files", refine=after, key=("id",), part_bytes=1)
+        assert ids(place) == ids(whole)
+        numbers = [[row["_change_ordinal"] for row in each.rows()] for each in (place, whole)]
+        assert numbers[0] == numbers[1]
+
+    async def test_a_refined_version_that_is_begun_is_not_ended_without_refinement(
+        self, place: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lake = await self.updated(clock, monkeypatch)
+        await self.first_part(lake, place, clock, "key")
+        known = place.rows()
+        with pytest.raises(SinkError, match=r"or other ones.*version 4.*`refine`"):
+            await feed(lake, place, clock, 4, changes="files", refine="off", key=("id",), part_bytes=1)
+        assert place.rows() == known
 
 
 def _row() -> pa.RecordBatch:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 pytest.importorskip("pyspark")
 
 import cdfd
+from cdfd.changes import refining
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import ConfigError, LogError, TableChangedError
 from cdfd.spark.source import CdfdSource
@@ -197,9 +199,32 @@ def test_a_micro_batch_that_is_run_again_on_a_copy_that_went_another_way(tmp_pat
         reader.partitions(start, end)
 
 
+def test_an_offset_of_a_query_without_refinement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that was begun as deletes and inserts is ended so, also in a batch that is run again."""
+    monkeypatch.setattr(refining, "BUCKET_BYTES", 1_000)
+
+    async def made() -> None:
+        writer = await lake.table(LocalStorage(str(tmp_path)), 4, lake.manual_clock())
+        await writer.update(pc.field("id") > 1, {"v": pc.scalar("b")})
+
+    lake.run(made())
+    path = str(tmp_path)
+    options: dict[str, object] = {"startingVersion": 4, "maxFilesPerTrigger": 1, "key": "id", "changes": "files"}
+    with reading(path, **options, refine="off") as reader:
+        start = reader.initialOffset()
+        middle = reader.latestOffset()
+        first = rows_between(reader, start, middle)
+        assert middle["part"] == 1
+    with reading(path, **options, refine="auto") as reader:
+        assert rows_between(reader, start, middle) == first
+        end = reader.latestOffset()
+        assert rows_between(reader, middle, end)[0][2] == "delete"
+        assert end["part"] == 2
+
+
 def test_an_offset_that_the_plan_does_not_have(tmp_path: Path) -> None:
     path = table(tmp_path, 3)
     with reading(path, startingVersion=1) as reader:
         end = reader.latestOffset()
-        with pytest.raises(ConfigError, match="after 7 files of this version, but it has 1"):
+        with pytest.raises(ConfigError, match="after 7 parts of this version, but it has 1"):
             reader.partitions(end | {"version": 1, "part": 7}, end)

@@ -86,12 +86,12 @@ class Deliverer:
         """
         first = versions[0]
         plan, part = first.plan, position.part
-        if part > len(plan.scans):
+        if not plan.continues(position):
             raise SinkError(
-                f"the position is after {part} files of this version, but it has {len(plan.scans)} files to read",
+                f"the position is after {part} parts of this version, but it has {len(plan.scans)} parts to read now, or other ones",
                 table=self.table,
                 version=plan.version,
-                hint="Restore the previous value of `changes`, or deliver into an empty sink",
+                hint="Restore the previous values of `changes` and `refine`, or deliver into an empty sink",
             )
         self.monitor.oldest_pending(first)
         if self.large is not None and self.large.takes(first, position):
@@ -161,7 +161,9 @@ class Deliverer:
             writer = _DeliveryWriter(delivery, [version], position.ordinal)
             await self._write(writer, [truncated], position, progressed)
             await writer.finish()
-            following = _after(version) if last else position.at_part(end, writer.ordinal, version.digest)
+            following = (
+                _after(version) if last else position.at_part(end, plan.ordinal_of(end, writer.ordinal), version.digest)
+            )
             await self._commit(writer, following, [version] if last else [], size)
         return following
 

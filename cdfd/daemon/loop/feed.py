@@ -315,6 +315,7 @@ class Feed:
     async def _run_from(self, position: Position) -> None:
         policies = self.policies
         stream = self.table.stream(policies.changes, policies.refine, policies.key, policies.shape)
+        stream.continue_from(position)
         if position.phase == "snapshot":
             following = await self._snapshot(stream, position)
             if following is None:
