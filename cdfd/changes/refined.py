@@ -6,7 +6,6 @@ the others are read with all their columns. By a key, all columns of all rows ar
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -26,6 +25,7 @@ from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.read import BATCH_ROWS, RowBatch, TableFiles, read
 from cdfd.changes.read_row_ids import read_row_ids, read_with_ids
 from cdfd.changes.refinement import Refinement, RowTracking
+from cdfd.changes.row_id_runs import RUNS, RepeatedRowId, add_rows, bucket_of, not_moved, runs_of, within_bucket
 from cdfd.changes.row_ids import HINT, ROW_ID, ROW_ID_FIELDS, ROW_VERSION
 from cdfd.changes.spill import Buckets, SpillSpace
 from cdfd.delta.deletion_vector import RowSet
@@ -33,11 +33,6 @@ from cdfd.delta.schema import StructType, TableSchema
 from cdfd.errors import CdfdError, DataError, MissingFileError
 
 T = TypeVar("T")
-
-BLOCK_BITS = 20
-"""Row ids of a block of 2^20 are in the same bucket: writers give rows of a file consecutive ids."""
-
-_IDS = pa.schema([ROW_ID_FIELDS[0], ROW_ID_FIELDS[1], ("source", pa.int32()), ("row", pa.int64())])
 
 
 @dataclass(slots=True)
@@ -138,7 +133,7 @@ class RefinedVersion:
         if self.refinement.tracking is None:
             return _Changes.of(removed, added, by_key(removed, added, key))
         count = self.plan.scans[0].bucket.of if self.plan.scans[0].bucket is not None else 1
-        ids = dense(_within_bucket(np.concatenate([_integers(side, ROW_ID) for side in (removed, added)]), count))
+        ids = dense(within_bucket(np.concatenate([_integers(side, ROW_ID) for side in (removed, added)]), count))
         versions = (_integers(side, ROW_VERSION) for side in (removed, added))
         gone, come, before, after = by_row_id(ids[: removed.num_rows], ids[removed.num_rows :], *versions)
         if self.drop_unchanged:
@@ -196,49 +191,37 @@ class RefinedVersion:
         def rows(number: int, scan: FileScan) -> Iterator[_Found]:
             if left[number]:
                 for batch in read_with_ids(scan, schema, self.files, tracking, left[number]):
-                    yield number, batch, _by_id(batch.column(ROW_ID).to_numpy(), sides[0].count)
+                    yield number, batch, bucket_of(batch.column(ROW_ID).to_numpy(), sides[0].count)
 
         return self._filled(sides, rows)
 
     def _left(self, tracking: RowTracking) -> list[RowSet]:
         """For each source, its rows that did not only move."""
 
-        def ids(number: int, scan: FileScan) -> Iterator[_Found]:
+        def runs(number: int, scan: FileScan) -> Iterator[_Found]:
             for found in read_row_ids(scan, self.files, tracking):
-                source = pa.array(np.full(len(found.ids), number, np.int32))
-                columns = [pa.array(found.ids), pa.array(found.versions), source, pa.array(found.rows)]
-                yield number, pa.RecordBatch.from_arrays(columns, schema=_IDS), _by_id(found.ids, sides[0].count)
+                batch = runs_of(number, found.rows, found.ids, found.versions)
+                yield number, batch, bucket_of(batch.column("id").to_numpy(), sides[0].count)
 
-        sides = self._sides_of(_IDS, compressed=False)
-        removed, added = self._filled(sides, ids)
+        sides = self._sides_of(RUNS, compressed=False)
+        removed, added = self._filled(sides, runs)
         left = [BitMap64() for _ in self.refinement.sources]
         for number in range(removed.count):
-            gone, come = removed.rows(number), added.rows(number)
-            codes = dense(
-                _within_bucket(np.concatenate([_integers(side, ROW_ID) for side in (gone, come)]), removed.count)
-            )
-            codes_gone, codes_come = codes[: gone.num_rows], codes[gone.num_rows :]
-            for side, found in ((gone, codes_gone), (come, codes_come)):
-                self._check_unique(side, found)
-            versions = (_integers(side, ROW_VERSION) for side in (gone, come))
-            is_gone, is_come, *_ = by_row_id(codes_gone, codes_come, *versions)
-            for side, mask in ((gone, is_gone), (come, is_come)):
-                _collect(left, _integers(side, "source")[mask], _integers(side, "row")[mask])
+            try:
+                for found in not_moved(removed.rows(number), added.rows(number), removed.count):
+                    add_rows(left, found)
+            except RepeatedRowId as error:
+                raise self._repeated(error) from None
         removed.close()
         added.close()
         return [RowSet(FrozenBitMap64(rows)) for rows in left]
 
-    def _check_unique(self, side: pa.Table, codes: Integers) -> None:
-        if not len(codes) or np.bincount(codes).max() < 2:
-            return
-        order = np.argsort(codes, kind="stable")
-        second = int(order[1:][np.diff(codes[order]) == 0].min())
-        scan = self.refinement.sources[side["source"][second].as_py()]
-        raise DataError(
-            f"row id {side[ROW_ID][second]} is there twice",
+    def _repeated(self, found: RepeatedRowId) -> DataError:
+        return DataError(
+            f"row id {found.row_id} is there twice",
             table=self.files.storage.uri,
             version=self.plan.version,
-            path=scan.path,
+            path=self.refinement.sources[found.source].path,
             hint=HINT,
         )
 
@@ -310,29 +293,8 @@ def _by_hash(columns: Sequence[pa.Array], rows: int, count: int) -> npt.NDArray[
     return None if count == 1 else (hashes(columns, rows) % np.uint64(count)).astype(np.int64)
 
 
-def _by_id(ids: Integers, count: int) -> Integers | None:
-    return None if count == 1 else (ids >> BLOCK_BITS) % count
-
-
-def _within_bucket(ids: Integers, count: int) -> Integers:
-    """Smaller numbers for the ids of a bucket: without the gaps that other buckets have left."""
-    return ((ids >> BLOCK_BITS) // count << BLOCK_BITS) | (ids & ((1 << BLOCK_BITS) - 1)) if count > 1 else ids
-
-
 def _integers(rows: pa.Table, name: str) -> Integers:
     return np.asarray(rows.column(name).to_numpy())
-
-
-def _collect(found: list[BitMap64], sources: Integers, rows: Integers) -> None:
-    """Add rows to the set of their source. Rows of a source are side by side."""
-    starts = np.flatnonzero(np.diff(sources, prepend=-1))
-    for start, end in zip(starts, [*starts, len(sources)][1:], strict=True):
-        first, last = int(rows[start]), int(rows[end - 1])
-        if last - first == end - start - 1:
-            found[sources[start]].add_range(first, last + 1)
-        else:
-            some = array("Q", np.ascontiguousarray(rows[start:end]).astype(np.uint64).tobytes())
-            found[sources[start]] |= BitMap64(some)
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import cdfd
-from cdfd.changes import refined, refining, spill
+from cdfd.changes import refined, refining, row_id_runs, spill
 from cdfd.changes.columns import change_schema
 from cdfd.changes.cutting import Slice, cut
 from cdfd.changes.execute import Execution
@@ -31,12 +31,14 @@ from tests.tracked_table import ROW_ID, Row, TrackedTable, values
 SEEDS = range(10)
 
 
-@pytest.fixture(params=[None, 9_000], ids=["one bucket", "buckets"])
+@pytest.fixture(params=[(None, 0), (9_000, 0), (9_000, 1 << 20)], ids=["one bucket", "buckets", "buckets of rows"])
 def bucket_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    if request.param is not None:
-        monkeypatch.setattr(refining, "BUCKET_BYTES", request.param)
-        monkeypatch.setattr(refined, "BLOCK_BITS", 1)
-    return request.param
+    size, long = request.param
+    if size is not None:
+        monkeypatch.setattr(refining, "BUCKET_BYTES", size)
+        monkeypatch.setattr(row_id_runs, "BLOCK_BITS", 1)
+    monkeypatch.setattr(row_id_runs, "LONG", long)
+    return size
 
 
 def life(folder: Path, seed: int, *, tracked: bool = True) -> TrackedTable:
@@ -189,7 +191,7 @@ class TestParts:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, refine: Refine
     ) -> None:
         monkeypatch.setattr(refining, "BUCKET_BYTES", 9_000)
-        monkeypatch.setattr(refined, "BLOCK_BITS", 1)
+        monkeypatch.setattr(row_id_runs, "BLOCK_BITS", 1)
         table = Table.open(life(tmp_path, seed).folder)
         matched = [plan for plan in plans(table, refine) if plan.refinement is not None]
         assert matched
