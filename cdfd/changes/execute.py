@@ -14,12 +14,13 @@ from typing import NamedTuple, TypeVar, cast
 from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.columns import VersionColumns, check_names
 from cdfd.changes.image_order import REORDER_BUFFER_BYTES, ImageOrder, MemoryBudget, ReorderBuffer
+from cdfd.changes.joined import groups_of, read_joined
 from cdfd.changes.no_ops import where_matched_by_key, without_no_ops
 from cdfd.changes.ordered_pool import Inline, run_in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
 from cdfd.changes.prefetch import files_ahead, prefetch_later_scan, prefetch_plans
-from cdfd.changes.read import BATCH_ROWS, RowBatch, TableFiles, read, read_image_order
+from cdfd.changes.read import BATCH_ROWS, READ_ERRORS, RowBatch, TableFiles, read, read_image_order
 from cdfd.changes.refined import RefinedVersion, RefinedVersions
 from cdfd.changes.shape.rows import RowShaper
 from cdfd.changes.shape.shape import AS_IT_IS, Shape
@@ -168,21 +169,40 @@ class Execution:
             orders = {scan.path: Future[ImageOrder | None]() for scan in plan.cross_partition}
             for scan in plan.cross_partition:
                 yield partial(self._read_order, plan, scan, orders[scan.path])
+            if not remote and self.shape.where is None and plan.origin != "cdc":
+                yield from self._tasks_of_files(plan, scans)
+                continue
             ahead = files_ahead(plan) if remote else 0
             for number, scan in enumerate(scans):
                 if remote:
                     prefetch_later_scan(scans, number, ahead, self.files, self.whole)
                 if scan.image_phase == "early":
                     buffers[scan.path] = Future()
-                # A single file is faster if its columns are decoded in parallel.
-                use_threads = len(scans) < self.threads and not _is_small(scan.size)
+                use_threads = self._uses_threads(scan, len(scans))
                 if scan.image_phase in ("early", "late"):
                     yield partial(self._read_phase, plan, scan, use_threads, budget, buffers.get(scan.path), orders)
-                elif not remote and 0 < scan.size <= TINY_FILE_BYTES:
-                    # Reading it is mostly Python, which holds the GIL: two threads take half as much time again as one.
-                    yield Inline(partial(self._read, plan, scan, use_threads))
                 else:
-                    yield partial(self._read, plan, scan, use_threads)
+                    yield self._task_of(plan, scan, use_threads)
+
+    def _tasks_of_files(
+        self, plan: ChangePlan, scans: Sequence[FileScan]
+    ) -> Iterator[Callable[[], Iterator[_Scanned]]]:
+        for group in groups_of(scans):
+            if len(group) > 1:
+                yield partial(self._read_together, plan, group)
+            else:
+                yield self._task_of(plan, group[0], self._uses_threads(group[0], len(scans)))
+
+    def _task_of(self, plan: ChangePlan, scan: FileScan, use_threads: bool) -> Callable[[], Iterator[_Scanned]]:
+        task = partial(self._read, plan, scan, use_threads)
+        if not self.files.storage.remote and 0 < scan.size <= TINY_FILE_BYTES:
+            # Reading it is mostly Python, which holds the GIL: two threads take half as much time again as one.
+            return Inline(task)
+        return task
+
+    def _uses_threads(self, scan: FileScan, scans: int) -> bool:
+        # A single file is faster if its columns are decoded in parallel.
+        return scans < self.threads and not _is_small(scan.size)
 
     def _refined(self, plan: ChangePlan) -> RefinedVersion:
         # Its files are read by one of the threads that read buckets.
@@ -250,12 +270,35 @@ class Execution:
             if handover is not None:
                 handover.set_result(buffer)
 
+    def _read_together(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Scanned]:
+        """Rows of small files that are joined. After any error, the rows that are left come from each file by itself."""
+        done = 0
+        try:
+            schema = self._selected(plan, scans[0])
+            for batch in read_joined(scans, schema, self.files, batch_rows=self.batch_rows):
+                yield _Scanned(plan, schema, RowBatch(batch))
+                done += batch.num_rows
+        except READ_ERRORS:
+            pass
+        else:
+            return
+        for scan in scans:
+            for scanned in self._read(plan, scan, False):
+                batch = scanned.found.batch
+                if done < batch.num_rows:
+                    yield scanned._replace(found=scanned.found._replace(batch=batch.slice(done)))
+                done = max(0, done - batch.num_rows)
+
+    def _selected(self, plan: ChangePlan, scan: FileScan) -> TableSchema:
+        schema = self.select(scan.schema or plan.schema)
+        check_names(child.name for child in schema.struct)
+        return schema
+
     def _read(
         self, plan: ChangePlan, scan: FileScan, use_threads: bool, buffer: ReorderBuffer | None = None
     ) -> Iterator[_Scanned]:
         try:
-            schema = self.select(scan.schema or plan.schema)
-            check_names(child.name for child in schema.struct)
+            schema = self._selected(plan, scan)
             for found in read(
                 scan,
                 schema,

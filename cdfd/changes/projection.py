@@ -22,7 +22,8 @@ from cdfd.delta.schema import ColumnMappingMode, TableSchema, column_id, physica
 from cdfd.errors import DataError, LogError
 
 Array: TypeAlias = "pa.Array[Any]"
-PartitionScalars: TypeAlias = "Mapping[str, pa.Scalar[Any]]"
+PartitionScalars: TypeAlias = "Mapping[str, pa.Scalar[Any] | pa.Array[Any]]"
+"""Partition values by name of the column: a value for all rows, or one for each row."""
 
 FIELD_ID = b"PARQUET:field_id"
 """Key of the metadata in which Arrow keeps the `field_id` of a Parquet column."""
@@ -136,8 +137,10 @@ class _Source:
             raise DataError(f"column {self.field.name!r:.200} of a batch does not match the file's schema")
         return position
 
-    def column(self, batch: pa.RecordBatch, position: int, constant: pa.Scalar[Any] | None) -> Array:
+    def column(self, batch: pa.RecordBatch, position: int, constant: pa.Scalar[Any] | Array | None) -> Array:
         if position < 0:
+            if isinstance(constant, pa.Array):
+                return constant
             if constant is None or not constant.is_valid:
                 return pa.nulls(batch.num_rows, self.type)
             return pa.repeat(constant, batch.num_rows)

@@ -6,8 +6,9 @@ Rows stay in Arrow buffers. Columns and hidden rows are resolved once per file, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
@@ -27,13 +28,19 @@ from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, DataError, MissingFileError, NotFoundError, PathError, StorageError
-from cdfd.storage.base import Storage
+from cdfd.storage.base import Storage, WholeFiles
 from cdfd.storage.durable import is_transient
 
 BATCH_BYTES = 8 << 20
 """Uncompressed bytes of a batch, about: so a batch takes the same memory for rows of any width."""
 BATCH_ROWS = 65_536
 """Rows of a batch, at most. With so many rows, the fixed cost of a batch is negligible."""
+
+ERRORS_OF_FILES = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)
+"""Errors of reading a damaged file. ValueError includes UnicodeDecodeError, for column names that are not text. MemoryError is Python's:
+Arrow's is an ArrowException."""
+READ_ERRORS = (CdfdError, *ERRORS_OF_FILES)
+"""The same, with those of cdfd."""
 
 MISSING_HINT = "VACUUM may have removed it: start from a newer version or a snapshot, or set `on_missing_file`"
 
@@ -78,6 +85,19 @@ class TableFiles:
             except NotFoundError:
                 # An object store does not keep an object for its readers: it was removed while it was read.
                 raise MissingFileError("the file is gone", path=path, hint=MISSING_HINT) from None
+
+    def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes] | None:
+        """All bytes of files. None if their store does not read files together.
+
+        Raises:
+            StorageError: a file is gone, cannot be read, or is larger than its size in `sizes`.
+            PathError: a file lies outside the table.
+        """
+        found = [self.locate(path) for path in paths]
+        storage = found[0][0]
+        if any(other is not storage for other, _ in found) or not reads_whole(storage.__class__):
+            return None
+        return cast(WholeFiles, storage).read_whole([inside for _, inside in found], sizes)
 
     def prefetch(self, path: str, size: int, *, whole: bool = False) -> None:
         """Prefetch a file that will be opened soon; `whole` if all its columns will be read. Errors are left to `open`."""
@@ -381,6 +401,12 @@ def selection_of(scan: FileScan, files: TableFiles, metadata: Footer) -> RowSele
     return selection.reduced()
 
 
+@cache
+def reads_whole(kind: type) -> bool:
+    """Whether stores of that class are `WholeFiles`. Cached, because checking a protocol takes long."""
+    return issubclass(kind, WholeFiles)
+
+
 @contextlib.contextmanager
 def naming_file(path: str) -> Iterator[None]:
     """Turn errors of reading a data file into errors of cdfd that name the file."""
@@ -388,8 +414,7 @@ def naming_file(path: str) -> Iterator[None]:
         yield
     except CdfdError as error:
         raise error.within(path=path) from None
-    # ValueError includes UnicodeDecodeError, for column names that are not text. MemoryError is Python's: Arrow's is an ArrowException.
-    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+    except ERRORS_OF_FILES as error:
         if is_transient(error):
             raise StorageError(f"the file cannot be read: {error}", path=path, retriable=True) from error
         raise DataError(f"the file cannot be read: {error}", path=path, hint=DAMAGED_HINT) from error

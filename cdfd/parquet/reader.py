@@ -42,7 +42,7 @@ from cdfd.parquet.opening import (
     text_names,
 )
 from cdfd.parquet.pages import pages, pages_in
-from cdfd.parquet.text import check_text, text_columns
+from cdfd.parquet.text import check_text, checked, text_columns
 
 CAREFUL_BYTES = 16 << 10
 """The same if the guard should not see pages long before they are decoded."""
@@ -63,22 +63,23 @@ _RATIOS = {0: 1, 1: 22, 5: 256, 7: 256}
 
 
 @contextlib.contextmanager
-def opened(source: Any, dictionaries: Collection[str] = ()) -> Iterator[ParquetReader]:
-    """A file for reading. `dictionaries` are columns to return as dictionaries.
+def opened(source: Any, dictionaries: Collection[str] = (), *, bounded: bool = False) -> Iterator[ParquetReader]:
+    """A file for reading. `dictionaries` are columns to return as dictionaries. With `bounded`, all rows are known to fit into a batch.
 
     Raises:
         pa.ArrowException, OSError, ValueError: the file is damaged.
         DataError: it requires too much memory.
     """
-    with ParquetReader(source, dictionaries) as reader:
+    with ParquetReader(source, dictionaries, bounded=bounded) as reader:
         yield reader
 
 
 class ParquetReader:
     """An open file."""
 
-    def __init__(self, source: Any, dictionaries: Collection[str]) -> None:
+    def __init__(self, source: Any, dictionaries: Collection[str], *, bounded: bool = False) -> None:
         self._source = source
+        self._bounded = bounded
         self.size: int = source.size()
         self._footer = footer_size(source)
         # pyarrow's objects take many times the memory of the footer.
@@ -114,6 +115,10 @@ class ParquetReader:
             pa.ArrowException, OSError, ValueError: the file is damaged.
         """
         left: Sequence[int] = range(self.metadata.num_row_groups) if groups is None else groups
+        if self._bounded:
+            options = {"row_groups": list(left), "columns": list(columns), "use_threads": use_threads}
+            yield from checked(self._plain.iter_batches(rows, **options))
+            return
         for run, found in self._runs(left, columns):
             yield from _Run(self, run, columns, found, use_threads, left).batches(rows)
             left = left[len(run) :]
@@ -266,9 +271,7 @@ class _Run:
 
     def _small_batches(self, rows: int) -> Iterator[pa.RecordBatch]:
         rows = min(rows, self._bounds.rows())
-        for batch in self._reader._plain.iter_batches(batch_size=rows, **self._options):
-            check_text(batch, text_columns(batch.schema))
-            yield batch
+        yield from checked(self._reader._plain.iter_batches(batch_size=rows, **self._options))
 
     def _attempt(self, rows: int, done: int) -> Iterator[pa.RecordBatch]:
         """The rows that follow the first `done` rows."""

@@ -3,7 +3,7 @@
 Arrow's reader accepts any bytes, but consumers may not.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,15 @@ def check_text(batch: pa.RecordBatch, places: Sequence[int]) -> None:
                 if pa.types.is_decimal(array.type):
                     raise DataError(f"column {name!r:.200} has a number of more digits than {array.type}")
                 raise DataError(f"column {name!r:.200} has text that is not UTF-8", hint=HINT)
+
+
+def checked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches of one file, each checked. Raises what `check_text` does."""
+    places: Sequence[int] | None = None
+    for batch in batches:
+        places = text_columns(batch.schema) if places is None else places
+        check_text(batch, places)
+        yield batch
 
 
 def _is_valid(array: Any) -> bool:

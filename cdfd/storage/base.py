@@ -127,6 +127,18 @@ class ColumnPrefetch(Protocol):
         """Announce that these columns, with their children, are read next: of these row groups, or of all."""
 
 
+@runtime_checkable
+class WholeFiles(Protocol):
+    """A store that reads many small files faster together than one by one."""
+
+    def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes]:
+        """All bytes of each object. Blocking: call it in a worker thread.
+
+        Raises:
+            StorageError: an object cannot be read, or is larger than its size in `sizes`.
+        """
+
+
 async def fetch_each(storage: Storage, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
     """`fetch_many` with one `fetch` per object."""
     found = []

@@ -1,0 +1,3 @@
+from typing import Any
+
+def joined(files: list[Any]) -> tuple[bytes, list[int], list[float], int] | None: ...

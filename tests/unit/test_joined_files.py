@@ -1,0 +1,234 @@
+"""Small files that are read together: the rows, their order and the errors are those of each file read by itself."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cdfd.changes.execute import Execution
+from cdfd.changes.joined import JOINED_FILES, groups_of
+from cdfd.changes.plan import ChangePlan, FileScan
+from cdfd.changes.read import TableFiles
+from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
+from cdfd.errors import CdfdError, MissingFileError, PathError, StorageError
+from cdfd.parquet import joining
+from cdfd.storage.local import LocalStorage
+
+FIELDS = (
+    StructField("n", Primitive("long")),
+    StructField("word", Primitive("string")),
+    StructField("day", Primitive("date")),
+    StructField("region", Primitive("string")),
+)
+SCHEMA = TableSchema(StructType(FIELDS), ("day", "region"))
+COUNT = 9
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the files of each joined file."""
+    pytest.importorskip("cdfd.native.parquet_joining", reason="the kernels are not built")
+    counts: list[int] = []
+    join = joining.joined
+
+    def counting(files: Sequence[Any]) -> Sequence[joining.Joined]:
+        found = join(files)
+        counts.extend(len(part.rows) for part in found)
+        return found
+
+    monkeypatch.setattr(importlib.import_module("cdfd.changes.joined"), "joined", counting)
+    return counts
+
+
+def file(number: int, rows: int = 30, **options: Any) -> bytes:
+    sink = io.BytesIO()
+    words = [None if row % 7 == 3 else f"wörd {row * (number + 3)}" for row in range(rows)]
+    table = pa.table({"n": pa.array(range(number * 100, number * 100 + rows), pa.int64()), "word": words})
+    pq.write_table(table, sink, row_group_size=20, **options)
+    return sink.getvalue()
+
+
+def scan(folder: Path, number: int, data: bytes, values: dict[str, str | None] | None = None) -> FileScan:
+    path = f"part {number % 2}/{number}.parquet"
+    (folder / path).parent.mkdir(exist_ok=True)
+    (folder / path).write_bytes(data)
+    return FileScan(path, "insert", {"day": None, "region": "north"} if values is None else values, len(data))
+
+
+def found(folder: Path, scans: Sequence[FileScan], **options: Any) -> tuple[list[dict[str, Any]], str]:
+    """All rows, and the error after them."""
+    rows: list[dict[str, Any]] = []
+    storage = LocalStorage(folder)
+    execution = Execution(TableFiles(storage, lambda _: storage), **options)
+    try:
+        for batch in execution.batches([ChangePlan(4, 1_000, SCHEMA, scans, "files")]):
+            rows += batch.rows.to_pylist()
+    except CdfdError as error:
+        return rows, f"{type(error).__name__} {error} {error.path}"
+    return rows, ""
+
+
+def alone(folder: Path, scans: Sequence[FileScan], **options: Any) -> tuple[list[dict[str, Any]], str]:
+    """The same, each file by itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joining, "native", None)
+        return found(folder, scans, **options)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("batch_rows", [1, 7, 65_536])
+def test_rows_of_several_files(tmp_path: Path, together: list[int], workers: int, batch_rows: int) -> None:
+    days = [None, "2026-01-02", "2026-01-03"]
+    scans = [
+        scan(tmp_path, number, file(number), {"day": days[number % 3], "region": f"r{number // 4}"})
+        for number in range(COUNT)
+    ]
+    options = {"workers": workers, "batch_rows": batch_rows}
+    rows, error = found(tmp_path, scans, **options)
+    assert together == [COUNT]
+    assert (rows, error) == alone(tmp_path, scans, **options)
+    assert [row["_change_ordinal"] for row in rows] == list(range(30 * COUNT))
+    assert {str(row["day"]) for row in rows} == {"None", "2026-01-02", "2026-01-03"}
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip", "lz4"])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_codecs_and_pages(tmp_path: Path, together: list[int], compression: str, version: str) -> None:
+    options: dict[str, Any] = {"compression": compression, "data_page_version": version, "data_page_size": 64}
+    scans = [
+        scan(tmp_path, number, file(number, 500, use_dictionary=bool(number % 2), **options)) for number in range(COUNT)
+    ]
+    assert found(tmp_path, scans) == alone(tmp_path, scans)
+    assert together == [COUNT]
+
+
+def test_files_that_differ_are_read_by_themselves(tmp_path: Path, together: list[int]) -> None:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"word": ["x", "y"], "n": pa.array([1, 2], pa.int32())}), sink)
+    scans = [scan(tmp_path, number, sink.getvalue() if number == 4 else file(number)) for number in range(COUNT)]
+    rows, error = found(tmp_path, scans)
+    assert (rows, error) == alone(tmp_path, scans)
+    assert not together
+    assert len(rows) == 30 * (COUNT - 1) + 2
+
+
+def test_lists_are_not_joined(tmp_path: Path, together: list[int]) -> None:
+    """Their pages do not say where a row begins."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"n": pa.array([1, 2]), "word": ["a", "b"], "list": [[1, 2], [3]]}), sink)
+    scans = [scan(tmp_path, number, sink.getvalue()) for number in range(COUNT)]
+    rows, _ = found(tmp_path, scans)
+    assert len(rows) == 2 * COUNT
+    assert not together
+
+
+def test_damage_gives_the_rows_before_it_and_the_error_of_its_file(tmp_path: Path, together: list[int]) -> None:
+    """Any byte of any file: joined or not, the same rows come, and then the same error.
+
+    Damaged statistics are no error for joined files, which leave them out. Then all rows come.
+    """
+    chance, whole = random.Random(15), [file(number) for number in range(COUNT)]
+    intact = found(tmp_path, [scan(tmp_path, place, each) for place, each in enumerate(whole)], workers=1)
+    damaged = errors = 0
+    for _ in range(250):
+        number = chance.randrange(COUNT)
+        data = bytearray(whole[number])
+        for _ in range(chance.choice((1, 1, 1, 30))):
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        files = [bytes(data) if place == number else each for place, each in enumerate(whole)]
+        scans = [scan(tmp_path, place, each) for place, each in enumerate(files)]
+        expected = alone(tmp_path, scans, workers=1)
+        assert found(tmp_path, scans, workers=1) in (expected, intact)
+        damaged += 1
+        errors += bool(expected[1])
+    assert 0 < errors < damaged
+    assert together
+
+
+def test_the_kernel_refuses_any_damage_of_footers_or_reads_it_alike() -> None:
+    """Footers are not trusted: whatever their bytes are, nothing outside them is read."""
+    kernel = pytest.importorskip("cdfd.native.parquet_joining", reason="the kernels are not built")
+    chance, whole = random.Random(16), file(1)
+    answers = 0
+    for _ in range(20_000):
+        data = bytearray(whole)
+        for _ in range(chance.randrange(1, 6)):
+            data[chance.randrange(len(data) - 600, len(data) - 4)] = chance.randrange(256)
+        answers += kernel.joined([whole, bytes(data)]) is not None
+    assert answers < 20_000
+    for size in range(len(whole)):
+        assert kernel.joined([whole[:size]]) is None
+
+
+def test_a_file_that_is_gone(tmp_path: Path, together: list[int]) -> None:
+    scans = [scan(tmp_path, number, file(number)) for number in range(COUNT)]
+    (tmp_path / scans[5].path).unlink()
+    rows, error = found(tmp_path, scans)
+    assert len(rows) == 5 * 30
+    assert error.startswith("MissingFileError")
+    gone: list[MissingFileError] = []
+    rows, error = found(tmp_path, scans, on_missing=gone.append)
+    assert (len(rows), error) == (30 * (COUNT - 1), "")
+    assert [each.path for each in gone] == [scans[5].path]
+
+
+def test_a_damaged_page_after_rows_that_were_delivered(tmp_path: Path, together: list[int]) -> None:
+    scans = [scan(tmp_path, number, file(number, compression="none")) for number in range(COUNT)]
+    data = bytearray((tmp_path / scans[7].path).read_bytes())
+    at = data.index("wörd".encode())
+    data[at + 1] = 0xFF
+    scans[7] = scan(tmp_path, 7, bytes(data))
+    rows, error = found(tmp_path, scans, batch_rows=10)
+    assert (rows, error) == alone(tmp_path, scans, batch_rows=10)
+    assert len(rows) >= 7 * 30
+    assert "text that is not UTF-8" in error
+
+
+def test_what_is_joined() -> None:
+    small = FileScan("a.parquet", "insert", {}, 1_000)
+    other = replace(small, change_type="delete")
+    large = replace(small, size=1 << 30)
+    unknown = replace(small, size=0)
+    trevni = replace(small, path="a.trv")
+    piece = replace(small, piece=(0, 2))
+    scans = [small] * 5 + [large] + [small] * 3 + [other] * 4 + [unknown, trevni, piece] * 4
+    assert [len(group) for group in groups_of(scans)] == [5, 1, 1, 1, 1, 4, *[1] * 12]
+    assert [len(group) for group in groups_of([small] * 100)] == [JOINED_FILES, 100 - JOINED_FILES]
+    assert [scan for group in groups_of(scans) for scan in group] == scans
+
+
+class TestReadWhole:
+    def test_files_in_order(self, tmp_path: Path) -> None:
+        for path in ("a", "b/c", "b/d"):
+            (tmp_path / path).parent.mkdir(exist_ok=True)
+            (tmp_path / path).write_text(path)
+        assert LocalStorage(tmp_path).read_whole(["b/d", "a", "b/c"], [3, 9, 3]) == [b"b/d", b"a", b"b/c"]
+
+    def test_a_file_that_is_larger_than_it_should_be(self, tmp_path: Path) -> None:
+        """Its size comes from the log, and bounds the memory."""
+        (tmp_path / "a").write_text("four")
+        with pytest.raises(StorageError, match="more than 3 bytes"):
+            LocalStorage(tmp_path).read_whole(["a"], [3])
+
+    def test_a_link_that_leads_out(self, tmp_path: Path) -> None:
+        (tmp_path / "secret").write_text("x")
+        (tmp_path / "table").mkdir()
+        (tmp_path / "table" / "a").symlink_to(tmp_path / "secret")
+        with pytest.raises(PathError):
+            LocalStorage(tmp_path / "table").read_whole(["a"], [9])
+        with pytest.raises(PathError):
+            LocalStorage(tmp_path / "table").read_whole(["../secret"], [9])
+
+    def test_a_folder_is_no_file(self, tmp_path: Path) -> None:
+        (tmp_path / "a").mkdir()
+        with pytest.raises(StorageError):
+            LocalStorage(tmp_path).read_whole(["a"], [9])
