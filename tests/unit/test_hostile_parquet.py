@@ -292,22 +292,22 @@ REFUSED = {
     "numbers of 1 GB": (lambda: nulls(100_000, FIXED, length=1 << 30), "binary", "row"),
 }
 
-READ_WELL = {
-    "a dictionary of one long value": (lambda: a_dictionary_of(16 << 20, 3_000), "string", 3_000, 3_000 * (16 << 20)),
+READ_WELL = {  # about 5 GB each, twice and more of what the process may have
+    "a dictionary of one long value": (lambda: a_dictionary_of(16 << 20, 300), "string", 300, 300 * (16 << 20)),
     "a long value after a short one": (
-        lambda: a_dictionary_after_plain_values(1 << 20, 60_000),
+        lambda: a_dictionary_after_plain_values(1 << 20, 5_000),
         "string",
-        60_000,
-        1 + 59_999 * (1 << 20),
+        5_000,
+        1 + 4_999 * (1 << 20),
     ),
-    "values that are their predecessors": (lambda: prefixes_of(1 << 20, 20_000), "string", 20_000, 20_000 << 20),
-    "long strings that repeat": (lambda: repeated(65_536, 256 << 10), "string", 65_536, 65_536 * (256 << 10)),
+    "values that are their predecessors": (lambda: prefixes_of(1 << 20, 5_000), "string", 5_000, 5_000 << 20),
+    "long strings that repeat": (lambda: repeated(65_536, 80 << 10), "string", 65_536, 65_536 * (80 << 10)),
     "as categories": (lambda: repeated(20_000, 256 << 10, store_schema=True), "string", 20_000, 20_000 * (256 << 10)),
     "in several row groups": (
-        lambda: repeated(40_000, 256 << 10, row_group_size=9_000),
+        lambda: repeated(20_000, 256 << 10, row_group_size=9_000),
         "string",
-        40_000,
-        40_000 * (256 << 10),
+        20_000,
+        20_000 * (256 << 10),
     ),
     "in structs": (lambda: repeated(20_000, 256 << 10, "struct"), STRUCTS, 20_000, 0),
     "a short list": (lambda: a_list_of(1_000_000), LISTS, 1, 0),
