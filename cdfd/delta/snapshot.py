@@ -123,7 +123,7 @@ class Snapshot:
                 changed[added.key] = added
             overlay = changed.finish()
         txns = self.txns.update({txn.app_id: txn for txn in commit.txns}) if commit.txns else self.txns
-        domains = _domains(self.domains, commit.domains)
+        domains = with_domains(self.domains, commit.domains)
         mismatched = (*self.mismatched, *((commit.version, action.path) for action in meant))
         return replace(
             self, header=header, base=base, overlay=overlay, txns=txns, domains=domains, mismatched=mismatched
@@ -179,9 +179,10 @@ class Snapshot:
         return replace(self, base=Base(self.live().table, self.tombstones().table), overlay=immutables.Map())
 
 
-def _domains(
+def with_domains(
     domains: immutables.Map[str, DomainMetadata], changes: Iterable[DomainMetadata]
 ) -> immutables.Map[str, DomainMetadata]:
+    """The domains after the changes of a commit."""
     for change in changes:
         if not change.removed:
             domains = domains.set(change.domain, change)

@@ -3,13 +3,13 @@
 Source: specification, "Actions", "Writer Version Requirements" and the writer requirements of each feature.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.datatypes import ArrayType, DataType, MapType, Primitive, StructField, StructType
 from cdfd.delta.protocol import reader_features, writer_features
-from cdfd.delta.schema import MODE
 from cdfd.errors import UnsupportedError
 
 Action = tuple[str, Mapping[str, Any]]
@@ -31,6 +31,11 @@ _APPEND_HONOURED = frozenset(
         "domainMetadata",
         "inCommitTimestamp",
         "inCommitTimestamp-preview",
+        "invariants",
+        "checkConstraints",
+        "columnMapping",
+        "materializePartitionColumns",
+        "rowTracking",
         TIMESTAMP_NTZ,
         TYPE_WIDENING,
         "typeWidening-preview",
@@ -44,12 +49,12 @@ _APPEND_HONOURED = frozenset(
 )
 """Writer features that an append of rows honours, or that ask nothing of one."""
 _CONSTRAINT = "delta.constraints."
-_FIELD_RULES = {
-    "invariants": "delta.invariants",
+_INVARIANTS = "delta.invariants"
+_REFUSED_RULES = {
     "generatedColumns": "delta.generationExpression",
     "identityColumns": "delta.identity.",
 }
-"""Writer feature -> the key in a column's metadata that makes it a rule for rows."""
+"""Writer feature -> the key in a column's metadata that makes it a rule, which an append does not honour."""
 _MAX_READER, _MAX_WRITER = 3, 7
 
 
@@ -96,8 +101,8 @@ def features_of(struct: StructType) -> frozenset[str]:
     return frozenset({TIMESTAMP_NTZ} if "timestamp_ntz" in names else ())
 
 
-def check_appendable(protocol: Protocol, metadata: Metadata, struct: StructType) -> None:
-    """Returns if rows may be appended to the table without checking or changing their values.
+def check_appendable(protocol: Protocol, struct: StructType) -> None:
+    """Returns if rows may be appended to the table. Conditions for rows are not looked at: see `conditions`.
 
     Raises:
         UnsupportedError: naming each version, feature or rule that an append does not honour.
@@ -105,21 +110,48 @@ def check_appendable(protocol: Protocol, metadata: Metadata, struct: StructType)
     version = protocol.min_writer_version
     problems = [] if 1 <= version <= _MAX_WRITER else [f"writer version {version}"]
     needed = writer_features(protocol) | reader_features(protocol)
-    refused = needed - _APPEND_HONOURED - {"checkConstraints", "columnMapping", *_FIELD_RULES}
+    refused = needed - _APPEND_HONOURED - {*_REFUSED_RULES}
     problems += [f"the feature {name}" for name in sorted(refused)]
-    constraints = [key.removeprefix(_CONSTRAINT) for key in metadata.configuration if key.startswith(_CONSTRAINT)]
-    problems += [f"the CHECK constraint {name!r:.80}" for name in sorted(constraints)]
-    if metadata.configuration.get(MODE, "none").lower() != "none":
-        problems.append(f"{MODE}={metadata.configuration[MODE]!s:.80}")
     for child in _fields(struct):
-        for feature, key in _FIELD_RULES.items():
+        for feature, key in _REFUSED_RULES.items():
             if any(name.startswith(key) for name in child.metadata):
                 problems.append(f"{feature} in column {child.name!r:.80}")
     if problems:
+        raise UnsupportedError(f"rows cannot be appended to the table: it has {', '.join(problems)}", hint=REMOVE)
+
+
+REMOVE = "Remove that from the target, or deliver into another one"
+"""The hint for a table that cannot be written."""
+
+
+def conditions(metadata: Metadata, struct: StructType) -> dict[str, str]:
+    """What must be true of each new row: CHECK constraints and invariants, by a name for messages, as SQL.
+
+    Raises:
+        UnsupportedError: an invariant without an expression.
+    """
+    found = {
+        f"the CHECK constraint {key.removeprefix(_CONSTRAINT)!r:.80}": text
+        for key, text in metadata.configuration.items()
+        if key.startswith(_CONSTRAINT)
+    }
+    for child in _fields(struct):
+        if (text := child.metadata.get(_INVARIANTS)) is not None:
+            found[f"the invariant of column {child.name!r:.80}"] = _invariant(child, text)
+    return found
+
+
+def _invariant(child: StructField, text: object) -> str:
+    try:
+        expression = json.loads(text)["expression"]["expression"] if isinstance(text, str) else None
+    except (ValueError, KeyError, TypeError):
+        expression = None
+    if not isinstance(expression, str):
         raise UnsupportedError(
-            f"rows cannot be appended to the table: it has {', '.join(problems)}",
-            hint="Remove that from the target, or deliver into another one",
+            f"rows cannot be appended to the table: column {child.name!r:.80} has an unknown invariant {text!r:.200}",
+            hint=REMOVE,
         )
+    return expression
 
 
 def _fields(kind: DataType) -> Iterator[StructField]:

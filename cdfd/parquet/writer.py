@@ -24,10 +24,11 @@ _MOST_COLUMNS = 32
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A complete file: its bytes, and statistics as JSON."""
+    """A complete file: its bytes, statistics as JSON, and the number of rows."""
 
     data: pa.Buffer
     stats: str
+    rows: int
 
 
 class DataFileWriter:
@@ -57,7 +58,7 @@ class DataFileWriter:
         self._writer.close()
         data = self._sink.getvalue()
         footer = pq.read_metadata(pa.BufferReader(data))
-        return DataFile(data, json.dumps(statistics(footer, self._schema), separators=(",", ":")))
+        return DataFile(data, json.dumps(statistics(footer, self._schema), separators=(",", ":")), footer.num_rows)
 
 
 def statistics(footer: Any, schema: pa.Schema) -> Mapping[str, Any]:

@@ -6,16 +6,17 @@ Source: specification, "Transaction Identifiers", "Action Reconciliation" and, a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import immutables
 
 from cdfd import __version__
-from cdfd.delta.actions import Metadata, Protocol, Txn
+from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Txn
 from cdfd.delta.checkpoint import State
 from cdfd.delta.commit import Commit
 from cdfd.delta.protocol import IN_COMMIT_TIMESTAMP, in_commit_timestamps_enabled, writer_features
+from cdfd.delta.snapshot import with_domains
 from cdfd.errors import LogError
 from cdfd.progress.ledger import PREFIX
 
@@ -33,6 +34,7 @@ class TxnState:
     Attributes:
         version, protocol, metadata: of the table.
         txns: the latest one of each appId in log order, which may not be the highest.
+        domains: metadata per domain, removed ones left out.
         in_commit_timestamp: of `version`, if its log entry has one.
     """
 
@@ -40,6 +42,7 @@ class TxnState:
     protocol: Protocol
     metadata: Metadata
     txns: immutables.Map[str, Txn]
+    domains: immutables.Map[str, DomainMetadata] = field(default_factory=immutables.Map)
     in_commit_timestamp: int | None = None
 
     def apply(self, commit: Commit) -> TxnState:
@@ -50,6 +53,7 @@ class TxnState:
             protocol=commit.protocol or self.protocol,
             metadata=commit.metadata or self.metadata,
             txns=self.txns.update({txn.app_id: txn for txn in commit.txns}),
+            domains=with_domains(self.domains, commit.domains),
             in_commit_timestamp=None if commit.info is None else commit.info.in_commit_timestamp,
         )
 
@@ -62,7 +66,8 @@ def from_checkpoint(version: int, state: State) -> TxnState:
     """
     if state.protocol is None or state.metadata is None:
         raise LogError("the checkpoint has no protocol or no metaData", version=version)
-    return TxnState(version, state.protocol, state.metadata, immutables.Map(state.txns))
+    domains = with_domains(immutables.Map(), state.domains.values())
+    return TxnState(version, state.protocol, state.metadata, immutables.Map(state.txns), domains)
 
 
 def first(commit: Commit) -> TxnState:

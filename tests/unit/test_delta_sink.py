@@ -248,7 +248,7 @@ class TestSchema:
         assert len(found(tmp_path / "t", "at")) == 1
 
     async def test_a_missing_column_can_stop_the_table(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"), Layout(stop_on_missing_column=True))
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(on_missing_column="stop"))
         await deliver(sink, 0, batch(n=[0], s=["a"]))
         with pytest.raises(SinkError, match="no column 's' any more"):
             await deliver(sink, 1, batch(n=[1]))
@@ -260,6 +260,57 @@ class TestSchema:
         await deliver(await opened(LocalStorage(tmp_path / "t"), Layout(("n",))), 3, batch(n=[0], s=["a"]))
         assert DeltaTable(tmp_path / "t").metadata().partition_columns == ["n"]
         assert found(tmp_path / "t", "n", "s") == [{"n": 0, "s": "a"}]
+
+
+class TestConditions:
+    async def test_a_constraint_holds_for_each_row(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        await deliver(sink, 0, batch(n=[0], s=["a"]))
+        DeltaTable(tmp_path / "t").alter.add_constraint({"positive": "n >= 0 OR s IN ('b')"})
+        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        await deliver(sink, 1, batch(n=[1, -1], s=["a", "b"]))
+        for wrong in (batch(n=[2, -2], s=["a", "a"]), batch(n=pa.array([None], pa.int64()), s=["a"]), batch(s=["a"])):
+            with pytest.raises(SinkError, match="the CHECK constraint 'positive' of the target is not true of a row"):
+                await deliver(await opened(LocalStorage(tmp_path / "t"), owner=7), 2, wrong)
+        assert found(tmp_path / "t", "n") == [{"n": -1}, {"n": 0}, {"n": 1}]
+
+    @pytest.mark.parametrize(
+        ("rows", "path"),
+        [
+            (batch(n=[1, None], s=[{"a": 1}] * 2), "'n' of the target may not be null"),
+            (
+                batch(n=[1], s=pa.array([{"a": None}], pa.struct([("a", pa.int64())]))),
+                "'s' has values that the target cannot hold",
+            ),
+            (batch(n=[1], s=[{"a": 1}], many=pa.array([[1, None]])), "'many.element' of the target may not be null"),
+        ],
+    )
+    async def test_values_that_may_not_be_null(self, tmp_path: Path, rows: pa.RecordBatch, path: str) -> None:
+        fields = [
+            pa.field("n", pa.int64(), nullable=False),
+            pa.field("s", pa.struct([pa.field("a", pa.int64(), nullable=False)])),
+            pa.field("many", pa.list_(pa.field("element", pa.int64(), nullable=False))),
+        ]
+        DeltaTable.create(tmp_path / "t", pa.schema(fields))
+        entry = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
+        entry.write_text(
+            entry.read_text().replace(
+                '"configuration":{', f'"configuration":{{"cdfd.changelog":"{APP}","cdfd.changelog.source":"T"'
+            )
+        )
+        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        await deliver(
+            sink,
+            0,
+            batch(
+                n=[0], s=pa.array([None], pa.struct([("a", pa.int64())])), many=pa.array([None], pa.list_(pa.int64()))
+            ),
+        )
+        with pytest.raises(SinkError, match=f"column {path}"):
+            await deliver(sink, 1, rows)
+        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        with pytest.raises(SinkError, match="column 'n' of the target may not be null, and the rows do not have it"):
+            await deliver(sink, 1, batch(many=pa.array([[1]])))
 
 
 class TestRefused:
@@ -274,16 +325,21 @@ class TestRefused:
         with pytest.raises(SinkError, match="has the changelog of 'cdfd/shop/orders'"):
             await target.position()
 
-    async def test_a_constraint_that_is_added_to_the_target(self, tmp_path: Path) -> None:
-        sink = await opened(LocalStorage(tmp_path / "t"))
+    async def test_a_rule_that_is_added_to_the_target(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
         await deliver(sink, 0, batch(n=[0]))
-        DeltaTable(tmp_path / "t").alter.add_constraint({"positive": "n >= 0"})
-        with pytest.raises(
-            SinkError, match="rows cannot be appended to the table: it has the CHECK constraint 'positive'"
-        ):
+        DeltaTable(tmp_path / "t").alter.add_constraint({"small": "n < 10"})
+        with pytest.raises(SinkError, match="changed the columns or the rules of the target") as error:
             await deliver(sink, 1, batch(n=[1]))
-        with pytest.raises(SinkError, match="rows cannot be appended"):
-            await opened(LocalStorage(tmp_path / "t"))
+        assert error.value.retriable
+        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        await deliver(sink, 1, batch(n=[1]))
+        DeltaTable(tmp_path / "t").alter.add_constraint({"odd": "abs(n) < 10"})
+        with pytest.raises(SinkError, match="the CHECK constraint 'odd' cannot be checked"):
+            await deliver(sink, 2, batch(n=[2]))
+        with pytest.raises(SinkError, match="the CHECK constraint 'odd' cannot be checked"):
+            await opened(LocalStorage(tmp_path / "t"), owner=7)
+        assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
 
     async def test_a_target_that_is_deleted(self, tmp_path: Path) -> None:
         sink = await opened(LocalStorage(tmp_path / "t"))

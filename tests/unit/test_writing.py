@@ -1,5 +1,6 @@
 """Content of log entries, and the rules of tables that an append cannot keep."""
 
+import json
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.datatypes import ArrayType, Primitive, StructField, StructType
 from cdfd.delta.protocol import WRITER_FEATURES
 from cdfd.delta.schema_merge import nullable
-from cdfd.delta.writing import check_appendable, features_of, protocol_fields, with_features
+from cdfd.delta.writing import check_appendable, conditions, features_of, protocol_fields, with_features
 from cdfd.errors import UnsupportedError
 
 INTEGER = Primitive("integer")
@@ -26,50 +27,55 @@ PLAIN = StructType(())
 
 
 @pytest.mark.parametrize(
-    ("protocol", "properties", "columns", "named"),
+    ("protocol", "columns", "named"),
     [
-        (Protocol(1, 3), {"delta_constraints_positive": "n > 0"}, PLAIN, "the CHECK constraint 'positive'"),
-        (Protocol(1, 2), {}, struct({"delta.invariants": "{}"}), "invariants in column 'n'"),
-        (Protocol(1, 4), {}, struct({"delta.generationExpression": "1"}), "generatedColumns in column 'n'"),
-        (Protocol(1, 6), {}, struct({"delta.identity.start": 1}), "identityColumns in column 'n'"),
-        (Protocol(2, 5), {"delta_columnMapping_mode": "name"}, PLAIN, "delta.columnMapping.mode=name"),
-        (
-            Protocol(3, 7, frozenset(), frozenset({"rowTracking", "domainMetadata"})),
-            {},
-            PLAIN,
-            "the feature rowTracking",
-        ),
-        (Protocol(3, 7, frozenset(), frozenset({"icebergCompatV2"})), {}, PLAIN, "the feature icebergCompatV2"),
-        (Protocol(3, 7, frozenset({"new"}), frozenset({"new"})), {}, PLAIN, "the feature new"),
-        (Protocol(1, 8), {}, PLAIN, "writer version 8"),
+        (Protocol(1, 4), struct({"delta.generationExpression": "1"}), "generatedColumns in column 'n'"),
+        (Protocol(1, 6), struct({"delta.identity.start": 1}), "identityColumns in column 'n'"),
+        (Protocol(3, 7, frozenset(), frozenset({"icebergCompatV2"})), PLAIN, "the feature icebergCompatV2"),
+        (Protocol(3, 7, frozenset({"new"}), frozenset({"new"})), PLAIN, "the feature new"),
+        (Protocol(1, 8), PLAIN, "writer version 8"),
         (
             Protocol(1, 4),
-            {},
             StructType((StructField("a", ArrayType(struct({"delta.generationExpression": "1"})), True, {}),)),
             "generatedColumns in column 'n'",
         ),
     ],
 )
-def test_refused_by_name(protocol: Protocol, properties: dict[str, str], columns: StructType, named: str) -> None:
+def test_refused_by_name(protocol: Protocol, columns: StructType, named: str) -> None:
     with pytest.raises(UnsupportedError, match="rows cannot be appended") as error:
-        check_appendable(protocol, metadata(**properties), columns)
+        check_appendable(protocol, columns)
     assert error.value.what.endswith(named)
+
+
+def test_conditions_are_those_of_the_table_and_of_its_columns() -> None:
+    invariant = {"delta.invariants": json.dumps({"expression": {"expression": "n > 3"}})}
+    inside = StructType((StructField("s", struct(invariant)),))
+    assert conditions(metadata(delta_constraints_positive="n > 0"), inside) == {
+        "the CHECK constraint 'positive'": "n > 0",
+        "the invariant of column 'n'": "n > 3",
+    }
+
+
+@pytest.mark.parametrize("text", ["{}", "n > 3", "null", 1, '{"expression": "n > 3"}'])
+def test_an_invariant_without_an_expression_is_refused(text: object) -> None:
+    with pytest.raises(UnsupportedError, match="column 'n' has an unknown invariant"):
+        conditions(metadata(), struct({"delta.invariants": text}))
 
 
 def test_versions_alone_are_no_rules() -> None:
     for version in range(1, 7):
-        check_appendable(Protocol(2, version), metadata(), PLAIN)
+        check_appendable(Protocol(2, version), PLAIN)
 
 
 @pytest.mark.parametrize("feature", sorted(WRITER_FEATURES))
 def test_each_writer_feature_that_is_known_is_honoured_or_refused(feature: str) -> None:
     protocol = Protocol(3, 7, frozenset(), frozenset({feature}))
-    refused = {"rowTracking", "materializePartitionColumns", "geospatial", "timestampNanos"}
+    refused = {"geospatial", "timestampNanos"}
     if feature in refused or feature.startswith("iceberg"):
         with pytest.raises(UnsupportedError, match=feature):
-            check_appendable(protocol, metadata(), PLAIN)
+            check_appendable(protocol, PLAIN)
     else:
-        check_appendable(protocol, metadata(), PLAIN)
+        check_appendable(protocol, PLAIN)
 
 
 def test_features_are_added_to_any_protocol() -> None:

@@ -58,5 +58,5 @@ class DeltaConnector(Connector):
     def _target(self, table: Table) -> Target:
         place = self._place(table)
         storage = open_storage(place, self._config.storage.options(place))
-        layout = Layout(self._sink.partition_by, self._sink.on_missing_column == "stop", self._sink.checkpoint_interval)
+        layout = Layout(self._sink.partition_by, self._sink.on_missing_column, self._sink.checkpoint_interval)
         return Target(storage, app_id(self._config.pipeline, table.name), layout, SystemClock())

@@ -1,7 +1,7 @@
 """The data files of one delivery: rows are split by partition, and written as files of a limited size."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +10,11 @@ import pyarrow.compute as pc
 
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE
 from cdfd.delta import values
-from cdfd.delta.schema import StructType, to_arrow
+from cdfd.delta.schema import to_arrow
 from cdfd.errors import DataError
 from cdfd.parquet.writer import DataFileWriter
+from cdfd.sinks.delta.columns import Columns
+from cdfd.sinks.delta.conditions import RowCheck
 
 PartitionKey = tuple[str | None, ...]
 """Serialized values of the partition columns, in their order."""
@@ -27,20 +29,14 @@ class NewFile:
         partition: values of the partition columns.
         size: in bytes.
         stats: statistics as JSON.
+        rows: number of rows.
     """
 
     path: str
     partition: PartitionKey
     size: int
     stats: str
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The columns of a table: all of them, and the names of those that partition it."""
-
-    struct: StructType
-    partition_by: tuple[str, ...] = ()
+    rows: int
 
 
 class DataFiles:
@@ -65,7 +61,10 @@ class DataFiles:
         self._places = [places[field.name.lower()] for field in fields]
         self._schema = pa.schema(fields)
         self._partition_by = columns.partition_by
-        self._stored = pa.schema([field for field in fields if field.name not in columns.partition_by])
+        self._check = RowCheck(columns.conditions, columns.struct, self._schema)
+        left_out = () if columns.materialized else columns.partition_by
+        self._logical = [field.name for field in fields if field.name not in left_out]
+        self._stored = _stored(columns, self._schema, self._logical)
         self._compression = compression
         self._file_bytes = file_bytes
         self._open: dict[PartitionKey, DataFileWriter] = {}
@@ -76,6 +75,7 @@ class DataFiles:
         """Take a batch; yields the files that are complete with it, and their content."""
         cast = [_cast(batch.column(at), field) for at, field in zip(self._places, self._schema, strict=True)]
         rows = pa.table(cast, self._schema)
+        self._check.check(rows)
         for key, part in self._split(rows):
             self._pending.setdefault(key, []).append(part)
             self._bytes[key] = self._bytes.get(key, 0) + part.nbytes
@@ -109,14 +109,14 @@ class DataFiles:
         suffix = "" if self._compression == "none" else f".{self._compression}"
         path = f"part-00000-{uuid.uuid4()}-c000{suffix}.parquet"
         file = self._open.pop(key).finish()
-        return NewFile(path, key, file.data.size, file.stats), file.data
+        return NewFile(path, key, file.data.size, file.stats, file.rows), file.data
 
     def _split(self, rows: pa.Table) -> Iterator[tuple[PartitionKey, pa.Table]]:
-        """The rows of each partition, in their order."""
+        """The rows of each partition, in their order, as files have them."""
+        stored = _named(rows.select(self._logical), self._stored)
         if not self._partition_by:
-            yield (), rows
+            yield (), stored
             return
-        stored = rows.select(self._stored.names)
         numbered = rows.select(list(self._partition_by)).append_column("", pa.array(np.arange(rows.num_rows)))
         grouped = numbered.group_by(list(self._partition_by), use_threads=False).aggregate([("", "list")])
         for group in range(grouped.num_rows):
@@ -129,6 +129,35 @@ _GROUP_BYTES = 32 << 20
 
 
 _CHANGE_TYPE = CHANGE_COLUMNS[0].with_nullable(True)
+
+
+def _stored(columns: Columns, rows: pa.Schema, names: Sequence[str]) -> pa.Schema:
+    """The schema of files with the columns of these names."""
+    stored = dict(zip((child.name for child in columns.struct), columns.stored, strict=True))
+    dictionary = {field.name for field in rows if pa.types.is_dictionary(field.type)}
+    return pa.schema(
+        [stored[name].with_type(rows.field(name).type) if name in dictionary else stored[name] for name in names]
+    )
+
+
+def _named(rows: pa.Table, stored: pa.Schema) -> pa.Table:
+    """The rows by the names that files have. Names are a part of the types of structs."""
+    if rows.schema.equals(stored):
+        return rows
+    columns = [
+        column
+        if column.type == field.type
+        else pa.chunked_array([_viewed(chunk, field.type) for chunk in column.chunks], field.type)
+        for column, field in zip(rows.columns, stored, strict=True)
+    ]
+    return pa.table(columns, stored)
+
+
+def _viewed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The same values in a type whose fields have other names."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return array.cast(kind)
+    return array.view(kind)
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:

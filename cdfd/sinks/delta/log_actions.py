@@ -2,35 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from cdfd.delta import schema_string
+from cdfd.delta import column_mapping, row_tracking, schema_string
+from cdfd.delta.actions import Metadata
+from cdfd.delta.protocol import COLUMN_MAPPING
+from cdfd.delta.schema import ColumnMappingMode
+from cdfd.delta.schema_merge import type_changes
 from cdfd.delta.writing import TYPE_WIDENING, features_of, metadata_fields, protocol_fields, with_features
 from cdfd.progress.txn_state import Action, TxnState
-from cdfd.sinks.delta.data_files import Columns, NewFile
+from cdfd.sinks.delta.columns import Columns, parsed
+from cdfd.sinks.delta.data_files import NewFile
 
 WIDENING = "delta.enableTypeWidening"
 
 
-def evolution(state: TxnState, columns: Columns, *, widened: bool) -> list[Action]:
-    """The actions that give the table these columns."""
-    configuration = dict(state.metadata.configuration) | ({WIDENING: "true"} if widened else {})
+def evolution(state: TxnState, columns: Columns) -> list[Action]:
+    """The actions that give a table other columns."""
+    widened = type_changes(columns.struct) > type_changes(parsed(state.metadata.schema_string))
+    configuration = {**state.metadata.configuration, **column_mapping.properties(columns.mapping, columns.highest_id)}
+    if widened:
+        configuration[WIDENING] = "true"
     metadata = replace(
         state.metadata,
         schema_string=schema_string.serialize(columns.struct),
         partition_columns=columns.partition_by,
         configuration=configuration,
     )
-    features = features_of(columns.struct) | ({TYPE_WIDENING} if widened else frozenset())
+    features = set(protocol_features(columns)) | ({TYPE_WIDENING} if widened else set())
     protocol = with_features(state.protocol, frozenset(features))
     actions: list[Action] = [] if protocol == state.protocol else [("protocol", protocol_fields(protocol))]
     return [*actions, ("metaData", metadata_fields(metadata))]
 
 
-def add_action(file: NewFile, partition_by: Sequence[str], now_ms: int) -> Action:
-    """The `add` of a file that is written."""
-    return "add", {
+def protocol_features(columns: Columns) -> frozenset[str]:
+    """The reader features that a table of these columns needs."""
+    mapping = frozenset() if columns.mapping is ColumnMappingMode.NONE else frozenset({COLUMN_MAPPING})
+    return features_of(columns.struct) | mapping
+
+
+def new_metadata(table_id: str, columns: Columns, configuration: Mapping[str, str], now_ms: int) -> Metadata:
+    """The metadata of a new table."""
+    return Metadata(
+        id=table_id,
+        schema_string=schema_string.serialize(columns.struct),
+        partition_columns=columns.partition_by,
+        configuration={**configuration, **column_mapping.properties(columns.mapping, columns.highest_id)},
+        created_time=now_ms,
+    )
+
+
+def add_actions(state: TxnState, columns: Columns, files: Sequence[NewFile], now_ms: int) -> list[Action]:
+    """The `add` actions of files that are written, in the version after `state`; with row ids if the table gives them.
+
+    Args:
+        state: the table before that version.
+        columns: the columns in it.
+        files: that are written.
+        now_ms: the time.
+    """
+    adds = [(_add_fields(file, columns.stored_partitions, now_ms), file.rows) for file in files]
+    if adds and row_tracking.gives_ids(state.protocol, state.metadata):
+        return row_tracking.tracked(adds, row_tracking.high_water_mark(state.domains), state.version + 1)
+    return [("add", fields) for fields, _ in adds]
+
+
+def _add_fields(file: NewFile, partition_by: Sequence[str], now_ms: int) -> dict[str, object]:
+    return {
         "path": file.path,
         "partitionValues": dict(zip(partition_by, file.partition, strict=True)),
         "size": file.size,

@@ -12,8 +12,9 @@ from cdfd.changes.stream import Version
 from cdfd.delta.schema import from_arrow
 from cdfd.progress.txn_state import Action, TxnState
 from cdfd.sinks.cursor import Cursor, DeliveryState, require_open
-from cdfd.sinks.delta.data_files import Columns, DataFiles, NewFile
-from cdfd.sinks.delta.log_actions import add_action
+from cdfd.sinks.delta.columns import Columns
+from cdfd.sinks.delta.data_files import DataFiles, NewFile
+from cdfd.sinks.delta.log_actions import add_actions
 from cdfd.sinks.delta.target import Target, translated
 
 MakeFiles = Callable[[Columns, pa.Schema], DataFiles]
@@ -96,13 +97,12 @@ class DeltaDelivery:
         await self._end_files()
         self._sink.cursor.mark_uncertain()
         target = self._sink.target
-        rows = None if self._columns is None else self._columns.struct
-        self._sink.columns = await target.commit(self._position, following, rows, self._changes)
+        self._sink.columns = await target.commit(self._position, following, self._columns, self._changes)
         self._sink.cursor.advance(following)
         self._state = "ended"
 
     def _changes(self, state: TxnState, columns: Columns, now_ms: int) -> list[Action]:
-        return [add_action(file, columns.partition_by, now_ms) for file in self._files]
+        return add_actions(state, columns, self._files, now_ms)
 
     async def abort(self) -> None:
         """Forget the rows. Files that are written are not a part of the table."""

@@ -9,39 +9,39 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Literal
 
 import pyarrow as pa
 
 from cdfd.changes.columns import CHANGE_COLUMNS
 from cdfd.changes.position import Position
-from cdfd.delta import last_checkpoint, paths, schema_string
-from cdfd.delta.actions import Metadata
+from cdfd.delta import last_checkpoint, paths
 from cdfd.delta.arrow_types import from_arrow
 from cdfd.delta.checkpoint_writing import can_checkpoint, checkpoint
-from cdfd.delta.datatypes import ArrayType, MapType, StructType
-from cdfd.delta.schema_merge import merge, nullable
-from cdfd.delta.writing import (
-    PLAIN,
-    check_appendable,
-    features_of,
-    metadata_fields,
-    protocol_fields,
-    with_features,
-)
+from cdfd.delta.datatypes import StructType
+from cdfd.delta.schema_merge import nullable
+from cdfd.delta.writing import PLAIN, metadata_fields, protocol_fields, with_features
 from cdfd.errors import (
     CdfdError,
     FencedError,
     LogError,
-    SchemaChangedError,
     SinkError,
     StorageError,
     UnsupportedError,
 )
 from cdfd.progress.txn_log import TxnLog
 from cdfd.progress.txn_state import Action, TxnState
-from cdfd.sinks.delta.data_files import Columns, NewFile
-from cdfd.sinks.delta.log_actions import evolution
+from cdfd.sinks.delta.columns import (
+    NO_COLUMNS,
+    Columns,
+    columns_of,
+    created,
+    extended,
+    replaced,
+    unmapped,
+)
+from cdfd.sinks.delta.data_files import NewFile
+from cdfd.sinks.delta.log_actions import evolution, new_metadata, protocol_features
 from cdfd.sinks.delta.positions import Stored, owner_action, position_actions, properties, stored
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
@@ -52,18 +52,21 @@ logger = logging.getLogger("cdfd.sink")
 _THIS_PROCESS = random.randrange(1, 1 << 63)
 
 
+OnMissingColumn = Literal["keep", "follow", "stop"]
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How a target is created, and how its schema may change.
 
     Attributes:
         partition_by: columns of a new target.
-        stop_on_missing_column: whether a column that the rows no longer have is an error.
+        on_missing_column: what happens to a column that the source drops or renames: `keep`, `follow` or `stop`.
         checkpoint_interval: versions between two checkpoints; 0: none is written.
     """
 
     partition_by: tuple[str, ...] = ()
-    stop_on_missing_column: bool = False
+    on_missing_column: OnMissingColumn = "keep"
     checkpoint_interval: int = 100
 
 
@@ -93,7 +96,7 @@ class Target:
         self._log = TxnLog(storage, clock, operation="WRITE", check=_check)
         self._exists = False
         self._protocol = PLAIN
-        self._columns = _NO_COLUMNS
+        self._columns = NO_COLUMNS
 
     async def exists(self) -> bool:
         """Whether there is a table, to which this changelog can be appended. Changes nothing."""
@@ -120,15 +123,16 @@ class Target:
         with translated("open the target", self.uri):
             state = await self._log.state()
             if state is None:
-                return None, _NO_COLUMNS
+                return None, NO_COLUMNS
             self._exists = True
-            _check(state)
+            self._columns = columns_of(state)
             if stored(state, self._app_id).owner != self._owner:
                 now = self._clock.now_ms()
                 await self._log.append(lambda _: [owner_action(self._app_id, self._owner, now)])
                 # Another process may have delivered before this version.
                 state = await self._log.state() or state
-            return stored(state, self._app_id).position, _columns(state)
+            self._columns = columns_of(state)
+            return stored(state, self._app_id).position, self._columns
 
     def merged(self, table: Columns, rows: StructType) -> Columns:
         """The columns of the table with those of the rows.
@@ -137,55 +141,41 @@ class Target:
             SchemaChangedError: the table cannot take the rows.
             SinkError: the rows have no column for `partition_by`.
         """
-        return self._merged(table, rows)[0]
-
-    def _merged(self, table: Columns, rows: StructType) -> tuple[Columns, bool]:
-        """The same, and whether the type of a column is widened."""
-        struct = nullable(rows)
-        if _is_new(table):
-            return Columns(struct, self._partition_columns(struct)), False
-        found = merge(table.struct, struct)
-        if found.missing and self._layout.stop_on_missing_column:
-            raise SchemaChangedError(
-                f"the rows have no column {found.missing[0]!r:.200} any more",
-                table=self.uri,
-                hint="Set `sink.on_missing_column: keep` to leave it in the target, with nulls",
-            )
-        return Columns(found.struct, table.partition_by), found.widened
-
-    def _partition_columns(self, struct: StructType) -> tuple[str, ...]:
-        kinds = {child.name: child.type for child in struct}
-        for name in self._layout.partition_by:
-            if name not in kinds or isinstance(kinds[name], StructType | ArrayType | MapType):
-                raise SinkError(
-                    f"the rows have no column {name!r:.200} by which a table can be partitioned",
-                    table=self.uri,
-                    hint="Correct `sink.partition_by`",
-                )
-        return self._layout.partition_by
+        try:
+            if not table.struct.fields:
+                follow = self._layout.on_missing_column == "follow"
+                return created(rows, self._layout.partition_by, follow=follow)
+            if _is_new(table):
+                return replaced(table, rows, self._layout.partition_by)
+            return extended(table, rows, self._layout.on_missing_column)
+        except CdfdError as error:
+            raise error.within(table=self.uri) from None
 
     async def put(self, file: NewFile, data: pa.Buffer) -> None:
         """Write a data file. Until a commit names it, it is not a part of the table."""
         with translated("write a data file", self.uri):
             await self._storage.put(file.path, data.to_pybytes())
 
-    async def commit(self, begun: Position, following: Position, rows: StructType | None, changes: Changes) -> Columns:
+    async def commit(self, begun: Position, following: Position, rows: Columns | None, changes: Changes) -> Columns:
         """Change the files of the table, and store the position after that, in one version.
 
         Args:
             begun: the position at which the delivery began.
             following: the position after it.
-            rows: the columns of the rows; None without rows.
+            rows: the columns of the table with those of the rows; None without rows.
             changes: gives the actions for files.
 
         Returns:
             The columns of the table.
         """
         with translated("commit", self.uri):
+            base = self._columns
             if not self._exists:
                 await self._create(begun, rows)
             try:
-                version = await self._log.append(lambda state: self._proposal(state, begun, following, rows, changes))
+                version = await self._log.append(
+                    lambda state: self._proposal(state, begun, following, base, rows, changes)
+                )
             except NotATableError as error:
                 raise SinkError(
                     "the target was deleted",
@@ -212,18 +202,14 @@ class Target:
         except (StorageError, LogError, UnsupportedError) as error:
             logger.warning("cannot write a checkpoint of the target: %s", error, extra=extra)
 
-    async def _create(self, begun: Position, rows: StructType | None) -> None:
+    async def _create(self, begun: Position, rows: Columns | None) -> None:
         # The start is stored before the first row: the columns of the source follow with its rows.
-        columns = Columns(_CHANGES) if rows is None else self.merged(_NO_COLUMNS, rows)
-        metadata = Metadata(
-            id=str(uuid.uuid4()),
-            schema_string=schema_string.serialize(columns.struct),
-            partition_columns=columns.partition_by,
-            configuration=properties(self._app_id, begun.table_id),
-            created_time=self._clock.now_ms(),
-        )
-        protocol = with_features(PLAIN, features_of(columns.struct))
-        owner = owner_action(self._app_id, self._owner, self._clock.now_ms())
+        follow = self._layout.on_missing_column == "follow"
+        columns = created(_CHANGES, (), follow=follow) if rows is None else rows
+        now = self._clock.now_ms()
+        metadata = new_metadata(str(uuid.uuid4()), columns, properties(self._app_id, begun.table_id), now)
+        protocol = with_features(PLAIN, protocol_features(columns))
+        owner = owner_action(self._app_id, self._owner, now)
         actions = [("protocol", protocol_fields(protocol)), ("metaData", metadata_fields(metadata)), owner]
         await self._log.create(actions)
         self._exists = True
@@ -233,10 +219,10 @@ class Target:
         state: TxnState,
         begun: Position,
         following: Position,
-        rows: StructType | None,
+        base: Columns,
+        rows: Columns | None,
         changes: Changes,
     ) -> list[Action]:
-        _check(state)
         found = stored(state, self._app_id)
         if found.owner != self._owner:
             raise FencedError(
@@ -245,16 +231,35 @@ class Target:
                 version=state.version,
                 hint="Run one daemon for each pipeline",
             )
-        table = self._columns = _columns(state)
+        table = self._columns = columns_of(state)
         self._protocol = state.protocol
         if self._is_delivered(found, begun, following):
             return []
-        columns, widened = (table, False) if rows is None else self._merged(table, rows)
+        columns = table if rows is None else self._agreed(table, base, rows)
         self._columns = columns
         now = self._clock.now_ms()
-        actions = [] if columns == table else evolution(state, columns, widened=widened)
+        actions = [] if columns == table else evolution(state, columns)
         actions += changes(state, columns, now)
         return actions + position_actions(state, self._app_id, following, now)
+
+    def _agreed(self, table: Columns, base: Columns, rows: Columns) -> Columns:
+        """The columns after this commit, if the files were written by the rules that the table has now.
+
+        Args:
+            table: the columns of the table now.
+            base: the columns when the files were begun.
+            rows: the columns of the files, and others of `base`.
+        """
+        if table in (base, rows):
+            return rows
+        if unmapped(table, rows):
+            return self.merged(table, rows.struct)
+        raise SinkError(
+            "another writer changed the columns or the rules of the target while rows were written",
+            table=self.uri,
+            hint="The daemon writes them again",
+            retriable=True,
+        )
 
     def _is_delivered(self, found: Stored, begun: Position, following: Position) -> bool:
         """Whether this delivery is committed already, by an attempt whose outcome was unclear."""
@@ -269,7 +274,6 @@ class Target:
         return False
 
 
-_NO_COLUMNS = Columns(StructType(()))
 _CHANGES = nullable(from_arrow(pa.schema(CHANGE_COLUMNS)))
 
 
@@ -278,18 +282,8 @@ def _is_new(table: Columns) -> bool:
     return {child.name for child in table.struct} <= {child.name for child in _CHANGES}
 
 
-def _columns(state: TxnState) -> Columns:
-    return Columns(_parsed(state.metadata.schema_string), tuple(state.metadata.partition_columns))
-
-
-@lru_cache(maxsize=64)
-def _parsed(text: str) -> StructType:
-    """The schema of a target, which is the same in most commits."""
-    return schema_string.parse(text)
-
-
 def _check(state: TxnState) -> None:
-    check_appendable(state.protocol, state.metadata, _columns(state).struct)
+    columns_of(state)
 
 
 @contextmanager

@@ -1,0 +1,162 @@
+"""The columns of a target, how files hold them, and what must be true of their values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import pyarrow as pa
+
+from cdfd.delta import column_mapping, schema_string
+from cdfd.delta.column_mapping import assigned, highest_id
+from cdfd.delta.datatypes import ArrayType, MapType, StructType
+from cdfd.delta.protocol import writer_features
+from cdfd.delta.schema import ColumnMappingMode, mapping_mode, physical_name
+from cdfd.delta.schema_merge import merge, nullable
+from cdfd.delta.writing import check_appendable, conditions
+from cdfd.errors import SchemaChangedError, SinkError
+from cdfd.progress.txn_state import TxnState
+from cdfd.sinks.delta.conditions import check_conditions
+
+_DEFAULT = "CURRENT_DEFAULT"
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a table.
+
+    Attributes:
+        struct: all of them.
+        partition_by: the names of those that partition the table.
+        mapping: how data files name them.
+        highest_id: the highest id that a column has or had.
+        conditions: what must be true of each row, as (name for messages, SQL).
+        materialized: whether data files have the partition columns too.
+    """
+
+    struct: StructType
+    partition_by: tuple[str, ...] = ()
+    mapping: ColumnMappingMode = ColumnMappingMode.NONE
+    highest_id: int = 0
+    conditions: tuple[tuple[str, str], ...] = ()
+    materialized: bool = False
+
+    @property
+    def stored(self) -> pa.Schema:
+        """The columns as data files name them, in the order of `struct`."""
+        return column_mapping.stored(self.struct, self.mapping)
+
+    @property
+    def stored_partitions(self) -> tuple[str, ...]:
+        """The names by which the log has the values of the partition columns."""
+        fields = {child.name: child for child in self.struct}
+        return tuple(physical_name(fields[name], self.mapping) for name in self.partition_by)
+
+    def mapped(self) -> Columns:
+        """The same columns with a mapping by name, if they have none yet."""
+        if self.mapping is not ColumnMappingMode.NONE:
+            return self
+        struct, highest = assigned(self.struct, self.highest_id, by_name=True)
+        return replace(self, struct=struct, mapping=ColumnMappingMode.NAME, highest_id=highest)
+
+    def completed(self) -> Columns:
+        """The same, with ids and physical names for new columns if there is a mapping."""
+        if self.mapping is ColumnMappingMode.NONE:
+            return self
+        struct, highest = assigned(self.struct, self.highest_id)
+        return replace(self, struct=struct, highest_id=highest)
+
+
+NO_COLUMNS = Columns(StructType(()))
+"""No table."""
+
+
+def columns_of(state: TxnState) -> Columns:
+    """The columns of a table.
+
+    Raises:
+        UnsupportedError: it has a rule that an append of rows does not honour.
+    """
+    metadata, struct = state.metadata, parsed(state.metadata.schema_string)
+    check_appendable(state.protocol, struct)
+    mapping = mapping_mode(metadata.configuration)
+    highest = 0 if mapping is ColumnMappingMode.NONE else highest_id(metadata.configuration, struct)
+    found = tuple(sorted(conditions(metadata, struct).items()))
+    check_conditions(found, struct)
+    partition_by = tuple(metadata.partition_columns)
+    materialized = "materializePartitionColumns" in writer_features(state.protocol)
+    return Columns(struct, partition_by, mapping, highest, found, materialized)
+
+
+@lru_cache(maxsize=64)
+def parsed(text: str) -> StructType:
+    """The schema of a target, which is the same in most commits."""
+    return schema_string.parse(text)
+
+
+def created(rows: StructType, partition_by: Sequence[str], *, follow: bool) -> Columns:
+    """The columns of a new table.
+
+    Raises:
+        SinkError: the rows have no column for `partition_by`.
+    """
+    struct = nullable(rows)
+    kinds = {child.name: child.type for child in struct}
+    for name in partition_by:
+        if name not in kinds or isinstance(kinds[name], StructType | ArrayType | MapType):
+            raise SinkError(
+                f"the rows have no column {name!r:.200} by which a table can be partitioned",
+                hint="Correct `sink.partition_by`",
+            )
+    columns = Columns(struct, tuple(partition_by))
+    return replace(columns, mapping=ColumnMappingMode.NAME).completed() if follow else columns
+
+
+def replaced(table: Columns, rows: StructType, partition_by: Sequence[str]) -> Columns:
+    """The columns of a table that has no rows yet. A mapping stays, and no id is used twice."""
+    columns = created(rows, partition_by, follow=False)
+    return replace(table, struct=columns.struct, partition_by=columns.partition_by).completed()
+
+
+def unmapped(table: Columns, rows: Columns) -> bool:
+    """Whether files that were written for `rows` are files of the table, whatever other columns it has."""
+    plain = ColumnMappingMode.NONE
+    same = table.mapping is plain and rows.mapping is plain and table.partition_by == rows.partition_by
+    required = any(not child.nullable for child in table.struct)
+    return same and not required and (table.conditions, table.materialized) == (rows.conditions, rows.materialized)
+
+
+def extended(table: Columns, rows: StructType, on_missing_column: str) -> Columns:
+    """The columns of a table that takes these rows as well.
+
+    Args:
+        table: its columns.
+        rows: the columns of the rows.
+        on_missing_column: `keep`, `follow` or `stop`.
+
+    Raises:
+        SchemaChangedError: the table cannot take the rows.
+    """
+    follow = on_missing_column == "follow"
+    before = table.mapped() if follow else table
+    found = merge(before.struct, nullable(rows), follow=follow)
+    if found.missing and on_missing_column == "stop":
+        raise SchemaChangedError(
+            f"the rows have no column {'.'.join(next(iter(found.missing)))!r:.200} any more",
+            hint="Set `sink.on_missing_column: keep` to leave it in the target, with nulls",
+        )
+    for path, child in found.missing.items():
+        if not child.nullable or child.metadata.get(_DEFAULT, "NULL").upper() != "NULL":
+            what = "may not be null" if not child.nullable else "has a default value"
+            raise SchemaChangedError(
+                f"column {'.'.join(path)!r:.200} of the target {what}, and the rows do not have it",
+                hint="Remove that from the target's column, or deliver into another target",
+            )
+    partition_by = tuple(found.renamed.get(name, name) for name in before.partition_by)
+    if lost := set(partition_by) - {child.name for child in found.struct}:
+        raise SchemaChangedError(
+            f"the rows have no column {min(lost)!r:.200} any more, which partitions the target",
+            hint="Set `sink.on_missing_column: keep`, or deliver into another target",
+        )
+    return replace(before, struct=found.struct, partition_by=partition_by).completed()

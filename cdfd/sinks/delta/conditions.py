@@ -1,0 +1,107 @@
+"""CHECK constraints, invariants and NOT NULL of a target, checked on the rows that are written. Pure.
+
+A condition is SQL of Spark. The grammar of `where` is a part of it, with the same meaning: a row is accepted if the condition is true, and
+not if it is unknown. A condition outside of that grammar makes the target one that is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdfd.changes.shape.compiler import check_filter, compiled
+from cdfd.changes.shape.parser import parse_filter
+from cdfd.delta.datatypes import StructType
+from cdfd.delta.schema import TableSchema
+from cdfd.delta.writing import REMOVE
+from cdfd.errors import ConfigError, DataError, UnsupportedError
+
+Conditions = Sequence[tuple[str, str]]
+"""(name for messages, SQL)."""
+
+
+def check_conditions(conditions: Conditions, struct: StructType) -> None:
+    """Returns if all conditions can be evaluated.
+
+    Raises:
+        UnsupportedError: naming the first one that cannot be.
+    """
+    for name, text in conditions:
+        try:
+            check_filter(parse_filter(text), TableSchema(struct))
+        except ConfigError as error:
+            raise UnsupportedError(
+                f"rows cannot be appended to the table: {name} cannot be checked ({text!r:.200}): {error.what}",
+                hint=REMOVE,
+            ) from error
+
+
+class RowCheck:
+    """Checks rows of one table.
+
+    Args:
+        conditions: of the table.
+        struct: the columns of the table.
+        rows: the schema of the rows: all or some of these columns, in the types of the table.
+    """
+
+    def __init__(self, conditions: Conditions, struct: StructType, rows: pa.Schema) -> None:
+        self._filters = [(name, compiled(parse_filter(text), _of_rows(struct, rows))) for name, text in conditions]
+        self._required = {child.name for child in struct if not child.nullable or _has_required(child.type)}
+
+    def check(self, rows: pa.Table) -> None:
+        """Returns if the rows may be written.
+
+        Raises:
+            DataError: naming the condition that a row does not fulfil, or the column that may not be null.
+        """
+        for name in self._required.intersection(rows.schema.names):
+            for chunk in rows.column(name).chunks:
+                _check_nulls(chunk, rows.schema.field(name), name)
+        for name, each in self._filters:
+            for batch in rows.to_batches():
+                kept = each.mask(batch)
+                if not kept.all():
+                    number = int(np.argmin(kept))
+                    raise DataError(
+                        f"{name} of the target is not true of a row: {str(batch.slice(number, 1).to_pylist()[0])[:200]}",
+                        hint="Correct the source, filter such rows with `where`, or remove the constraint",
+                    )
+
+
+def _of_rows(struct: StructType, rows: pa.Schema) -> TableSchema:
+    """The schema of the rows. A column that they do not have is null."""
+    names = set(rows.names)
+    return TableSchema(StructType(tuple(child for child in struct if child.name in names)))
+
+
+def _has_required(kind: object) -> bool:
+    """Whether a value inside of a column may not be null."""
+    match kind:
+        case StructType():
+            return any(not child.nullable or _has_required(child.type) for child in kind)
+    inner = [getattr(kind, name, None) for name in ("element", "key", "value")]
+    flags = (getattr(kind, "contains_null", True), getattr(kind, "value_contains_null", True))
+    return not all(flags) or any(_has_required(each) for each in inner if each is not None)
+
+
+def _check_nulls(array: pa.Array, field: pa.Field, path: str) -> None:
+    if not field.nullable and array.null_count:
+        raise DataError(
+            f"column {path!r:.200} of the target may not be null, and a row has no value for it",
+            hint="Correct the source, filter such rows with `where`, or let the target's column be null",
+        )
+    kind = field.type
+    if pa.types.is_struct(kind):
+        valid = array.drop_null()
+        for number in range(kind.num_fields):
+            child = kind.field(number)
+            _check_nulls(pc.struct_field(valid, child.name), child, f"{path}.{child.name}")
+    elif pa.types.is_list(kind):
+        _check_nulls(array.flatten(), kind.value_field, f"{path}.element")
+    elif pa.types.is_map(kind):
+        pairs = array.drop_null()
+        _check_nulls(pairs.items, kind.item_field, f"{path}.value")
