@@ -136,10 +136,10 @@ def _type(
         case StructType(), StructType():
             return _struct(table, rows, path, merged)
         case ArrayType(element), ArrayType(other):
-            return ArrayType(_type(element, other, path, (*inside, "element"), changes, merged))
+            return replace(table, element=_type(element, other, path, (*inside, "element"), changes, merged))
         case MapType(key, value), MapType(other_key, other_value):
             keys = _type(key, other_key, path, (*inside, "key"), changes, merged)
-            return MapType(keys, _type(value, other_value, path, (*inside, "value"), changes, merged))
+            return replace(table, key=keys, value=_type(value, other_value, path, (*inside, "value"), changes, merged))
     if table == rows or widens(rows, table):
         return table
     if not widens(table, rows):

@@ -125,7 +125,7 @@ REMOVE = "Remove that from the target, or deliver into another one"
 
 
 def conditions(metadata: Metadata, struct: StructType) -> dict[str, str]:
-    """What must be true of each new row: CHECK constraints and invariants, by a name for messages, as SQL.
+    """The conditions that each new row must fulfil: CHECK constraints and invariants, by a name for messages, as SQL.
 
     Raises:
         UnsupportedError: an invariant without an expression.

@@ -9,13 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from feeding import feed
 from pyspark.sql import SparkSession
 
 from cdfd.changes.position import Position
+from cdfd.changes.shape.shape import AS_IT_IS
 from cdfd.errors import SinkError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
+from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
@@ -201,3 +204,40 @@ async def test_refused_by_name(rule: str, sql: Sql, folder: Path) -> None:
     with pytest.raises(SinkError, match=rule):
         await opened(folder)
     assert sorted(path.name for path in folder.rglob("*.*")) == before
+
+
+class DeltaPlace:
+    """A target that follows its source, for a feed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def open(self) -> DeltaSink:
+        layout = Layout(("day",), on_missing_column="follow", checkpoint_interval=2)
+        target = Target(LocalStorage(self.folder), APP, layout, SystemClock(), owner=1)
+        files = partial(DataFiles, compression="snappy", file_bytes=1 << 20)
+        return await DeltaSink.open(target, files, Sources(AS_IT_IS))
+
+
+async def test_names_of_the_source_are_followed(spark: SparkSession, sql: Sql, folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    await sql(create(MAPPED.format("name"), columns="n INT, day STRING, s STRUCT<a: INT, b: INT>"))
+    await sql("INSERT INTO TARGET VALUES (0, 'x', struct(1, 2))")
+    for statement in (
+        "ALTER TABLE TARGET RENAME COLUMN n TO id",
+        "ALTER TABLE TARGET RENAME COLUMN s.a TO c",
+        "ALTER TABLE TARGET DROP COLUMN s.b",
+        "ALTER TABLE TARGET RENAME COLUMN day TO date",
+        "INSERT INTO TARGET VALUES (1, 'y', struct(3))",
+    ):
+        await sql(statement)
+    await feed(LocalStorage(folder), DeltaPlace(copy), SystemClock(), until=6, start="earliest")
+
+    async def rows(text: str) -> list[tuple[Any, ...]]:
+        spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+        found = await asyncio.to_thread(lambda: spark.sql(text.replace("COPY", f"delta.`{copy}`")).collect())
+        return [tuple(row) for row in found]
+
+    assert await rows("SELECT id, date, s.* FROM COPY ORDER BY id") == [(0, "x", 1), (1, "y", 3)]
+    await rows("INSERT INTO COPY (id, date) VALUES (2, 'z')")
+    assert await rows("SELECT id FROM COPY WHERE date = 'x'") == [(0,)]

@@ -16,11 +16,16 @@ from deltalake import DeltaTable, write_deltalake
 from faulty_storage import Died, FaultyStorage
 
 from cdfd import snapshot
+from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
+from cdfd.changes.shape.shape import AS_IT_IS
+from cdfd.changes.stream import Version
+from cdfd.delta.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
 from cdfd.errors import FencedError, SinkError, StorageError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
+from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
@@ -404,3 +409,65 @@ class TestCheckpoints:
         assert [step for step in log if step[0] != "list"][:2] == before
         assert len(log) <= 6
         assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+class TestFollow:
+    """Names that the source drops or changes, in the target."""
+
+    FOLLOW = Layout(("day",), on_missing_column="follow")
+
+    async def deliver(self, folder: Path, version: int, fields: dict[str, str], rows: pa.RecordBatch) -> None:
+        """Deliver rows of a version of the source with these columns: names and physical names."""
+        struct = StructType(
+            tuple(
+                StructField(child.name, child.type, True, {"delta.columnMapping.physicalName": fields[child.name]})
+                for child in from_arrow(rows.schema)
+            )
+        )
+        schema = TableSchema(struct, (), ColumnMappingMode.NAME)
+        target = Target(LocalStorage(folder), APP, self.FOLLOW, SystemClock(), owner=7)
+        files = partial(DataFiles, compression="snappy", file_bytes=1 << 20)
+        sink = await DeltaSink.open(target, files, Sources(AS_IT_IS))
+        delivery = await sink.begin(at(version))
+        await delivery.start_version(Version(ChangePlan(version, 0, schema, (), "files"), "T"))
+        await delivery.write(rows)
+        await delivery.commit(at(version + 1))
+
+    async def test_renames_and_drops(self, tmp_path: Path) -> None:
+        await self.deliver(tmp_path, 0, {"n": "p1", "old": "p2", "day": "p3"}, batch(n=[0], old=["a"], day=["x"]))
+        await self.deliver(tmp_path, 1, {"n": "p1", "new": "p2", "tag": "p3"}, batch(n=[1], new=["b"], tag=["y"]))
+        # The names of two columns are exchanged.
+        await self.deliver(tmp_path, 2, {"new": "p1", "n": "p2", "tag": "p3"}, batch(new=[2], n=["c"], tag=["x"]))
+        assert found(tmp_path, "new", "n", "tag") == [
+            {"new": 0, "n": "a", "tag": "x"},
+            {"new": 1, "n": "b", "tag": "y"},
+            {"new": 2, "n": "c", "tag": "x"},
+        ]
+        await self.deliver(tmp_path, 3, {"new": "p1", "tag": "p3"}, batch(new=[3], tag=["x"]))
+        # A new column of the same name has none of the old values.
+        await self.deliver(tmp_path, 4, {"new": "p1", "tag": "p3", "n": "p4"}, batch(new=[4], tag=["x"], n=["d"]))
+        assert [row["n"] for row in found(tmp_path, "new", "n")] == [None, None, None, None, "d"]
+        assert DeltaTable(tmp_path).metadata().partition_columns == ["tag"]
+
+    async def test_a_target_without_mapping_gets_one(self, tmp_path: Path) -> None:
+        await deliver(await opened(LocalStorage(tmp_path), Layout(("day",)), owner=7), 0, batch(n=[0], day=["x"]))
+        await self.deliver(tmp_path, 1, {"n": "p1", "day": "p2"}, batch(n=[1], day=["x"]))
+        await self.deliver(tmp_path, 2, {"m": "p1", "day": "p2"}, batch(m=[2], day=["y"]))
+        assert found(tmp_path, "m", "day") == [
+            {"m": 0, "day": "x"},
+            {"m": 1, "day": "x"},
+            {"m": 2, "day": "y"},
+        ]
+        again = await opened(LocalStorage(tmp_path), Layout(("day",)), owner=7)
+        assert await again.last_position() == at(3)
+
+    async def test_a_name_of_another_column_of_the_target(self, tmp_path: Path) -> None:
+        await self.deliver(tmp_path, 0, {"n": "p1", "day": "p2"}, batch(n=[0], day=["x"]))
+        await deliver(await opened(LocalStorage(tmp_path), owner=7), 1, batch(n=[1], day=["x"], extra=[1]))
+        with pytest.raises(SinkError, match="the table has another column 'extra'"):
+            await self.deliver(tmp_path, 2, {"extra": "p1", "day": "p2"}, batch(extra=[2], day=["x"]))
+
+    async def test_a_column_that_partitions_the_target(self, tmp_path: Path) -> None:
+        await self.deliver(tmp_path, 0, {"n": "p1", "day": "p2"}, batch(n=[0], day=["x"]))
+        with pytest.raises(SinkError, match="no column 'day' any more, which partitions the target"):
+            await self.deliver(tmp_path, 1, {"n": "p1"}, batch(n=[1]))

@@ -1,4 +1,4 @@
-"""The columns of a target, how files hold them, and what must be true of their values. Pure."""
+"""The columns of a target, how files hold them, and the conditions for their values. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Columns:
         partition_by: the names of those that partition the table.
         mapping: how data files name them.
         highest_id: the highest id that a column has or had.
-        conditions: what must be true of each row, as (name for messages, SQL).
+        conditions: that each row must fulfil, as (name for messages, SQL).
         materialized: whether data files have the partition columns too.
     """
 

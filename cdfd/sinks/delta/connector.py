@@ -13,6 +13,7 @@ from cdfd.sinks.base import Connector, StageTimer, unmeasured
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.settings import DeltaSettings
 from cdfd.sinks.delta.sink import DeltaSink
+from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.location import open_storage
 from cdfd.tail.clock import SystemClock
@@ -33,7 +34,8 @@ class DeltaConnector(Connector):
     async def opened(self, table: Table, stage: StageTimer = unmeasured) -> AsyncIterator[DeltaSink]:
         """The sink of a table; see the port."""
         files = partial(DataFiles, compression=self._sink.compression, file_bytes=self._sink.file_size)
-        sink = await DeltaSink.open(self._target(table), files)
+        sources = Sources(table.shape) if self._sink.on_missing_column == "follow" else None
+        sink = await DeltaSink.open(self._target(table), files, sources)
         try:
             yield sink
         finally:

@@ -28,8 +28,9 @@ class DeltaSettings(SinkSettings):
     partition_by: tuple[Text, ...] = ()
     """Columns by which a target is partitioned when it is created. Change columns can be among them."""
 
-    on_missing_column: Literal["keep", "stop"] = "keep"
-    """If the source drops or renames a column: `keep` leaves it in the target, with nulls; `stop` stops the table."""
+    on_missing_column: Literal["keep", "follow", "stop"] = "keep"
+    """If the source drops or renames a column: `keep` leaves it in the target, with nulls; `follow` drops or renames it there too, by column
+    mapping; `stop` stops the table."""
 
     compression: Literal["snappy", "zstd", "none"] = "snappy"
     """Compression of data files."""

@@ -9,12 +9,13 @@ import pyarrow as pa
 
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
-from cdfd.delta.schema import from_arrow
+from cdfd.delta.schema import TableSchema, from_arrow
 from cdfd.progress.txn_state import Action, TxnState
 from cdfd.sinks.cursor import Cursor, DeliveryState, require_open
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import DataFiles, NewFile
 from cdfd.sinks.delta.log_actions import add_actions
+from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Target, translated
 
 MakeFiles = Callable[[Columns, pa.Schema], DataFiles]
@@ -28,22 +29,35 @@ class DeltaSink:
     version names: VACUUM removes them.
     """
 
-    def __init__(self, target: Target, files: MakeFiles, position: Position | None, columns: Columns) -> None:
+    def __init__(
+        self,
+        target: Target,
+        files: MakeFiles,
+        position: Position | None,
+        columns: Columns,
+        sources: Sources | None = None,
+    ) -> None:
         self.target = target
         self.files = files
+        self.sources = sources
         self.columns = columns
         self.cursor = Cursor(position)
         self._delivery: DeltaDelivery | None = None
 
     @classmethod
-    async def open(cls, target: Target, files: MakeFiles) -> DeltaSink:
+    async def open(cls, target: Target, files: MakeFiles, sources: Sources | None = None) -> DeltaSink:
         """Take a target over, and read its position.
+
+        Args:
+            target: to write into.
+            files: makes the data files.
+            sources: of columns, if the target follows renames and drops.
 
         Raises:
             SinkError: the target cannot be used.
         """
         position, columns = await target.take_over()
-        return cls(target, files, position, columns)
+        return cls(target, files, position, columns, sources)
 
     async def last_position(self) -> Position | None:
         """The next position to deliver; see the port."""
@@ -70,12 +84,14 @@ class DeltaDelivery:
         self._position = position
         self._columns: Columns | None = None
         self._schema: pa.Schema | None = None
+        self._source: TableSchema | None = None
         self._open: DataFiles | None = None
         self._files: list[NewFile] = []
         self._state: DeliveryState = "open"
 
     async def start_version(self, version: Version) -> None:
-        """Does nothing, because each row has its version."""
+        """Take note of the columns of the source. They are those of all versions of a delivery."""
+        self._source = version.plan.schema
 
     async def write(self, batch: pa.RecordBatch) -> None:
         """Encode a batch, and write the files that are full."""
@@ -115,7 +131,10 @@ class DeltaDelivery:
         await self._end_files()
         target = self._sink.target
         with translated("write the rows", target.uri):
-            columns = target.merged(self._columns or self._sink.columns, from_arrow(schema))
+            rows, sources = from_arrow(schema), self._sink.sources
+            if sources is not None and self._source is not None:
+                rows = sources.tagged(rows, self._source)
+            columns = target.merged(self._columns or self._sink.columns, rows)
         self._columns, self._schema = columns, schema
         self._open = self._sink.files(columns, schema)
 

@@ -1,0 +1,51 @@
+"""Which column of the source each column of the rows comes from. Pure.
+
+The physical name of a column in the source survives a rename, so a target that keeps it can follow renames and drops (`cdfd.source` in a
+field's metadata). A source without column mapping has the columns' own names there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cdfd.changes.shape.shape import Shape
+from cdfd.delta.datatypes import ArrayType, DataType, MapType, StructField, StructType
+from cdfd.delta.schema import ColumnMappingMode, TableSchema, physical_name
+from cdfd.delta.schema_merge import SOURCE
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Adds the sources of columns to the schema of rows with a shape."""
+
+    shape: Shape
+
+    def tagged(self, rows: StructType, source: TableSchema) -> StructType:
+        """The columns of rows of a version with this schema, each with its source. Change columns have none."""
+        chosen = self.shape.columns_of(self.shape.select(source))
+        # A mask replaces the values, and whatever is inside of them.
+        found = {name.lower(): (child, mask is None) for child, name, mask in chosen}
+        fields = []
+        for child in rows:
+            known = found.get(child.name.lower())
+            fields.append(child if known is None else _tagged(child, known[0], source.mapping, inside=known[1]))
+        return StructType(tuple(fields))
+
+
+def _tagged(rows: StructField, source: StructField, mode: ColumnMappingMode, *, inside: bool = True) -> StructField:
+    kind = _inside(rows.type, source.type, mode) if inside else rows.type
+    return replace(rows, type=kind, metadata={**rows.metadata, SOURCE: physical_name(source, mode)})
+
+
+def _inside(rows: DataType, source: DataType, mode: ColumnMappingMode) -> DataType:
+    match rows, source:
+        case StructType(), StructType():
+            known = {child.name: child for child in source}
+            return StructType(
+                tuple(_tagged(child, known[child.name], mode) if child.name in known else child for child in rows)
+            )
+        case ArrayType(element), ArrayType(other):
+            return replace(rows, element=_inside(element, other, mode))
+        case MapType(key, value), MapType(other_key, other_value):
+            return replace(rows, key=_inside(key, other_key, mode), value=_inside(value, other_value, mode))
+    return rows
