@@ -86,20 +86,21 @@ def types_from_file(column: pa.Array) -> pa.DictionaryArray:
     Raises:
         DataError: a value is not a change type.
     """
-    return pa.DictionaryArray.from_arrays(pc.take(_MEANINGS, _codes(column)), CHANGE_TYPES)
+    return pa.DictionaryArray.from_arrays(_codes(column, _MEANINGS), CHANGE_TYPES)
 
 
-def _codes(column: pa.Array) -> pa.Int8Array:
-    """Positions in `_SPELLINGS`."""
+def _codes(column: pa.Array, meanings: pa.Int8Array | None = None) -> pa.Int8Array:
+    """Positions in `_SPELLINGS`, or the `meanings` of these. Of a dictionary, its few values are looked up, and not those of all rows."""
+    values = column.dictionary if pa.types.is_dictionary(column.type) else column
+    codes = pc.index_in(values.cast(pa.string()), value_set=_SPELLINGS).cast(pa.int8())
+    if meanings is not None:
+        codes = pc.take(meanings, codes)
     if pa.types.is_dictionary(column.type):
-        known = pc.index_in(column.dictionary.cast(pa.string()), value_set=_SPELLINGS)
-        codes = pc.take(known, column.indices)
-    else:
-        codes = pc.index_in(column.cast(pa.string()), value_set=_SPELLINGS)
+        codes = pc.take(codes, column.indices)
     if codes.null_count:
         wrong = column.filter(pc.is_null(codes))[0].as_py()
         raise DataError(f"_change_type is {wrong!r}, expected one of {', '.join(CHANGE_TYPES.to_pylist())}")
-    return codes.cast(pa.int8())
+    return codes
 
 
 _NO_VERSIONS = pa.array([], pa.int64())

@@ -260,7 +260,9 @@ class Execution:
             return
         known = {path: result.result() for path, result in orders.items()}
         pairs = scan.pairs and all(order is None or order.paired for order in known.values())
-        buffer = ReorderBuffer(budget, known.get(scan.path) if pairs else None, pairs)
+        order = known.get(scan.path)
+        # Without pairs, the order of a file is another one if its own images are all in pairs.
+        buffer = ReorderBuffer(budget, order if order is not None and order.paired == pairs else None, pairs)
         try:
             yield from self._read(plan, scan, use_threads, buffer)
         finally:

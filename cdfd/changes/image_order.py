@@ -21,7 +21,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from threading import Lock
 
 import numpy as np
@@ -44,6 +44,9 @@ REORDER_BUFFER_BYTES = 32 << 20
 
 MOST_BLOCKS = 4
 """Boundaries between early and late rows of a batch, up to which its rows are not copied. Each slice is a batch for all that follows."""
+
+KEPT_CODES = 4 << 20
+"""Codes of change types to keep, of one byte each, at most."""
 
 Codes = npt.NDArray[np.int8]
 
@@ -75,9 +78,13 @@ class ImageOrder:
         Raises:
             DataError: a value that is no change type.
         """
-        if pairs and (found := cls._of(types(), pairs=True)) is not None:
-            return found
-        found = cls._of(types(), pairs=False)
+        codes: Iterable[Codes] = iter(types())
+        if pairs:
+            seen = _Seen(codes)
+            if (found := cls._of(seen, pairs=True)) is not None:
+                return found
+            codes = types() if seen.first is None else chain(seen.first, codes)
+        found = cls._of(codes, pairs=False)
         assert found is not None
         return found
 
@@ -98,6 +105,27 @@ class ImageOrder:
         if pairs and last == PRE_IMAGE:
             return None
         return cls(pairs, RowSet(FrozenBitMap64(late)), not late or late.min() + len(late) == row, starts_with_post)
+
+
+class _Seen:
+    """Passes codes on, and keeps the first ones, so that they need not be read again. Their order is mostly known after a few of them.
+
+    Attributes:
+        first: those that were passed on; None if they are too many to keep.
+    """
+
+    def __init__(self, codes: Iterable[Codes]) -> None:
+        self.first: list[Codes] | None = []
+        self._codes = codes
+        self._rows = 0
+
+    def __iter__(self) -> Iterator[Codes]:
+        for codes in self._codes:
+            self._rows += len(codes)
+            if self.first is not None:
+                self.first.append(codes)
+                self.first = self.first if self._rows <= KEPT_CODES else None
+            yield codes
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,38 @@
+"""How often the change types of a file are read: once, unless they are too many to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from cdfd.changes import image_order
+from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE, Codes, ImageOrder
+
+PAIRED = [PRE_IMAGE, POST_IMAGE] * 3 + [INSERT]
+BLOCKS = [PRE_IMAGE] * 3 + [POST_IMAGE] * 3
+LATE_BREAK = [*PAIRED, DELETE, PRE_IMAGE, DELETE]
+
+
+@pytest.mark.parametrize("codes", [PAIRED, BLOCKS, LATE_BREAK])
+@pytest.mark.parametrize("pairs", [True, False])
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+@pytest.mark.parametrize("kept", [0, 4, 100])
+def test_the_order_is_that_of_types_that_are_read_each_time(
+    codes: list[int], pairs: bool, size: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_order, "KEPT_CODES", kept)
+    reads = 0
+
+    def types() -> Iterator[Codes]:
+        nonlocal reads
+        reads += 1
+        for at in range(0, len(codes), size):
+            yield np.array(codes[at : at + size], np.int8)
+
+    found = ImageOrder.of(types, pairs=pairs)
+    assert reads == 1 or kept < len(codes)
+    late = [row for row, code in enumerate(codes) if code == INSERT or (code == POST_IMAGE and not found.paired)]
+    assert found.late.mask(0, len(codes)).nonzero()[0].tolist() == late
+    assert found.paired == (pairs and codes == PAIRED)
