@@ -7,6 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -63,6 +64,8 @@ def checkpoint(state: Snapshot, now_ms: int | None = None) -> tuple[bytes, LastC
         fields = {"domain": domain.domain, "configuration": domain.configuration, "removed": False}
         rows.append({"domainMetadata": fields})
     adds, removes = state.live().table, state.tombstones(now_ms).table
+    if not state.metadata.partition_columns:
+        adds, removes = _unpartitioned(adds), _unpartitioned(removes)
     table = pa.concat_tables(
         [
             pa.Table.from_pylist(rows, schema=_LAYOUT),
@@ -99,6 +102,14 @@ def _files(kind: str, files: pa.Table, more: Mapping[str, str], data_change: pa.
     return pa.table(
         [rows if name == kind else pa.nulls(len(flat), _LAYOUT.field(name).type) for name in _COLUMNS], _LAYOUT
     )
+
+
+def _unpartitioned(files: pa.Table) -> pa.Table:
+    """Files with no partition values, which another checkpoint may have as null: readers want an empty map."""
+    place = files.schema.get_field_index("partition_values")
+    nothing = pa.array([], _PAIRS.key_type)
+    empty = pa.MapArray.from_arrays(pa.array(np.zeros(len(files) + 1, np.int32)), nothing, nothing)
+    return files.set_column(place, "partition_values", empty)
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Array:

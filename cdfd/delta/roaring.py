@@ -14,6 +14,7 @@ checked here.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -42,6 +43,15 @@ class RowSet:
     def of(cls, rows: Iterable[int]) -> RowSet:
         """The set of these rows; a `range` costs no more than its bounds."""
         return cls(FrozenBitMap64(rows))
+
+    @classmethod
+    def of_array(cls, rows: npt.NDArray[np.int64]) -> RowSet:
+        """The set of these rows, none of them negative."""
+        return cls(FrozenBitMap64(array("Q", np.ascontiguousarray(rows).tobytes())))
+
+    def to_array(self) -> npt.NDArray[np.int64]:
+        """The rows, ascending."""
+        return np.frombuffer(self.bitmap.to_array(), dtype=np.uint64).astype(np.int64)
 
     def __len__(self) -> int:
         return len(self.bitmap)

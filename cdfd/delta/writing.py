@@ -154,6 +154,19 @@ def _invariant(child: StructField, text: object) -> str:
     return expression
 
 
+def check_deletable(metadata: Metadata) -> None:
+    """Returns if rows of the table may be deleted.
+
+    Raises:
+        UnsupportedError: the table is append-only.
+    """
+    if metadata.configuration.get("delta.appendOnly", "false").lower() == "true":
+        raise UnsupportedError(
+            "rows of the table cannot be deleted: it has delta.appendOnly=true",
+            hint="Unset that property of the target, or deliver into another one",
+        )
+
+
 def _fields(kind: DataType) -> Iterator[StructField]:
     match kind:
         case StructType():

@@ -52,6 +52,7 @@ class TxnLog:
         clock: the source of time.
         jitter: a random factor from 0 to 1 for delays, so that writers do not retry in lockstep.
         operation: the name of the commits' operation.
+        blind: whether commits only append, and depend on no row of the table.
         check: raises `UnsupportedError` if this process may not commit to a table in a state.
     """
 
@@ -63,6 +64,7 @@ class TxnLog:
         jitter: Callable[[], float] = random.random,
         operation: str = OPERATION,
         check: Callable[[TxnState], None] = _check_progress,
+        blind: bool = True,
     ) -> None:
         self.log = DeltaLog(storage)
         self.checkpoint = -1
@@ -72,6 +74,7 @@ class TxnLog:
         self._jitter = jitter
         self._operation = operation
         self._check = check
+        self._blind = blind
         self._tip: _Tip | None = None
 
     async def state(self) -> TxnState | None:
@@ -135,7 +138,7 @@ class TxnLog:
     async def _put(self, state: TxnState, actions: Sequence[Action]) -> bool:
         """Write the next version with these actions; whether it is valid."""
         version = state.version + 1
-        info = txn_state.commit_info(self._operation, self._clock.now_ms(), state)
+        info = txn_state.commit_info(self._operation, self._clock.now_ms(), state, blind=self._blind)
         entry = commits.serialize([info, *actions])
         try:
             await self._storage.put_if_absent(log_path(paths.commit_name(version)), entry)

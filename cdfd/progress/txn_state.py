@@ -80,7 +80,7 @@ def first(commit: Commit) -> TxnState:
     return from_checkpoint(commit.version, state).apply(commit)
 
 
-def commit_info(operation: str, now_ms: int, before: TxnState | None = None) -> Action:
+def commit_info(operation: str, now_ms: int, before: TxnState | None = None, *, blind: bool = True) -> Action:
     """The `commitInfo` of the version after `before`. It must be the first action.
 
     If in-commit timestamps are enabled, it has one: the current time, or one millisecond after the previous version if that is later.
@@ -92,7 +92,7 @@ def commit_info(operation: str, now_ms: int, before: TxnState | None = None) -> 
         "timestamp": now_ms,
         "operation": operation,
         "operationParameters": {},
-        "isBlindAppend": True,
+        "isBlindAppend": blind,
         "engineInfo": ENGINE,
     }
     if before is not None and _has_in_commit_timestamps(before):

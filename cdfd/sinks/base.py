@@ -30,6 +30,10 @@ def unmeasured(name: str, seconds: float) -> None:
     """A `StageTimer` that ignores the durations."""
 
 
+class SnapshotNeededError(SinkError):
+    """Change rows cannot bring the sink to the next version. A snapshot of the table can."""
+
+
 class Delivery(Protocol):
     """A delivery in progress. It takes effect when `commit` has returned."""
 

@@ -393,6 +393,12 @@ class TestCheckpoints:
         assert await sink.last_position() == at(1)
         assert "cannot write a checkpoint of the target: no space left" in caplog.text
 
+    async def test_a_checkpoint_after_another_one_without_partitions(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=2))
+        for version in range(6):
+            await deliver(sink, version, batch(n=[version]))
+        assert sorted(DeltaTable(tmp_path / "t").to_pyarrow_table()["n"].to_pylist()) == list(range(6))
+
     async def test_a_target_that_gets_none_is_not_read_at_each_commit(self, tmp_path: Path) -> None:
         sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=1))
         await deliver(sink, 0, batch(n=[0]))

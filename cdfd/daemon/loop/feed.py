@@ -36,7 +36,7 @@ from cdfd.jobs.large_versions import LargeVersions
 from cdfd.progress.ledger import LedgerEntry
 from cdfd.progress.recovery import delivered, digest_of
 from cdfd.progress.txn_state import is_ours
-from cdfd.sinks.base import Sink
+from cdfd.sinks.base import Sink, SnapshotNeededError
 from cdfd.tables.table import Table
 from cdfd.tail.bounds import Start
 from cdfd.tail.start import wait_for_start_position
@@ -199,6 +199,8 @@ class Feed:
                 if self.policies.on_missing_file != "resnapshot":
                     raise
                 position = await self._restart(error)
+            except SnapshotNeededError as error:
+                position = await self._restart(error)
             else:
                 position = await self._obey(position)
 
@@ -292,8 +294,8 @@ class Feed:
         self._log("starting at version %d", position.version, position)
         return position
 
-    async def _restart(self, error: MissingFileError) -> Position:
-        """Replace the changes that cannot be read any more by the live rows of the newest version."""
+    async def _restart(self, error: MissingFileError | SnapshotNeededError) -> Position:
+        """Replace the changes that cannot be read or applied by the live rows of the newest version."""
         known = await self.sink.last_position()
         assert known is not None
         partly = self._deliverer.partly_delivered

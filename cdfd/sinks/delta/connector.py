@@ -7,16 +7,22 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from cdfd.changes.position import Position
+from cdfd.changes.spill import spill_space
 from cdfd.config.settings import Settings, Table
+from cdfd.errors import ConfigError, SinkError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.base import Connector, StageTimer, unmeasured
 from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.mirror import MirrorOptions, MirrorSink
+from cdfd.sinks.delta.modes import CHANGELOG_MODE, mirror_mode
 from cdfd.sinks.delta.settings import DeltaSettings
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.location import open_storage
 from cdfd.tail.clock import SystemClock
+
+_WHOLE_STARTS = ("snapshot", "earliest")
 
 
 class DeltaConnector(Connector):
@@ -30,12 +36,26 @@ class DeltaConnector(Connector):
         self._sink = sink
         self._config = config
 
+    def preflight(self) -> None:
+        """Check the tables of a mirror; see the port."""
+        for table in self._config.listed:
+            self._check_table(table)
+
     @asynccontextmanager
-    async def opened(self, table: Table, stage: StageTimer = unmeasured) -> AsyncIterator[DeltaSink]:
+    async def opened(self, table: Table, stage: StageTimer = unmeasured) -> AsyncIterator[DeltaSink | MirrorSink]:
         """The sink of a table; see the port."""
+        self._check_table(table)
         files = partial(DataFiles, compression=self._sink.compression, file_bytes=self._sink.file_size)
         sources = Sources(table.shape) if self._sink.on_missing_column == "follow" else None
-        sink = await DeltaSink.open(self._target(table), files, sources)
+        target = self._target(table)
+        sink: DeltaSink | MirrorSink
+        if self._sink.mode == "mirror":
+            spill = self._config.spill
+            space = spill_space(spill.path, spill.max_bytes)
+            options = MirrorOptions(table.published_key, self._sink.change_feed, space, sources)
+            sink = await MirrorSink.open(target, files, options)
+        else:
+            sink = await DeltaSink.open(target, files, sources)
         try:
             yield sink
         finally:
@@ -46,13 +66,37 @@ class DeltaConnector(Connector):
         return await self._target(table).position()
 
     async def check(self, table: Table) -> str:
-        """Check that the target is a changelog of this table, or that there is none; see the port."""
+        """Check that the target is that of this table, or that there is none; see the port."""
+        self._check_table(table)
         state = await self._target(table).exists()
         return "ok" if state else "ok, the target will be created"
+
+    async def move(self, table: Table, to: Position | None) -> None:
+        """Set a table's position; see the port. A mirror has all rows up to its position, and so cannot skip any."""
+        if self._sink.mode == "mirror" and to is not None and await self.position(table) is not None:
+            raise SinkError("a mirror cannot skip versions of its source", hint=f"First {self.before_reset}")
+        await super().move(table, to)
 
     def dataset(self, table: Table) -> tuple[str, str]:
         """The target; see the port."""
         return "delta", self._place(table)
+
+    def _check_table(self, table: Table) -> None:
+        """Check that a mirror of a table would have all of its rows."""
+        if self._sink.mode != "mirror":
+            return
+        problems = []
+        if not table.key:
+            problems.append(("key", "name the columns that identify a row"))
+        if str(table.start) not in _WHOLE_STARTS:
+            problems.append(("start", f"expected one of {', '.join(_WHOLE_STARTS)}"))
+        if table.exclude_change_types:
+            problems.append(("exclude_change_types", "leave it out"))
+        if table.on_missing_file == "skip":
+            problems.append(("on_missing_file", "expected one of fail, resnapshot"))
+        if problems:
+            name, text = problems[0]
+            raise ConfigError(f"table {table.name!r:.200}: `{name}`: a mirror has all rows of its source: {text}")
 
     def _place(self, table: Table) -> str:
         return self._sink.places(table.topic)["path"]
@@ -60,5 +104,10 @@ class DeltaConnector(Connector):
     def _target(self, table: Table) -> Target:
         place = self._place(table)
         storage = open_storage(place, self._config.storage.options(place))
-        layout = Layout(self._sink.partition_by, self._sink.on_missing_column, self._sink.checkpoint_interval)
+        layout = Layout(
+            self._sink.partition_by,
+            self._sink.on_missing_column,
+            self._sink.checkpoint_interval,
+            mirror_mode(change_feed=self._sink.change_feed) if self._sink.mode == "mirror" else CHANGELOG_MODE,
+        )
         return Target(storage, app_id(self._config.pipeline, table.name), layout, SystemClock())

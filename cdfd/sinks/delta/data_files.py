@@ -73,8 +73,8 @@ class DataFiles:
 
     def write(self, batch: pa.RecordBatch) -> Iterator[tuple[NewFile, pa.Buffer]]:
         """Take a batch; yields the files that are complete with it, and their content."""
-        cast = [_cast(batch.column(at), field) for at, field in zip(self._places, self._schema, strict=True)]
-        rows = pa.table(cast, self._schema)
+        columns = [cast(batch.column(at), field) for at, field in zip(self._places, self._schema, strict=True)]
+        rows = pa.table(columns, self._schema)
         self._check.check(rows)
         for key, part in self._split(rows):
             self._pending.setdefault(key, []).append(part)
@@ -160,7 +160,7 @@ def _viewed(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.view(kind)
 
 
-def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+def cast(column: pa.Array, field: pa.Field) -> pa.Array:
     """A column as the target has it: dictionaries decoded, extension types as what they are stored as, narrower types widened."""
     if isinstance(column, pa.ExtensionArray):
         column = column.storage

@@ -14,14 +14,16 @@ from cdfd.delta.writing import TYPE_WIDENING, features_of, metadata_fields, prot
 from cdfd.progress.txn_state import Action, TxnState
 from cdfd.sinks.delta.columns import Columns, parsed
 from cdfd.sinks.delta.data_files import NewFile
+from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
 
 WIDENING = "delta.enableTypeWidening"
 
 
-def evolution(state: TxnState, columns: Columns) -> list[Action]:
-    """The actions that give a table other columns."""
+def evolution(state: TxnState, columns: Columns, mode: Mode = CHANGELOG_MODE) -> list[Action]:
+    """The actions that give a table other columns, and the properties of its mode."""
     widened = type_changes(columns.struct) > type_changes(parsed(state.metadata.schema_string))
-    configuration = {**state.metadata.configuration, **column_mapping.properties(columns.mapping, columns.highest_id)}
+    mapped = column_mapping.properties(columns.mapping, columns.highest_id)
+    configuration = {**state.metadata.configuration, **mode.properties, **mapped}
     if widened:
         configuration[WIDENING] = "true"
     metadata = replace(
@@ -31,7 +33,7 @@ def evolution(state: TxnState, columns: Columns) -> list[Action]:
         configuration=configuration,
     )
     features = set(protocol_features(columns)) | ({TYPE_WIDENING} if widened else set())
-    protocol = with_features(state.protocol, frozenset(features))
+    protocol = with_features(state.protocol, frozenset(features) | mode.readers, mode.writers)
     actions: list[Action] = [] if protocol == state.protocol else [("protocol", protocol_fields(protocol))]
     return [*actions, ("metaData", metadata_fields(metadata))]
 
@@ -77,3 +79,20 @@ def _add_fields(file: NewFile, partition_by: Sequence[str], now_ms: int) -> dict
         "dataChange": True,
         "stats": file.stats,
     }
+
+
+def cdc_actions(columns: Columns, files: Sequence[NewFile]) -> list[Action]:
+    """The `cdc` actions of change data files that are written."""
+    names = columns.stored_partitions
+    return [
+        (
+            "cdc",
+            {
+                "path": file.path,
+                "partitionValues": dict(zip(names, file.partition, strict=True)),
+                "size": file.size,
+                "dataChange": False,
+            },
+        )
+        for file in files
+    ]

@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from cdfd.changes.position import Position
+from cdfd.delta.commit import Commit
 from cdfd.errors import SinkError
 from cdfd.progress.txn_state import Action, TxnState, txn
+from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
 
 CHANGELOG: Final = "cdfd.changelog"
 """Property of a target: the appId of its changelog."""
 SOURCE: Final = "cdfd.changelog.source"
 """Property of a target: `metaData.id` of the source."""
+MODE: Final = "cdfd.changelog.mode"
+"""Property of a target: its mode. A changelog has none."""
 
 _HALVES = struct.Struct(">qq")
 _UNKNOWN = (0, 0)
@@ -39,12 +43,13 @@ class Stored:
     owner: int | None
 
 
-def properties(app_id: str, table_id: str) -> Mapping[str, str]:
+def properties(app_id: str, table_id: str, mode: Mode) -> Mapping[str, str]:
     """The properties of a new target."""
-    return {CHANGELOG: app_id, SOURCE: table_id}
+    named = {} if mode.name == CHANGELOG_MODE.name else {MODE: mode.name}
+    return {CHANGELOG: app_id, SOURCE: table_id, **named, **mode.properties}
 
 
-def stored(state: TxnState, app_id: str) -> Stored:
+def stored(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.name) -> Stored:
     """The stored state of the changelog in a target.
 
     Raises:
@@ -54,6 +59,11 @@ def stored(state: TxnState, app_id: str) -> Stored:
     if found != app_id:
         what = "has no changelog of cdfd" if found is None else f"has the changelog of {found!r:.200}"
         raise SinkError(f"the Delta table at the target {what}", hint="Choose another `sink.path` or `topic`")
+    if (other := state.metadata.configuration.get(MODE, CHANGELOG_MODE.name)) != mode:
+        raise SinkError(
+            f"the target was created with `sink.mode: {other:.100}`, and not with `{mode}`",
+            hint=f"Restore the setting `mode: {other:.100}`, or choose another `sink.path` or `topic`",
+        )
     owner = state.txns.get(f"{app_id}/owner")
     numbers = [state.txns.get(_name(app_id, field)) for field in _FIELDS]
     present = [each.version for each in numbers if each is not None]
@@ -78,6 +88,11 @@ def position_actions(state: TxnState, app_id: str, position: Position, now_ms: i
         wanted = {app_id: position.version - 1, **wanted}
     known = {name: found.version for name in wanted if (found := state.txns.get(name)) is not None}
     return [txn(name, value, now_ms) for name, value in wanted.items() if known.get(name) != value]
+
+
+def is_delivery(commit: Commit, app_id: str) -> bool:
+    """Whether a version moves the position of a target: a delivery does."""
+    return any(each.app_id == _name(app_id, "version") for each in commit.txns)
 
 
 def owner_action(app_id: str, owner: int, now_ms: int) -> Action:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from cdfd.config import values
-from cdfd.config.fields import Size
+from cdfd.config.fields import Flag, Size
 from cdfd.config.settings import Settings, SinkSettings, Text, Uri
 
 if TYPE_CHECKING:
@@ -16,21 +16,24 @@ if TYPE_CHECKING:
 
 
 class DeltaSettings(SinkSettings):
-    """A Delta table of change rows for each topic, in one folder or bucket prefix."""
+    """A Delta table of change rows, or of the source's rows, for each topic, in one folder or bucket prefix."""
 
     kind: Literal["delta"] = "delta"
     path: Uri
     """Place that gets a table per topic: a folder, or a URI such as `s3://bucket/copies`. It must be outside of any source table."""
 
-    mode: Literal["changelog"] = "changelog"
-    """`changelog` appends every change row."""
+    mode: Literal["changelog", "mirror"] = "changelog"
+    """`changelog` appends every change row. `mirror` keeps the rows of the source, and needs the `key` of each table."""
+
+    change_feed: Flag = False
+    """With `mirror`: whether the target has a change data feed, so that others can follow it."""
 
     partition_by: tuple[Text, ...] = ()
     """Columns by which a target is partitioned when it is created. Change columns can be among them."""
 
     on_missing_column: Literal["keep", "follow", "stop"] = "keep"
     """If the source drops or renames a column: `keep` leaves it in the target, with nulls; `follow` drops or renames it there too, by column
-    mapping; `stop` stops the table."""
+    mapping; `stop` stops the table. With `mirror`, `keep` loads the target again from a snapshot."""
 
     compression: Literal["snappy", "zstd", "none"] = "snappy"
     """Compression of data files."""

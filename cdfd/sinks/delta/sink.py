@@ -150,5 +150,5 @@ class DeltaDelivery:
             if found is None:
                 return
             file, data = found
-            await self._sink.target.put(file, data)
+            await self._sink.target.put(file.path, data)
             self._files.append(file)

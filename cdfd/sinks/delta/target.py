@@ -13,14 +13,12 @@ from typing import Literal
 
 import pyarrow as pa
 
-from cdfd.changes.columns import CHANGE_COLUMNS
 from cdfd.changes.position import Position
 from cdfd.delta import last_checkpoint, paths
-from cdfd.delta.arrow_types import from_arrow
 from cdfd.delta.checkpoint_writing import can_checkpoint, checkpoint
+from cdfd.delta.commit import Commit
 from cdfd.delta.datatypes import StructType
-from cdfd.delta.schema_merge import nullable
-from cdfd.delta.writing import PLAIN, metadata_fields, protocol_fields, with_features
+from cdfd.delta.writing import PLAIN, check_deletable, metadata_fields, protocol_fields, with_features
 from cdfd.errors import (
     CdfdError,
     FencedError,
@@ -40,9 +38,17 @@ from cdfd.sinks.delta.columns import (
     replaced,
     unmapped,
 )
-from cdfd.sinks.delta.data_files import NewFile
 from cdfd.sinks.delta.log_actions import evolution, new_metadata, protocol_features
-from cdfd.sinks.delta.positions import Stored, owner_action, position_actions, properties, stored
+from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
+from cdfd.sinks.delta.positions import (
+    CHANGELOG,
+    Stored,
+    is_delivery,
+    owner_action,
+    position_actions,
+    properties,
+    stored,
+)
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
 from cdfd.tail.log import NotATableError, log_path
@@ -63,11 +69,13 @@ class Layout:
         partition_by: columns of a new target.
         on_missing_column: what happens to a column that the source drops or renames: `keep`, `follow` or `stop`.
         checkpoint_interval: versions between two checkpoints; 0: none is written.
+        mode: of the table.
     """
 
     partition_by: tuple[str, ...] = ()
     on_missing_column: OnMissingColumn = "keep"
     checkpoint_interval: int = 100
+    mode: Mode = CHANGELOG_MODE
 
 
 Changes = Callable[[TxnState, Columns, int], Sequence[Action]]
@@ -93,7 +101,8 @@ class Target:
         self._layout = layout
         self._clock = clock
         self._owner = _THIS_PROCESS if owner is None else owner
-        self._log = TxnLog(storage, clock, operation="WRITE", check=_check)
+        mode = layout.mode
+        self._log = TxnLog(storage, clock, operation=mode.operation, check=self._check, blind=not mode.deletes)
         self._exists = False
         self._protocol = PLAIN
         self._columns = NO_COLUMNS
@@ -103,20 +112,54 @@ class Target:
         with translated("open the target", self.uri):
             state = await self._log.state()
             if state is not None:
-                _check(state)
-                stored(state, self._app_id)
+                self._check(state)
+                self._stored(state)
             return state is not None
 
     async def position(self) -> Position | None:
         """The stored position. Changes nothing."""
         with translated("read the target", self.uri):
             state = await self._log.state()
-            return None if state is None else stored(state, self._app_id).position
+            return None if state is None else self._stored(state).position
+
+    @property
+    def storage(self) -> Storage:
+        """The table's root."""
+        return self._storage
+
+    @property
+    def on_missing_column(self) -> OnMissingColumn:
+        """What happens to a column that the source drops or renames; see `Layout`."""
+        return self._layout.on_missing_column
 
     @property
     def uri(self) -> str:
         """The location, for messages."""
         return self._storage.uri
+
+    def is_ours(self, commit: Commit) -> bool:
+        """Whether a version of the table is a delivery of this pipeline, or the table's creation by it."""
+        created = commit.metadata is not None and commit.metadata.configuration.get(CHANGELOG) == self._app_id
+        return (commit.version == 0 and created) or is_delivery(commit, self._app_id)
+
+    async def state(self) -> TxnState:
+        """The newest state.
+
+        Raises:
+            SinkError: there is no table, or it is not the target.
+        """
+        with translated("read the target", self.uri):
+            state = await self._log.state()
+            if state is None:
+                raise self._deleted()
+            self._check(state)
+            return state
+
+    async def ensure(self, begun: Position, rows: Columns | None) -> None:
+        """Create the table, unless it exists; see `commit`."""
+        if not self._exists:
+            with translated("create the target", self.uri):
+                await self._create(begun, rows)
 
     async def take_over(self) -> tuple[Position | None, Columns]:
         """Become the owner. The position, and the columns of the table; none if there is no table."""
@@ -126,13 +169,13 @@ class Target:
                 return None, NO_COLUMNS
             self._exists = True
             self._columns = columns_of(state)
-            if stored(state, self._app_id).owner != self._owner:
+            if self._stored(state).owner != self._owner:
                 now = self._clock.now_ms()
                 await self._log.append(lambda _: [owner_action(self._app_id, self._owner, now)])
                 # Another process may have delivered before this version.
                 state = await self._log.state() or state
             self._columns = columns_of(state)
-            return stored(state, self._app_id).position, self._columns
+            return self._stored(state).position, self._columns
 
     def merged(self, table: Columns, rows: StructType) -> Columns:
         """The columns of the table with those of the rows.
@@ -151,12 +194,29 @@ class Target:
         except CdfdError as error:
             raise error.within(table=self.uri) from None
 
-    async def put(self, file: NewFile, data: pa.Buffer) -> None:
-        """Write a data file. Until a commit names it, it is not a part of the table."""
-        with translated("write a data file", self.uri):
-            await self._storage.put(file.path, data.to_pybytes())
+    def replacing(self, table: Columns, rows: StructType) -> Columns:
+        """The columns of the table after rows with these columns have replaced all others. Raises what `merged` does."""
+        try:
+            if not table.struct.fields:
+                return self.merged(table, rows)
+            return replaced(table, rows, self._layout.partition_by)
+        except CdfdError as error:
+            raise error.within(table=self.uri) from None
 
-    async def commit(self, begun: Position, following: Position, rows: Columns | None, changes: Changes) -> Columns:
+    async def put(self, path: str, data: pa.Buffer | bytes) -> None:
+        """Write a file. Until a commit names it, it is not a part of the table."""
+        with translated("write a data file", self.uri):
+            await self._storage.put(path, data if isinstance(data, bytes) else data.to_pybytes())
+
+    async def commit(
+        self,
+        begun: Position,
+        following: Position,
+        rows: Columns | None,
+        changes: Changes,
+        *,
+        replaces: bool = False,
+    ) -> Columns:
         """Change the files of the table, and store the position after that, in one version.
 
         Args:
@@ -164,31 +224,41 @@ class Target:
             following: the position after it.
             rows: the columns of the table with those of the rows; None without rows.
             changes: gives the actions for files.
+            replaces: whether the rows replace all rows of the table, and their columns those of the table.
 
         Returns:
             The columns of the table.
         """
         with translated("commit", self.uri):
             base = self._columns
-            if not self._exists:
-                await self._create(begun, rows)
+            await self.ensure(begun, rows)
+            if replaces:
+                base = rows or base
             try:
                 version = await self._log.append(
-                    lambda state: self._proposal(state, begun, following, base, rows, changes)
+                    lambda state: self._proposal(state, begun, following, base, rows, changes, replaces)
                 )
             except NotATableError as error:
-                raise SinkError(
-                    "the target was deleted",
-                    table=self.uri,
-                    hint="Restore it, or run `cdfd progress reset` to start over",
-                ) from error
+                raise self._deleted() from error
             if version is not None and self._is_due(version):
                 await self._write_checkpoint(version)
             return self._columns
 
+    def _deleted(self) -> SinkError:
+        hint = "Restore it, or run `cdfd progress reset` to start over"
+        return SinkError("the target was deleted", table=self.uri, hint=hint)
+
     def _is_due(self, version: int) -> bool:
         every = self._layout.checkpoint_interval
         return every > 0 and version - max(self._log.checkpoint, 0) >= every and can_checkpoint(self._protocol)
+
+    def _check(self, state: TxnState) -> None:
+        columns_of(state)
+        if self._layout.mode.deletes:
+            check_deletable(state.metadata)
+
+    def _stored(self, state: TxnState) -> Stored:
+        return stored(state, self._app_id, self._layout.mode.name)
 
     async def _write_checkpoint(self, version: int) -> None:
         """Write the checkpoint of a version. An error is only logged: the version is committed, and a later one tries again."""
@@ -205,10 +275,11 @@ class Target:
     async def _create(self, begun: Position, rows: Columns | None) -> None:
         # The start is stored before the first row: the columns of the source follow with its rows.
         follow = self._layout.on_missing_column == "follow"
-        columns = created(_CHANGES, (), follow=follow) if rows is None else rows
+        mode = self._layout.mode
+        columns = created(mode.columns, (), follow=follow) if rows is None else rows
         now = self._clock.now_ms()
-        metadata = new_metadata(str(uuid.uuid4()), columns, properties(self._app_id, begun.table_id), now)
-        protocol = with_features(PLAIN, protocol_features(columns))
+        metadata = new_metadata(str(uuid.uuid4()), columns, properties(self._app_id, begun.table_id, mode), now)
+        protocol = with_features(PLAIN, protocol_features(columns) | mode.readers, mode.writers)
         owner = owner_action(self._app_id, self._owner, now)
         actions = [("protocol", protocol_fields(protocol)), ("metaData", metadata_fields(metadata)), owner]
         await self._log.create(actions)
@@ -222,8 +293,9 @@ class Target:
         base: Columns,
         rows: Columns | None,
         changes: Changes,
+        replaces: bool,
     ) -> list[Action]:
-        found = stored(state, self._app_id)
+        found = self._stored(state)
         if found.owner != self._owner:
             raise FencedError(
                 "another process has taken the target over",
@@ -235,10 +307,12 @@ class Target:
         self._protocol = state.protocol
         if self._is_delivered(found, begun, following):
             return []
-        columns = table if rows is None else self._agreed(table, base, rows)
+        columns = table if rows is None else rows if replaces else self._agreed(table, base, rows)
         self._columns = columns
         now = self._clock.now_ms()
-        actions = [] if columns == table else evolution(state, columns)
+        mode = self._layout.mode
+        stays = columns == table and mode.properties.items() <= state.metadata.configuration.items()
+        actions = [] if stays else evolution(state, columns, mode)
         actions += changes(state, columns, now)
         return actions + position_actions(state, self._app_id, following, now)
 
@@ -274,16 +348,9 @@ class Target:
         return False
 
 
-_CHANGES = nullable(from_arrow(pa.schema(CHANGE_COLUMNS)))
-
-
 def _is_new(table: Columns) -> bool:
     """Whether a table has no rows, because it has no columns of a source yet."""
-    return {child.name for child in table.struct} <= {child.name for child in _CHANGES}
-
-
-def _check(state: TxnState) -> None:
-    columns_of(state)
+    return {child.name for child in table.struct} <= {child.name for child in CHANGELOG_MODE.columns}
 
 
 @contextmanager

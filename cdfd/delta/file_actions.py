@@ -1,0 +1,87 @@
+"""The log actions by which a writer deletes rows of data files: the file as it was is removed, and added with a deletion vector. Pure.
+
+Source: specification, "Add File and Remove File", "Deletion Vectors" and "Per-file Statistics".
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from cdfd.delta import paths
+from cdfd.delta.actions import Add, DeletionVectorDescriptor
+from cdfd.delta.writing import Action
+
+__all__ = ["removals", "replacements"]
+
+
+def removals(files: Sequence[Add], now_ms: int) -> list[Action]:
+    """The `remove` of each file."""
+    return [("remove", _removed(add, path, now_ms)) for add, path in zip(files, _encoded(files), strict=True)]
+
+
+def replacements(files: Sequence[tuple[Add, DeletionVectorDescriptor]], now_ms: int) -> list[Action]:
+    """For each file, the `remove` with its present deletion vector, and the `add` with another one.
+
+    Bounds in statistics are wide from then on: the rows that have the smallest and largest values may be deleted.
+    """
+    adds = [add for add, _ in files]
+    actions: list[Action] = []
+    for (add, vector), path in zip(files, _encoded(adds), strict=True):
+        fields: dict[str, Any] = {
+            "path": path,
+            "partitionValues": dict(add.partition_values),
+            "size": add.size,
+            "modificationTime": add.modification_time,
+            "dataChange": True,
+            "deletionVector": _vector(vector),
+        }
+        if add.stats is not None:
+            fields["stats"] = _wide(add.stats)
+        actions += [("remove", _removed(add, path, now_ms)), ("add", fields | _row_ids(add))]
+    return actions
+
+
+def _removed(add: Add, path: str, now_ms: int) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "path": path,
+        "deletionTimestamp": now_ms,
+        "dataChange": True,
+        "extendedFileMetadata": True,
+        "partitionValues": dict(add.partition_values),
+        "size": add.size,
+    }
+    if add.deletion_vector is not None:
+        fields["deletionVector"] = _vector(add.deletion_vector)
+    return fields | _row_ids(add)
+
+
+def _row_ids(add: Add) -> dict[str, Any]:
+    found = {"baseRowId": add.base_row_id, "defaultRowCommitVersion": add.default_row_commit_version}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _vector(vector: DeletionVectorDescriptor) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "storageType": vector.storage_type,
+        "pathOrInlineDv": vector.path_or_inline,
+        "sizeInBytes": vector.size_in_bytes,
+        "cardinality": vector.cardinality,
+    }
+    return fields if vector.offset is None else fields | {"offset": vector.offset}
+
+
+def _wide(stats: str) -> str:
+    try:
+        document = orjson.loads(stats)
+    except orjson.JSONDecodeError:
+        return stats
+    if not isinstance(document, dict) or document.get("tightBounds") is False:
+        return stats
+    return orjson.dumps(document | {"tightBounds": False}).decode()
+
+
+def _encoded(files: Sequence[Add]) -> list[str]:
+    encoded: list[str] = paths.encode_column(pa.array([add.path for add in files], pa.string())).to_pylist()
+    return encoded

@@ -1,0 +1,117 @@
+"""Keeps a Delta table equal to the rows of the source: each delivery is one version, which deletes old rows and adds new ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cdfd.changes.position import Position
+from cdfd.changes.spill import SpillSpace
+from cdfd.errors import SinkError
+from cdfd.sinks.cursor import Cursor
+from cdfd.sinks.delta.columns import Columns
+from cdfd.sinks.delta.mirror_delivery import MirrorDelivery
+from cdfd.sinks.delta.mirror_table import MirrorTable
+from cdfd.sinks.delta.mirror_writer import MakeFiles
+from cdfd.sinks.delta.sources import Sources
+from cdfd.sinks.delta.target import Target
+
+MOST_DEFERRED = 100
+"""Versions of the source without a change, before their position is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorOptions:
+    """How a mirror is kept.
+
+    Attributes:
+        key: columns that identify a row.
+        change_feed: whether the target has a change data feed.
+        space: local disk, for rows and for the index of keys.
+        sources: of columns, if the target follows renames and drops.
+    """
+
+    key: Sequence[str]
+    change_feed: bool
+    space: SpillSpace
+    sources: Sources | None = None
+
+
+class MirrorSink:
+    """The `Sink` port over a mirror; open it with `MirrorSink.open`.
+
+    A delivery without a change commits nothing. Its position is in memory, and is stored with the next version, after `MOST_DEFERRED`
+    versions of the source, or when the sink closes. After a crash these versions are read again, and give no change again.
+
+    Attributes:
+        target: the table.
+        files: makes data files.
+        options: of the mirror.
+        table: the rows of the target.
+        columns: of the target.
+        cursor: the position.
+        stored: the position in the target; None if there is no target.
+    """
+
+    def __init__(
+        self, target: Target, files: MakeFiles, options: MirrorOptions, position: Position | None, columns: Columns
+    ) -> None:
+        self.target = target
+        self.files = files
+        self.options = options
+        self.table = MirrorTable(target, options.key, options.space)
+        self.columns = columns
+        self.cursor = Cursor(position)
+        self.stored = position
+        self._delivery: MirrorDelivery | None = None
+
+    @classmethod
+    async def open(cls, target: Target, files: MakeFiles, options: MirrorOptions) -> MirrorSink:
+        """Take a target over, and read its position.
+
+        Raises:
+            SinkError: the target cannot be used.
+        """
+        position, columns = await target.take_over()
+        return cls(target, files, options, position, columns)
+
+    async def last_position(self) -> Position | None:
+        """The next position to deliver; see the port."""
+        return self.cursor.position
+
+    async def begin(self, position: Position) -> MirrorDelivery:
+        """Start a delivery; see the port."""
+        self.cursor.begin(position)
+        self._delivery = MirrorDelivery(self, position)
+        return self._delivery
+
+    async def close(self) -> None:
+        """Abort the current delivery, if any, and store the position."""
+        if self._delivery is not None:
+            await self._delivery.abort()
+        try:
+            if (position := self._usable()) is not None:
+                await self.store(position)
+        finally:
+            self.cursor.close()
+            self.table.forget()
+
+    async def defer(self, following: Position) -> None:
+        """Move to a position, without a version of the target. Without a target, only the first rows create one."""
+        stored = self.stored
+        if stored is not None and following.version - stored.version >= MOST_DEFERRED:
+            await self.store(following)
+        self.cursor.advance(following)
+
+    async def store(self, position: Position) -> None:
+        """Store a position in a version of the target without rows, unless it is stored or there is no target."""
+        if self.stored is None or position == self.stored or position.phase == "snapshot":
+            return
+        await self.target.commit(self.stored, position, None, lambda state, columns, now_ms: [])
+        self.stored = position
+
+    def _usable(self) -> Position | None:
+        try:
+            return self.cursor.position
+        except SinkError:
+            return None

@@ -1,0 +1,290 @@
+"""A delivery into a mirror."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, change_schema, types_from_file
+from cdfd.changes.image_order import DELETE, PRE_IMAGE
+from cdfd.changes.net import NetChanges
+from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
+from cdfd.delta.arrow_types import from_arrow
+from cdfd.delta.datatypes import StructType
+from cdfd.delta.file_actions import removals, replacements
+from cdfd.delta.schema import TableSchema, to_arrow
+from cdfd.delta.schema_merge import merge, nullable
+from cdfd.errors import SchemaChangedError, SinkError
+from cdfd.progress.txn_state import Action, TxnState
+from cdfd.sinks.base import SnapshotNeededError
+from cdfd.sinks.cursor import DeliveryState, require_open
+from cdfd.sinks.delta.columns import Columns
+from cdfd.sinks.delta.data_files import cast
+from cdfd.sinks.delta.log_actions import add_actions, cdc_actions
+from cdfd.sinks.delta.mirror_writer import Event, MirrorWriter, Removed, Written
+from cdfd.sinks.delta.modes import CHANGE_FEED
+from cdfd.sinks.delta.removal import Removal, Vectors
+from cdfd.sinks.delta.target import translated
+
+if TYPE_CHECKING:
+    from cdfd.delta.actions import Add, DeletionVectorDescriptor
+    from cdfd.sinks.delta.mirror import MirrorSink
+
+ATTEMPTS = 24
+"""Attempts of a commit. Each one fails if another writer moves rows at the same time."""
+
+
+class MovedError(SinkError):
+    """Another writer has committed since the rows were looked up."""
+
+
+class MirrorDelivery:
+    """A delivery into a `MirrorSink`. One that begins at a snapshot replaces all rows."""
+
+    def __init__(self, sink: MirrorSink, position: Position) -> None:
+        self._sink = sink
+        self._position = position
+        self._replaces = position.phase == "snapshot"
+        self._columns: Columns | None = None
+        self._given: pa.Schema | None = None
+        self._schema: pa.Schema | None = None
+        self._source: TableSchema | None = None
+        self._net: NetChanges | None = None
+        self._removes = False
+        self._writer: MirrorWriter | None = None
+        self._state: DeliveryState = "open"
+
+    async def start_version(self, version: Version) -> None:
+        """Check that the version keeps all columns of the mirror; see the port.
+
+        Raises:
+            SnapshotNeededError: it does not.
+        """
+        self._source = version.plan.schema
+        change = version.schema_change
+        if self._replaces or change is None or not self._sink.columns.struct.fields:
+            return
+        if self._sink.options.sources is not None:
+            return
+        if change.dropped or change.renamed or not all(each.widening for each in change.type_changed):
+            raise self._reloaded(f"the schema changes: {'; '.join(change.describe())}")
+
+    async def write(self, batch: pa.RecordBatch) -> None:
+        """Take a batch; see the port."""
+        require_open(self._state, self._position)
+        self._state = "failed"
+        if batch.num_rows:
+            if self._given is None or not batch.schema.equals(self._given):
+                self._start_schema(batch.schema)
+            rows = self._cast(batch)
+            if self._replaces:
+                await self._write_snapshot(rows)
+            else:
+                await self._write_changes(rows)
+        self._state = "open"
+
+    async def commit(self, following: Position) -> None:
+        """Write the last files and the version, if there is any change; see the port."""
+        require_open(self._state, self._position)
+        sink = self._sink
+        sink.cursor.check(following, rows=self._columns is not None)
+        self._state = "failed"
+        if self._columns is None and (not self._replaces or following == self._position or sink.stored is None):
+            await sink.defer(following)
+        elif self._replaces:
+            await self._commit_snapshot(following)
+        else:
+            await self._commit_changes(following)
+        self._state = "ended"
+
+    async def abort(self) -> None:
+        """Forget the rows. Files that are written are not a part of the table."""
+        if self._state != "ended":
+            self._state = "ended"
+            self._net = self._writer = None
+            self._sink.cursor.abandon()
+
+    @property
+    def _uri(self) -> str:
+        return self._sink.target.uri
+
+    def _start_schema(self, schema: pa.Schema) -> None:
+        """Merge the columns of rows that follow into those of the table."""
+        names = {field.name for field in CHANGE_COLUMNS}
+        struct = from_arrow(pa.schema([field for field in schema if field.name not in names]))
+        known = self._columns or self._sink.columns
+        sources, target = self._sink.options.sources, self._sink.target
+        if sources is not None and self._source is not None:
+            struct = sources.tagged(struct, self._source)
+        try:
+            if sources is None and self._columns is None and not self._replaces and known.struct.fields:
+                self._check_missing(known, struct)
+            first = self._replaces and self._columns is None
+            columns = target.replacing(known, struct) if first else target.merged(known, struct)
+        except SchemaChangedError as error:
+            raise self._reloaded(error.what) from error
+        self._given = schema
+        if columns == self._columns:
+            return
+        self._columns = columns
+        fields = [field for field in to_arrow(columns.struct) if not pa.types.is_null(field.type)]
+        before, self._schema = self._net, pa.schema(fields)
+        self._net = None if self._replaces else NetChanges(self._schema, self._key, self._sink.options.space)
+        self._writer = None
+        if before is not None and self._net is not None:
+            for batch in before.batches():
+                self._net.add(self._cast(batch))
+
+    def _check_missing(self, known: Columns, rows: StructType) -> None:
+        if missing := merge(known.struct, nullable(rows)).missing:
+            raise self._reloaded(f"the rows have no column {'.'.join(next(iter(missing)))!r:.200} any more")
+
+    @property
+    def _key(self) -> list[str]:
+        """The key as the columns are spelled."""
+        assert self._schema is not None
+        names = {name.lower(): name for name in self._schema.names}
+        missing = [name for name in self._sink.options.key if name.lower() not in names]
+        if missing:
+            raise SinkError(f"the rows have no column {missing[0]!r:.200} of the key", table=self._uri)
+        return [names[name.lower()] for name in self._sink.options.key]
+
+    def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows as the table has them, with the change columns."""
+        assert self._schema is not None
+        places = {name.lower(): place for place, name in enumerate(batch.schema.names)}
+        with translated("write the rows", self._uri):
+            columns = [
+                cast(batch.column(places[field.name.lower()]), field)
+                if field.name.lower() in places
+                else pa.nulls(batch.num_rows, field.type)
+                for field in self._schema
+            ]
+        changes = [batch.column(field.name) for field in CHANGE_COLUMNS]
+        return pa.RecordBatch.from_arrays([*columns, *changes], schema=change_schema(self._schema))
+
+    async def _write_snapshot(self, rows: pa.RecordBatch) -> None:
+        if self._writer is None:
+            self._writer = self._new_writer(change_feed=False)
+        await self._put_all(self._writer.rows(rows.select(self._writer.names)))
+
+    async def _write_changes(self, rows: pa.RecordBatch) -> None:
+        assert self._net is not None
+        types = types_from_file(rows.column(CHANGE_TYPE)).indices.to_numpy()
+        self._removes = self._removes or bool(((types == DELETE) | (types == PRE_IMAGE)).any())
+        with translated("write the rows", self._uri):
+            await asyncio.to_thread(self._net.add, rows)
+
+    def _new_writer(self, *, change_feed: bool) -> MirrorWriter:
+        assert self._columns is not None
+        assert self._schema is not None
+        sink = self._sink
+        table = sink.table if sink.table.loaded else None
+        return MirrorWriter(self._columns, self._schema, sink.files, change_feed=change_feed, table=table)
+
+    async def _commit_snapshot(self, following: Position) -> None:
+        sink, target = self._sink, self._sink.target
+        # All rows are replaced, so nothing that is known of them counts.
+        sink.table.forget()
+        if self._writer is not None:
+            await self._put_all(self._writer.finish())
+        written = Written() if self._writer is None else self._writer.written
+        await target.ensure(sink.stored or self._position, self._columns)
+        sink.cursor.mark_uncertain()
+        for _ in range(ATTEMPTS):
+            version = await sink.table.follow()
+            live = await sink.table.live_adds()
+            try:
+                await self._commit_at(version, following, written, live, [])
+            except MovedError:
+                continue
+            return
+        raise MovedError("cannot commit: other writers were first each time", table=self._uri, retriable=True)
+
+    async def _commit_changes(self, following: Position) -> None:
+        assert self._net is not None
+        assert self._columns is not None
+        sink, target = self._sink, self._sink.target
+        await target.ensure(sink.stored or self._position, self._columns)
+        version = await sink.table.follow()
+        if self._removes or sink.table.loaded:
+            await sink.table.load(self._columns)
+        metadata = sink.table.metadata
+        feed = sink.options.change_feed or metadata.configuration.get(CHANGE_FEED, "").lower() == "true"
+        # Without deleted rows, readers take the new files themselves as the changes.
+        writer = self._new_writer(change_feed=feed and self._removes)
+        removal = Removal(sink.table)
+        await self._put_all(writer.all(self._net.batches()), removal)
+        await self._put_all(writer.finish())
+        evolves = self._columns != sink.columns
+        if not writer.written.data and not removal and not evolves:
+            await sink.defer(following)
+            return
+        sink.cursor.mark_uncertain()
+        for _ in range(ATTEMPTS):
+            vectors = await asyncio.to_thread(Vectors, removal)
+            if vectors.data:
+                await target.put(vectors.path, vectors.data)
+            sink.table.note(writer.written.keys, vectors.rows)
+            try:
+                await self._commit_at(version, following, writer.written, vectors.emptied, vectors.changed)
+            except MovedError:
+                version = await sink.table.follow()
+            else:
+                return
+            with translated("find the rows", self._uri):
+                if removal:
+                    await sink.table.load(self._columns)
+                    await asyncio.to_thread(removal.again)
+        raise MovedError("cannot commit: other writers were first each time", table=self._uri, retriable=True)
+
+    async def _commit_at(
+        self,
+        version: int,
+        following: Position,
+        written: Written,
+        emptied: Sequence[Add],
+        changed: Sequence[tuple[Add, DeletionVectorDescriptor]],
+    ) -> None:
+        """Commit the version after `version`, or raise `MovedError` if there is another one."""
+        sink = self._sink
+
+        def changes(state: TxnState, columns: Columns, now_ms: int) -> list[Action]:
+            if state.version != version:
+                raise MovedError("another writer was first", table=self._uri, version=state.version, retriable=True)
+            found = [*removals(emptied, now_ms), *replacements(changed, now_ms)]
+            return [*found, *add_actions(state, columns, written.data, now_ms), *cdc_actions(columns, written.changes)]
+
+        begun = sink.stored or self._position
+        sink.columns = await sink.target.commit(begun, following, self._columns, changes, replaces=self._replaces)
+        sink.stored = following
+        sink.cursor.advance(following)
+
+    async def _put_all(self, events: Iterator[Event], removal: Removal | None = None) -> None:
+        """Store the files, and look the rows up that are to be deleted."""
+        while True:
+            with translated("write the rows", self._uri):
+                found = await asyncio.to_thread(next, events, None)
+            if found is None:
+                return
+            if isinstance(found, pa.Table):
+                assert removal is not None
+                with translated("find the rows", self._uri):
+                    await asyncio.to_thread(self._take, removal, found)
+            else:
+                file, data = found
+                await self._sink.target.put(file.path, data)
+
+    def _take(self, removal: Removal, rows: Removed) -> None:
+        removal.take(self._sink.table.hashes(rows), rows)
+
+    def _reloaded(self, reason: str) -> SinkError:
+        """The error of rows that do not have the columns of the mirror."""
+        if self._sink.target.on_missing_column == "stop":
+            hint = "Set `sink.on_missing_column: keep` to load the mirror again"
+            return SinkError(reason, table=self._uri, hint=hint)
+        return SnapshotNeededError(reason, table=self._uri)

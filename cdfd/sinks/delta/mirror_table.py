@@ -1,0 +1,252 @@
+"""The state of a mirror: which rows its target has, as of a version, and where they are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from cdfd.changes.columns import CHANGE_TYPE
+from cdfd.changes.data_files import opened
+from cdfd.changes.equality import hashes
+from cdfd.changes.plan import FileScan
+from cdfd.changes.read import BATCH_ROWS, FileReader, TableFiles, naming_file
+from cdfd.changes.row_selection import RowSelection
+from cdfd.changes.spill import SpillSpace
+from cdfd.delta.actions import Add, DeletionVectorDescriptor, Metadata
+from cdfd.delta.commit import Commit
+from cdfd.delta.deletion_vector import RowSet
+from cdfd.delta.schema import TableSchema
+from cdfd.errors import NotFoundError, PathError, SinkError
+from cdfd.sinks.delta.columns import Columns
+from cdfd.sinks.delta.key_index import KeyIndex
+from cdfd.sinks.delta.live_files import LiveFile, LiveFiles
+from cdfd.sinks.delta.sorted_run import Hashes, Rows
+from cdfd.sinks.delta.target import Target, translated
+from cdfd.storage.base import Storage
+from cdfd.tail.log import DeltaLog
+
+logger = logging.getLogger("cdfd.sink")
+
+
+class MirrorTable:
+    """Follows the log of a target. Rows are looked up from the first delivery on that deletes any.
+
+    Args:
+        target: the table.
+        key: columns that identify a row.
+        space: local disk, for the index.
+    """
+
+    def __init__(self, target: Target, key: Sequence[str], space: SpillSpace) -> None:
+        self._target = target
+        self._key = tuple(key)
+        self._space = space
+        self._log = DeltaLog(target.storage)
+        self._files = TableFiles(target.storage, no_other_root)
+        self._schema: TableSchema | None = None
+        self._live: LiveFiles | None = None
+        self._index: KeyIndex | None = None
+        self._written: dict[str, Hashes] = {}
+        self._vectors: dict[str, RowSet] = {}
+        self._metadata: Metadata | None = None
+        self.version: int | None = None
+        """The last version that is followed."""
+
+    @property
+    def storage(self) -> Storage:
+        """The root of the table."""
+        return self._target.storage
+
+    @property
+    def metadata(self) -> Metadata:
+        """The metadata of the last version. `follow` comes first."""
+        assert self._metadata is not None
+        return self._metadata
+
+    @property
+    def live(self) -> LiveFiles:
+        """The live files. `load` comes first."""
+        assert self._live is not None
+        return self._live
+
+    @property
+    def index(self) -> KeyIndex:
+        """The rows by key. `load` comes first."""
+        assert self._index is not None
+        return self._index
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the rows are known."""
+        return self._index is not None
+
+    async def follow(self) -> int:
+        """Follow the target to its newest version, and return that.
+
+        Raises:
+            SinkError: another writer has changed rows.
+        """
+        with translated("read the target", self._target.uri):
+            return await self._follow()
+
+    async def load(self, columns: Columns) -> None:
+        """Read which rows there are, unless it is known. `columns`: those of the table, as the rows have them.
+
+        Raises:
+            StorageError: the index does not fit on the disk.
+        """
+        with translated("read the target", self._target.uri):
+            await self._load(columns)
+
+    async def live_adds(self) -> Sequence[Add]:
+        """The live files of the last version. `follow` comes first."""
+        with translated("read the target", self._target.uri):
+            return (await self._log.snapshot(self.version)).live()
+
+    def forget(self) -> None:
+        """Forget all rows; the next `load` reads them again."""
+        if self._index is not None:
+            self._index.close()
+        self._live = self._index = self.version = None
+
+    def note(self, files: Mapping[str, Hashes], vectors: Mapping[str, RowSet]) -> None:
+        """The keys of files, and the rows of deletion vectors by their ids, that the next version may have."""
+        self._written, self._vectors = dict(files), dict(vectors)
+
+    def hashes(self, rows: pa.RecordBatch | pa.Table) -> Hashes:
+        """The hash of each row's key. The rows have the types of the table."""
+        assert self._schema is not None
+        names = {name.lower(): name for name in rows.schema.names}
+        return hashes([rows.column(names[name.lower()]) for name in self._key], rows.num_rows)
+
+    def read_rows(self, numbers: Rows, names: Sequence[str]) -> pa.Table:
+        """Some columns of rows, whose numbers ascend."""
+        assert self._schema is not None
+        schema = self._schema.select(names)
+        batches = []
+        for file, positions in self.live.split(numbers):
+            batches += list(self._read(file, schema, RowSet.of_array(positions)))
+        return pa.Table.from_batches([batch.drop_columns([CHANGE_TYPE]) for batch in batches], schema.arrow)
+
+    async def _follow(self) -> int:
+        state = await self._target.state()
+        self._metadata = state.metadata
+        if self.version is not None:
+            try:
+                for version in range(self.version + 1, state.version + 1):
+                    commit = (await self._log.entry(version, with_stats=True)).commit
+                    self._check_unchanged(commit)
+                    if self._live is not None:
+                        await self._apply(commit)
+                    self.version = version
+            except NotFoundError:
+                # Clean-up has removed the entry: what it says is in a checkpoint.
+                self.forget()
+        if self.version is None:
+            await self._check_since_ours(state.version)
+            self.version = state.version
+        self._written.clear()
+        self._vectors.clear()
+        return self.version
+
+    async def _load(self, columns: Columns) -> None:
+        schema = TableSchema(columns.struct, columns.partition_by, columns.mapping)
+        if self._schema is not None and self._keys_of(schema) != self._keys_of(self._schema):
+            self.forget()
+        self._schema = schema
+        if self._index is not None:
+            return
+        if self.version is None:
+            await self._follow()
+        state = await self._log.snapshot(self.version, with_stats=True)
+        live = LiveFiles()
+        self._live, self._index = live, KeyIndex(self._space, live.exist)
+        for add in state.live():
+            await self._append(add)
+        extra = {"table": self._target.uri, "version": self.version}
+        logger.info("%d keys of the mirror are indexed", self._index.pairs, extra=extra)
+
+    def _keys_of(self, schema: TableSchema) -> pa.Schema:
+        return schema.select(self._key).arrow
+
+    async def _apply(self, commit: Commit) -> None:
+        live = self.live
+        added = {add.path for add in commit.adds}
+        for removed in commit.removes:
+            if removed.path not in added:
+                live.remove(removed.path)
+        for add in commit.adds:
+            if add.path in live:
+                live.update(add, await self._rows_of(add.deletion_vector, add.size))
+            else:
+                await self._append(add)
+
+    async def _append(self, add: Add) -> None:
+        found = self._written.get(add.path)
+        if found is None:
+            found = await asyncio.to_thread(self.read_keys, add, self._files)
+        deleted = await self._rows_of(add.deletion_vector, len(found))
+        file = self.live.append(add, len(found), deleted)
+        await asyncio.to_thread(self.index.add, found, file.first)
+
+    async def _rows_of(self, vector: DeletionVectorDescriptor | None, rows: int) -> RowSet | None:
+        if vector is None:
+            return None
+        known = self._vectors.get(vector.unique_id)
+        return known if known is not None else await asyncio.to_thread(self._files.vector_rows, vector, rows)
+
+    def read_keys(self, add: Add, files: TableFiles) -> Hashes:
+        """The hashes of the keys of a file's rows, with those of deleted rows."""
+        assert self._schema is not None
+        schema = self._schema.select(self._key)
+        found = []
+        scan = FileScan(add.path, "insert", add.partition_values, add.size)
+        with naming_file(add.path), files.open(add.path, add.size or None) as source, opened(add.path, source) as file:
+            for batch in FileReader.prepare(file, schema, scan, files).batches(_KEY_ROWS, use_threads=True):
+                found.append(self.hashes(batch))
+        return np.concatenate(found) if found else np.zeros(0, np.uint64)
+
+    def _read(self, file: LiveFile, schema: TableSchema, rows: RowSet) -> Iterator[pa.RecordBatch]:
+        add, files = file.add, self._files
+        scan = FileScan(add.path, "insert", add.partition_values, add.size)
+        with naming_file(add.path), files.open(add.path, add.size or None) as source, opened(add.path, source) as data:
+            reader = FileReader.prepare(data, schema, scan, files).of_rows(RowSelection(rows))
+            yield from reader.batches(BATCH_ROWS, use_threads=False)
+
+    async def _check_since_ours(self, newest: int) -> None:
+        """Check the versions after the last one of this mirror, as far as their entries are there."""
+        for version in range(newest, 0, -1):
+            try:
+                commit = (await self._log.entry(version)).commit
+            except NotFoundError:
+                return
+            if self._target.is_ours(commit):
+                return
+            self._check_unchanged(commit)
+
+    def _check_unchanged(self, commit: Commit) -> None:
+        """Check that a version of another writer changes no row."""
+        if self._target.is_ours(commit):
+            return
+        if commit.cdcs or any(a.data_change for a in commit.adds) or any(r.data_change for r in commit.removes):
+            operation = "" if commit.info is None or commit.info.operation is None else f" ({commit.info.operation})"
+            raise SinkError(
+                f"another writer has changed rows of the mirror{operation:.100}",
+                table=self._target.uri,
+                version=commit.version,
+                hint="A mirror has the rows of its source only. Remove or rename the target, then run "
+                "`cdfd progress reset` to start over",
+            )
+
+
+_KEY_ROWS = 1 << 20
+"""Rows whose keys are read at once."""
+
+
+def no_other_root(root: str) -> Storage:
+    """A mirror has no files elsewhere: it raises an error."""
+    raise PathError("a file of the mirror is outside of its folder", path=root)

@@ -1,0 +1,152 @@
+"""Writes the rows of one delivery into a mirror: data files of new rows, change data files, and the old rows to delete."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from cdfd.changes.columns import CHANGE_TYPE
+from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
+from cdfd.changes.read import TableFiles
+from cdfd.delta.actions import Add
+from cdfd.delta.datatypes import Primitive, StructField, StructType
+from cdfd.sinks.delta.columns import Columns
+from cdfd.sinks.delta.data_files import DataFiles, NewFile
+from cdfd.sinks.delta.mirror_table import MirrorTable, no_other_root
+from cdfd.sinks.delta.sorted_run import Hashes
+
+MakeFiles = Callable[[Columns, pa.Schema], DataFiles]
+"""From the columns of the table and the schema of the rows."""
+
+Removed: TypeAlias = pa.Table
+"""Rows to delete."""
+Event: TypeAlias = "tuple[NewFile, pa.Buffer] | Removed"
+"""A file to store, or rows to delete."""
+
+_REMOVED_BYTES = 32 << 20
+"""Bytes of old rows that are looked up at once."""
+
+
+@dataclass(slots=True)
+class Written:
+    """Files that are complete.
+
+    Attributes:
+        data: data files.
+        changes: change data files.
+        keys: the hashes of the rows of data files, by path.
+    """
+
+    data: list[NewFile] = field(default_factory=list)
+    changes: list[NewFile] = field(default_factory=list)
+    keys: dict[str, Hashes] = field(default_factory=dict)
+
+
+class MirrorWriter:
+    """Takes net changes, and gives files and old rows.
+
+    Args:
+        columns: of the table.
+        schema: of the rows, without change columns.
+        files: makes data files.
+        change_feed: whether change data files are written.
+        table: hashes keys of new rows; None if nobody looks rows up yet.
+    """
+
+    def __init__(
+        self, columns: Columns, schema: pa.Schema, files: MakeFiles, *, change_feed: bool, table: MirrorTable | None
+    ) -> None:
+        self.written = Written()
+        self._table = table
+        self._names = schema.names
+        self._partition_by = columns.stored_partitions
+        self._data = files(columns, schema)
+        self._changes: DataFiles | None = None
+        if change_feed:
+            fed = StructType((*columns.struct, StructField(CHANGE_TYPE, Primitive("string"), True, {})))
+            # Old rows need not fulfil the conditions of the table.
+            changes = dataclasses.replace(columns, struct=fed, conditions=())
+            feed_schema = pa.schema([*schema, pa.field(CHANGE_TYPE, pa.dictionary(pa.int8(), pa.string()))])
+            self._changes = files(changes, feed_schema)
+        self._removed: list[pa.RecordBatch] = []
+        self._removed_bytes = 0
+
+    @property
+    def names(self) -> list[str]:
+        """The columns of the rows."""
+        return list(self._names)
+
+    def rows(self, rows: pa.RecordBatch) -> Iterator[Event]:
+        """New rows, which are no changes. Yields files to store."""
+        yield from self._kept(self._data.write(rows))
+
+    def all(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Event]:
+        """Net changes. Yields files to store, and rows to delete."""
+        for batch in batches:
+            types = batch.column(CHANGE_TYPE).indices.to_numpy()
+            rows = batch.select(self._names)
+            added = (types == INSERT) | (types == POST_IMAGE)
+            removed = (types == DELETE) | (types == PRE_IMAGE)
+            if self._changes is not None:
+                yield from self._fed(self._changes.write(batch.select([*self._names, CHANGE_TYPE])))
+            if added.any():
+                yield from self._kept(self._data.write(rows if added.all() else rows.filter(pa.array(added))))
+            if removed.any():
+                self._removed.append(rows if removed.all() else rows.filter(pa.array(removed)))
+                self._removed_bytes += self._removed[-1].nbytes
+                if self._removed_bytes > _REMOVED_BYTES:
+                    yield self._flush()
+        if self._removed:
+            yield self._flush()
+
+    def finish(self) -> Iterator[Event]:
+        """The remaining files."""
+        yield from self._kept(self._data.finish())
+        if self._changes is not None:
+            yield from self._fed(self._changes.finish())
+
+    def _flush(self) -> Removed:
+        removed = pa.Table.from_batches(self._removed)
+        self._removed, self._removed_bytes = [], 0
+        return removed
+
+    def _kept(self, files: Iterable[tuple[NewFile, pa.Buffer]]) -> Iterator[Event]:
+        for file, data in files:
+            self.written.data.append(file)
+            if self._table is not None:
+                self.written.keys[file.path] = self._keys(self._table, file, data)
+            yield file, data
+
+    def _keys(self, table: MirrorTable, file: NewFile, data: pa.Buffer) -> Hashes:
+        values = dict(zip(self._partition_by, file.partition, strict=True))
+        return table.read_keys(
+            Add(file.path, values, file.size, 0, True), InMemory(table.storage, no_other_root, data=data)
+        )
+
+    def _fed(self, files: Iterable[tuple[NewFile, pa.Buffer]]) -> Iterator[Event]:
+        for file, data in files:
+            named = replace(file, path=f"_change_data/cdc-{file.path.removeprefix('part-')}")
+            self.written.changes.append(named)
+            yield named, data
+
+
+@dataclass(frozen=True, slots=True)
+class InMemory(TableFiles):
+    """A file that is not stored yet.
+
+    Attributes:
+        data: its content.
+    """
+
+    data: pa.Buffer = field(kw_only=True, repr=False)
+
+    @contextmanager
+    def open(self, path: str, size: int | None = None) -> Iterator[pa.NativeFile]:
+        """The file, whatever the path."""
+        with pa.BufferReader(self.data) as file:
+            yield file

@@ -1,0 +1,243 @@
+"""A Delta table that is kept equal to its source: random changes, faults at every step, other writers, and what is refused."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from faulty_storage import Died, FaultyStorage
+
+import cdfd
+from cdfd import snapshot
+from cdfd.changes.columns import VersionColumns, change_schema, constant_type
+from cdfd.changes.position import Position
+from cdfd.changes.spill import SpillSpace
+from cdfd.errors import SinkError, StorageError
+from cdfd.progress.ledger import app_id
+from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.mirror import MirrorOptions, MirrorSink
+from cdfd.sinks.delta.modes import mirror_mode
+from cdfd.sinks.delta.target import Layout, Target
+from cdfd.storage.base import Storage
+from cdfd.storage.local import LocalStorage
+from cdfd.tail.clock import SystemClock
+
+APP = app_id("shop", "orders")
+OWNERS = count(1)
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("f", pa.float64())])
+Row = tuple[Any, ...]
+
+
+async def opened(
+    storage: Storage,
+    *,
+    key: Sequence[str] = ("id",),
+    change_feed: bool = False,
+    partition_by: tuple[str, ...] = (),
+    interval: int = 100,
+    owner: int | None = None,
+) -> MirrorSink:
+    layout = Layout(partition_by, checkpoint_interval=interval, mode=mirror_mode(change_feed=change_feed))
+    target = Target(storage, APP, layout, SystemClock(), owner=owner or next(OWNERS))
+    files = partial(DataFiles, compression="snappy", file_bytes=1 << 20)
+    return await MirrorSink.open(target, files, MirrorOptions(key, change_feed, SpillSpace()))
+
+
+def at(version: int, phase: Any = "stream") -> Position:
+    return Position("T", version, phase=phase)
+
+
+def change(version: int, kind: str, rows: Sequence[Row], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+    """Change rows of one type."""
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
+    typed = pa.RecordBatch.from_arrays(
+        [*columns, constant_type(kind, len(rows))], schema=pa.schema([*schema, change_schema(schema)[len(schema)]])
+    )
+    return VersionColumns(version, 1_767_225_600_000 + version).complete(typed, 0)
+
+
+async def deliver(sink: MirrorSink, version: int, *batches: pa.RecordBatch, versions: int = 1) -> None:
+    delivery = await sink.begin(at(version))
+    for each in batches:
+        await delivery.write(each)
+    await delivery.commit(at(version + versions))
+
+
+def found(folder: Path, schema: pa.Schema = SCHEMA) -> Counter[Any]:
+    """The rows of a mirror, as cdfd reads them."""
+    rows = snapshot(folder).read_all().select(schema.names)
+    return Counter(map(repr, zip(*(column.to_pylist() for column in rows.columns), strict=True)))
+
+
+def bag(rows: Sequence[Row]) -> Counter[Any]:
+    return Counter(map(repr, rows))
+
+
+def entries(folder: Path) -> list[list[dict[str, Any]]]:
+    log = sorted((folder / "_delta_log").glob("*.json"))
+    return [[json.loads(line) for line in path.read_text().splitlines()] for path in log]
+
+
+async def test_a_version_of_each_kind_of_change(tmp_path: Path) -> None:
+    sink = await opened(LocalStorage(tmp_path / "t"))
+    await deliver(sink, 0, change(0, "insert", [(n, "a", 0.5) for n in range(100)]))
+    await deliver(
+        sink,
+        1,
+        change(1, "update_preimage", [(3, "a", 0.5)]),
+        change(1, "update_postimage", [(3, "b", 0.5)]),
+        change(1, "delete", [(4, "a", 0.5)]),
+        change(1, "insert", [(100, "a", 0.5)]),
+    )
+    expected = [(n, "b" if n == 3 else "a", 0.5) for n in range(101) if n != 4]
+    assert found(tmp_path / "t") == bag(expected)
+    last = entries(tmp_path / "t")[-1]
+    assert [next(iter(each)) for each in last].count("add") == 2
+    vector = next(each["add"]["deletionVector"] for each in last if "deletionVector" in each.get("add", {}))
+    assert (vector["storageType"], vector["cardinality"]) == ("i", 2)
+    assert [each["commitInfo"]["isBlindAppend"] for each in last if "commitInfo" in each] == [False]
+    await deliver(sink, 2, change(2, "delete", expected))
+    assert found(tmp_path / "t") == bag([])
+    assert not any("add" in each for each in entries(tmp_path / "t")[-1])
+
+
+class Source:
+    """A multiset of rows that changes at random, with keys that repeat, null and NaN."""
+
+    def __init__(self, seed: int, *, unique: bool) -> None:
+        self.random = random.Random(seed)
+        self.unique = unique
+        self.rows: list[Row] = []
+        self.version = 0
+
+    def row(self, key: object) -> Row:
+        return key, self.random.choice(["a", "b", None]), self.random.choice([0.5, -0.0, 0.0, float("nan"), None])
+
+    def batches(self) -> list[pa.RecordBatch]:
+        """The change rows of the next version."""
+        random, version = self.random, self.version
+        self.version += 1
+        if random.random() < 0.1:
+            gone, self.rows = self.rows, []
+        else:
+            chosen = [random.random() < 0.15 for _ in self.rows]
+            gone = [row for row, goes in zip(self.rows, chosen, strict=True) if goes]
+            self.rows = [row for row, goes in zip(self.rows, chosen, strict=True) if not goes]
+        cut = random.randint(0, len(gone))
+        updated, gone = gone[:cut], gone[cut:]
+        after = [self.row(row[0]) for row in updated]
+        keys = [random.choice([None, *range(40)]) for _ in range(random.randrange(12))]
+        if self.unique:
+            taken = {row[0] for row in (*self.rows, *after)}
+            keys = [key for key in dict.fromkeys(keys) if key not in taken]
+        new = [self.row(key) for key in keys]
+        self.rows += [*after, *new]
+        found = []
+        for kind, rows in (("delete", gone), ("insert", new)):
+            if rows:
+                found.append(change(version, kind, rows))
+        for before, row in zip(updated, after, strict=True):
+            found += [change(version, "update_preimage", [before]), change(version, "update_postimage", [row])]
+        random.shuffle(found)
+        return found if self.unique else sorted(found, key=lambda batch: batch["_change_type"][0].as_py() == "insert")
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_random_changes(tmp_path: Path, seed: int) -> None:
+    source = Source(seed, unique=seed % 2 == 0)
+    options: dict[str, Any] = {
+        "change_feed": seed % 3 == 0,
+        "partition_by": ("v",) if seed % 4 == 1 else (),
+        "key": ("id", "f") if seed % 5 == 1 else ("id",),
+        "interval": 3,
+    }
+    sink = await opened(LocalStorage(tmp_path / "t"), **options)
+    while source.version < 30:
+        first, several = source.version, source.random.randint(1, 3)
+        batches = [batch for _ in range(several) for batch in source.batches()]
+        await deliver(sink, first, *batches, versions=several)
+        if (tmp_path / "t").exists():
+            assert found(tmp_path / "t") == bag(source.rows), source.version
+        if source.random.random() < 0.2:
+            await sink.close()
+            sink = await opened(LocalStorage(tmp_path / "t"), **options)
+            assert await sink.last_position() == at(source.version)
+    if options["change_feed"]:
+        rows: Counter[Any] = Counter()
+        for row in cdfd.changes(tmp_path / "t", 0).read_all().to_pylist():
+            removed = row["_change_type"] in ("delete", "update_preimage")
+            rows[repr((row["id"], row["v"], row["f"]))] += -1 if removed else 1
+        assert +rows == bag(source.rows)
+        assert not -rows
+
+
+class TestFaults:
+    VERSIONS = 6
+
+    @staticmethod
+    def batches(version: int) -> list[pa.RecordBatch]:
+        """Version n inserts n and n + 100, updates n - 1 and deletes n + 99. Version 3 changes nothing."""
+        if version == 3:
+            return []
+        found = [change(version, "insert", [(version, "new", 0.5), (version + 100, "new", 0.5)])]
+        before = version - 1 if version != 4 else 2
+        if version and version != 4:
+            found += [
+                change(version, "update_preimage", [(before, "new", 0.5)]),
+                change(version, "update_postimage", [(before, "old", 0.5)]),
+                change(version, "delete", [(before + 100, "new", 0.5)]),
+            ]
+        return found
+
+    @classmethod
+    def expected(cls, versions: int) -> Counter[Any]:
+        rows: Counter[Any] = Counter()
+        for version in range(versions):
+            for batch in cls.batches(version):
+                for row in batch.to_pylist():
+                    sign = -1 if row["_change_type"] in ("delete", "update_preimage") else 1
+                    rows[repr((row["id"], row["v"], row["f"]))] += sign
+        return +rows
+
+    async def deliver_all(self, storage: Storage, *, change_feed: bool) -> None:
+        sink = await opened(storage, change_feed=change_feed, interval=2)
+        position = await sink.last_position()
+        for version in range(0 if position is None else position.version, self.VERSIONS):
+            await deliver(sink, version, *self.batches(version))
+        await sink.close()
+
+    @pytest.mark.parametrize("error", [StorageError("reset", retriable=True), Died()], ids=["fails", "dies"])
+    @pytest.mark.parametrize("when", ["before", "after"])
+    async def test_the_mirror_is_the_source_at_a_version_whatever_step_fails(
+        self, tmp_path: Path, when: str, error: Exception
+    ) -> None:
+        step, failed = 0, True
+        while failed:
+            failed, step = False, step + 1
+            folder, left = tmp_path / str(step), step
+
+            async def hook(method: str, path: str) -> None:
+                nonlocal left, failed
+                left -= 1
+                if left == 0:
+                    failed = True
+                    raise error
+
+            feed = step % 2 == 0
+            try:
+                await self.deliver_all(FaultyStorage(LocalStorage(folder), **{when: hook}), change_feed=feed)
+            except (SinkError, Died):
+                position = await (await opened(LocalStorage(folder), change_feed=feed)).last_position()
+                if position is not None:
+                    assert found(folder) == self.expected(position.version), step
+                await self.deliver_all(LocalStorage(folder), change_feed=feed)
+            assert found(folder) == self.expected(self.VERSIONS), step
+            assert DeltaTable(folder).transaction_version(APP) == self.VERSIONS - 1
+        assert step > 40
