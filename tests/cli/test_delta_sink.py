@@ -126,3 +126,69 @@ def test_a_table_of_change_rows_cannot_be_followed_as_it_is(tmp_path: Path) -> N
     assert "Leave them out with `columns`" in error
     chosen = cdfd("tail", copy, "--from", "earliest", "--until", "now", "--columns", "id,v")
     assert len(chosen.lines()) == len(expected(tmp_path))
+
+
+def configure_mirror(folder: Path, **sink: object) -> Path:
+    path = configure(folder, mode="mirror", **sink)
+    settings = json.loads(path.read_text())
+    settings["tables"][0] |= {"key": ["id"], "start": "snapshot"}
+    path.write_text(json.dumps(settings))
+    return path
+
+
+def live_rows(table: Path, version: int | None = None) -> list[dict[str, object]]:
+    found = package.snapshot(table, version).read_all().select(["id", "v"]).sort_by("id")
+    result: list[dict[str, object]] = found.to_pylist()
+    return result
+
+
+def test_a_mirror_is_the_source_at_a_version_whenever_it_is_killed(tmp_path: Path) -> None:
+    random = Random(12)
+    writer = run(write(tmp_path, 3, random))
+    config = configure_mirror(tmp_path, change_feed=True)
+    source, target = tmp_path / "lake" / "orders", tmp_path / "copies" / "orders"
+    assert "the target will be created" in cdfd("check", "-c", config).out
+    for number in range(KILLS):
+        with started("run", "-c", config) as daemon:
+            daemon.log_line("ing at version")
+            for step in range(2):
+                run(writer.insert(rows(1000 + 10 * number + step)))
+                some = pc.field("id").isin([999 + 10 * number + step, 1000 + 10 * number, 500 + number])
+                run(writer.update(some, {"v": pc.scalar(f"k{number}{step}")}))
+                time.sleep(random.random() * 0.1)
+            run(writer.delete(pc.field("id") == 400 + 9 * number))
+            daemon.end(signal.SIGKILL)
+        if target.exists() and (version := DeltaTable(target).transaction_version("cdfd/shop/orders")) is not None:
+            assert live_rows(target) == live_rows(source, version)
+    with started("run", "-c", config) as daemon:
+        daemon.log_line("ing at version")
+        run(writer.add_column(pa.field("extra", pa.int64())))
+        run(writer.insert(rows(5000)))
+        wait_for_target(tmp_path)
+        assert daemon.end(signal.SIGTERM).code == 0
+    assert live_rows(target) == live_rows(source)
+    assert "ok" in cdfd("check", "-c", config).out
+    # The copy can be followed like any table.
+    lines = [json.loads(line) for line in cdfd("tail", target, "--from", "earliest", "--until", "now").lines()]
+    assert {line["_change_type"] for line in lines} >= {"insert", "update_preimage", "update_postimage", "delete"}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"key": []}, "name the columns that identify a row"),
+        ({"start": "latest"}, "`start`"),
+        ({"exclude_change_types": ["delete"]}, "`exclude_change_types`"),
+        ({"on_missing_file": "skip"}, "`on_missing_file`"),
+    ],
+)
+def test_a_mirror_that_would_lack_rows_is_refused(tmp_path: Path, change: dict[str, object], told: str) -> None:
+    run(write(tmp_path, 1, Random(1)))
+    path = configure_mirror(tmp_path)
+    settings = json.loads(path.read_text())
+    settings["tables"][0] |= change
+    path.write_text(json.dumps(settings))
+    ended = cdfd("run", "-c", path)
+    assert ended.code == 2
+    assert told in ended.err
+    assert not (tmp_path / "copies").exists()
