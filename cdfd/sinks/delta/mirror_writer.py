@@ -55,7 +55,7 @@ class MirrorWriter:
         schema: of the rows, without change columns.
         files: makes data files.
         change_feed: whether change data files are written.
-        table: hashes keys of new rows; None if nobody looks rows up yet.
+        table: hashes keys of new rows; None if no rows are looked up yet.
     """
 
     def __init__(

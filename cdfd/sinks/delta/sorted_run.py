@@ -144,7 +144,7 @@ class StoredRun(SortedRun):
         self._bytes = 0
 
     def __del__(self) -> None:
-        # The space is shared: an index that nobody uses any more must not fill it.
+        # The space is shared: an index without users must not fill it.
         if self._bytes:
             self.close()
 
