@@ -179,7 +179,7 @@ async def test_random_changes(tmp_path: Path, seed: int) -> None:
 
 
 class TestFaults:
-    VERSIONS = 6
+    VERSIONS = 5
 
     @staticmethod
     def batches(version: int) -> list[pa.RecordBatch]:
