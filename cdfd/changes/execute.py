@@ -3,12 +3,14 @@
 A batch never spans two versions. The batches in flight bound the memory, whatever the size of a version or a file.
 """
 
+from __future__ import annotations
+
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple, TypeVar, cast
 
 from cdfd.changes.batch import ChangeBatch
@@ -69,6 +71,19 @@ class _Scanned(NamedTuple):
     schema: TableSchema
     found: RowBatch
     least: int = 0
+
+
+@dataclass(frozen=True)
+class _Orders:
+    """The image orders of the change data files of a version, between which updates may have moved rows. None where a file cannot be read."""
+
+    of_files: Mapping[str, Future[ImageOrder | None]]
+
+    @cached_property
+    def paired(self) -> bool:
+        """Whether the images of all files are in pairs. Waits for the orders of all of them."""
+        found = [order.result() for order in self.of_files.values()]
+        return all(order is None or order.paired for order in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +181,9 @@ class Execution:
             # Without the late phasees among these scans, nothing would read what is buffered.
             budget = MemoryBudget(REORDER_BUFFER_BYTES if scans and scans[-1].image_phase == "late" else 0)
             buffers: dict[str, Future[ReorderBuffer]] = {}
-            orders = {scan.path: Future[ImageOrder | None]() for scan in plan.cross_partition}
+            orders = _Orders({scan.path: Future[ImageOrder | None]() for scan in plan.cross_partition})
             for scan in plan.cross_partition:
-                yield partial(self._read_order, plan, scan, orders[scan.path])
+                yield partial(self._read_order, plan, scan, orders.of_files[scan.path])
             if not remote and self.shape.where is None and plan.origin != "cdc":
                 yield from self._tasks_of_files(plan, scans)
                 continue
@@ -249,7 +264,7 @@ class Execution:
         use_threads: bool,
         budget: MemoryBudget,
         handover: Future[ReorderBuffer] | None,
-        orders: Mapping[str, Future[ImageOrder | None]],
+        orders: _Orders,
     ) -> Iterator[_Scanned]:
         """Rows of a change data file in one phase. `handover` passes the buffer from the early phase to the late one.
 
@@ -258,9 +273,8 @@ class Execution:
         if scan.image_phase == "late" and handover is not None:
             yield from self._read(plan, scan, use_threads, handover.result())
             return
-        known = {path: result.result() for path, result in orders.items()}
-        pairs = scan.pairs and all(order is None or order.paired for order in known.values())
-        order = known.get(scan.path)
+        pairs = scan.pairs and orders.paired
+        order = orders.of_files[scan.path].result() if scan.path in orders.of_files else None
         # Without pairs, the order of a file is another one if its own images are all in pairs.
         buffer = ReorderBuffer(budget, order if order is not None and order.paired == pairs else None, pairs)
         try:
