@@ -398,6 +398,27 @@ def inspect(
 
 
 @app.command()
+def vacuum(
+    table: TABLE,
+    retention: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Keep files for this time after their removal, such as 7d. Default: the table's."
+        ),
+    ] = None,
+    delete: Annotated[bool, typer.Option("--delete", help="Remove the files. Default: only list them.")] = False,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", help="Allow a retention that is shorter than the table's.")
+    ] = False,
+    as_json: AS_JSON = False,
+) -> None:
+    """List the files that no version of a table in its retention has, or remove them."""
+    from cdfd.commands import vacuum as vacuuming
+
+    write(vacuuming.run(vacuuming.Request(table, retention, delete=delete, unsafe=unsafe, as_json=as_json)))
+
+
+@app.command()
 def version() -> None:
     """Print the versions of cdfd and its main libraries."""
     from importlib.metadata import version as installed

@@ -15,7 +15,9 @@ from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.location import open_storage
+from cdfd.tables.vacuum import removable, remove
 from cdfd.tail.clock import SystemClock
+from cdfd.tail.log import DeltaLog
 from tests.s3.fixtures import new_bucket
 from tests.s3.proxy import Asked, Fault, Proxy
 from tests.s3.server import Server
@@ -88,3 +90,21 @@ async def test_a_commit_whose_outcome_is_unclear(moto_server: Server, bucket: st
             if at == Position("T", version):
                 await deliver(sink, version)
     assert rows(uri, moto_server) == [0, 1, 2, 3]
+
+
+async def test_vacuum_of_a_bucket(server: Server) -> None:
+    uri = f"s3://{new_bucket(server)}/copies/orders"
+    sink = await opened(uri, server)
+    await deliver(sink, 0)
+    store = open_storage(uri, server.options())
+    for path in ("orphan", "day=1/orphan", "_hidden/orphan", "other/_delta_log/0", "other/part"):
+        await store.put(path, b"1")
+    log = DeltaLog(store)
+    later = SystemClock().now_ms() + 8 * 86_400_000
+    assert (await removable(log, SystemClock().now_ms())).files == ()
+    found = await removable(log, later)
+    assert [file.path for file in found.files] == ["orphan", "day=1/orphan"]
+    await remove(store, found.files)
+    assert (await removable(log, later)).files == ()
+    await deliver(sink, 1)
+    assert rows(uri, server) == [0, 1]

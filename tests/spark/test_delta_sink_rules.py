@@ -187,23 +187,34 @@ async def test_a_table_that_dropped_a_feature(sql: Sql, folder: Path) -> None:
     assert await sql("SELECT count(*) FROM TARGET") == [(6,)]
 
 
-REFUSED = {
-    "generatedColumns in column 'g'": create(columns="n INT, g INT GENERATED ALWAYS AS (n + 1)"),
-    "identityColumns in column 'g'": create(columns="n INT, g BIGINT GENERATED ALWAYS AS IDENTITY"),
-    "the CHECK constraint 'odd' cannot be checked": create("'delta.constraints.odd' = 'n % 2 = 1'"),
-    "the feature icebergCompatV2": create(
-        "'delta.enableIcebergCompatV2' = 'true', 'delta.columnMapping.mode' = 'name'"
-    ),
-}
-
-
-@pytest.mark.parametrize("rule", REFUSED)
-async def test_refused_by_name(rule: str, sql: Sql, folder: Path) -> None:
-    await sql(REFUSED[rule])
+async def refuses(folder: Path, rule: str) -> None:
     before = sorted(path.name for path in folder.rglob("*.*"))
     with pytest.raises(SinkError, match=rule):
         await opened(folder)
     assert sorted(path.name for path in folder.rglob("*.*")) == before
+
+
+@pytest.mark.parametrize("rule", ["generatedColumns in column 'g'", "identityColumns in column 'g'"])
+async def test_values_that_spark_makes(rule: str, spark: SparkSession, folder: Path) -> None:
+    tables = spark._jvm.io.delta.tables.DeltaTable
+    column = tables.columnBuilder(spark._jsparkSession, "g").dataType("BIGINT")
+    column = (
+        column.generatedAlwaysAs("n + 1") if rule.startswith("generated") else column.generatedByDefaultAsIdentity()
+    )
+    table = tables.create(spark._jsparkSession).location(str(folder)).property("cdfd.changelog", APP)
+    table = table.addColumn("n", "BIGINT").addColumn(column.build())
+    await asyncio.to_thread(table.execute)
+    await refuses(folder, rule)
+
+
+async def test_a_condition_that_is_no_filter(sql: Sql, folder: Path) -> None:
+    await sql(create("'delta.constraints.odd' = 'n % 2 = 1'"))
+    await refuses(folder, "the CHECK constraint 'odd' cannot be checked")
+
+
+async def test_iceberg_compatibility(sql: Sql, folder: Path) -> None:
+    await sql(create("'delta.enableIcebergCompatV2' = 'true', 'delta.columnMapping.mode' = 'name'"))
+    await refuses(folder, "the feature icebergCompatV2")
 
 
 class DeltaPlace:

@@ -1,0 +1,157 @@
+"""VACUUM: it removes what delta-rs would remove, and nothing that a version in the retention has."""
+
+import json
+import os
+import random
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from cdfd import snapshot
+from cdfd.commands.vacuum import Request, run
+from cdfd.errors import CdfdError, ConfigError, UnsupportedError
+
+HOUR = 3600
+DAY = 24 * HOUR
+
+
+def old(folder: Path, seconds: float, *names: Path) -> None:
+    """Make files older."""
+    for path in names or (path for path in folder.rglob("*") if path.is_file()):
+        moment = path.stat().st_mtime - seconds
+        os.utime(path, (moment, moment))
+
+
+def ages(folder: Path, seconds: int) -> None:
+    """Let time pass: files get older, and so do tombstones and commits."""
+    old(folder, seconds)
+    for path in (folder / "_delta_log").glob("*.json"):
+        moment = path.stat().st_mtime
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for action in lines:
+            for name, key in (("remove", "deletionTimestamp"), ("commitInfo", "timestamp")):
+                if name in action:
+                    action[name][key] -= seconds * 1000
+        path.write_text("".join(json.dumps(action) + "\n" for action in lines))
+        os.utime(path, (moment, moment))
+
+
+def found(folder: Path, **options: object) -> list[str]:
+    report = json.loads(run(Request(str(folder), as_json=True, **options)))  # type: ignore[arg-type]  # by name
+    files: list[str] = report["files"]
+    return sorted(files)
+
+
+def versions(folder: Path) -> list[list[dict[str, object]]]:
+    """The rows of each version that can be read."""
+    rows = []
+    for version in range(DeltaTable(folder).version() + 1):
+        try:
+            read = snapshot(folder, version=version).read_all().to_pylist()
+            rows.append(sorted(read, key=lambda row: json.dumps(row, sort_keys=True, default=str)))
+        except CdfdError:
+            rows.append([])
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_version_in_the_retention_loses_a_file(tmp_path: Path, seed: int) -> None:
+    """Random versions at random times: after VACUUM, each version of the last week reads as before, and the others may not."""
+    chance = random.Random(seed)
+    times: list[int] = []
+    for number in range(12):
+        rows = pa.table({"n": [number, number + 100], "day": [f"d=/{number % 3}", "x y"]})
+        kind = chance.choice(["append", "delete", "overwrite", "optimize"]) if number else "append"
+        if kind == "append":
+            write_deltalake(tmp_path, rows, mode="append", partition_by=["day"])
+        elif kind == "overwrite":
+            write_deltalake(tmp_path, rows, mode="overwrite", partition_by=["day"])
+        elif kind == "delete":
+            DeltaTable(tmp_path).delete(f"n = {chance.randrange(number)}")
+        else:
+            DeltaTable(tmp_path).optimize.compact()
+        (tmp_path / f"orphan-{number}.parquet").write_bytes(b"x")
+        passed = chance.choice([HOUR, DAY, 3 * DAY])
+        ages(tmp_path, passed)
+        times = [each + passed for each in times]
+        times += [passed] * (DeltaTable(tmp_path).version() + 1 - len(times))
+    before = versions(tmp_path)
+    expected = DeltaTable(tmp_path).vacuum(dry_run=True, full=True)
+    assert found(tmp_path) == sorted(expected)
+    report = run(Request(str(tmp_path), delete=True))
+    assert f"removed {len(expected)} file" in report
+    after = versions(tmp_path)
+    kept = [version for version, age in enumerate(times) if age < 7 * DAY]
+    assert [after[version] for version in kept] == [before[version] for version in kept]
+    assert after[-1] == before[-1]
+    assert found(tmp_path) == []
+    write_deltalake(tmp_path, pa.table({"n": [1], "day": ["z"]}), mode="append")
+
+
+class TestFolders:
+    def test_hidden_ones_stay(self, tmp_path: Path) -> None:
+        write_deltalake(tmp_path, pa.table({"n": [1], "_p": ["a"]}), partition_by=["_p"])
+        names = ["_own/x", ".own/x", "a/_x", "a/.x", "_delta_log/_x", "_delta_log/y", "nested/_delta_log/0", "nested/z"]
+        gone = ["a/x", "_change_data/c", "_p=b/x", "x"]
+        for name in (*names, *gone):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_bytes(b"1")
+        old(tmp_path, 8 * DAY)
+        assert found(tmp_path) == sorted(gone)
+        run(Request(str(tmp_path), delete=True))
+        assert all((tmp_path / name).exists() for name in names)
+        assert not any((tmp_path / name).exists() for name in gone)
+
+    def test_new_files_stay(self, tmp_path: Path) -> None:
+        write_deltalake(tmp_path, pa.table({"n": [1]}))
+        (tmp_path / "unfinished.parquet").write_bytes(b"1")
+        assert found(tmp_path) == []
+        assert found(tmp_path, retention="0s", unsafe=True) == ["unfinished.parquet"] or time.time() < 0
+
+    def test_symbolic_links_are_refused(self, tmp_path: Path) -> None:
+        write_deltalake(tmp_path, pa.table({"n": [1]}))
+        (tmp_path / "link").symlink_to(tmp_path / "_delta_log")
+        with pytest.raises(UnsupportedError, match="the table has a symbolic link"):
+            run(Request(str(tmp_path)))
+
+
+class TestRetention:
+    def test_a_short_one_is_refused(self, tmp_path: Path) -> None:
+        write_deltalake(tmp_path, pa.table({"n": [1]}))
+        write_deltalake(tmp_path, pa.table({"n": [2]}), mode="overwrite")
+        ages(tmp_path, DAY)
+        with pytest.raises(ConfigError, match="a retention of 12 hours is shorter than that of the table, 168 hours"):
+            run(Request(str(tmp_path), retention="12h", delete=True))
+        assert len(found(tmp_path, retention="12h", unsafe=True)) == 1
+
+    def test_that_of_the_table(self, tmp_path: Path) -> None:
+        write_deltalake(
+            tmp_path,
+            pa.table({"n": [1]}),
+            configuration={"delta.deletedFileRetentionDuration": "interval 1 hours"},
+        )
+        write_deltalake(tmp_path, pa.table({"n": [2]}), mode="overwrite")
+        ages(tmp_path, DAY)
+        assert len(found(tmp_path)) == 1
+
+    def test_a_longer_one_than_checkpoints_know(self, tmp_path: Path) -> None:
+        write_deltalake(
+            tmp_path,
+            pa.table({"n": [1]}),
+            configuration={"delta.deletedFileRetentionDuration": "interval 1 hours"},
+        )
+        write_deltalake(tmp_path, pa.table({"n": [2]}), mode="overwrite")
+        ages(tmp_path, DAY)
+        DeltaTable(tmp_path).create_checkpoint()
+        assert len(found(tmp_path)) == 1
+        assert found(tmp_path, retention="2d") == []
+        assert len(found(tmp_path, retention="3h")) == 1
+
+    @pytest.mark.parametrize("text", ["7", "-1d", "soon"])
+    def test_no_time(self, tmp_path: Path, text: str) -> None:
+        write_deltalake(tmp_path, pa.table({"n": [1]}))
+        with pytest.raises(ConfigError, match="--retention"):
+            run(Request(str(tmp_path), retention=text))
