@@ -1,6 +1,6 @@
-"""Classic checkpoints of one file, in Spark's layout. Pure.
+"""Checkpoints of one file, classic and V2, in Spark's layout. Pure.
 
-Source: specification, "Checkpoints", "Classic Checkpoint" and "Checkpoint Schema".
+Source: specification, "Checkpoints", "Classic Checkpoint" and "Checkpoint Schema"; V2 checkpoints as deployed writers have them.
 """
 
 import io
@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdfd.delta import paths
-from cdfd.delta.actions import Protocol
-from cdfd.delta.last_checkpoint import LastCheckpoint
+from cdfd.delta.actions import Metadata, Protocol
+from cdfd.delta.last_checkpoint import LastCheckpoint, V2Checkpoint
 from cdfd.delta.protocol import reader_features, writer_features
 from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.writing import metadata_fields, protocol_fields
 
+V2 = "v2Checkpoint"
 _COMPLETE = frozenset(
     {
         "allowColumnDefaults",
@@ -36,10 +37,11 @@ _COMPLETE = frozenset(
         "materializePartitionColumns",
         "timestampNtz",
         "typeWidening",
+        V2,
         "vacuumProtocolCheck",
     }
 )
-"""Features whose state a `Snapshot` has completely. Row ids, clustering and the parts of V2 checkpoints are not among them."""
+"""Features whose state a `Snapshot` has completely. Row ids and clustering are not among them."""
 
 
 def can_checkpoint(protocol: Protocol) -> bool:
@@ -47,12 +49,21 @@ def can_checkpoint(protocol: Protocol) -> bool:
     return reader_features(protocol) | writer_features(protocol) <= _COMPLETE
 
 
-def checkpoint(state: Snapshot, now_ms: int | None = None) -> tuple[bytes, LastCheckpoint]:
+def takes_v2(protocol: Protocol, metadata: Metadata) -> bool:
+    """Whether the checkpoints of a table are V2 checkpoints (`delta.checkpointPolicy`)."""
+    policy = metadata.configuration.get("delta.checkpointPolicy", "classic").lower()
+    return policy == "v2" and V2 in writer_features(protocol)
+
+
+def checkpoint(
+    state: Snapshot, now_ms: int | None = None, *, v2_name: str | None = None
+) -> tuple[bytes, LastCheckpoint]:
     """The file of a checkpoint, and its `_last_checkpoint`.
 
     Args:
         state: with statistics and tombstones.
         now_ms: the time at which tombstones may have expired; None: none has.
+        v2_name: the name of the file, if it is a V2 checkpoint.
     """
     rows: list[dict[str, Any]] = [
         {"protocol": protocol_fields(state.protocol)},
@@ -73,11 +84,23 @@ def checkpoint(state: Snapshot, now_ms: int | None = None) -> tuple[bytes, LastC
             _files("remove", removes, {"deletionTimestamp": "time"}, pa.repeat(False, len(removes))),
         ]
     )
+    if v2_name is not None:
+        table = _with_version(table, state.version)
     buffer = io.BytesIO()
     # Without Arrow's copy of the schema, which other readers do not need.
     pq.write_table(table, buffer, store_schema=False)
-    hint = LastCheckpoint(state.version, len(table), size_in_bytes=buffer.tell(), num_of_add_files=len(adds))
+    v2 = None if v2_name is None else V2Checkpoint(v2_name, buffer.tell(), now_ms or 0)
+    hint = LastCheckpoint(
+        state.version, len(table), size_in_bytes=buffer.tell(), num_of_add_files=len(adds), v2_checkpoint=v2
+    )
     return buffer.getvalue(), hint
+
+
+def _with_version(table: pa.Table, version: int) -> pa.Table:
+    """The rows with the one that makes them a V2 checkpoint. All actions are in this file: there are no sidecars."""
+    kind = pa.struct([("version", pa.int64()), ("tags", _PAIRS)])
+    rows = pa.table({"checkpointMetadata": pa.array([{"version": version, "tags": None}], kind)})
+    return pa.concat_tables([rows, table], promote_options="default")
 
 
 def _files(kind: str, files: pa.Table, more: Mapping[str, str], data_change: pa.Array) -> pa.Table:

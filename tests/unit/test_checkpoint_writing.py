@@ -51,7 +51,7 @@ async def test_an_empty_table(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path).to_pyarrow_table()["n"].to_pylist() == [1]
 
 
-@pytest.mark.parametrize("feature", ["rowTracking", "clustering", "v2Checkpoint", "of the future"])
+@pytest.mark.parametrize("feature", ["rowTracking", "clustering", "of the future"])
 async def test_not_where_a_feature_has_state_of_its_own(tmp_path: Path, feature: str) -> None:
     write_deltalake(tmp_path, pa.table({"n": [1]}))
     entry = tmp_path / "_delta_log" / f"{0:020}.json"

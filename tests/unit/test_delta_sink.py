@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -360,6 +361,12 @@ class TestRefused:
             await deliver(sink, 0, batch(n=[0]))
 
 
+async def deliver_from(sink: DeltaSink, first: int) -> None:
+    """Deliver the versions up to 11, each with its number as its row."""
+    for version in range(first, 12):
+        await deliver(sink, version, batch(n=[version]))
+
+
 class TestCheckpoints:
     async def test_one_at_each_interval(self, tmp_path: Path) -> None:
         sink = await opened(LocalStorage(tmp_path / "t"), Layout(("day",), checkpoint_interval=3))
@@ -374,6 +381,87 @@ class TestCheckpoints:
         assert table.transaction_version(APP) == 9
         again = await opened(LocalStorage(tmp_path / "t"))
         assert await again.last_position() == at(10)
+
+    @pytest.mark.parametrize("protected", [False, True])
+    @pytest.mark.parametrize("switched_on", [True, False])
+    async def test_old_log_entries_are_removed(self, tmp_path: Path, switched_on: bool, protected: bool) -> None:
+        layout = Layout(checkpoint_interval=3, log_cleanup=switched_on)
+        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        log = tmp_path / "_delta_log"
+        for version in range(8):
+            await deliver(sink, version, batch(n=[version]))
+        if protected:
+            protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["checkpointProtection"]}
+            (log / f"{9:020}.json").write_text(json.dumps({"protocol": protocol}))
+        # Checkpoints 3 and 6 are older than a month; version 7 is not.
+        for path in log.iterdir():
+            if path.name[:1] == "0" and int(path.name[:20]) <= 6:
+                moment = path.stat().st_mtime - 31 * 86_400
+                os.utime(path, (moment, moment))
+        (log / f"{2:020}.crc").write_text("{}")
+        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        for version in range(8, 11):
+            await deliver(sink, version, batch(n=[version]))
+        entries = sorted(int(path.name[:20]) for path in log.glob("*.json"))
+        removes = switched_on and not protected
+        assert entries[0] == (6 if removes else 0)
+        assert (log / f"{3:020}.checkpoint.parquet").exists() is not removes
+        assert (log / f"{2:020}.crc").exists() is not removes
+        assert [row["n"] for row in found(tmp_path, "n")] == list(range(11))
+        assert sorted(DeltaTable(tmp_path, version=6).to_pyarrow_table()["n"].to_pylist()) == list(range(6))
+        assert await (await opened(LocalStorage(tmp_path), layout, owner=7)).last_position() == at(11)
+
+    async def test_a_crash_in_a_clean_up(self, tmp_path: Path) -> None:
+        """Whatever file it dies at, the log can be read and the next delivery goes on."""
+        for step in range(1, 6):
+            folder, left = tmp_path / str(step), step
+
+            async def dies(method: str, path: str) -> None:
+                nonlocal left
+                left -= method == "delete"
+                if method == "delete" and left == 0:
+                    raise Died
+
+            layout = Layout(checkpoint_interval=3)
+            sink = await opened(LocalStorage(folder), layout, owner=7)
+            for version in range(6):
+                await deliver(sink, version, batch(n=[version]))
+            for path in (folder / "_delta_log").iterdir():
+                os.utime(path, (0, 0))
+            sink = await opened(FaultyStorage(LocalStorage(folder), before=dies), layout, owner=7)
+            with pytest.raises(Died):
+                await deliver_from(sink, 6)
+            sink = await opened(LocalStorage(folder), layout, owner=7)
+            position = await sink.last_position()
+            assert position is not None
+            await deliver_from(sink, position.version)
+            assert sorted(DeltaTable(folder).to_pyarrow_table()["n"].to_pylist()) == list(range(12))
+
+    async def test_v2_where_the_table_says_so(self, tmp_path: Path) -> None:
+        layout = Layout(checkpoint_interval=3)
+        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        await deliver(sink, 0, batch(n=[0]))
+        log = tmp_path / "_delta_log"
+        features = ["v2Checkpoint"]
+        protocol = {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": features,
+            "writerFeatures": features,
+        }
+        entry = (log / f"{0:020}.json").read_text().splitlines()
+        metadata = next(each for each in map(json.loads, entry) if "metaData" in each)
+        metadata["metaData"]["configuration"]["delta.checkpointPolicy"] = "v2"
+        (log / f"{2:020}.json").write_text(f"{json.dumps({'protocol': protocol})}\n{json.dumps(metadata)}\n")
+        for version in range(1, 6):
+            await deliver(sink, version, batch(n=[version]))
+        names = sorted(path.name for path in log.glob("*.checkpoint.*"))
+        assert [name[:20] for name in names] == [f"{3:020}", f"{6:020}"]
+        assert all(len(name) == len(f"{3:020}.checkpoint..parquet") + 36 for name in names)
+        for version in range(6):
+            (log / f"{version:020}.json").unlink()
+        assert [row["n"] for row in found(tmp_path, "n")] == list(range(6))
+        assert await (await opened(LocalStorage(tmp_path), layout, owner=7)).last_position() == at(6)
 
     async def test_none_if_it_is_switched_off(self, tmp_path: Path) -> None:
         sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=0))
@@ -402,8 +490,8 @@ class TestCheckpoints:
     async def test_a_target_that_gets_none_is_not_read_at_each_commit(self, tmp_path: Path) -> None:
         sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=1))
         await deliver(sink, 0, batch(n=[0]))
-        protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["v2Checkpoint"]}
-        entry = json.dumps({"protocol": protocol | {"writerFeatures": ["v2Checkpoint"]}})
+        features = ["clustering", "domainMetadata"]
+        entry = json.dumps({"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}})
         (tmp_path / "t" / "_delta_log" / f"{2:020}.json").write_text(entry)
         storage = FaultyStorage(LocalStorage(tmp_path / "t"))
         sink = await opened(storage, Layout(checkpoint_interval=1))

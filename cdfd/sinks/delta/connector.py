@@ -109,5 +109,6 @@ class DeltaConnector(Connector):
             self._sink.on_missing_column,
             self._sink.checkpoint_interval,
             mirror_mode(change_feed=self._sink.change_feed) if self._sink.mode == "mirror" else CHANGELOG_MODE,
+            self._sink.log_cleanup,
         )
         return Target(storage, app_id(self._config.pipeline, table.name), layout, SystemClock())

@@ -44,6 +44,9 @@ class DeltaSettings(SinkSettings):
     checkpoint_interval: Annotated[int, BeforeValidator(values.whole), Field(ge=0)] = 100
     """Versions of a target between two checkpoints, which other readers need to open it quickly. 0: none is written."""
 
+    log_cleanup: Annotated[bool, BeforeValidator(values.flag)] = True
+    """Whether log entries of a target are removed after a checkpoint, once they are older than its `delta.logRetentionDuration`."""
+
     def places(self, topic: str) -> Mapping[str, str]:
         """A table for each topic."""
         return {"path": f"{self.path.rstrip('/')}/{topic}"}

@@ -14,18 +14,13 @@ from typing import Literal
 import pyarrow as pa
 
 from cdfd.changes.position import Position
-from cdfd.delta import last_checkpoint, paths
-from cdfd.delta.checkpoint_writing import can_checkpoint, checkpoint
 from cdfd.delta.commit import Commit
 from cdfd.delta.datatypes import StructType
 from cdfd.delta.writing import PLAIN, check_deletable, metadata_fields, protocol_fields, with_features
 from cdfd.errors import (
     CdfdError,
     FencedError,
-    LogError,
     SinkError,
-    StorageError,
-    UnsupportedError,
 )
 from cdfd.progress.txn_log import TxnLog
 from cdfd.progress.txn_state import Action, TxnState
@@ -38,6 +33,7 @@ from cdfd.sinks.delta.columns import (
     replaced,
     unmapped,
 )
+from cdfd.sinks.delta.housekeeping import Housekeeper, Upkeep
 from cdfd.sinks.delta.log_actions import evolution, new_metadata, protocol_features
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
 from cdfd.sinks.delta.positions import (
@@ -51,7 +47,7 @@ from cdfd.sinks.delta.positions import (
 )
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
-from cdfd.tail.log import NotATableError, log_path
+from cdfd.tail.log import NotATableError
 
 logger = logging.getLogger("cdfd.sink")
 
@@ -68,7 +64,7 @@ class Layout:
     Attributes:
         partition_by: columns of a new target.
         on_missing_column: what happens to a column that the source drops or renames: `keep`, `follow` or `stop`.
-        checkpoint_interval: versions between two checkpoints; 0: none is written.
+        checkpoint_interval, log_cleanup: see `Upkeep`.
         mode: of the table.
     """
 
@@ -76,6 +72,12 @@ class Layout:
     on_missing_column: OnMissingColumn = "keep"
     checkpoint_interval: int = 100
     mode: Mode = CHANGELOG_MODE
+    log_cleanup: bool = True
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """How the log is kept short."""
+        return Upkeep(self.checkpoint_interval, self.log_cleanup)
 
 
 Changes = Callable[[TxnState, Columns, int], Sequence[Action]]
@@ -103,6 +105,7 @@ class Target:
         self._owner = _THIS_PROCESS if owner is None else owner
         mode = layout.mode
         self._log = TxnLog(storage, clock, operation=mode.operation, check=self._check, blind=not mode.deletes)
+        self._keeper = Housekeeper(self._log.log, clock, layout.upkeep)
         self._exists = False
         self._protocol = PLAIN
         self._columns = NO_COLUMNS
@@ -240,17 +243,13 @@ class Target:
                 )
             except NotATableError as error:
                 raise self._deleted() from error
-            if version is not None and self._is_due(version):
-                await self._write_checkpoint(version)
+            if version is not None and self._keeper.is_due(version, self._log.checkpoint, self._protocol):
+                await self._keeper.keep(version)
             return self._columns
 
     def _deleted(self) -> SinkError:
         hint = "Restore it, or run `cdfd progress reset` to start over"
         return SinkError("the target was deleted", table=self.uri, hint=hint)
-
-    def _is_due(self, version: int) -> bool:
-        every = self._layout.checkpoint_interval
-        return every > 0 and version - max(self._log.checkpoint, 0) >= every and can_checkpoint(self._protocol)
 
     def _check(self, state: TxnState) -> None:
         columns_of(state)
@@ -259,18 +258,6 @@ class Target:
 
     def _stored(self, state: TxnState) -> Stored:
         return stored(state, self._app_id, self._layout.mode.name)
-
-    async def _write_checkpoint(self, version: int) -> None:
-        """Write the checkpoint of a version. An error is only logged: the version is committed, and a later one tries again."""
-        log, extra = self._log.log, {"table": self.uri, "version": version}
-        try:
-            state = await log.snapshot(version, with_stats=True, with_tombstones=True)
-            data, hint = await asyncio.to_thread(checkpoint, state, self._clock.now_ms())
-            await self._storage.put(log_path(paths.checkpoint_name(version)), data)
-            if await log.newest_checkpoint(version) <= version:
-                await self._storage.put(log_path(paths.LAST_CHECKPOINT), last_checkpoint.serialize(hint))
-        except (StorageError, LogError, UnsupportedError) as error:
-            logger.warning("cannot write a checkpoint of the target: %s", error, extra=extra)
 
     async def _create(self, begun: Position, rows: Columns | None) -> None:
         # The start is stored before the first row: the columns of the source follow with its rows.

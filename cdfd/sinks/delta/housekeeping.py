@@ -1,0 +1,90 @@
+"""What a target needs besides its rows: checkpoints, and the removal of old log entries."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from dataclasses import dataclass
+
+from cdfd.delta import last_checkpoint, log_cleanup, paths
+from cdfd.delta.actions import Metadata, Protocol
+from cdfd.delta.checkpoint_writing import can_checkpoint, checkpoint, takes_v2
+from cdfd.delta.snapshot import Snapshot
+from cdfd.errors import LogError, StorageError, UnsupportedError
+from cdfd.storage.base import Stat
+from cdfd.tail.clock import Clock
+from cdfd.tail.log import DeltaLog, log_path
+
+logger = logging.getLogger("cdfd.sink")
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What is done, and when.
+
+    Attributes:
+        checkpoint_interval: versions between two checkpoints; 0: none is written.
+        log_cleanup: whether old log entries are removed after a checkpoint, as the properties of the table say.
+    """
+
+    checkpoint_interval: int = 100
+    log_cleanup: bool = True
+
+
+class Housekeeper:
+    """Keeps the log of a target short.
+
+    Args:
+        log: of the target.
+        clock: the source of time.
+        upkeep: what is done.
+    """
+
+    def __init__(self, log: DeltaLog, clock: Clock, upkeep: Upkeep) -> None:
+        self._log = log
+        self._clock = clock
+        self._upkeep = upkeep
+
+    def is_due(self, version: int, checkpoint: int, protocol: Protocol) -> bool:
+        """Whether the writer of `version` should keep house. `checkpoint`: the version of the newest checkpoint; -1: none."""
+        every = self._upkeep.checkpoint_interval
+        return every > 0 and version - max(checkpoint, 0) >= every and can_checkpoint(protocol)
+
+    async def keep(self, version: int) -> None:
+        """Write the checkpoint of a version, and clean up.
+
+        An error is only logged: the version is committed, and a later one tries again.
+        """
+        try:
+            state = await self._log.snapshot(version, with_stats=True, with_tombstones=True)
+            if await self._write_checkpoint(state) and self._upkeep.log_cleanup:
+                await self._clean(state.protocol, state.metadata)
+        except (StorageError, LogError, UnsupportedError) as error:
+            extra = {"table": self._log.storage.uri, "version": version}
+            logger.warning("cannot write a checkpoint of the target: %s", error, extra=extra)
+
+    async def _write_checkpoint(self, state: Snapshot) -> bool:
+        """Whether the checkpoint is the newest."""
+        v2 = takes_v2(state.protocol, state.metadata)
+        name = f"{state.version:020d}.checkpoint.{uuid.uuid4()}.parquet" if v2 else paths.checkpoint_name(state.version)
+        now = self._clock.now_ms()
+        data, hint = await asyncio.to_thread(checkpoint, state, now, v2_name=name if v2 else None)
+        storage = self._log.storage
+        await storage.put(log_path(name), data)
+        if await self._log.newest_checkpoint(state.version) > state.version:
+            return False
+        await storage.put(log_path(paths.LAST_CHECKPOINT), last_checkpoint.serialize(hint))
+        return True
+
+    async def _clean(self, protocol: Protocol, metadata: Metadata) -> None:
+        """Remove old log entries. Checksums of versions go with them, because readers take them for entries."""
+        found: list[tuple[paths.LogName, Stat]] = [each async for each in self._log.list_names()]
+        old = log_cleanup.removable(
+            [(name, stat.modified_ms) for name, stat in found], protocol, metadata, self._clock.now_ms()
+        )
+        places = {name: stat.path for name, stat in found}
+        for name in old:
+            await self._log.storage.delete(places[name])
+            if name.kind == "commit":
+                await self._log.storage.delete(log_path(f"{name.version:020d}.crc"))
