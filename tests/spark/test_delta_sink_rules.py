@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -252,3 +253,27 @@ async def test_names_of_the_source_are_followed(spark: SparkSession, sql: Sql, f
     assert await rows("SELECT id, date, s.* FROM COPY ORDER BY id") == [(0, "x", 1), (1, "y", 3)]
     await rows("INSERT INTO COPY (id, date) VALUES (2, 'z')")
     assert await rows("SELECT id FROM COPY WHERE date = 'x'") == [(0,)]
+
+
+@pytest.mark.parametrize("policy", ["classic", "v2"])
+async def test_checkpoints_and_the_clean_up_of_the_log(
+    policy: str, spark: SparkSession, sql: Sql, folder: Path
+) -> None:
+    mapping = "'delta.columnMapping.mode' = 'name'"
+    await sql(create(f"'delta.checkpointPolicy' = '{policy}', {mapping}", more="PARTITIONED BY (day)"))
+    sink = await opened(folder, Layout(checkpoint_interval=2))
+    for version in range(3):
+        await deliver(sink, version, batch(version))
+    for path in (folder / "_delta_log").glob("0*"):
+        os.utime(path, (0, 0))
+    for version in range(3, 6):
+        await deliver(sink, version, batch(version))
+    entries = sorted(path.name for path in (folder / "_delta_log").glob("*.json"))
+    assert entries[0] > f"{0:020}.json"
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    assert [n for (n,) in await sql("SELECT n FROM TARGET ORDER BY n")] == list(range(18))
+    assert await sql("SELECT n FROM TARGET WHERE day IS NULL AND n > 14") == [(16,)]
+    await sql("DELETE FROM TARGET WHERE n = 0")
+    await sql("OPTIMIZE TARGET")
+    await deliver(await opened(folder), 6, batch(6))
+    assert await sql("SELECT count(*) FROM TARGET") == [(20,)]

@@ -1,4 +1,4 @@
-"""What a target needs besides its rows: checkpoints, and the removal of old log entries."""
+"""Checkpoints of a target, and the removal of old log entries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("cdfd.sink")
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """What is done, and when.
+    """The work that is done, and when.
 
     Attributes:
         checkpoint_interval: versions between two checkpoints; 0: none is written.
@@ -38,7 +38,7 @@ class Housekeeper:
     Args:
         log: of the target.
         clock: the source of time.
-        upkeep: what is done.
+        upkeep: the work that is done.
     """
 
     def __init__(self, log: DeltaLog, clock: Clock, upkeep: Upkeep) -> None:
