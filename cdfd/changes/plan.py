@@ -22,12 +22,11 @@ import pyarrow.compute as pc
 
 from cdfd.changes.position import Position
 from cdfd.changes.refinement import Bucket, Refinement, RowIds
-from cdfd.delta import paths
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, PartitionValues, Remove
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import PackedFiles
 from cdfd.delta.header import Header
-from cdfd.delta.protocol import cdf_enabled, in_commit_timestamps_enabled
+from cdfd.delta.protocol import cdf_enabled, has_deletion_vectors
 from cdfd.delta.schema import TableSchema
 from cdfd.delta.schema_change import with_returning
 from cdfd.delta.snapshot import Snapshot
@@ -39,9 +38,6 @@ ChangeType = Literal["insert", "delete"]
 ImagePhase = Literal["early", "late", "as_written"]
 Origin = Literal["cdc", "files", "snapshot", "none"]
 F = TypeVar("F", Add, Remove)
-
-LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999, beyond which neither clocks nor consumers go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +144,24 @@ def needs_snapshot(commit: Commit, previous: Header, changes: Changes = "auto") 
     It does if the commit removes a file without its partition values. They are not needed if the commit adds the file again (with another
     deletion vector), because the add has them, nor if the remove changes no data.
     """
-    if not previous.metadata.partition_columns or _from_cdc(commit, changes) or _changed_nothing(commit):
+    if not previous.metadata.partition_columns:
         return False
-    missing = {remove.path for remove in commit.removes if remove.data_change and not _complete(remove, previous)}
-    return bool(missing) and bool(missing - {add.path for add in commit.adds if add.data_change})
+    return any(not _complete(remove, previous) for remove in _removed(commit, changes))
+
+
+def wants_snapshot(commit: Commit, previous: Header, changes: Changes = "auto") -> bool:
+    """Whether it matters for the rows of `commit` which deletion vectors the files have that it removes.
+
+    Some deployed writers remove a file with another deletion vector than it has, and mean the file.
+    """
+    return has_deletion_vectors(previous.protocol) and any(_removed(commit, changes))
+
+
+def _removed(commit: Commit, changes: Changes) -> Iterator[Remove]:
+    """The removes of files whose rows a commit deletes."""
+    if commit.removes and not _from_cdc(commit, changes) and not _changed_nothing(commit):
+        added = {add.path for add in commit.adds if add.data_change}
+        yield from (remove for remove in commit.removes if remove.data_change and remove.path not in added)
 
 
 def plan(
@@ -278,35 +288,6 @@ def _insert(add: Add) -> FileScan:
     return FileScan(add.path, "insert", add.partition_values, add.size, without=add.deletion_vector)
 
 
-def commit_timestamp(commit: Commit, header: Header, modified_ms: int, previous_ms: int | None) -> int:
-    """When a version was committed, in ms since the Unix epoch.
-
-    This is the in-commit timestamp if that feature is enabled, else the log file's modification time, made monotonic: a time not after its
-    predecessor's becomes that plus 1 ms. A time before 1970 or after 9999 becomes the first or the last moment of these years. It is never
-    `commitInfo.timestamp`, which comes from the writer's clock before the commit.
-
-    Raises:
-        LogError: in-commit timestamps are enabled and the commit has none, or one outside the calendar.
-    """
-    if in_commit_timestamps_enabled(header.metadata):
-        stated = None if commit.info is None else commit.info.in_commit_timestamp
-        if stated is None:
-            raise _untimed(commit, "in-commit timestamps are enabled, but the commit has none")
-        if not 0 <= stated <= LATEST_MS:
-            raise _untimed(commit, f"the in-commit timestamp {stated} is not a time")
-        return stated
-    return file_time(modified_ms, 0 if previous_ms is None else previous_ms + 1)
-
-
-def file_time(modified_ms: int, earliest_ms: int = 0) -> int:
-    """A file's modification time in ms since the Unix epoch, limited to `earliest_ms` to the year 9999, because any user can set it."""
-    return min(max(modified_ms, earliest_ms), LATEST_MS)
-
-
-def _untimed(commit: Commit, what: str) -> LogError:
-    return LogError(what, version=commit.version, path=f"{paths.LOG}/{paths.commit_name(commit.version)}")
-
-
 def _from_files(commit: Commit, header: Header, previous: Header, before: Snapshot | None) -> Iterator[FileScan]:
     removed = _by_path(remove for remove in commit.removes if remove.data_change)
     for add in _by_path(add for add in commit.adds if add.data_change).values():
@@ -316,7 +297,8 @@ def _from_files(commit: Commit, header: Header, previous: Header, before: Snapsh
         elif _unique_id(remove.deletion_vector) != _unique_id(add.deletion_vector):
             yield from _difference(add, remove)
     schema = None if previous.schema == header.schema else with_returning(previous.schema, header.schema)
-    for remove in removed.values():
+    meant = {} if before is None else _by_path(before.meant(removed.values(), previous.protocol))
+    for remove in ({**removed, **meant}).values():
         values = _partition_values(remove, previous, before)
         yield FileScan(remove.path, "delete", values, remove.size or 0, without=remove.deletion_vector, schema=schema)
 

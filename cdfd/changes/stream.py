@@ -9,7 +9,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from cdfd.changes.plan import ChangePlan, Changes, commit_timestamp, file_time, needs_snapshot, plan, plan_snapshot
+from cdfd.changes.commit_time import commit_timestamp, file_time
+from cdfd.changes.plan import ChangePlan, Changes, needs_snapshot, plan, plan_snapshot, wants_snapshot
 from cdfd.changes.position import Position
 from cdfd.changes.refinement import Refine
 from cdfd.changes.refining import refined
@@ -17,6 +18,7 @@ from cdfd.changes.resnapshot import NumberedFiles, Touched
 from cdfd.changes.shape.pruning import pruned
 from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.delta import paths
+from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.schema import TableSchema
 from cdfd.delta.schema_change import SchemaChange, compare
@@ -78,6 +80,7 @@ class PlanStream:
     files: NumberedFiles | None = None
     unrefined: set[int] = field(default_factory=set)
     _said: set[str] = field(default_factory=set)
+    _stateless: bool = False
     _header: Header | None = None
     _snapshot: Snapshot | None = None
     _timestamp: int | None = None
@@ -216,8 +219,8 @@ class PlanStream:
             header = PartialHeader(commit.version, commit.protocol, commit.metadata).finish()
         else:
             header = previous.apply(commit)
-            if self._snapshot is None and needs_snapshot(commit, previous, self.changes):
-                self._snapshot = await self._state_at(commit.version - 1)
+            if self._snapshot is None:
+                self._snapshot = await self._state_before(commit, previous)
         if self.target is None and previous is not None and previous.schema != header.schema:
             self.shape.check_change(previous.schema, header.schema)
         timestamp = commit_timestamp(commit, header, entry.modified_ms, self._timestamp)
@@ -229,6 +232,7 @@ class PlanStream:
             self._say_unrefined(made)
         if self._snapshot is not None:
             self._snapshot = self._snapshot.apply(commit)
+            self.log.warn_of_mismatches(self._snapshot)
             if len(self._snapshot.overlay) >= COMPACT_AT:
                 self._snapshot = self._snapshot.compacted()
         self._header, self._timestamp = header, timestamp
@@ -244,6 +248,19 @@ class PlanStream:
             self._said.add(made.unrefined)
             extra = {"table": self.log.storage.uri, "version": made.version}
             logger.warning("version %d is not refined: %s", made.version, made.unrefined, extra=extra)
+
+    async def _state_before(self, commit: Commit, previous: Header) -> Snapshot | None:
+        """The state that the rows of a commit depend on; None if they do not."""
+        if needs_snapshot(commit, previous, self.changes):
+            return await self._state_at(commit.version - 1)
+        if self._stateless or not wants_snapshot(commit, previous, self.changes):
+            return None
+        try:
+            return await self._state_at(commit.version - 1)
+        except (LogError, NotFoundError):
+            # Log clean-up leaves entries behind whose state before is gone. Almost all removes name the right deletion vector.
+            self._stateless = True
+            return None
 
     async def _state_at(self, version: int) -> Snapshot:
         """The state at a version, verified to belong to the same log."""

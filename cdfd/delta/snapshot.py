@@ -115,7 +115,7 @@ class Snapshot:
             base = Base(commit.adds.table.select(FILES.names))
         elif commit.adds or commit.removes:
             changed = overlay.mutate()
-            meant = list(self._meant(commit, header))
+            meant = list(self.meant(commit.removes, header.protocol))
             for action in (*commit.removes, *meant):
                 changed[action.key] = action
             # A key that one commit both removes and adds stays: the writer replaced the entry, not the file.
@@ -129,11 +129,11 @@ class Snapshot:
             self, header=header, base=base, overlay=overlay, txns=txns, domains=domains, mismatched=mismatched
         )
 
-    def _meant(self, commit: Commit, header: Header) -> Iterator[Remove]:
+    def meant(self, removes: Iterable[Remove], protocol: Protocol) -> Iterator[Remove]:
         """For each remove of a live file that names another deletion vector, the remove of the file as it is."""
-        if not commit.removes or not has_deletion_vectors(header.protocol):
+        if not removes or not has_deletion_vectors(protocol):
             return
-        others = [action for action in commit.removes if self.find(action.key) is None]
+        others = [action for action in removes if self.find(action.key) is None]
         if not others:
             return
         live = {path: added for (path, _), added in self.overlay.items() if isinstance(added, Add)}

@@ -516,10 +516,10 @@ class DeltaLog:
                 entry = await self.entry(at, with_stats=with_stats or with_counts)
                 state = snapshot.first(entry.commit) if state is None else snapshot.replay(state, (entry.commit,))
         assert state is not None
-        self._warn_of_mismatches(state)
+        self.warn_of_mismatches(state)
         return state
 
-    def _warn_of_mismatches(self, state: Snapshot) -> None:
+    def warn_of_mismatches(self, state: Snapshot) -> None:
         """Warn of removes that name another deletion vector than the file has: once for each version."""
         for version, path in state.mismatched:
             if version not in self._mismatched:

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import cdfd
 from cdfd.encoding.json import LineEncoder
 from cdfd.errors import UnsupportedError
+from cdfd.storage.local import LocalStorage
+from tests.lake import checkpoint, run
 from tests.tracked_table import TrackedTable
 
 NANOS = pa.timestamp("ns", "UTC")
@@ -111,3 +114,31 @@ def test_a_remove_with_another_deletion_vector_counts(tmp_path: Path, caplog: py
     with caplog.at_level(logging.WARNING, logger="cdfd.tail"):
         assert cdfd.snapshot(uri).read_all()["id"].to_pylist() == [100]
     assert f"version {version} removes {first} with another deletion vector" in caplog.text
+    caplog.clear()
+    # Its changes are the rows that the file still has, wherever reading starts and however rows are matched.
+    for start in (0, version):
+        for refine in ("off", "rows"):
+            with caplog.at_level(logging.WARNING, logger="cdfd.tail"):
+                found = cdfd.changes(uri, start, refine=refine).read_all()
+            found = found.filter(pc.equal(found["_commit_version"], version))
+            assert set(found["_change_type"].to_pylist()) == {"delete"}
+            assert sorted(found["id"].to_pylist()) == [1, 2, 3]
+            assert f"version {version} removes {first} with another deletion vector" in caplog.text
+            caplog.clear()
+
+
+def test_without_the_state_before_a_remove_means_the_deletion_vector_that_it_names(tmp_path: Path) -> None:
+    """Log clean-up leaves entries behind whose state before is gone."""
+    made = TrackedTable(tmp_path / "t")
+    made.insert([{"id": number} for number in range(4)])
+    made.insert([{"id": 100}])
+    chance = random.Random(1)
+    made.change(chance, {}, {made.rows[0].row_id}, [], vectors=True)
+    made.change(chance, {}, {row.row_id for row in made.rows[:3]}, [])
+    removing = made.version - 1
+    uri = str(made.folder)
+    expected = cdfd.changes(uri, removing).read_all()
+    run(checkpoint(LocalStorage(uri), removing))
+    for version in range(removing):
+        (made.folder / "_delta_log" / f"{version:020d}.json").unlink()
+    assert cdfd.changes(uri, removing).read_all().equals(expected)

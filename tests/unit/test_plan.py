@@ -9,13 +9,12 @@ from typing import Any
 import orjson
 import pytest
 
+from cdfd.changes.commit_time import LATEST_MS, commit_timestamp
 from cdfd.changes.plan import (
-    LATEST_MS,
     ChangePlan,
     Changes,
     FileScan,
     LiveScans,
-    commit_timestamp,
     needs_snapshot,
     plan,
     plan_snapshot,
