@@ -53,7 +53,8 @@ simulate: $(MARK)  ## SEEDS random lives (10000) of a daemon in virtual time, wi
 	$(BIN)/python -m tests.simulation --seeds $${SEEDS:-10000}
 
 oracle: $(MARK)  ## CDFD_ORACLE random tables (300), from CDFD_ORACLE_FIRST (0) on, written by delta-spark: its change feed beside ours (needs Java and Maven)
-	CDFD_ORACLE=$${CDFD_ORACLE:-300} CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-300} $(BIN)/python -m pytest -v tests/spark/test_oracle.py tests/spark/test_refine_oracle.py
+	CDFD_ORACLE=$${CDFD_ORACLE:-300} CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-300} CDFD_MIRROR_ORACLE=$${CDFD_MIRROR_ORACLE:-200} \
+	  $(BIN)/python -m pytest -v tests/spark/test_oracle.py tests/spark/test_refine_oracle.py tests/spark/test_mirror.py
 
 oracle-preview: $(MARK) .cache/pyspark-4.2/pyspark  ## The preview of PySpark 4.2 that derives changes from row tracking, beside ours, on CDFD_ORACLE random tables (100)
 	PYTHONPATH=$(CURDIR)/.cache/pyspark-4.2:$(CURDIR) CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-100} \

@@ -1,5 +1,6 @@
 """A Delta table that is kept equal to its source: random changes, faults at every step, other writers, and what is refused."""
 
+import asyncio
 import json
 import random
 from collections import Counter
@@ -9,20 +10,25 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from faulty_storage import Died, FaultyStorage
 
 import cdfd
 from cdfd import snapshot
 from cdfd.changes.columns import VersionColumns, change_schema, constant_type
+from cdfd.changes.equality import hashes
 from cdfd.changes.position import Position
 from cdfd.changes.spill import SpillSpace
-from cdfd.errors import SinkError, StorageError
+from cdfd.errors import FencedError, SinkError, StorageError
 from cdfd.progress.ledger import app_id
+from cdfd.sinks.base import SnapshotNeededError
+from cdfd.sinks.delta import mirror_table
 from cdfd.sinks.delta.data_files import DataFiles
-from cdfd.sinks.delta.mirror import MirrorOptions, MirrorSink
+from cdfd.sinks.delta.key_index import KeyIndex
+from cdfd.sinks.delta.mirror import MOST_DEFERRED, MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import mirror_mode
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.base import Storage
@@ -241,3 +247,204 @@ class TestFaults:
             assert found(folder) == self.expected(self.VERSIONS), step
             assert DeltaTable(folder).transaction_version(APP) == self.VERSIONS - 1
         assert step > 40
+
+
+class TestOtherWriters:
+    async def test_compaction_between_any_two_steps_is_followed(self, tmp_path: Path) -> None:
+        folder = tmp_path / "t"
+        sink = await opened(LocalStorage(folder))
+        for version in range(4):
+            await deliver(sink, version, change(version, "insert", [(version, "a", 0.5)]))
+        await deliver(sink, 4, change(4, "delete", [(0, "a", 0.5)]))  # its file goes: no vector is left
+        for version in range(5, 8):
+            await deliver(sink, version, change(version, "insert", [(version, "a", 0.5)]))
+        compacted = 0
+
+        async def interfere(method: str, path: str) -> None:
+            nonlocal compacted
+            if method == "put_if_absent" and not compacted:
+                compacted += 1
+                await asyncio.to_thread(lambda: DeltaTable(folder).optimize.compact())
+
+        await sink.close()
+        sink = await opened(FaultyStorage(LocalStorage(folder), before=interfere), owner=99)
+        compacted = 0
+        await deliver(sink, 8, change(8, "delete", [(5, "a", 0.5), (2, "a", 0.5)]))
+        assert compacted == 1
+        assert found(folder) == bag([(n, "a", 0.5) for n in (1, 3, 6, 7)])
+        await deliver(sink, 9, change(9, "delete", [(1, "a", 0.5)]))
+        assert found(folder) == bag([(n, "a", 0.5) for n in (3, 6, 7)])
+
+    @pytest.mark.parametrize("opens_again", [False, True])
+    async def test_rows_of_others_are_refused(self, tmp_path: Path, opens_again: bool) -> None:
+        folder = tmp_path / "t"
+        sink = await opened(LocalStorage(folder), owner=7)
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
+        await asyncio.to_thread(
+            write_deltalake, folder, pa.table({"id": [9], "v": ["x"], "f": [0.0]}, schema=SCHEMA), mode="append"
+        )
+        if opens_again:
+            sink = await opened(LocalStorage(folder), owner=8)
+        with pytest.raises(SinkError, match="another writer has changed rows of the mirror") as caught:
+            await deliver(sink, 1, change(1, "insert", [(2, "a", 0.5)]))
+        assert caught.value.version == 2
+        assert "progress reset" in str(caught.value.hint)
+
+    async def test_a_log_that_is_cleaned_up_meanwhile(self, tmp_path: Path) -> None:
+        folder = tmp_path / "t"
+        sink = await opened(LocalStorage(folder), interval=1)
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
+        await deliver(sink, 1, change(1, "delete", [(0, "a", 0.5)]))
+        for version in range(3):
+            (folder / "_delta_log" / f"{version:020}.json").unlink(missing_ok=version == 2)
+        again = await opened(LocalStorage(folder), interval=1)
+        await deliver(again, 2, change(2, "delete", [(1, "a", 0.5)]))
+        assert found(folder) == bag([])
+
+    async def test_the_newer_process_wins(self, tmp_path: Path) -> None:
+        first = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(first, 0, change(0, "insert", [(0, "a", 0.5)]))
+        second = await opened(LocalStorage(tmp_path / "t"))
+        with pytest.raises(FencedError, match="taken the target over"):
+            await deliver(first, 1, change(1, "delete", [(0, "a", 0.5)]))
+        await deliver(second, 1, change(1, "delete", [(0, "a", 0.5)]))
+        assert found(tmp_path / "t") == bag([])
+
+
+class TestPositions:
+    async def test_versions_without_changes_commit_nothing_for_a_time(self, tmp_path: Path) -> None:
+        folder = tmp_path / "t"
+        sink = await opened(LocalStorage(folder))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        newest = len(entries(folder))
+        for version in range(1, MOST_DEFERRED):
+            rows = [(version, "a", 0.5)]
+            unchanged = [change(version, "insert", rows), change(version, "delete", rows)]
+            await deliver(sink, version, *(unchanged if version % 2 else []))
+        assert await sink.last_position() == at(MOST_DEFERRED)
+        assert len(entries(folder)) == newest
+        # After a crash, the versions are delivered again.
+        assert await (await opened(LocalStorage(folder), owner=sink.target._owner)).last_position() == at(1)
+        await deliver(sink, MOST_DEFERRED)
+        assert len(entries(folder)) == newest + 1
+        await deliver(sink, MOST_DEFERRED + 1)
+        await sink.close()
+        assert len(entries(folder)) == newest + 2
+        assert await (await opened(LocalStorage(folder))).last_position() == at(MOST_DEFERRED + 2)
+
+    async def test_a_snapshot_replaces_all_rows_and_columns(self, tmp_path: Path) -> None:
+        folder = tmp_path / "t"
+        sink = await opened(LocalStorage(folder), change_feed=True)
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
+        delivery = await sink.begin(at(1))
+        await delivery.commit(at(1, "snapshot"))
+        schema = pa.schema([("id", pa.int64()), ("v", pa.int32())])
+        delivery = await sink.begin(at(1, "snapshot"))
+        await delivery.write(change(1, "insert", [(1, 7), (2, 8)], schema))
+        await delivery.commit(at(2))
+        assert found(folder, schema) == bag([(1, 7), (2, 8)])
+        assert snapshot(folder).schema.names[:3] == ["id", "v", "_change_type"]
+        delivery = await sink.begin(at(2))
+        await delivery.write(change(2, "delete", [(2, 8)], schema))
+        await delivery.commit(at(3))
+        assert found(folder, schema) == bag([(1, 7)])
+        assert await (await opened(LocalStorage(folder), change_feed=True)).last_position() == at(3)
+
+
+class TestSchema:
+    async def test_new_columns_and_wider_types(self, tmp_path: Path) -> None:
+        folder, narrow = tmp_path / "t", pa.schema([("id", pa.int32()), ("v", pa.string())])
+        wide = pa.schema([("id", pa.int64()), ("new", pa.string()), ("v", pa.string())])
+        sink = await opened(LocalStorage(folder))
+        await deliver(sink, 0, change(0, "insert", [(0, "a"), (1, "a"), (2, "a")], narrow))
+        await deliver(sink, 1, change(1, "delete", [(0, "a")], narrow))
+        # The key is wider now, and so is each hash.
+        await deliver(
+            sink, 2, change(2, "delete", [(1, None, "a")], wide), change(2, "insert", [(1 << 40, "x", "a")], wide)
+        )
+        assert found(folder, wide) == bag([(2, None, "a"), (1 << 40, "x", "a")])
+
+    async def test_columns_that_are_missing(self, tmp_path: Path) -> None:
+        less = pa.schema([("id", pa.int64()), ("v", pa.string())])
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        delivery = await sink.begin(at(1))
+        with pytest.raises(SnapshotNeededError, match="no column 'f' any more"):
+            await delivery.write(change(1, "insert", [(1, "a")], less))
+        await delivery.abort()
+        text = pa.schema([("id", pa.int64()), ("v", pa.string()), ("f", pa.string())])
+        delivery = await sink.begin(at(1))
+        with pytest.raises(SnapshotNeededError, match="changes its type from double to string"):
+            await delivery.write(change(1, "insert", [(1, "a", "b")], text))
+
+
+class TestRefused:
+    async def test_a_row_that_the_mirror_does_not_have(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        with pytest.raises(SinkError, match="lacks rows that the source deletes or updates: 2"):
+            await deliver(sink, 1, change(1, "delete", [(0, "a", 0.5), (1, "a", 0.5), (2, "a", 0.5)]))
+
+    async def test_a_key_that_is_no_column(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), key=("nr",))
+        with pytest.raises(SinkError, match="no column 'nr' of the key"):
+            await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+
+    async def test_an_append_only_target(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        DeltaTable(tmp_path / "t").alter.set_table_properties({"delta.appendOnly": "true"})
+        with pytest.raises(SinkError, match=r"delta\.appendOnly=true"):
+            await deliver(sink, 1, change(1, "insert", [(1, "a", 0.5)]))
+
+    async def test_another_mode(self, tmp_path: Path) -> None:
+        await deliver(await opened(LocalStorage(tmp_path / "t")), 0, change(0, "insert", [(0, "a", 0.5)]))
+        target = Target(LocalStorage(tmp_path / "t"), APP, Layout(), SystemClock())
+        with pytest.raises(SinkError, match=r"created with `sink.mode: mirror`, and not with `changelog`"):
+            await target.position()
+
+
+class TestIndex:
+    def model(self, seed: int, memory: int) -> tuple[KeyIndex, dict[int, set[int]], set[int]]:
+        """An index of random hashes, a third of whose rows are deleted."""
+        random = np.random.default_rng(seed)
+        deleted: set[int] = set()
+        index = KeyIndex(SpillSpace(), lambda rows: ~np.isin(rows, list(deleted)), memory)
+        model: dict[int, set[int]] = {}
+        first = 0
+        for _ in range(40):
+            hashes = random.integers(0, 500, random.integers(0, 100)).astype(np.uint64) << np.uint64(50)
+            index.add(hashes, first)
+            for row, value in enumerate(hashes.tolist(), first):
+                model.setdefault(value, set()).add(row)
+            first += len(hashes)
+            deleted |= set(random.integers(0, first + 1, 20).tolist())
+        return index, model, deleted
+
+    @pytest.mark.parametrize("memory", [1 << 20, 50, 300])
+    def test_finds_what_a_dictionary_finds(self, memory: int) -> None:
+        index, model, deleted = self.model(memory, memory)
+        wanted = np.unique(np.array([*model, 1, 2], np.uint64))
+        places, rows = index.find(wanted)
+        pairs = set(zip(wanted[places].tolist(), rows.tolist(), strict=True))
+        assert len(pairs) == len(rows)
+        assert pairs == {(value, row) for value, found in model.items() for row in found - deleted}
+
+    def test_returns_its_disk_space(self) -> None:
+        space = SpillSpace()
+        index = KeyIndex(space, lambda rows: np.ones(len(rows), np.bool_), 10)
+        for first in range(0, 1000, 10):
+            index.add(np.arange(first, first + 10).astype(np.uint64), first)
+        assert space.used == 1000 * 16
+        index.close()
+        assert space.used == 0
+
+    async def test_hashes_that_collide(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """All keys have one of two hashes: rows are compared."""
+        monkeypatch.setattr(mirror_table, "hashes", lambda columns, rows: hashes(columns, rows) % np.uint64(2))
+        source = Source(3, unique=True)
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        while source.version < 15:
+            version = source.version
+            await deliver(sink, version, *source.batches())
+        assert found(tmp_path / "t") == bag(source.rows)
