@@ -7,6 +7,8 @@ def write(
     rows: NDArray[int64],
     keys: Texts | None,
     values: Texts | None,
+    fixed: int,
     headers: NDArray[uint8],
+    columns: list[tuple[NDArray[uint8], Texts]],
     data: NDArray[uint8],
 ) -> int: ...

@@ -3,9 +3,12 @@
 
     length | attributes, timestamp delta | offset delta | key length | key | value length | value | headers
     varint   00 00                         varint         varint             varint
+
+The headers are their number, those that all records have, and those whose values are columns: a record whose value is null has none.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 cdef enum:
@@ -18,6 +21,12 @@ cdef struct Texts:
     Py_ssize_t size
     const int64_t* offsets  # NULL if all are null
     const uint8_t* nulls  # 1 for each that is null; NULL if none is
+
+
+cdef struct Header:
+    const uint8_t* name  # with its length
+    Py_ssize_t name_size
+    Texts values
 
 
 cdef inline uint8_t* _put(uint8_t* out, int64_t value) noexcept nogil:
@@ -76,26 +85,56 @@ cdef int _set_texts(Texts* texts, column) except -1:
     return 0
 
 
-def write(const int64_t[::1] rows, keys, values, const uint8_t[::1] headers, uint8_t[::1] data):
+cdef Header* _headers(list columns) except? NULL:
+    """The columns of headers. The caller frees them, and keeps their arrays."""
+    cdef Header* found = NULL
+    cdef const uint8_t[::1] name
+    cdef Py_ssize_t place
+    if not columns:
+        return NULL
+    found = <Header*>malloc(len(columns) * sizeof(Header))
+    if found == NULL:
+        raise MemoryError
+    try:
+        for place in range(len(columns)):
+            name = columns[place][0]
+            found[place].name = &name[0]
+            found[place].name_size = name.shape[0]
+            _set_texts(&found[place].values, columns[place][1])
+    except BaseException:
+        free(found)
+        raise
+    return found
+
+
+def write(
+    const int64_t[::1] rows, keys, values, int64_t fixed, const uint8_t[::1] headers, list columns not None, uint8_t[::1] data
+):
     """Write records one after the other, with offset deltas from 0 on.
 
     Args:
         rows: which ones.
         keys: their bytes, offsets and a mask of nulls, or None for it; None if there are no keys.
         values: as `keys`.
-        headers: the headers of each record, with their number.
+        fixed: the number of headers that each record has.
+        headers: these headers, and one byte more, as there may be none.
+        columns: the other headers: a name with its length, and values as `keys`.
         data: gets the records.
 
     Returns:
         The number of bytes; -1 if there is not room enough.
     """
     cdef Texts key, value
+    cdef Header* others = NULL
+    cdef Header* other
+    cdef Py_ssize_t count = len(columns)
     cdef uint8_t* out = &data[0]
     cdef uint8_t* end = out + data.shape[0]
-    cdef Py_ssize_t number, header_size = headers.shape[0]
-    cdef int64_t row, key_size, value_size, size
+    cdef Py_ssize_t number, place, header_size = headers.shape[0] - 1
+    cdef int64_t row, key_size, value_size, size, own, length
     _set_texts(&key, keys)
     _set_texts(&value, values)
+    others = _headers(columns)
     with nogil:
         for number in range(rows.shape[0]):
             row = rows[number]
@@ -103,6 +142,13 @@ def write(const int64_t[::1] rows, keys, values, const uint8_t[::1] headers, uin
             value_size = _length(&value, row)
             size = 2 + _width(number) + _width(key_size) + _width(value_size) + header_size
             size += (key_size if key_size > 0 else 0) + (value_size if value_size > 0 else 0)
+            own = fixed
+            for place in range(count):
+                length = _length(&others[place].values, row)
+                if length >= 0:
+                    size += others[place].name_size + _width(length) + length
+                    own += 1
+            size += _width(own)
             if end - out < size + NUMBERS:
                 out = NULL
                 break
@@ -110,7 +156,14 @@ def write(const int64_t[::1] rows, keys, values, const uint8_t[::1] headers, uin
             out[0] = out[1] = 0
             out = _put(_put(out + 2, number), key_size)
             out = _put(_copied(out, end, &key, row, key_size), value_size)
-            out = _copied(out, end, &value, row, value_size)
+            out = _put(_copied(out, end, &value, row, value_size), own)
             memcpy(out, &headers[0], header_size)
             out += header_size
+            for place in range(count):
+                other = &others[place]
+                length = _length(&other.values, row)
+                if length >= 0:
+                    memcpy(out, other.name, other.name_size)
+                    out = _copied(_put(out + other.name_size, length), end, &other.values, row, length)
+    free(others)
     return -1 if out == NULL else out - &data[0]

@@ -49,6 +49,7 @@ def shown(item: object) -> object:
     st.lists(st.tuples(TEXTS, TEXTS, st.integers(0, 3)), min_size=1, max_size=60),
     st.booleans(),
     st.lists(st.tuples(st.text("abc", max_size=3), st.binary(max_size=9)), max_size=2),
+    st.lists(st.lists(TEXTS, min_size=60, max_size=60), max_size=3),
     st.integers(80, 3000),
     st.integers(0, 5),
 )
@@ -56,13 +57,19 @@ def test_records_of_any_size(
     drawn: list[tuple[bytes | None, bytes | None, int]],
     keyed: bool,
     headers: list[tuple[str, bytes]],
+    columns: list[list[bytes | None]],
     target: int,
     start: int,
 ) -> None:
     keys, values = (pa.array([each[place] for each in drawn], pa.large_binary()).slice(start) for place in (0, 1))
     places = np.array([each[2] for each in drawn], np.int32)[start:]
+    others = tuple(
+        (f"column {number}", pa.array(column[: len(drawn)], pa.large_binary()).slice(start))
+        for number, column in enumerate(columns)
+    )
     if len(places):
-        both(Records(keys if keyed else None, values, headers=tuple(headers)), places, Batching("none", target=target))
+        records = Records(keys if keyed else None, values, headers=tuple(headers), header_columns=others)
+        both(records, places, Batching("none", target=target))
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])
@@ -81,5 +88,8 @@ def test_too_little_room_is_said() -> None:
     value = np.frombuffer(b"abc", np.uint8), np.array([0, 3]), None
     write = native.kafka_records.write
     rows, headers = np.zeros(2, np.int64), np.frombuffer(b"\0", np.uint8)
-    assert write(rows, None, value, headers, np.empty(60, np.uint8)) == -1
-    assert write(rows, None, value, headers, np.empty(200, np.uint8)) == 20
+    assert write(rows, None, value, 0, headers, [], np.empty(60, np.uint8)) == -1
+    assert write(rows, None, value, 0, headers, [], np.empty(200, np.uint8)) == 20
+    column = [(np.frombuffer(b"\2x", np.uint8), value)]
+    assert write(rows, None, value, 0, headers, column, np.empty(72, np.uint8)) == -1
+    assert write(rows, None, value, 0, headers, column, np.empty(200, np.uint8)) == 20 + 2 * 6

@@ -5,9 +5,9 @@ A batch is a header and its records, which are compressed together. A record con
     length | attributes, timestamp delta | offset delta | key length | key | value length | value | headers
     varint   00 00                         varint         varint             varint
 
-A kernel in machine code writes them, record by record. Arrow does so without it, and where records differ in their headers: all lengths are
-computed at once, their texts, keys, values and headers form one pool, and one `take` copies them in order. The data buffer of its result
-contains the records, ready for compression. No record becomes a Python object.
+A kernel in machine code writes them, record by record. Arrow does so without it: all lengths are computed at once, their texts, keys, values
+and headers form one pool, and one `take` copies them in order. The data buffer of its result contains the records, ready for compression.
+No record becomes a Python object.
 
 `RecordBatch.stamp` writes the producer into the header and computes the checksum, when the batch is sent.
 """
@@ -147,8 +147,10 @@ def record_batches(
     sizes = _max_sizes(records)[order]
     boundaries = _boundaries(sizes, ends, min(batching.target, batching.limit - _HEADER.size))
     counts = np.diff(boundaries)
-    if native.built and not records.header_columns:
-        written = Sections(records.keys, records.values, _headers(records.headers))
+    if native.built:
+        columns = [(_header_name(name), column) for name, column in records.header_columns]
+        headers = _headers(records.headers, counted=False)
+        written = Sections(records.keys, records.values, len(records.headers), headers, columns)
         for start, end in pairwise(boundaries):
             first = int(order[start])
             partition = partitions if isinstance(partitions, int) else int(partitions[first])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,25 +26,39 @@ class Sections:
     Args:
         keys: of the records; None if they have none.
         values: of the records.
-        headers: the encoded headers of each record, with their number.
+        fixed: how many headers all records share.
+        headers: these, encoded.
+        columns: headers that differ: the encoded name, and a value or null for each record.
     """
 
-    def __init__(self, keys: pa.Array | None, values: pa.Array | None, headers: bytes) -> None:
+    def __init__(
+        self,
+        keys: pa.Array | None,
+        values: pa.Array | None,
+        fixed: int,
+        headers: bytes,
+        columns: Iterable[tuple[bytes, pa.Array]],
+    ) -> None:
         self._keys, self._values = _texts(keys), _texts(values)
-        self._headers = np.frombuffer(headers, np.uint8)
+        self._fixed, self._headers = fixed, np.frombuffer(headers + b"\0", np.uint8)
+        self._columns = [(np.frombuffer(name, np.uint8), _of_column(column)) for name, column in columns]
 
     def section(self, rows: Integers, size: int) -> memoryview:
         """The records of these rows, in at most `size` bytes."""
         data = np.empty(size + _NUMBERS, np.uint8)
-        found = native.kafka_records.write(rows, self._keys, self._values, self._headers, data)
+        found = native.kafka_records.write(
+            rows, self._keys, self._values, self._fixed, self._headers, self._columns, data
+        )
         assert found >= 0, "the bound of the records' sizes was too low"
         section: Any = data[:found]
         return memoryview(section)
 
 
 def _texts(array: pa.Array | None) -> Texts | None:
-    if array is None:
-        return None
+    return None if array is None else _of_column(array)
+
+
+def _of_column(array: pa.Array) -> Texts:
     pool, nulls = pool_of(array), nulls_of(array)
     offsets, data = parts(pool)
     mask: npt.NDArray[np.uint8] | None = None if nulls is None else nulls.view(np.uint8)

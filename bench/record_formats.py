@@ -1,0 +1,86 @@
+"""CPU seconds for a million rows, from Arrow to Kafka's record batches: each record format against flat JSON, in turn in one process.
+
+`python -m bench.record_formats` encodes the change rows of a table of the set, in one thread, with keys, into four partitions, with lz4.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from statistics import median
+from typing import get_args
+
+import pyarrow as pa
+
+import cdfd
+from bench.table_set import TABLES
+from cdfd.encoding.formats import EncoderOptions, record_format
+from cdfd.encoding.records import Origin, RecordEncoder
+from cdfd.sinks.kafka.records.batches import Batching, Partitions, RecordBatch, record_batches
+from cdfd.sinks.kafka.records.compression import Compression
+from cdfd.sinks.kafka.records.murmur2 import partitions
+
+FORMATS = ("flat", "avro", "debezium", "arrow", "cloudevents")
+TARGETS = {"avro": 0.7, "debezium": 0.7, "arrow": 2, "cloudevents": 0.9}
+PARTITIONS = 4
+
+
+def encoder(name: str) -> RecordEncoder:
+    """Of a format, with the key `id`, and a registry that knows every schema."""
+    options = EncoderOptions(
+        Origin("bench", "orders", "table-id", "orders"),
+        ("id",),
+        register=lambda subject, schema: 1,
+        partitioner=lambda keys: partitions(keys, PARTITIONS),
+    )
+    return record_format(name).encoder(options)
+
+
+def seconds(name: str, batches: list[pa.RecordBatch], compression: Compression) -> tuple[float, float]:
+    """CPU seconds for encoding these rows, and with making batches of them."""
+    encoding, batching = encoder(name), Batching(compression)
+    encoded = made = 0.0
+    for batch in [*batches, None]:
+        start = time.process_time()
+        found = encoding.flush() if batch is None else encoding.encode(batch)
+        middle = time.process_time()
+        for records in found:
+            places: Partitions = records.partition or 0
+            if records.keys is not None:
+                places = partitions(records.keys, PARTITIONS)
+            for _, each in record_batches(records, places, 1, batching):
+                assert isinstance(each, RecordBatch)
+                each.stamp(1, 1, 1, transactional=True)
+        encoded, made = encoded + middle - start, made + time.process_time() - middle
+    return encoded, encoded + made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.record_formats", description=__doc__)
+    parser.add_argument("--tables", nargs="+", default=["snappy", "spark-updates", "large-file"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--compression", choices=get_args(Compression), default="lz4")
+    settings = parser.parse_args()
+    print(
+        "| table | format | CPU seconds for a million rows: encoding, and all | flat's by it (worst) | target |\n|---|---|---|---|---|"
+    )
+    for table in settings.tables:
+        batches = list(cdfd.changes(TABLES[table].path(), 0))[:12]
+        rows = sum(map(len, batches)) / 1e6
+        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in FORMATS}
+        for round_ in range(settings.rounds + 1):
+            for name in FORMATS:
+                found = seconds(name, batches, settings.compression)
+                if round_:
+                    taken[name].append(found)
+        for name, times in taken.items():
+            ratios = [flat / own for (_, flat), (_, own) in zip(taken["flat"], times, strict=True)]
+            cells = [table, name, ", ".join(f"{median(part) / rows:.2f}" for part in zip(*times, strict=True))]
+            cells += [f"{median(ratios):.2f} ({min(ratios):.2f})", str(TARGETS.get(name, ""))]
+            print(f"| {' | '.join(cells)} |", flush=True)
+    print(f"\nLoad: {os.getloadavg()[0]:.1f}")
+
+
+if __name__ == "__main__":
+    main()
