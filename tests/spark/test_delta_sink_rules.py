@@ -18,6 +18,7 @@ from cdfd.changes.shape.shape import AS_IT_IS
 from cdfd.errors import SinkError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.housekeeping import Compaction
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
@@ -277,3 +278,20 @@ async def test_checkpoints_and_the_clean_up_of_the_log(
     await sql("OPTIMIZE TARGET")
     await deliver(await opened(folder), 6, batch(6))
     assert await sql("SELECT count(*) FROM TARGET") == [(20,)]
+
+
+async def test_compacted_files(spark: SparkSession, sql: Sql, folder: Path) -> None:
+    await sql(create("'delta.columnMapping.mode' = 'name', 'delta.enableChangeDataFeed' = 'true'"))
+    await sql("INSERT INTO TARGET VALUES (100, 'spark', struct(1)), (101, NULL, NULL)")
+    await sql("ALTER TABLE TARGET RENAME COLUMN s TO t")
+    sink = await opened(folder, Layout(checkpoint_interval=12, compaction=Compaction("snappy", 1 << 20)))
+    for version in range(12):
+        await deliver(sink, version, batch(version))
+    assert (await sql("DESCRIBE DETAIL TARGET"))[0][10] < 12
+    assert [n for (n,) in await sql("SELECT n FROM TARGET ORDER BY n")] == [*range(36), 100, 101]
+    assert await sql("SELECT n FROM TARGET WHERE t.a = 1") == [(100,)]
+    changes = f"SELECT count(*), count(DISTINCT n) FROM table_changes_by_path('{folder}', 0)"
+    assert await sql(changes) == [(38, 38)]
+    await sql("DELETE FROM TARGET WHERE n = 35")
+    await deliver(await opened(folder), 12, batch(12))
+    assert await sql("SELECT count(*) FROM TARGET") == [(40,)]

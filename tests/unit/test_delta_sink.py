@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -16,6 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from faulty_storage import Died, FaultyStorage
 
+import cdfd
 from cdfd import snapshot
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
@@ -25,6 +27,7 @@ from cdfd.delta.schema import ColumnMappingMode, StructField, StructType, TableS
 from cdfd.errors import FencedError, SinkError, StorageError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.housekeeping import Compaction
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
@@ -565,3 +568,89 @@ class TestFollow:
         await self.deliver(tmp_path, 0, {"n": "p1", "day": "p2"}, batch(n=[0], day=["x"]))
         with pytest.raises(SinkError, match="no column 'day' any more, which partitions the target"):
             await self.deliver(tmp_path, 1, {"n": "p1"}, batch(n=[1]))
+
+
+class TestCompaction:
+    COMPACTION = Compaction("snappy", 1 << 20)
+    LAYOUT = Layout(("day",), checkpoint_interval=10, compaction=COMPACTION)
+
+    async def deliver_all(self, storage: Storage, layout: Layout = LAYOUT, versions: int = 25) -> None:
+        sink = await opened(storage, layout, owner=7)
+        position = await sink.last_position()
+        for version in range(0 if position is None else position.version, versions):
+            rows = batch(n=[version, version + 100], day=["d=/ %", None], s=[{"a": version}] * 2)
+            await deliver(sink, version, rows)
+        await sink.close()
+
+    def check(self, folder: Path, versions: int = 25) -> None:
+        """All rows are there once, as cdfd and delta-rs read them, and none is a change."""
+        expected = sorted([*range(versions), *range(100, 100 + versions)])
+        table = DeltaTable(folder)
+        assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == expected
+        assert sorted(row["n"] for row in found(folder, "n", "s")) == expected
+        assert table.transaction_version(APP) == versions - 1
+        inserted = [row["n"] for row in cdfd.changes(folder).read_all().to_pylist()]
+        assert sorted(inserted) == expected
+
+    async def test_small_files_become_one(self, tmp_path: Path) -> None:
+        await self.deliver_all(LocalStorage(tmp_path))
+        self.check(tmp_path)
+        assert len(DeltaTable(tmp_path).file_uris()) < 25
+        optimized = [each for each in DeltaTable(tmp_path).history() if each["operation"] == "OPTIMIZE"]
+        assert len(optimized) == 2
+
+    @pytest.mark.parametrize(
+        ("when", "error"), [("before", Died()), ("after", StorageError("reset", retriable=True))], ids=["dies", "fails"]
+    )
+    async def test_a_crash_at_every_step(self, tmp_path: Path, when: str, error: Exception) -> None:
+        await self.deliver_all(LocalStorage(tmp_path / "0"), Layout(checkpoint_interval=0), 8)
+        layout = Layout(checkpoint_interval=9, compaction=self.COMPACTION)
+        step, failed = 0, True
+        while failed:
+            failed, step = False, step + 1
+            folder, left = shutil.copytree(tmp_path / "0", tmp_path / str(step)), step
+
+            async def hook(method: str, path: str) -> None:
+                nonlocal left, failed
+                left -= path.startswith("part-") or "_delta_log/" in path
+                if left == 0:
+                    failed = True
+                    raise error
+
+            try:
+                await self.deliver_all(FaultyStorage(LocalStorage(folder), **{when: hook}), layout, 9)
+            except (SinkError, Died):
+                await self.deliver_all(LocalStorage(folder), layout, 9)
+            assert sorted(row["n"] for row in found(folder, "n")) == [*range(9), *range(100, 109)]
+        assert step > 20
+        self.check(folder, 9)
+
+    async def test_another_writer_is_first(self, tmp_path: Path) -> None:
+        deleted = False
+
+        async def interfere(method: str, path: str) -> None:
+            nonlocal deleted
+            begun = method == "put" and path.startswith("part-") and (tmp_path / "_delta_log/_last_checkpoint").exists()
+            if begun and not deleted:
+                deleted = True
+                await asyncio.to_thread(DeltaTable(tmp_path).delete, "n = 3")
+
+        await self.deliver_all(FaultyStorage(LocalStorage(tmp_path), before=interfere), versions=12)
+        assert deleted
+        rows = sorted(DeltaTable(tmp_path).to_pyarrow_table()["n"].to_pylist())
+        assert rows == sorted({*range(12), *range(100, 112)} - {3})
+
+    async def test_columns_that_came_later_and_wider_types(self, tmp_path: Path) -> None:
+        layout = Layout(checkpoint_interval=10, compaction=self.COMPACTION)
+        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        for version in range(6):
+            await deliver(sink, version, batch(n=pa.array([version], pa.int8()), s=[{"a": 1}]))
+        for version in range(6, 14):
+            await deliver(sink, version, batch(n=[version << 40], s=[{"a": 1, "b": "x"}], new=["y"]))
+        rows = found(tmp_path, "n", "s", "new")
+        assert rows[0] == {"n": 0, "s": {"a": 1, "b": None}, "new": None}
+        assert rows[-1] == {"n": 13 << 40, "s": {"a": 1, "b": "x"}, "new": "y"}
+        names = [
+            line for line in (tmp_path / "_delta_log" / f"{11:020}.json").read_text().splitlines() if "remove" in line
+        ]
+        assert len(names) == 10

@@ -13,6 +13,7 @@ from cdfd.errors import ConfigError, SinkError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.base import Connector, StageTimer, unmeasured
 from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.housekeeping import Compaction
 from cdfd.sinks.delta.mirror import MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, mirror_mode
 from cdfd.sinks.delta.settings import DeltaSettings
@@ -101,6 +102,11 @@ class DeltaConnector(Connector):
     def _place(self, table: Table) -> str:
         return self._sink.places(table.topic)["path"]
 
+    @property
+    def _compacts(self) -> bool:
+        # A mirror knows the files of its rows.
+        return self._sink.compaction and self._sink.mode == "changelog"
+
     def _target(self, table: Table) -> Target:
         place = self._place(table)
         storage = open_storage(place, self._config.storage.options(place))
@@ -110,5 +116,6 @@ class DeltaConnector(Connector):
             self._sink.checkpoint_interval,
             mirror_mode(change_feed=self._sink.change_feed) if self._sink.mode == "mirror" else CHANGELOG_MODE,
             self._sink.log_cleanup,
+            Compaction(self._sink.compression, self._sink.file_size) if self._compacts else None,
         )
         return Target(storage, app_id(self._config.pipeline, table.name), layout, SystemClock())

@@ -1,10 +1,11 @@
-"""Checkpoints of a target, and the removal of old log entries."""
+"""Checkpoints of a target, the removal of old log entries, and the compaction of small files."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from cdfd.delta import last_checkpoint, log_cleanup, paths
@@ -12,11 +13,26 @@ from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.checkpoint_writing import can_checkpoint, checkpoint, takes_v2
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import LogError, StorageError, UnsupportedError
+from cdfd.progress.txn_state import TxnState
+from cdfd.sinks.delta.compactor import Compactor
 from cdfd.storage.base import Stat
 from cdfd.tail.clock import Clock
 from cdfd.tail.log import DeltaLog, log_path
 
 logger = logging.getLogger("cdfd.sink")
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """How small files are compacted.
+
+    Attributes:
+        compression: of the new files.
+        file_bytes: a new file ends at about this size.
+    """
+
+    compression: str
+    file_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +42,12 @@ class Upkeep:
     Attributes:
         checkpoint_interval: versions between two checkpoints; 0: none is written.
         log_cleanup: whether old log entries are removed after a checkpoint, as the properties of the table say.
+        compaction: of small files, after a checkpoint; None: none.
     """
 
     checkpoint_interval: int = 100
     log_cleanup: bool = True
+    compaction: Compaction | None = None
 
 
 class Housekeeper:
@@ -39,12 +57,16 @@ class Housekeeper:
         log: of the target.
         clock: the source of time.
         upkeep: the work that is done.
+        check: raises a `CdfdError` if this process may not write the table in a state.
     """
 
-    def __init__(self, log: DeltaLog, clock: Clock, upkeep: Upkeep) -> None:
+    def __init__(self, log: DeltaLog, clock: Clock, upkeep: Upkeep, check: Callable[[TxnState], None]) -> None:
         self._log = log
         self._clock = clock
         self._upkeep = upkeep
+        self._compactor: Compactor | None = None
+        if (files := upkeep.compaction) is not None:
+            self._compactor = Compactor(log.storage, clock, check, files.compression, files.file_bytes)
 
     def is_due(self, version: int, checkpoint: int, protocol: Protocol) -> bool:
         """Whether the writer of `version` should keep house. `checkpoint`: the version of the newest checkpoint; -1: none."""
@@ -63,6 +85,9 @@ class Housekeeper:
         except (StorageError, LogError, UnsupportedError) as error:
             extra = {"table": self._log.storage.uri, "version": version}
             logger.warning("cannot write a checkpoint of the target: %s", error, extra=extra)
+            return
+        if self._compactor is not None:
+            await self._compactor.compact(state)
 
     async def _write_checkpoint(self, state: Snapshot) -> bool:
         """Whether the checkpoint is the newest."""

@@ -47,6 +47,9 @@ class DeltaSettings(SinkSettings):
     log_cleanup: Annotated[bool, BeforeValidator(values.flag)] = True
     """Whether log entries of a target are removed after a checkpoint, once they are older than its `delta.logRetentionDuration`."""
 
+    compaction: Annotated[bool, BeforeValidator(values.flag)] = True
+    """Whether small files of a changelog become larger ones after a checkpoint, in a version that changes no data."""
+
     def places(self, topic: str) -> Mapping[str, str]:
         """A table for each topic."""
         return {"path": f"{self.path.rstrip('/')}/{topic}"}

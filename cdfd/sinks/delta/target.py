@@ -33,7 +33,7 @@ from cdfd.sinks.delta.columns import (
     replaced,
     unmapped,
 )
-from cdfd.sinks.delta.housekeeping import Housekeeper, Upkeep
+from cdfd.sinks.delta.housekeeping import Compaction, Housekeeper, Upkeep
 from cdfd.sinks.delta.log_actions import evolution, new_metadata, protocol_features
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
 from cdfd.sinks.delta.positions import (
@@ -64,7 +64,7 @@ class Layout:
     Attributes:
         partition_by: columns of a new target.
         on_missing_column: what happens to a column that the source drops or renames: `keep`, `follow` or `stop`.
-        checkpoint_interval, log_cleanup: see `Upkeep`.
+        checkpoint_interval, log_cleanup, compaction: see `Upkeep`.
         mode: of the table.
     """
 
@@ -73,11 +73,12 @@ class Layout:
     checkpoint_interval: int = 100
     mode: Mode = CHANGELOG_MODE
     log_cleanup: bool = True
+    compaction: Compaction | None = None
 
     @property
     def upkeep(self) -> Upkeep:
         """How the log is kept short."""
-        return Upkeep(self.checkpoint_interval, self.log_cleanup)
+        return Upkeep(self.checkpoint_interval, self.log_cleanup, self.compaction)
 
 
 Changes = Callable[[TxnState, Columns, int], Sequence[Action]]
@@ -105,7 +106,7 @@ class Target:
         self._owner = _THIS_PROCESS if owner is None else owner
         mode = layout.mode
         self._log = TxnLog(storage, clock, operation=mode.operation, check=self._check, blind=not mode.deletes)
-        self._keeper = Housekeeper(self._log.log, clock, layout.upkeep)
+        self._keeper = Housekeeper(self._log.log, clock, layout.upkeep, self._check)
         self._exists = False
         self._protocol = PLAIN
         self._columns = NO_COLUMNS
@@ -132,7 +133,7 @@ class Target:
 
     @property
     def on_missing_column(self) -> OnMissingColumn:
-        """What happens to a column that the source drops or renames; see `Layout`."""
+        """The fate of a column that the source drops or renames; see `Layout`."""
         return self._layout.on_missing_column
 
     @property
