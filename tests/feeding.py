@@ -3,10 +3,12 @@
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from lake import Lake
 from manual_time import ManualClock
 from memory_sink import Delivered, MemorySink
@@ -22,10 +24,14 @@ from cdfd.daemon.loop.feed import Feed, Policies
 from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.daemon.loop.rates import Rates
 from cdfd.sinks.base import Chunk, ControlSink, Delivery
+from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.sink import DeltaSink
+from cdfd.sinks.delta.target import Layout, Target
 from cdfd.sinks.files.formats import JsonLines
 from cdfd.sinks.files.sink import FilesSink
 from cdfd.storage.local import LocalStorage
 from cdfd.tables.table import Table
+from cdfd.tail.clock import SystemClock
 from cdfd.tail.log import DeltaLog
 
 Row = dict[str, Any]
@@ -136,7 +142,23 @@ class FilesPlace:
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-Place = MemoryPlace | FilesPlace
+class DeltaPlace:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    async def open(self) -> ControlSink:
+        target = Target(LocalStorage(self.folder), "cdfd/shop/orders", Layout(), SystemClock(), owner=1)
+        return await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=1 << 20))
+
+    def rows(self) -> list[Row]:
+        """The rows in the order of the commits."""
+        entries = sorted((self.folder / "_delta_log").glob("*.json"))
+        actions = [json.loads(line) for entry in entries for line in entry.read_text().splitlines()]
+        files = [action["add"]["path"] for action in actions if "add" in action]
+        return [row for file in files for row in pq.read_table(self.folder / file).to_pylist()]
+
+
+Place = MemoryPlace | FilesPlace | DeltaPlace
 
 
 async def feed(

@@ -410,8 +410,8 @@ class TestDeliveries:
         assert place.delivered() == [0]
 
 
-CONTROLLED = [each for each in PLACES if each not in (SqlitePlace, DeltaPlace)]
-"""Places of sinks that store the control of a table. A changelog and the sink of the page do not."""
+CONTROLLED = [each for each in PLACES if each is not SqlitePlace]
+"""Places of sinks that store the control of a table. The sink of the page does not."""
 
 
 @pytest.mark.parametrize("place", CONTROLLED, indirect=True, ids=lambda place: place.__name__)

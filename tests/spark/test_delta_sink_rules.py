@@ -287,7 +287,7 @@ async def test_compacted_files(spark: SparkSession, sql: Sql, folder: Path) -> N
     sink = await opened(folder, Layout(checkpoint_interval=12, compaction=Compaction("snappy", 1 << 20)))
     for version in range(12):
         await deliver(sink, version, batch(version))
-    assert (await sql("DESCRIBE DETAIL TARGET"))[0][10] < 12
+    assert (await sql("DESCRIBE DETAIL TARGET"))[0][9] < 12
     assert [n for (n,) in await sql("SELECT n FROM TARGET ORDER BY n")] == [*range(36), 100, 101]
     assert await sql("SELECT n FROM TARGET WHERE t.a = 1") == [(100,)]
     changes = f"SELECT count(*), count(DISTINCT n) FROM table_changes_by_path('{folder}', 0)"

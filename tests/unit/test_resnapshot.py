@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
-from feeding import Crash, FilesPlace, MemoryPlace, Place, feed
+from feeding import Crash, DeltaPlace, FilesPlace, MemoryPlace, Place, feed
 from histories import OPERATIONS, restore, write_more
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ from cdfd.demo.writer import TableWriter
 HISTORIES = st.lists(st.one_of(OPERATIONS, st.tuples(st.just("restore"), st.integers(0, 20))), max_size=7)
 
 
-@pytest.fixture(params=[MemoryPlace, FilesPlace], ids=lambda place: place.__name__)
+@pytest.fixture(params=[MemoryPlace, FilesPlace, DeltaPlace], ids=lambda place: place.__name__)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return request.param(tmp_path / "out")
 

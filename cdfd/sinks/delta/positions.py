@@ -9,9 +9,12 @@ Every writer keeps `txn` actions, in commits and in checkpoints. The source's id
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+import orjson
+
+from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
 from cdfd.delta.commit import Commit
 from cdfd.errors import SinkError
@@ -20,6 +23,8 @@ from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
 
 CHANGELOG: Final = "cdfd.changelog"
 """Property of a target: the appId of its changelog."""
+CONTROL: Final = "cdfd.changelog.control"
+"""Property of a target: its `Control`, as JSON."""
 SOURCE: Final = "cdfd.changelog.source"
 """Property of a target: `metaData.id` of the source."""
 MODE: Final = "cdfd.changelog.mode"
@@ -74,6 +79,26 @@ def stored(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.name) -> Sto
     table_id = state.metadata.configuration.get(SOURCE, "")
     position = Position(table_id, version, part, "snapshot" if snapshot else "stream", ordinal, digest)
     return Stored(position, None if owner is None else owner.version)
+
+
+def stored_control(state: TxnState) -> Control:
+    """The control in a target.
+
+    Raises:
+        SinkError: it is no control.
+    """
+    text = state.metadata.configuration.get(CONTROL)
+    try:
+        return EMPTY if text is None else Control.parse(orjson.loads(text))
+    except ValueError as error:
+        raise SinkError(f"the target's property {CONTROL} is damaged: {error!s:.200}") from None
+
+
+def with_control(state: TxnState, control: Control) -> TxnState:
+    """The state with another control."""
+    text = orjson.dumps(control.document()).decode()
+    configuration = {**state.metadata.configuration, CONTROL: text}
+    return replace(state, metadata=replace(state.metadata, configuration=configuration))
 
 
 def position_actions(state: TxnState, app_id: str, position: Position, now_ms: int) -> list[Action]:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from cdfd.changes.control import Control
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.delta.schema import TableSchema, from_arrow
+from cdfd.errors import SinkError
 from cdfd.progress.txn_state import Action, TxnState
-from cdfd.sinks.cursor import Cursor, DeliveryState, require_open
+from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import DataFiles, NewFile
 from cdfd.sinks.delta.log_actions import add_actions
@@ -69,6 +71,30 @@ class DeltaSink:
         self._delivery = DeltaDelivery(self, position)
         return self._delivery
 
+    stores_control = True
+
+    @property
+    def control(self) -> Control:
+        """The stored control; see the port."""
+        return self.target.control
+
+    async def set_control(self, control: Control, to: Position | None = None) -> None:
+        """Store a control as a property of the target; see the port. A position can only move forward, because rows stay."""
+        known = self.cursor.position
+        assert known is not None
+        if to is not None and order(to) < order(known):
+            raise SinkError(
+                f"the target is at version {known.version} and cannot go back", hint="Deliver into another target"
+            )
+        delivery = await self.begin(known)
+        await delivery.commit_control(control, to)
+
+    async def begin_chunk(self, position: Position, version: Version) -> DeltaChunk:
+        """Start to write rows of a re-snapshot; see the port."""
+        delivery = await self.begin(position)
+        await delivery.start_version(version)
+        return DeltaChunk(delivery)
+
     async def close(self) -> None:
         """Abort the current delivery, if any."""
         if self._delivery is not None:
@@ -117,6 +143,21 @@ class DeltaDelivery:
         self._sink.cursor.advance(following)
         self._state = "ended"
 
+    async def commit_control(self, control: Control, to: Position | None = None) -> None:
+        """Write the last files, and store a control. The position stays, or moves to another one."""
+        require_open(self._state, self._position)
+        self._sink.cursor.check_chunk()
+        self._state = "failed"
+        await self._end_files()
+        self._sink.cursor.mark_uncertain()
+        following = self._position if to is None else to
+        target = self._sink.target
+        self._sink.columns = await target.commit(
+            self._position, following, self._columns, self._changes, control=control
+        )
+        self._sink.cursor.advance(following)
+        self._state = "ended"
+
     def _changes(self, state: TxnState, columns: Columns, now_ms: int) -> list[Action]:
         return add_actions(state, columns, self._files, now_ms)
 
@@ -152,3 +193,22 @@ class DeltaDelivery:
             file, data = found
             await self._sink.target.put(file.path, data)
             self._files.append(file)
+
+
+class DeltaChunk:
+    """A part of a re-snapshot into a `DeltaSink`; see the port."""
+
+    def __init__(self, delivery: DeltaDelivery) -> None:
+        self._delivery = delivery
+
+    async def write(self, batch: pa.RecordBatch) -> None:
+        """See the port."""
+        await self._delivery.write(batch)
+
+    async def commit(self, control: Control) -> None:
+        """See the port."""
+        await self._delivery.commit_control(control)
+
+    async def abort(self) -> None:
+        """See the port."""
+        await self._delivery.abort()

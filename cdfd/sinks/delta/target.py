@@ -13,6 +13,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
 from cdfd.delta.commit import Commit
 from cdfd.delta.datatypes import StructType
@@ -44,6 +45,8 @@ from cdfd.sinks.delta.positions import (
     position_actions,
     properties,
     stored,
+    stored_control,
+    with_control,
 )
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
@@ -110,6 +113,8 @@ class Target:
         self._exists = False
         self._protocol = PLAIN
         self._columns = NO_COLUMNS
+        self.control = EMPTY
+        """The control of the changelog, as it is stored."""
 
     async def exists(self) -> bool:
         """Whether there is a table, to which this changelog can be appended. Changes nothing."""
@@ -178,7 +183,7 @@ class Target:
                 await self._log.append(lambda _: [owner_action(self._app_id, self._owner, now)])
                 # Another process may have delivered before this version.
                 state = await self._log.state() or state
-            self._columns = columns_of(state)
+            self._columns, self.control = columns_of(state), stored_control(state)
             return self._stored(state).position, self._columns
 
     def merged(self, table: Columns, rows: StructType) -> Columns:
@@ -220,6 +225,7 @@ class Target:
         changes: Changes,
         *,
         replaces: bool = False,
+        control: Control | None = None,
     ) -> Columns:
         """Change the files of the table, and store the position after that, in one version.
 
@@ -229,6 +235,7 @@ class Target:
             rows: the columns of the table with those of the rows; None without rows.
             changes: gives the actions for files.
             replaces: whether the rows replace all rows of the table, and their columns those of the table.
+            control: to store; None: it stays. With it, the position may stay as well.
 
         Returns:
             The columns of the table.
@@ -240,7 +247,7 @@ class Target:
                 base = rows or base
             try:
                 version = await self._log.append(
-                    lambda state: self._proposal(state, begun, following, base, rows, changes, replaces)
+                    lambda state: self._proposal(state, begun, following, base, rows, changes, replaces, control)
                 )
             except NotATableError as error:
                 raise self._deleted() from error
@@ -282,6 +289,7 @@ class Target:
         rows: Columns | None,
         changes: Changes,
         replaces: bool,
+        control: Control | None,
     ) -> list[Action]:
         found = self._stored(state)
         if found.owner != self._owner:
@@ -293,13 +301,17 @@ class Target:
             )
         table = self._columns = columns_of(state)
         self._protocol = state.protocol
-        if self._is_delivered(found, begun, following):
+        known = self.control = stored_control(state)
+        delivered = self._is_delivered(found, begun, following)
+        if delivered if control is None else control == known and found.position == following:
             return []
         columns = table if rows is None else rows if replaces else self._agreed(table, base, rows)
         self._columns = columns
         now = self._clock.now_ms()
         mode = self._layout.mode
         stays = columns == table and mode.properties.items() <= state.metadata.configuration.items()
+        if control is not None and control != known:
+            self.control, stays, state = control, False, with_control(state, control)
         actions = [] if stays else evolution(state, columns, mode)
         actions += changes(state, columns, now)
         return actions + position_actions(state, self._app_id, following, now)
