@@ -19,6 +19,8 @@ from cdfd.errors import LogError
 
 MAX_ID = "delta.columnMapping.maxColumnId"
 _FIELD_ID = b"PARQUET:field_id"
+_DIGITS = 10
+"""Of an id: it is a 32-bit integer."""
 
 
 def highest_id(configuration: Mapping[str, str], struct: StructType) -> int:
@@ -28,8 +30,8 @@ def highest_id(configuration: Mapping[str, str], struct: StructType) -> int:
         LogError: the table's property is not a number.
     """
     text = configuration.get(MAX_ID, "0")
-    if not text.isascii() or not text.isdigit():
-        raise LogError(f"{MAX_ID} must be a whole number, not {text!r:.80}")
+    if not text.isascii() or not text.isdigit() or len(text) > _DIGITS:
+        raise LogError(f"{MAX_ID} must be a 32-bit whole number, not {text!r:.80}")
     return max((int(text), *_ids(struct)))
 
 

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from cdfd.delta.actions import Metadata, Protocol
+from cdfd.delta.column_mapping import highest_id
 from cdfd.delta.datatypes import ArrayType, Primitive, StructField, StructType
 from cdfd.delta.protocol import WRITER_FEATURES
 from cdfd.delta.schema_merge import nullable
 from cdfd.delta.writing import check_appendable, conditions, features_of, protocol_fields, with_features
-from cdfd.errors import UnsupportedError
+from cdfd.errors import LogError, UnsupportedError
 
 INTEGER = Primitive("integer")
 
@@ -106,3 +107,9 @@ def test_a_changelog_has_no_rules_of_its_source() -> None:
     assert field == StructField(
         "a", ArrayType(StructType((StructField("b", INTEGER, True, {}),))), True, {"comment": "c"}
     )
+
+
+@pytest.mark.parametrize("text", ["", "-1", "many", "9" * 5_000])
+def test_a_highest_column_id_that_is_no_number(text: str) -> None:
+    with pytest.raises(LogError, match="must be a 32-bit whole number"):
+        highest_id({"delta.columnMapping.maxColumnId": text}, StructType(()))
