@@ -358,6 +358,67 @@ class TestRefused:
             await deliver(sink, 1, batch(n=[1]))
         assert not list((tmp_path / "t").glob("_delta_log/*.json"))
 
+    async def test_a_target_that_is_replaced(self, tmp_path: Path) -> None:
+        """By a table of somebody else, or by a target that another process created."""
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, batch(n=[0]))
+        (tmp_path / "t").rename(tmp_path / "gone")
+        write_deltalake(tmp_path / "t", pa.table({"n": [1]}))
+        with pytest.raises(SinkError, match="the Delta table at the target has no changelog of cdfd"):
+            await deliver(sink, 1, batch(n=[1]))
+        assert DeltaTable(tmp_path / "t").version() == 0
+        (tmp_path / "t").rename(tmp_path / "other")
+        await deliver(await opened(LocalStorage(tmp_path / "t")), 0, batch(n=[0]))
+        sink = await opened(LocalStorage(tmp_path / "gone"))
+        (tmp_path / "gone").rename(tmp_path / "mine")
+        (tmp_path / "t").rename(tmp_path / "gone")
+        with pytest.raises(FencedError, match="another process has taken the target over"):
+            await deliver(sink, 1, batch(n=[1]))
+        assert found(tmp_path / "gone", "n") == [{"n": 0}]
+
+    @pytest.mark.parametrize(
+        ("protocol", "error"),
+        [
+            ({"minReaderVersion": 1, "minWriterVersion": 8}, "writer version 8"),
+            ({"minReaderVersion": 4, "minWriterVersion": 7}, "reader version 4"),
+            ({"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["future"]}, "the feature future"),
+            (
+                {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["far"], "writerFeatures": ["far"]},
+                "the reader feature far",
+            ),
+        ],
+    )
+    async def test_a_protocol_that_is_upgraded(self, tmp_path: Path, protocol: dict[str, Any], error: str) -> None:
+        sink = await opened(LocalStorage(tmp_path))
+        await deliver(sink, 0, batch(n=[0]))
+        entry = tmp_path / "_delta_log" / f"{2:020}.json"
+        entry.write_text(json.dumps({"protocol": protocol}))
+        for again in (sink, None):
+            with pytest.raises(SinkError, match=error):
+                await deliver(again or await opened(LocalStorage(tmp_path)), 1, batch(n=[1]))
+        assert not (tmp_path / "_delta_log" / f"{3:020}.json").exists()
+        # Nothing is lost once the table can be written again.
+        entry.write_text(json.dumps({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}))
+        await deliver(await opened(LocalStorage(tmp_path)), 1, batch(n=[1]))
+        assert found(tmp_path, "n") == [{"n": 0}, {"n": 1}]
+
+    async def test_columns_that_another_writer_changes(self, tmp_path: Path) -> None:
+        """A column of another type is an error that names it; a new one stays, and is null in new rows."""
+        sink = await opened(LocalStorage(tmp_path))
+        await deliver(sink, 0, batch(n=[0], s=["a"]))
+        write_deltalake(tmp_path, pa.table({"extra": [1.5]}), mode="append", schema_mode="merge")
+        await deliver(sink, 1, batch(n=[1], s=["b"]))
+        assert [row["extra"] for row in found(tmp_path, "n", "extra")] == [None, None, 1.5]
+        config = {"cdfd.changelog": APP, "cdfd.changelog.source": "T"}
+        log = tmp_path / "_delta_log"
+        schema = '{"type":"struct","fields":[{"name":"n","type":"string","nullable":true,"metadata":{}}]}'
+        metadata = {"id": "x", "format": {"provider": "parquet", "options": {}}, "schemaString": schema}
+        changed = {"metaData": metadata | {"partitionColumns": [], "configuration": config}}
+        newest = DeltaTable(tmp_path).version()
+        (log / f"{newest + 1:020}.json").write_text(json.dumps(changed))
+        with pytest.raises(SinkError, match="column 'n' changes its type from string to long"):
+            await deliver(await opened(LocalStorage(tmp_path)), 2, batch(n=[2], s=["c"]))
+
     async def test_a_partition_column_that_is_not_there(self, tmp_path: Path) -> None:
         sink = await opened(LocalStorage(tmp_path / "t"), Layout(("day",)))
         with pytest.raises(SinkError, match="no column 'day' by which"):

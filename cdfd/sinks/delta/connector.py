@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
 from cdfd.changes.position import Position
 from cdfd.changes.spill import spill_space
 from cdfd.config.settings import Settings, Table
-from cdfd.errors import ConfigError, SinkError
+from cdfd.errors import ConfigError, SinkError, UnsupportedError
 from cdfd.progress.ledger import app_id
-from cdfd.sinks.base import Connector, StageTimer, unmeasured
+from cdfd.sinks.base import Backfill, Connector, StageTimer, unmeasured
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.housekeeping import Compaction
 from cdfd.sinks.delta.mirror import MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, mirror_mode
 from cdfd.sinks.delta.settings import DeltaSettings
-from cdfd.sinks.delta.sink import DeltaSink
+from cdfd.sinks.delta.sink import DeltaSink, MakeFiles
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.location import open_storage
@@ -46,9 +46,7 @@ class DeltaConnector(Connector):
     async def opened(self, table: Table, stage: StageTimer = unmeasured) -> AsyncIterator[DeltaSink | MirrorSink]:
         """The sink of a table; see the port."""
         self._check_table(table)
-        files = partial(DataFiles, compression=self._sink.compression, file_bytes=self._sink.file_size)
-        sources = Sources(table.shape) if self._sink.on_missing_column == "follow" else None
-        target = self._target(table)
+        files, sources, target = self._files, self._sources(table), self._target(table)
         sink: DeltaSink | MirrorSink
         if self._sink.mode == "mirror":
             spill = self._config.spill
@@ -71,6 +69,31 @@ class DeltaConnector(Connector):
         self._check_table(table)
         state = await self._target(table).exists()
         return "ok" if state else "ok, the target will be created"
+
+    async def backfill(self, table: Table, role: str) -> Backfill | None:
+        """The backfill in the target; see the port."""
+        if self._sink.mode == "mirror":
+            raise UnsupportedError("a mirror has the rows of its source, so it takes no backfill")
+        target = self._target(table, role)
+        position, found = await target.position(), await target.range()
+        return None if position is None else Backfill(position, _without_run(found))
+
+    @asynccontextmanager
+    async def opened_for_backfill(self, table: Table, role: str) -> AsyncIterator[DeltaSink]:
+        """The sink of a backfill; see the port. Its rows are appended, beside those of the daemon."""
+        sink = await DeltaSink.open(self._target(table, role), self._files, self._sources(table))
+        sink.backfill = await self.backfill(table, role)
+        try:
+            yield sink
+        finally:
+            await sink.close()
+
+    @property
+    def _files(self) -> MakeFiles:
+        return partial(DataFiles, compression=self._sink.compression, file_bytes=self._sink.file_size)
+
+    def _sources(self, table: Table) -> Sources | None:
+        return Sources(table.shape) if self._sink.on_missing_column == "follow" else None
 
     async def move(self, table: Table, to: Position | None) -> None:
         """Set a table's position; see the port. A mirror has all rows up to its position, and so cannot skip any."""
@@ -107,7 +130,7 @@ class DeltaConnector(Connector):
         # A mirror knows the files of its rows.
         return self._sink.compaction and self._sink.mode == "changelog"
 
-    def _target(self, table: Table) -> Target:
+    def _target(self, table: Table, role: str = "") -> Target:
         place = self._place(table)
         storage = open_storage(place, self._config.storage.options(place))
         layout = Layout(
@@ -118,4 +141,9 @@ class DeltaConnector(Connector):
             self._sink.log_cleanup,
             Compaction(self._sink.compression, self._sink.file_size) if self._compacts else None,
         )
-        return Target(storage, app_id(self._config.pipeline, table.name), layout, SystemClock())
+        return Target(storage, app_id(self._config.pipeline, table.name), layout, SystemClock(), role=role)
+
+
+def _without_run(range: Mapping[str, str | int]) -> Mapping[str, str | int]:
+    """The range of a backfill as the command gave it."""
+    return {name: value for name, value in range.items() if name != "run"}

@@ -54,8 +54,8 @@ def properties(app_id: str, table_id: str, mode: Mode) -> Mapping[str, str]:
     return {CHANGELOG: app_id, SOURCE: table_id, **named, **mode.properties}
 
 
-def stored(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.name) -> Stored:
-    """The stored state of the changelog in a target.
+def stored(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.name, role: str = "") -> Stored:
+    """The stored state of the changelog in a target, or of a backfill of it, which has a role.
 
     Raises:
         SinkError: the table is not the target of this changelog.
@@ -69,8 +69,9 @@ def stored(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.name) -> Sto
             f"the target was created with `sink.mode: {other:.100}`, and not with `{mode}`",
             hint=f"Restore the setting `mode: {other:.100}`, or choose another `sink.path` or `topic`",
         )
-    owner = state.txns.get(f"{app_id}/owner")
-    numbers = [state.txns.get(_name(app_id, field)) for field in _FIELDS]
+    place = in_role(app_id, role)
+    owner = state.txns.get(f"{place}/owner")
+    numbers = [state.txns.get(_name(place, field)) for field in _FIELDS]
     present = [each.version for each in numbers if each is not None]
     if len(present) < len(_FIELDS):
         return Stored(None, None if owner is None else owner.version)
@@ -79,6 +80,28 @@ def stored(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.name) -> Sto
     table_id = state.metadata.configuration.get(SOURCE, "")
     position = Position(table_id, version, part, "snapshot" if snapshot else "stream", ordinal, digest)
     return Stored(position, None if owner is None else owner.version)
+
+
+def in_role(app_id: str, role: str) -> str:
+    """The beginning of the transaction identifiers of a role; the daemon has none."""
+    return f"{app_id}/{role}" if role else app_id
+
+
+def stored_range(state: TxnState, role: str) -> Mapping[str, str | int]:
+    """The range of a backfill; empty if there is none."""
+    text = state.metadata.configuration.get(f"{CHANGELOG}.{role}")
+    try:
+        found = {} if text is None else orjson.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise SinkError(f"the target's property {CHANGELOG}.{role:.100} is damaged")
+    return found
+
+
+def with_range(state: TxnState, role: str, range: Mapping[str, str | int]) -> TxnState:
+    """The state with the range of a backfill."""
+    return _with_property(state, f"{CHANGELOG}.{role}", orjson.dumps(dict(range)).decode())
 
 
 def stored_control(state: TxnState) -> Control:
@@ -96,8 +119,11 @@ def stored_control(state: TxnState) -> Control:
 
 def with_control(state: TxnState, control: Control) -> TxnState:
     """The state with another control."""
-    text = orjson.dumps(control.document()).decode()
-    configuration = {**state.metadata.configuration, CONTROL: text}
+    return _with_property(state, CONTROL, orjson.dumps(control.document()).decode())
+
+
+def _with_property(state: TxnState, key: str, value: str) -> TxnState:
+    configuration = {**state.metadata.configuration, key: value}
     return replace(state, metadata=replace(state.metadata, configuration=configuration))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
 
@@ -13,6 +13,7 @@ from cdfd.changes.stream import Version
 from cdfd.delta.schema import TableSchema, from_arrow
 from cdfd.errors import SinkError
 from cdfd.progress.txn_state import Action, TxnState
+from cdfd.sinks.base import Backfill
 from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import DataFiles, NewFile
@@ -44,6 +45,8 @@ class DeltaSink:
         self.sources = sources
         self.columns = columns
         self.cursor = Cursor(position)
+        self.backfill: Backfill | None = None
+        """The stored backfill, of a sink for one; see the port."""
         self._delivery: DeltaDelivery | None = None
 
     @classmethod
@@ -70,6 +73,11 @@ class DeltaSink:
         self.cursor.begin(position)
         self._delivery = DeltaDelivery(self, position)
         return self._delivery
+
+    def move_to(self, position: Position, backfill: Mapping[str, str | int] | None = None) -> None:
+        """Move to the start of a backfill; see the port."""
+        self.cursor.move(position)
+        self.target.move(backfill or {})
 
     stores_control = True
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -40,13 +40,16 @@ from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
 from cdfd.sinks.delta.positions import (
     CHANGELOG,
     Stored,
+    in_role,
     is_delivery,
     owner_action,
     position_actions,
     properties,
     stored,
     stored_control,
+    stored_range,
     with_control,
+    with_range,
 )
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
@@ -97,13 +100,17 @@ class Target:
         layout: of the table.
         clock: the source of time.
         owner: the number of the process. Targets of one process share it, so that opening one again writes nothing.
+        role: of a backfill, which has a position and an owner of its own; empty: the daemon's.
     """
 
     def __init__(
-        self, storage: Storage, app_id: str, layout: Layout, clock: Clock, *, owner: int | None = None
+        self, storage: Storage, app_id: str, layout: Layout, clock: Clock, *, owner: int | None = None, role: str = ""
     ) -> None:
         self._storage = storage
         self._app_id = app_id
+        self._role = role
+        self._place = in_role(app_id, role)
+        self._moved: Mapping[str, str | int] | None = None
         self._layout = layout
         self._clock = clock
         self._owner = _THIS_PROCESS if owner is None else owner
@@ -130,6 +137,16 @@ class Target:
         with translated("read the target", self.uri):
             state = await self._log.state()
             return None if state is None else self._stored(state).position
+
+    async def range(self) -> Mapping[str, str | int]:
+        """The stored range of a backfill; empty if there is none. Changes nothing."""
+        with translated("read the target", self.uri):
+            state = await self._log.state()
+            return {} if state is None else stored_range(state, self._role)
+
+    def move(self, range: Mapping[str, str | int]) -> None:
+        """Let the next commit begin at any position, and store the range of a backfill. Each call is another backfill."""
+        self._moved = {**range, "run": uuid.uuid4().hex}
 
     @property
     def storage(self) -> Storage:
@@ -180,7 +197,7 @@ class Target:
             self._columns = columns_of(state)
             if self._stored(state).owner != self._owner:
                 now = self._clock.now_ms()
-                await self._log.append(lambda _: [owner_action(self._app_id, self._owner, now)])
+                await self._log.append(lambda _: [owner_action(self._place, self._owner, now)])
                 # Another process may have delivered before this version.
                 state = await self._log.state() or state
             self._columns, self.control = columns_of(state), stored_control(state)
@@ -265,7 +282,7 @@ class Target:
             check_deletable(state.metadata)
 
     def _stored(self, state: TxnState) -> Stored:
-        return stored(state, self._app_id, self._layout.mode.name)
+        return stored(state, self._app_id, self._layout.mode.name, self._role)
 
     async def _create(self, begun: Position, rows: Columns | None) -> None:
         # The start is stored before the first row: the columns of the source follow with its rows.
@@ -275,7 +292,7 @@ class Target:
         now = self._clock.now_ms()
         metadata = new_metadata(str(uuid.uuid4()), columns, properties(self._app_id, begun.table_id, mode), now)
         protocol = with_features(PLAIN, protocol_features(columns) | mode.readers, mode.writers)
-        owner = owner_action(self._app_id, self._owner, now)
+        owner = owner_action(self._place, self._owner, now)
         actions = [("protocol", protocol_fields(protocol)), ("metaData", metadata_fields(metadata)), owner]
         await self._log.create(actions)
         self._exists = True
@@ -302,7 +319,8 @@ class Target:
         table = self._columns = columns_of(state)
         self._protocol = state.protocol
         known = self.control = stored_control(state)
-        delivered = self._is_delivered(found, begun, following)
+        moved = self._moved is not None and stored_range(state, self._role) != self._moved
+        delivered = not moved and self._is_delivered(found, begun, following)
         if delivered if control is None else control == known and found.position == following:
             return []
         columns = table if rows is None else rows if replaces else self._agreed(table, base, rows)
@@ -312,9 +330,11 @@ class Target:
         stays = columns == table and mode.properties.items() <= state.metadata.configuration.items()
         if control is not None and control != known:
             self.control, stays, state = control, False, with_control(state, control)
+        if moved and self._moved is not None:
+            stays, state = False, with_range(state, self._role, self._moved)
         actions = [] if stays else evolution(state, columns, mode)
         actions += changes(state, columns, now)
-        return actions + position_actions(state, self._app_id, following, now)
+        return actions + position_actions(state, self._place, following, now)
 
     def _agreed(self, table: Columns, base: Columns, rows: Columns) -> Columns:
         """The columns after this commit, if the files were written by the rules that the table has now.
