@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from cdfd.errors import ConfigError
+from cdfd.spark.versions import check_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -15,17 +17,40 @@ __all__ = ["register"]
 def register(spark: SparkSession) -> None:
     """Register `format("cdfd")` (a table's changes) and `format("cdfd-kafka")` (a sink for them) in a session, and enable filter pushdown.
 
+    Each session has its own formats, those of `newSession()` too. To register a session again changes nothing.
+
     Raises:
-        ConfigError: PySpark is missing, or too old.
+        ConfigError: PySpark is missing, or Spark is too old.
     """
-    try:
-        from pyspark.sql.datasource import DataSourceArrowWriter  # noqa: F401  # 4.1 is the first to have it
-    except ImportError:
-        raise ConfigError("Spark needs PySpark 4.1 or newer", hint="Run: pip install 'cdfd[spark]'") from None
+    check_versions(spark)
     from cdfd.spark.kafka_sink import CdfdKafka
     from cdfd.spark.source import CdfdSource
 
-    spark.dataSource.register(CdfdSource)
     # Without this setting, Spark does not push filters to Python sources.
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(CdfdKafka)
+    with _active(spark):
+        spark.dataSource.register(CdfdSource)
+        spark.dataSource.register(CdfdKafka)
+
+
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Make a session the active one of this thread within the block.
+
+    Spark 4.1 refuses a name that the thread's active session has, if another session registers it.
+    """
+    own: Any = getattr(spark, "_jsparkSession", None)
+    if own is None:  # sessions of Spark Connect share nothing
+        yield
+        return
+    context: Any = spark.sparkContext
+    sessions = getattr(context._jvm, "org.apache.spark.sql.classic.SparkSession")
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(own)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

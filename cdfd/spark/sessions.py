@@ -77,15 +77,24 @@ class Sessions:
             builder = builder.remote(settings.remote.reveal())
         elif settings.master is not None:
             builder = builder.master(settings.master)
-        if settings.remote is None and (settings.master or "local").startswith("local"):
-            # By default executors on this machine run `python3` of the PATH.
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if settings.remote is None:
+            _choose_python(settings)
         try:
             return builder.getOrCreate()
         except (*_FAILURES, ImportError) as error:
             line = next(iter(str(error).strip().splitlines()), type(error).__name__)
             hint = "Check engine.spark. Spark needs Java 17, and for `remote` the packages of pyspark[connect]"
             raise ConfigError(f"cannot start Spark: {line[:500]}", hint=hint) from error
+
+
+def _choose_python(settings: SparkEngine) -> None:
+    """Choose the Python of executors. PySpark takes it from the environment: only `spark-submit` looks at the setting."""
+    chosen = settings.conf.get("spark.pyspark.python")
+    if chosen is not None:
+        os.environ.setdefault("PYSPARK_PYTHON", chosen.reveal())
+    elif (settings.master or "local").startswith("local"):
+        # By default executors on this machine run `python3` of the PATH.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 @contextmanager

@@ -26,6 +26,11 @@ _WAVE_BYTES = 16 << 20
 _SCHEMA = pa.schema([("item", pa.int64()), ("result", pa.binary())])
 _MARK = re.compile(r"\[cdfd-error:([A-Za-z0-9+/=]+)\]")
 _CALLING = "An error occurred while calling"
+# The first line after a traceback of Python.
+_RAISED = re.compile(r"Traceback .*\n(?: .*\n)*(\S.*)", re.MULTILINE)
+_MISSING_HINT = (
+    "Install this version of cdfd in the Python of Spark's driver and executors; the page on Spark shows how"
+)
 _FIELDS = ("what", "table", "version", "path", "hint", "retriable")
 
 
@@ -125,9 +130,13 @@ def translated(error: Exception) -> CdfdError:
     marked = _MARK.search(text)
     if marked is not None:
         return _rebuilt(json.loads(base64.b64decode(marked[1])))
-    lines = (line.strip(" :") for line in text.splitlines())
-    line = next((line for line in lines if line and not line.startswith(_CALLING)), type(error).__name__)
-    return SinkError(f"Spark did not finish the job: {line[:500]}", hint="See also Spark's own log", retriable=True)
+    lines = [found for line in text.splitlines() if (found := line.strip(" :"))]
+    line = next((line for line in lines if not line.startswith(_CALLING)), type(error).__name__)
+    raised = _RAISED.search(text)
+    if raised is not None and "Traceback" in line:
+        line = raised[1]
+    hint = _MISSING_HINT if line.startswith("ModuleNotFoundError") else "See also Spark's own log"
+    return SinkError(f"Spark did not finish the job: {line[:500]}", hint=hint, retriable=True)
 
 
 def _rebuilt(document: dict[str, Any]) -> CdfdError:

@@ -1,8 +1,11 @@
 """What the Spark engine does without a Spark: jobs, their parts and stages, errors that come back as text."""
 
 import json
+import os
 import pickle
+import sys
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +13,7 @@ from cdfd.changes.cutting import Slice, cut, digest, stages
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
-from cdfd.config.settings import Settings
+from cdfd.config.settings import Settings, SparkEngine
 from cdfd.delta.schema import TableSchema
 from cdfd.delta.schema_string import parse
 from cdfd.errors import MissingFileError, SinkError, StorageError
@@ -100,6 +103,26 @@ class TestAssignment:
         assert "hunter" not in json.dumps(settings().public())
 
 
+@pytest.mark.parametrize(
+    ("settings", "chosen"),
+    [
+        (
+            {"master": "spark://host:7077", "conf": {"spark.pyspark.python": "environment/bin/python"}},
+            "environment/bin/python",
+        ),
+        ({"master": "spark://host:7077"}, None),
+        ({"master": "local[2]"}, sys.executable),
+    ],
+)
+def test_the_python_of_executors(settings: dict[str, Any], chosen: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PySpark reads the environment; the setting alone would be of no use to a daemon that `spark-submit` has not started."""
+    sessions = pytest.importorskip("cdfd.spark.sessions")
+    monkeypatch.setenv("PYSPARK_PYTHON", "")
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    sessions._choose_python(SparkEngine.model_validate(settings))
+    assert os.environ.get("PYSPARK_PYTHON") == chosen
+
+
 class TestTasks:
     def test_an_error_comes_back_as_it_was(self) -> None:
         tasks = pytest.importorskip("cdfd.spark.tasks")
@@ -116,6 +139,14 @@ class TestTasks:
         found = tasks.translated(RuntimeError("\nExecutor lost\n\tat a\n\tat b"))
         assert (type(found), found.retriable) == (SinkError, True)
         assert str(found).startswith("Spark did not finish the job: Executor lost. ")
+
+    def test_the_reason_is_that_of_the_python_process(self) -> None:
+        tasks = pytest.importorskip("cdfd.spark.tasks")
+        trace = "Traceback (most recent call last):\n  File \"/x\", line 3, in main\n    foo()\nModuleNotFoundError: No module named 'cdfd'"
+        text = f"[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: {trace}\n SQLSTATE: 38000"
+        found = tasks.translated(RuntimeError(text))
+        assert found.what == "Spark did not finish the job: ModuleNotFoundError: No module named 'cdfd'"
+        assert found.hint.startswith("Install this version of cdfd in the Python of Spark's driver and executors")
 
     def test_waves_hold_all_items_in_order(self) -> None:
         tasks = pytest.importorskip("cdfd.spark.tasks")
