@@ -105,9 +105,12 @@ def _refined(
             _check_tracking(commit, header, previous)
         tracking = RowTracking.of(header.metadata.configuration) if by_rows else None
         scans = tuple(_with_ids(plan.scans, commit)) if by_rows else plan.scans
-    except _Fallback:
-        if refine != "auto" or not key:
+    except (_Fallback, LogError) as error:
+        if refine != "auto":
             raise
+        if not key:
+            # The default must not refuse a table whose deletes and inserts can be read.
+            raise error if isinstance(error, _Fallback) else _Fallback(error.what) from None
         tracking, scans = None, plan.scans
     known = tuple(name for name in key if header.schema.find((name,)) is not None)
     if tracking is None and known != key:

@@ -156,7 +156,7 @@ def tail(
     changes: Annotated[Changes, typer.Option(help="Source of change rows.")] = Changes.auto,
     refine: Annotated[
         Refine, typer.Option(help="How updates are found in versions without change data files.")
-    ] = Refine.off,
+    ] = Refine.auto,
     key: Annotated[str | None, typer.Option(metavar="A,B", help="The columns that identify a row.")] = None,
     drop_unchanged: Annotated[
         bool, typer.Option("--drop-unchanged", help="Leave out updates that change nothing.")

@@ -73,7 +73,7 @@ class Request:
     until: str | None = None
     snapshot: bool = False
     changes: Literal["auto", "cdf", "files"] = "auto"
-    refine: Refine = "off"
+    refine: Refine = "auto"
     key: tuple[str, ...] = ()
     drop_unchanged: bool = False
     net: bool = False

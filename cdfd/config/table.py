@@ -128,7 +128,7 @@ class Table(Section):
     """
 
     key: tuple[Text, ...] = ()
-    """Columns that identify a row: the key of the records. The key does not pair updates."""
+    """Columns that identify a row: the key of the records. `refine` may pair updates by them."""
 
     start: Annotated[Start, PlainValidator(Start.parse), AS_TEXT] = Start("snapshot")
     """Where delivery begins if there is no position yet. `{after: 41}` begins with the version, or the time, after the one named."""
@@ -138,7 +138,7 @@ class Table(Section):
     without a change data feed. `files`: ignore change data files.
     """
 
-    refine: Literal["off", "rows", "key", "auto"] = "off"
+    refine: Literal["off", "rows", "key", "auto"] = "auto"
     """How updates are found in versions without change data files. `rows`: by row tracking. `key`: by the key. `auto`:
     by row tracking if the table has it, otherwise by the key if there is one. `off`: an update is a delete and an insert.
     """

@@ -54,7 +54,7 @@ class SourceOptions:
     start: Bound | None = None
     end: Bound | None = None
     changes: Changes = "auto"
-    refine: Refine = "off"
+    refine: Refine = "auto"
     key: tuple[str, ...] = ()
     drop_unchanged: bool = False
     net: bool = False
@@ -101,7 +101,7 @@ class SourceOptions:
             _bound(rest, "startingVersion", "startingTimestamp"),
             _bound(rest, "endingVersion", "endingTimestamp"),
             cast(Changes, _word(rest, "changes", "auto", get_args(Changes))),
-            cast(Refine, _word(rest, "refine", "off", get_args(Refine))),
+            cast(Refine, _word(rest, "refine", "auto", get_args(Refine))),
             _list(rest, "key") or (),
             _flag(rest, "dropUnchanged"),
             _flag(rest, "netChanges"),

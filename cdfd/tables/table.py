@@ -70,7 +70,7 @@ class Table:
     def stream(
         self,
         changes: Changes = "auto",
-        refine: Refine = "off",
+        refine: Refine = "auto",
         key: Sequence[str] = (),
         shape: Shape = AS_IT_IS,
         target: TableSchema | None = None,

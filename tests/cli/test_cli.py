@@ -294,7 +294,7 @@ class TestCheck:
         assert "warning: the ledger cannot be written" in ended.lines()[1]
 
     def test_a_key_that_pairs_no_updates_is_warned_of(self, orders: str, tmp_path: Path) -> None:
-        path = config(tmp_path, orders, key=["id"], changes="files")
+        path = config(tmp_path, orders, key=["id"], changes="files", refine="off")
         ended = cdfd("check", "-c", path)
         assert ended.code == 0
         assert "warning: `key` does not pair updates" in ended.lines()[1]
@@ -305,6 +305,10 @@ class TestCheck:
             line = json.loads(daemon.log_line("`key` does not pair updates"))
             assert (line["level"], line["message"]) == ("warning", IGNORED_CHANGE_DATA)
             assert daemon.end(signal.SIGTERM).err.count("does not pair updates") == 0
+
+    def test_a_key_pairs_updates_by_default(self, orders: str, tmp_path: Path) -> None:
+        ended = cdfd("check", "-c", config(tmp_path, orders, key=["id"], changes="files"))
+        assert (ended.code, "warning" in ended.out + ended.err) == (0, False)
 
     def test_as_json(self, orders: str, tmp_path: Path) -> None:
         tables = [{"uri": orders}, {"uri": str(tmp_path / "nowhere")}]

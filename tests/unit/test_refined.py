@@ -169,7 +169,8 @@ def test_a_rewrite_gives_no_rows_and_the_position_moves_on(tmp_path: Path) -> No
     for refine in ("rows", "key"):
         rows = cdfd.changes(str(table.folder), 2, refine=refine, key="id").read_all()
         assert rows["_commit_version"].to_pylist() == [last]
-    assert cdfd.changes(str(table.folder), 2).read_all().num_rows > 1
+    assert cdfd.changes(str(table.folder), 2).read_all()["_commit_version"].to_pylist() == [last]
+    assert cdfd.changes(str(table.folder), 2, refine="off").read_all().num_rows > 1
 
 
 def test_columns_may_leave_the_key_out(tmp_path: Path) -> None:
@@ -320,12 +321,30 @@ class TestFallingBack:
             table.change(chance, {table.rows[0].row_id: values(chance, 5)}, set(), tags=tags)
         with caplog.at_level(logging.WARNING, "cdfd.changes"):
             raw = cdfd.changes(str(table.folder), version, refine="rows").read_all()
-        assert listed(raw) == listed(cdfd.changes(str(table.folder), version).read_all())
+        assert listed(raw) == listed(cdfd.changes(str(table.folder), version, refine="off").read_all())
         assert [record.getMessage() for record in caplog.records] == [
             f"version {version} is not refined: its writer did not preserve row ids"
         ]
         # With a key, `auto` has another way.
         assert cdfd.changes(str(table.folder), version, refine="auto", key="id").read_all().num_rows < raw.num_rows
+
+    def test_files_without_ids_by_default(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """`rows` refuses them. The default must read what was readable without it."""
+        table = life(tmp_path, 1)
+        version = table.version
+        actions = [table.remove(table.files[0]), table.write([Row(-1, version, values(random.Random(1), 1))])]
+        del actions[1]["add"]["baseRowId"]
+        table.commit(actions, [])
+        with pytest.raises(LogError, match="without row ids"):
+            cdfd.changes(str(table.folder), version, version, refine="rows").read_all()
+        raw = cdfd.changes(str(table.folder), version, version, refine="off").read_all()
+        with caplog.at_level(logging.WARNING, "cdfd.changes"):
+            assert listed(cdfd.changes(str(table.folder), version, version).read_all()) == listed(raw)
+        assert f"version {version} is not refined: a file without row ids" in caplog.text
+        by_key = cdfd.changes(str(table.folder), version, version, key="id").read_all()
+        assert listed(by_key) == listed(
+            cdfd.changes(str(table.folder), version, version, refine="key", key="id").read_all()
+        )
 
     def test_a_remove_without_ids(self, tmp_path: Path) -> None:
         table = life(tmp_path, 1)
@@ -333,7 +352,7 @@ class TestFallingBack:
         actions = [table.remove(table.files[0]), table.write([Row(-1, version, values(random.Random(1), 1))])]
         del actions[0]["remove"]["baseRowId"]
         table.commit(actions, [])
-        raw = cdfd.changes(str(table.folder), version).read_all()
+        raw = cdfd.changes(str(table.folder), version, refine="off").read_all()
         assert listed(cdfd.changes(str(table.folder), version, refine="rows").read_all()) == listed(raw)
 
     def test_tables_without_row_tracking(self, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class Policies:
 
     start: Start = "snapshot"
     changes: Literal["auto", "cdf", "files"] = "auto"
-    refine: Refine = "off"
+    refine: Refine = "auto"
     on_missing_file: Literal["fail", "skip", "resnapshot"] = "fail"
     on_schema_change: Literal["continue", "stop"] = "continue"
     recover_from_ledger: bool = False
