@@ -12,7 +12,7 @@ import numpy as np
 from cdfd.changes.spill import SpillSpace
 from cdfd.sinks.delta.sorted_run import Hashes, Keep, Rows, SortedRun, StoredRun
 
-MEMORY_PAIRS = 1 << 22
+MEMORY_PAIRS = 1 << 21
 """Pairs in memory before they are written to disk."""
 MOST_STORED = 8
 """Runs on disk. One more merges all of them."""

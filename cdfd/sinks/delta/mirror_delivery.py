@@ -151,7 +151,15 @@ class MirrorDelivery:
         missing = [name for name in self._sink.options.key if name.lower() not in names]
         if missing:
             raise SinkError(f"the rows have no column {missing[0]!r:.200} of the key", table=self._uri)
-        return [names[name.lower()] for name in self._sink.options.key]
+        found = [names[name.lower()] for name in self._sink.options.key]
+        for name in found:
+            if pa.types.is_nested(self._schema.field(name).type):
+                raise SinkError(
+                    f"column {name!r:.200} of the key is a struct, a list or a map",
+                    table=self._uri,
+                    hint="Correct the table's `key`",
+                )
+        return found
 
     def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows as the table has them, with the change columns."""
