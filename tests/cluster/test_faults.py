@@ -1,0 +1,124 @@
+"""Executors, workers and drivers that die while they deliver: every row arrives exactly once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+from lake import rows
+
+import cdfd
+from tests.cluster.application import application
+from tests.cluster.standalone import Standalone
+from tests.kafka.daemon_process import until
+from tests.kafka.pipeline import Pipeline, do
+from tests.kafka.reading import read_topic
+from tests.kafka.shared import SharedBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.slow]
+
+WITHIN = 240.0  # seconds until a test gives up; nothing waits for it otherwise
+VERSIONS = 16
+
+Change = tuple[int, int, str, int]
+
+
+@pytest.fixture
+def pipeline(broker: SharedBroker, tmp_path: Path, name: str) -> Pipeline:
+    """One with a table of two files in each version."""
+    made = Pipeline(tmp_path, name, broker.bootstrap_servers, broker.bootstrap_servers)
+    table = made.table()
+    for version in range(VERSIONS):
+        parts = [rows(*range(first, first + 20)) for first in (100 * version, 100 * version + 50)]
+        do(table.commit("WRITE", [do(table._add(part)) for part in parts]))
+    return made
+
+
+def start(spark: SparkSession, uri: str, config: str, checkpoint: str) -> None:
+    """A file for each task, and a version for each micro-batch."""
+    limits = {"startingVersion": "0", "maxVersionsPerTrigger": "1", "maxPartitionBytes": "1"}
+    rows = spark.readStream.format("cdfd").options(**limits).load(uri)
+    written = rows.writeStream.format("cdfd-kafka").option("config", config).option("checkpointLocation", checkpoint)
+    written.start().processAllAvailable()
+
+
+def expected(uri: str) -> Counter[Change]:
+    found = cdfd.changes(uri).read_all().to_pylist()
+    return Counter((row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]) for row in found)
+
+
+def delivered(pipeline: Pipeline) -> Counter[Change]:
+    documents = [json.loads(record.value or b"") for record in read_topic(pipeline.direct, pipeline.topic)]
+    return Counter(
+        (row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]) for row in documents
+    )
+
+
+def wait_for(pipeline: Pipeline, count: int) -> None:
+    read_topic(pipeline.direct, pipeline.topic, at_least=count, timeout=WITHIN)
+
+
+def batches(checkpoint: Path) -> int:
+    """The number of micro-batches that a query has completed."""
+    return len(list((checkpoint / "commits").glob("[0-9]*")))
+
+
+def kill(cluster: Standalone, checkpoint: Path, random: Random, *, machine: bool) -> None:
+    """Kill an executor, or a worker with its executor, at a random moment of a micro-batch."""
+    done = batches(checkpoint)
+    # An executor that dies before it has done anything takes ten seconds to come back, and proves nothing.
+    until(lambda: batches(checkpoint) > done and all(worker.executors() for worker in cluster.workers), WITHIN)
+    time.sleep(random.uniform(0, 0.6))
+    worker = random.choice(cluster.workers)
+    if machine:
+        worker.kill()
+        worker.start()
+        return
+    for process in worker.executors():
+        os.kill(process, signal.SIGKILL)
+
+
+def test_executors_workers_and_the_driver(cluster: Standalone, pipeline: Pipeline) -> None:
+    """The second driver resumes from the checkpoint of the first, with speculation and dynamic allocation."""
+    checkpoint = pipeline.folder / "checkpoint"
+    given = {"uri": pipeline.uri, "config": str(pipeline.config), "checkpoint": str(checkpoint)}
+    wanted = expected(pipeline.uri)
+    assert sum(wanted.values()) == 40 * VERSIONS
+    source = f"start(spark, **{given!r})"
+    # A task that dies with its executor counts as a failed one.
+    patient = {"spark.task.maxFailures": "30"}
+    with application(cluster, pipeline.folder / "first", patient) as first:
+        first.define(start)
+        first.begin(source)
+        random = Random(17)
+        for machine in (False, True, False):
+            kill(cluster, checkpoint, random, machine=machine)
+        done = batches(checkpoint)
+        until(lambda: batches(checkpoint) > done, WITHIN)
+        assert batches(checkpoint) < VERSIONS
+        first.kill()
+    cluster.wait_for_workers()
+    speculative = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "50ms",
+        "spark.speculation.multiplier": "1",
+        "spark.speculation.quantile": "0.1",
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.minExecutors": "1",
+        "spark.dynamicAllocation.maxExecutors": "2",
+    }
+    with application(cluster, pipeline.folder / "second", patient | speculative) as second:
+        second.define(start)
+        second.tell(source)
+    assert delivered(pipeline) == wanted
