@@ -45,3 +45,27 @@ async def test_the_hash_of_an_entry_is_in_its_checkpoint(
     found = await opened(storage).position(ORDERS)
     assert found is not None
     assert (found.version, found.table_id, found.digest) == (0, table_id, DIGEST)
+
+
+EVERYTHING = """CREATE TABLE {} (n INT NOT NULL, day STRING DEFAULT 'x') USING delta CLUSTER BY (n) TBLPROPERTIES (
+    'delta.enableRowTracking' = 'true', 'delta.columnMapping.mode' = 'name', 'delta.enableChangeDataFeed' = 'true',
+    'delta.enableInCommitTimestamps' = 'true', 'delta.enableDeletionVectors' = 'true', 'delta.appendOnly' = 'false',
+    'delta.checkpointPolicy' = 'v2', 'delta.enableTypeWidening' = 'true', 'delta.checkpointInterval' = '2',
+    'delta.feature.allowColumnDefaults' = 'supported', 'delta.constraints.odd' = 'n % 2 < 2')"""
+
+
+async def test_progress_in_a_table_with_every_rule(spark: SparkSession, tmp_path: Path) -> None:
+    """A record adds no rows, so that no rule of the table refuses it. Spark reads and writes on."""
+    table = f"delta.`{tmp_path}`"
+    spark.sql(EVERYTHING.format(table))
+    table_id = spark.sql(f"DESCRIBE DETAIL {table}").collect()[0]["id"]
+    for version in range(3):
+        spark.sql(f"INSERT INTO {table} (n) VALUES ({version}), ({version + 100})")
+        await SourceLedger(LocalStorage(tmp_path), SystemClock()).record(ORDERS, 2 * version + 1, table_id, DIGEST)
+    spark.sql(f"UPDATE {table} SET day = 'y' WHERE n = 1")
+    spark.sql(f"OPTIMIZE {table}")
+    ids = [row[0] for row in spark.sql(f"SELECT _metadata.row_id FROM {table}").collect()]
+    assert len(set(ids)) == 6
+    found = await SourceLedger(LocalStorage(tmp_path), SystemClock()).position(ORDERS)
+    assert found is not None
+    assert (found.version, found.digest) == (5, DIGEST)
