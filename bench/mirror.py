@@ -7,6 +7,7 @@ python -m bench.mirror --latency 100                       from a commit in the 
 
 import argparse
 import asyncio
+import json
 import os
 import resource
 import shutil
@@ -22,11 +23,13 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from cdfd.changes.columns import VersionColumns, constant_type
 from cdfd.changes.position import Position
 from cdfd.changes.spill import SpillSpace
+from cdfd.demo.writer import TableWriter
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.mirror import MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import mirror_mode
@@ -166,6 +169,40 @@ async def memory(count: int) -> None:
         shutil.rmtree(folder)
 
 
+async def latency(rounds: int, mode: str) -> None:
+    """Print the time from a commit in the source to the entry in the target's log, with a daemon between."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        writer = TableWriter(LocalStorage(folder / "orders"), pa.schema([("id", pa.int64()), ("v", pa.string())]))
+        await writer.create()
+        await writer.insert(pa.table({"id": np.arange(10_000), "v": ["a"] * 10_000}))
+        tables = [{"uri": str(folder / "orders"), "key": ["id"], "start": "snapshot"}]
+        sink = {"kind": "delta", "path": str(folder / "copies"), "mode": mode}
+        config = {"pipeline": "bench", "tables": tables, "sink": sink, "http": {"listen": None}}
+        (folder / "cdfd.yaml").write_text(json.dumps(config))
+        daemon = subprocess.Popen(
+            [sys.executable, "-m", "cdfd", "run", "-c", str(folder / "cdfd.yaml")], stderr=subprocess.DEVNULL
+        )
+        log, seconds = folder / "copies" / "orders" / "_delta_log", []
+        try:
+            for number in range(rounds + 3):
+                while not log.exists():
+                    await asyncio.sleep(0.05)
+                await asyncio.sleep(0.5)
+                before = len(list(log.glob("*.json")))
+                await writer.update(pc.field("id") == number, {"v": pc.scalar(f"b{number}")})
+                began = time.perf_counter()
+                while not (log / f"{before:020}.json").exists():
+                    await asyncio.sleep(0.001)
+                seconds.append(time.perf_counter() - began)
+        finally:
+            daemon.terminate()
+            daemon.wait()
+        taken = sorted(seconds[3:])
+        p50, p95, most = (1000 * taken[int(part * (len(taken) - 1))] for part in (0.5, 0.95, 1.0))
+        print(f"{mode}: p50 {p50:.0f} ms, p95 {p95:.0f} ms, most {most:.0f} ms")
+
+
 async def only_load(count: int, folder: str) -> None:
     """Write a first load."""
     await load(await opened(Path(folder) / "mirror"), count)
@@ -178,11 +215,15 @@ def main() -> None:
     parser.add_argument("--commits", type=int, default=3)
     parser.add_argument("--memory", type=int)
     parser.add_argument("--load", type=int)
+    parser.add_argument("--latency", type=int)
     parser.add_argument("--into", default=os.getcwd())
     options = parser.parse_args()
     print("load of the machine:", *os.getloadavg())
     if options.load is not None:
         asyncio.run(only_load(options.load, options.into))
+    elif options.latency is not None:
+        for mode in ("mirror", "changelog"):
+            asyncio.run(latency(options.latency, mode))
     elif options.memory is not None:
         asyncio.run(memory(options.memory))
     else:

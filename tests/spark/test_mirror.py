@@ -25,10 +25,12 @@ from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.mirror import MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import mirror_mode
 from cdfd.sinks.delta.target import Layout, Target
+from cdfd.spark import register
+from cdfd.spark.upsert import apply_changes
 from cdfd.storage.local import LocalStorage
 from cdfd.tables.table import Table
 from cdfd.tail.clock import SystemClock
-from tests.spark.workload import PROFILES, READING, REFUSALS, Workload, name_of, settings
+from tests.spark.workload import FEED, PROFILES, READING, REFUSALS, Workload, name_of, settings
 from tests.spark.workload_answers import Bag, bag
 
 SAMPLE = 12
@@ -135,6 +137,31 @@ def test_a_mirror_equals_its_source_at_every_version(spark: SparkSession, tmp_pa
                 check_feed(spark, folder)
     shutil.rmtree(tmp_path)
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def test_a_mirror_and_apply_changes_are_equal(spark: SparkSession, tmp_path: Path) -> None:
+    """The same changes, merged by Spark."""
+    register(spark)
+    source, mirror, copy = (tmp_path / name for name in ("source", "mirror", "copy"))
+    table = f"delta.`{source}`"
+    spark.sql(f"CREATE TABLE {table} (id BIGINT, v STRING) USING delta TBLPROPERTIES ('{FEED}' = 'true')")
+    spark.sql(f"INSERT INTO {table} SELECT id, 'a' FROM range(100)")
+    spark.sql(f"UPDATE {table} SET v = 'b' WHERE id % 3 = 0")
+    spark.sql(f"DELETE FROM {table} WHERE id % 5 = 0")
+    spark.sql(f"UPDATE {table} SET id = id + 1000 WHERE id % 7 = 0")
+    spark.sql(f"INSERT INTO {table} SELECT id, 'c' FROM range(50, 53) WHERE id = 50")
+
+    async def mirrored() -> None:
+        mirroring = Mirroring(Table.open(str(source), None), mirror, await opened(mirror, change_feed=False))
+        await mirroring.run()
+
+    asyncio.run(mirrored())
+    changes = spark.read.format("cdfd").option("startingVersion", 0).load(str(source))
+    apply_changes(changes, str(copy), ["id"])
+    merged = spark.read.format("delta").load(str(copy)).drop("_cdfd_version", "_cdfd_ordinal")
+    rows = spark_rows(spark, mirror)
+    assert rows == bag(merged.toArrow().to_batches())
+    assert rows == spark_rows(spark, source)
 
 
 def check_feed(spark: SparkSession, folder: Path) -> None:
