@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from commands import WITHIN, cdfd, one_line, started
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from lake import SCHEMA, rows, run
 
 import cdfd as package
@@ -174,6 +174,21 @@ def test_a_mirror_is_the_source_at_a_version_whenever_it_is_killed(tmp_path: Pat
     # The copy can be followed like any table.
     lines = [json.loads(line) for line in cdfd("tail", target, "--from", "earliest", "--until", "now").lines()]
     assert {line["_change_type"] for line in lines} >= {"insert", "update_preimage", "update_postimage", "delete"}
+
+
+def test_a_mirror_is_loaded_again_if_the_source_drops_a_column(tmp_path: Path) -> None:
+    source, target = tmp_path / "lake" / "orders", tmp_path / "copies" / "orders"
+    write_deltalake(source, pa.table({"id": [1, 2], "v": ["a", "b"], "w": [1, 2]}))
+    with started("run", "-c", configure_mirror(tmp_path)) as daemon:
+        daemon.log_line("snapshot of version 0 completed")
+        write_deltalake(source, pa.table({"id": [2, 3], "v": [5, 6]}), mode="overwrite", schema_mode="overwrite")
+        assert "starting again from a snapshot" in daemon.log_line("the schema changes: dropped w; changed v")
+        wait_for_target(tmp_path)
+        write_deltalake(source, pa.table({"id": [4], "v": [7]}), mode="append")
+        wait_for_target(tmp_path)
+        assert daemon.end(signal.SIGTERM).code == 0
+    assert package.snapshot(target).schema.names[:3] == ["id", "v", "_change_type"]
+    assert live_rows(target) == live_rows(source) == [{"id": 2, "v": 5}, {"id": 3, "v": 6}, {"id": 4, "v": 7}]
 
 
 @pytest.mark.parametrize(
