@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
-def register(spark: SparkSession) -> None:
-    """Register `format("cdfd")` (a table's changes) and `format("cdfd-kafka")` (a sink for them) in a session, and enable filter pushdown.
+def register(spark: SparkSession, *, push_filters: bool = False) -> None:
+    """Register `format("cdfd")` (a table's changes) and `format("cdfd-kafka")` (a sink for them) in a session.
 
     Each session has its own formats, those of `newSession()` too. To register a session again changes nothing.
+
+    Args:
+        spark: the session, classic or Connect.
+        push_filters: whether the session passes filters of queries to Python sources, so that cdfd skips files. In Spark 4.1, a DataFrame
+            keeps the filters of its last query: a later query of it without filters lacks rows. Load a DataFrame for each query then.
 
     Raises:
         ConfigError: PySpark is missing, or Spark is too old.
@@ -26,8 +31,8 @@ def register(spark: SparkSession) -> None:
     from cdfd.spark.kafka_sink import CdfdKafka
     from cdfd.spark.source import CdfdSource
 
-    # Without this setting, Spark does not push filters to Python sources.
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    if push_filters:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     with _active(spark):
         spark.dataSource.register(CdfdSource)
         spark.dataSource.register(CdfdKafka)

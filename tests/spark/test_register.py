@@ -42,7 +42,7 @@ def test_sessions_in_any_order(spark: SparkSession, table: str) -> None:
     for session in (spark, younger, spark, youngest):
         cdfd.spark.register(session)
         assert count(session, table) == 1
-        assert session.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+        assert session.conf.get("spark.sql.python.filterPushdown.enabled") == "false"
 
 
 def test_a_query_that_runs_is_not_disturbed(
