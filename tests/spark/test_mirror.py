@@ -4,6 +4,7 @@ CDFD_MIRROR_ORACLE says how many (`make oracle`: 200), CDFD_ORACLE_FIRST the see
 """
 
 import asyncio
+import contextlib
 import os
 import shutil
 from contextlib import aclosing
@@ -18,7 +19,7 @@ from cdfd.changes.execute import Execution
 from cdfd.changes.position import Position
 from cdfd.changes.spill import SpillSpace
 from cdfd.changes.stream import Version
-from cdfd.errors import CdfdError, MissingFileError
+from cdfd.errors import CdfdError, MissingFileError, TableChangedError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.base import SnapshotNeededError
 from cdfd.sinks.delta.data_files import DataFiles
@@ -59,6 +60,11 @@ class Mirroring:
         self.reloaded = 0
 
     async def run(self) -> None:
+        # A table that is replaced is another one to the daemon, which stops there.
+        with contextlib.suppress(TableChangedError):
+            await self._run()
+
+    async def _run(self) -> None:
         with self.source.tailer(interval=0.05) as tailer:
             last = await self.source.log.latest_version()
             stream = self.source.stream(key=("id",))
