@@ -36,7 +36,7 @@ _DAEMON_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _EXECUTOR_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 _EXECUTOR_MEMORY = "1g"
 # A worker whose parent is gone ends: the shell waits for the end of its input, which its parent holds.
-_BOUND = 'trap "kill -9 -- $child 2>/dev/null" EXIT; "$@" </dev/null & child=$!; read -r _; exit 0'
+_BOUND = '"$@" </dev/null & read -r _; kill -9 0'
 
 
 class Worker:
