@@ -31,7 +31,7 @@ from cdfd.changes.position import Position
 from cdfd.changes.spill import SpillSpace
 from cdfd.demo.writer import TableWriter
 from cdfd.sinks.delta.data_files import DataFiles
-from cdfd.sinks.delta.mirror import MirrorOptions, MirrorSink
+from cdfd.sinks.delta.mirror.sink import MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import mirror_mode
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.local import LocalStorage

@@ -23,7 +23,7 @@ from cdfd.errors import CdfdError, MissingFileError, TableChangedError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.base import SnapshotNeededError
 from cdfd.sinks.delta.data_files import DataFiles
-from cdfd.sinks.delta.mirror import MirrorOptions, MirrorSink
+from cdfd.sinks.delta.mirror.sink import MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import mirror_mode
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.spark import register

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from faulty_storage import Died, FaultyStorage
+from lake import manual_clock
 
 import cdfd
 from cdfd import snapshot
@@ -25,15 +26,15 @@ from cdfd.changes.spill import SpillSpace
 from cdfd.errors import FencedError, SinkError, StorageError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.base import SnapshotNeededError
-from cdfd.sinks.delta import mirror_table
 from cdfd.sinks.delta.data_files import DataFiles
-from cdfd.sinks.delta.key_index import KeyIndex
-from cdfd.sinks.delta.mirror import MOST_DEFERRED, MirrorOptions, MirrorSink
+from cdfd.sinks.delta.mirror import table as mirror_table
+from cdfd.sinks.delta.mirror.key_index import KeyIndex
+from cdfd.sinks.delta.mirror.sink import MOST_DEFERRED, MOST_DEFERRED_MS, MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import mirror_mode
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.clock import SystemClock
+from cdfd.tail.clock import Clock, SystemClock
 
 APP = app_id("shop", "orders")
 OWNERS = count(1)
@@ -49,9 +50,10 @@ async def opened(
     partition_by: tuple[str, ...] = (),
     interval: int = 100,
     owner: int | None = None,
+    clock: Clock | None = None,
 ) -> MirrorSink:
     layout = Layout(partition_by, checkpoint_interval=interval, mode=mirror_mode(change_feed=change_feed))
-    target = Target(storage, APP, layout, SystemClock(), owner=owner or next(OWNERS))
+    target = Target(storage, APP, layout, clock or SystemClock(), owner=owner or next(OWNERS))
     files = partial(DataFiles, compression="snappy", file_bytes=1 << 20)
     return await MirrorSink.open(target, files, MirrorOptions(key, change_feed, SpillSpace()))
 
@@ -338,6 +340,20 @@ class TestPositions:
         await sink.close()
         assert len(entries(folder)) == newest + 2
         assert await (await opened(LocalStorage(folder))).last_position() == at(MOST_DEFERRED + 2)
+
+    async def test_a_position_is_stored_after_an_hour(self, tmp_path: Path) -> None:
+        clock = manual_clock()
+        sink = await opened(LocalStorage(tmp_path), clock=clock)
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        newest = len(entries(tmp_path))
+        clock.advance(MOST_DEFERRED_MS // 1000 - 1)
+        await deliver(sink, 1)
+        assert len(entries(tmp_path)) == newest
+        clock.advance(1)
+        await deliver(sink, 2)
+        assert len(entries(tmp_path)) == newest + 1
+        await deliver(sink, 3)
+        assert len(entries(tmp_path)) == newest + 1
 
     async def test_a_snapshot_replaces_all_rows_and_columns(self, tmp_path: Path) -> None:
         folder = tmp_path / "t"

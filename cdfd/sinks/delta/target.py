@@ -112,7 +112,7 @@ class Target:
         self._place = in_role(app_id, role)
         self._moved: Mapping[str, str | int] | None = None
         self._layout = layout
-        self._clock = clock
+        self.clock = clock
         self._owner = _THIS_PROCESS if owner is None else owner
         mode = layout.mode
         self._log = TxnLog(storage, clock, operation=mode.operation, check=self._check, blind=not mode.deletes)
@@ -196,7 +196,7 @@ class Target:
             self._exists = True
             self._columns = columns_of(state)
             if self._stored(state).owner != self._owner:
-                now = self._clock.now_ms()
+                now = self.clock.now_ms()
                 await self._log.append(lambda _: [owner_action(self._place, self._owner, now)])
                 # Another process may have delivered before this version.
                 state = await self._log.state() or state
@@ -289,7 +289,7 @@ class Target:
         follow = self._layout.on_missing_column == "follow"
         mode = self._layout.mode
         columns = created(mode.columns, (), follow=follow) if rows is None else rows
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         metadata = new_metadata(str(uuid.uuid4()), columns, properties(self._app_id, begun.table_id, mode), now)
         protocol = with_features(PLAIN, protocol_features(columns) | mode.readers, mode.writers)
         owner = owner_action(self._place, self._owner, now)
@@ -325,7 +325,7 @@ class Target:
             return []
         columns = table if rows is None else rows if replaces else self._agreed(table, base, rows)
         self._columns = columns
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         mode = self._layout.mode
         stays = columns == table and mode.properties.items() <= state.metadata.configuration.items()
         if control is not None and control != known:

@@ -25,14 +25,14 @@ from cdfd.sinks.cursor import DeliveryState, require_open
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import cast
 from cdfd.sinks.delta.log_actions import add_actions, cdc_actions
-from cdfd.sinks.delta.mirror_writer import Event, MirrorWriter, Removed, Written
+from cdfd.sinks.delta.mirror.removal import Removal, Vectors
+from cdfd.sinks.delta.mirror.writer import Event, MirrorWriter, Removed, Written
 from cdfd.sinks.delta.modes import CHANGE_FEED
-from cdfd.sinks.delta.removal import Removal, Vectors
 from cdfd.sinks.delta.target import translated
 
 if TYPE_CHECKING:
     from cdfd.delta.actions import Add, DeletionVectorDescriptor
-    from cdfd.sinks.delta.mirror import MirrorSink
+    from cdfd.sinks.delta.mirror.sink import MirrorSink
 
 ATTEMPTS = 24
 """Attempts of a commit. Each one fails if another writer moves rows at the same time."""
@@ -269,7 +269,7 @@ class MirrorDelivery:
 
         begun = sink.stored or self._position
         sink.columns = await sink.target.commit(begun, following, self._columns, changes, replaces=self._replaces)
-        sink.stored = following
+        sink.mark_stored(following)
         sink.cursor.advance(following)
 
     async def _put_all(self, events: Iterator[Event], removal: Removal | None = None) -> None:

@@ -22,9 +22,9 @@ from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import NotFoundError, PathError, SinkError
 from cdfd.sinks.delta.columns import Columns
-from cdfd.sinks.delta.key_index import KeyIndex
-from cdfd.sinks.delta.live_files import LiveFile, LiveFiles
-from cdfd.sinks.delta.sorted_run import Hashes, Rows
+from cdfd.sinks.delta.mirror.key_index import KeyIndex
+from cdfd.sinks.delta.mirror.live_files import LiveFile, LiveFiles
+from cdfd.sinks.delta.mirror.sorted_run import Hashes, Rows
 from cdfd.sinks.delta.target import Target, translated
 from cdfd.storage.base import Storage
 from cdfd.tail.log import DeltaLog

@@ -10,14 +10,16 @@ from cdfd.changes.spill import SpillSpace
 from cdfd.errors import SinkError
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.delta.columns import Columns
-from cdfd.sinks.delta.mirror_delivery import MirrorDelivery
-from cdfd.sinks.delta.mirror_table import MirrorTable
-from cdfd.sinks.delta.mirror_writer import MakeFiles
+from cdfd.sinks.delta.mirror.delivery import MirrorDelivery
+from cdfd.sinks.delta.mirror.table import MirrorTable
+from cdfd.sinks.delta.mirror.writer import MakeFiles
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Target
 
 MOST_DEFERRED = 100
 """Versions of the source without a change, before their position is stored."""
+MOST_DEFERRED_MS = 3_600_000
+"""Milliseconds before it is. Log clean-up of the source must not remove versions that a restart reads again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class MirrorSink:
     """The `Sink` port over a mirror; open it with `MirrorSink.open`.
 
     A delivery without a change commits nothing. Its position is in memory, and is stored with the next version, after `MOST_DEFERRED`
-    versions of the source, or when the sink closes. After a crash these versions are read again, and give no change again.
+    versions of the source or `MOST_DEFERRED_MS`, or when the sink closes. After a crash these versions are read again, and give no
+    change again.
 
     Attributes:
         target: the table.
@@ -62,7 +65,7 @@ class MirrorSink:
         self.table = MirrorTable(target, options.key, options.space)
         self.columns = columns
         self.cursor = Cursor(position)
-        self.stored = position
+        self.mark_stored(position)
         self._delivery: MirrorDelivery | None = None
 
     @classmethod
@@ -99,8 +102,10 @@ class MirrorSink:
     async def defer(self, following: Position) -> None:
         """Move to a position, without a version of the target. Without a target, only the first rows create one."""
         stored = self.stored
-        if stored is not None and following.version - stored.version >= MOST_DEFERRED:
-            await self.store(following)
+        if stored is not None:
+            age_ms = self.target.clock.now_ms() - self._stored_ms
+            if following.version - stored.version >= MOST_DEFERRED or age_ms >= MOST_DEFERRED_MS:
+                await self.store(following)
         self.cursor.advance(following)
 
     async def store(self, position: Position) -> None:
@@ -108,7 +113,12 @@ class MirrorSink:
         if self.stored is None or position == self.stored or position.phase == "snapshot":
             return
         await self.target.commit(self.stored, position, None, lambda state, columns, now_ms: [])
+        self.mark_stored(position)
+
+    def mark_stored(self, position: Position | None) -> None:
+        """Record that the target has a position."""
         self.stored = position
+        self._stored_ms = self.target.clock.now_ms()
 
     def _usable(self) -> Position | None:
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from cdfd.changes.spill import SpillSpace
-from cdfd.sinks.delta.sorted_run import Hashes, Keep, Rows, SortedRun, StoredRun
+from cdfd.sinks.delta.mirror.sorted_run import Hashes, Keep, Rows, SortedRun, StoredRun
 
 MEMORY_PAIRS = 1 << 21
 """Pairs in memory before they are written to disk."""

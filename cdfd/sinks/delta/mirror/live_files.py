@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from cdfd.delta.actions import Add
 from cdfd.delta.deletion_vector import RowSet
-from cdfd.sinks.delta.sorted_run import Rows
+from cdfd.sinks.delta.mirror.sorted_run import Rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from cdfd.delta import deletion_vector
 from cdfd.delta.actions import Add, DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.errors import SinkError
-from cdfd.sinks.delta.live_files import LiveFile, contained
-from cdfd.sinks.delta.mirror_table import MirrorTable
-from cdfd.sinks.delta.sorted_run import Hashes, Rows
+from cdfd.sinks.delta.mirror.live_files import LiveFile, contained
+from cdfd.sinks.delta.mirror.sorted_run import Hashes, Rows
+from cdfd.sinks.delta.mirror.table import MirrorTable
 
 INLINE_BYTES = 256
 """Bytes of a deletion vector that is stored in the log itself, at most."""
