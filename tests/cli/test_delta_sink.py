@@ -9,6 +9,7 @@ from random import Random
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from commands import WITHIN, cdfd, one_line, started
 from deltalake import DeltaTable, write_deltalake
@@ -189,6 +190,75 @@ def test_a_mirror_is_loaded_again_if_the_source_drops_a_column(tmp_path: Path) -
         assert daemon.end(signal.SIGTERM).code == 0
     assert package.snapshot(target).schema.names[:3] == ["id", "v", "_change_type"]
     assert live_rows(target) == live_rows(source) == [{"id": 2, "v": 5}, {"id": 3, "v": 6}, {"id": 4, "v": 7}]
+
+
+def mapped(source: Path, **names: str) -> None:
+    """Commit a version of a source after which it has these columns of strings and integers: names, and those in its files."""
+    log = source / "_delta_log"
+    first = [json.loads(line) for line in (log / f"{0:020}.json").read_text().splitlines()]
+    metadata = next(entry["metaData"] for entry in first if "metaData" in entry)
+    known = {field["name"]: field for field in json.loads(metadata["schemaString"])["fields"]}
+    fields = []
+    for number, (name, stored) in enumerate(names.items(), 1):
+        mapping = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": stored}
+        fields.append(known[stored] | {"name": name, "metadata": mapping})
+    metadata["schemaString"] = json.dumps({"type": "struct", "fields": fields})
+    metadata["configuration"] = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "9"}
+    actions = [{"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": metadata}]
+    commit(source, *actions)
+
+
+def commit(source: Path, *actions: dict[str, object]) -> None:
+    """Commit a version of a source."""
+    log = source / "_delta_log"
+    newest = max(int(path.stem) for path in log.glob("*.json"))
+    (log / f"{newest + 1:020}.json").write_text("".join(f"{json.dumps(action)}\n" for action in actions))
+
+
+def test_a_mirror_follows_renames_and_drops(tmp_path: Path) -> None:
+    source, target = tmp_path / "lake" / "orders", tmp_path / "copies" / "orders"
+    write_deltalake(source, pa.table({"id": [1, 2], "old": ["a", "b"], "gone": [1, 2]}))
+    removed = next((source).glob("*.parquet")).name
+    with started("run", "-c", configure_mirror(tmp_path, on_missing_column="follow")) as daemon:
+        daemon.log_line("snapshot of version 0 completed")
+        write_deltalake(source, pa.table({"id": [3], "old": ["c"], "gone": [3]}), mode="append")
+        mapped(source, id="id", v="old")
+        # Row 1 is updated, row 2 deleted.
+        pq.write_table(pa.table({"id": [1], "old": ["d"]}), source / "rewritten.parquet")
+        size = (source / "rewritten.parquet").stat().st_size
+        file = {"partitionValues": {}, "modificationTime": 0, "dataChange": True}
+        commit(
+            source,
+            {"remove": {"path": removed, "deletionTimestamp": 0, "dataChange": True}},
+            {"add": file | {"path": "rewritten.parquet", "size": size}},
+        )
+        wait_for_target(tmp_path)
+        ended = daemon.end(signal.SIGTERM)
+        assert ended.code == 0
+        assert "from a snapshot" not in ended.err
+    assert package.snapshot(target).schema.names[:3] == ["id", "v", "_change_type"]
+    assert live_rows(target) == live_rows(source) == [{"id": 1, "v": "d"}, {"id": 3, "v": "c"}]
+
+
+def test_a_second_daemon_of_the_same_name_takes_a_mirror_over(tmp_path: Path) -> None:
+    source, target = tmp_path / "lake" / "orders", tmp_path / "copies" / "orders"
+    writer = run(write(tmp_path, 0, Random(1)))
+    config = configure_mirror(tmp_path)
+    with started("run", "-c", config) as older:
+        older.log_line("snapshot of version 1 completed")
+        run(writer.delete(pc.field("id") < 450))
+        wait_for_target(tmp_path)
+        with started("run", "-c", config) as newer:
+            newer.log_line("resuming at")
+            run(writer.delete(pc.field("id") < 500))
+            older.process.wait(timeout=WITHIN)
+            assert older.process.returncode == 3
+            older.log_line("another process has taken the target over")
+            wait_for_target(tmp_path)
+            run(writer.update(pc.field("id") < 510, {"v": pc.scalar("b")}))
+            wait_for_target(tmp_path)
+            assert newer.end(signal.SIGTERM).code == 0
+    assert live_rows(target) == live_rows(source)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,12 @@ import cdfd
 from cdfd import snapshot
 from cdfd.changes.columns import VersionColumns, change_schema, constant_type
 from cdfd.changes.equality import hashes
+from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
+from cdfd.changes.shape.shape import AS_IT_IS
 from cdfd.changes.spill import SpillSpace
+from cdfd.changes.stream import Version
+from cdfd.delta.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
 from cdfd.errors import FencedError, SinkError, StorageError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.base import SnapshotNeededError
@@ -31,6 +35,7 @@ from cdfd.sinks.delta.mirror import table as mirror_table
 from cdfd.sinks.delta.mirror.key_index import KeyIndex
 from cdfd.sinks.delta.mirror.sink import MOST_DEFERRED, MOST_DEFERRED_MS, MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import mirror_mode
+from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
@@ -399,6 +404,137 @@ class TestSchema:
         delivery = await sink.begin(at(1))
         with pytest.raises(SnapshotNeededError, match="changes its type from double to string"):
             await delivery.write(change(1, "insert", [(1, "a", "b")], text))
+
+
+class TestFollow:
+    """Names that the source drops or changes, in the mirror. The sink stays open, so the index of keys is that of the columns before."""
+
+    @staticmethod
+    async def open(folder: Path, key: str = "id", *, change_feed: bool = False) -> MirrorSink:
+        layout = Layout(on_missing_column="follow", checkpoint_interval=3, mode=mirror_mode(change_feed=change_feed))
+        target = Target(LocalStorage(folder), APP, layout, SystemClock(), owner=7)
+        options = MirrorOptions((key,), change_feed, SpillSpace(), Sources(AS_IT_IS))
+        return await MirrorSink.open(target, partial(DataFiles, compression="snappy", file_bytes=1 << 20), options)
+
+    @staticmethod
+    def source(columns: pa.Schema, names: dict[str, str]) -> TableSchema:
+        """The schema of a source: `names` are the physical names of columns and nested fields, by their dotted paths."""
+
+        def mapped(struct: StructType, path: str = "") -> StructType:
+            fields = []
+            for child in struct:
+                kind = mapped(child.type, f"{path}{child.name}.") if isinstance(child.type, StructType) else child.type
+                metadata = {"delta.columnMapping.physicalName": names[path + child.name]}
+                fields.append(StructField(child.name, kind, True, metadata))
+            return StructType(tuple(fields))
+
+        return TableSchema(mapped(from_arrow(columns)), (), ColumnMappingMode.NAME)
+
+    async def deliver(
+        self, sink: MirrorSink, version: int, names: dict[str, str], schema: pa.Schema, **rows: Sequence[Row]
+    ) -> None:
+        """Deliver deleted rows (`delete`) and new ones (`insert`) of a version of the source."""
+        delivery = await sink.begin(at(version))
+        plan = ChangePlan(version, 0, self.source(schema, names), (), "files")
+        await delivery.start_version(Version(plan, "T"))
+        for kind, some in rows.items():
+            await delivery.write(change(version, kind, some, schema))
+        await delivery.commit(at(version + 1))
+
+    @pytest.mark.parametrize("change_feed", [False, True])
+    @pytest.mark.parametrize("opens_again", [False, True])
+    async def test_renames_and_drops(self, tmp_path: Path, opens_again: bool, change_feed: bool) -> None:
+        first = pa.schema([("id", pa.int64()), ("old", pa.string()), ("gone", pa.int32())])
+        renamed = pa.schema([("id", pa.int64()), ("new", pa.string()), ("gone", pa.int32())])
+        less = pa.schema([("id", pa.int64()), ("new", pa.string())])
+        again = pa.schema([("id", pa.int64()), ("new", pa.string()), ("gone", pa.string())])
+        names = {"id": "p1", "old": "p2", "new": "p2", "gone": "p3"}
+        sink = await self.open(tmp_path, change_feed=change_feed)
+
+        async def reopened() -> MirrorSink:
+            if not opens_again:
+                return sink
+            await sink.close()
+            return await self.open(tmp_path, change_feed=change_feed)
+
+        await self.deliver(sink, 0, names, first, insert=[(n, "a", n) for n in range(6)])
+        await self.deliver(sink, 1, names, first, delete=[(0, "a", 0)])
+        sink = await reopened()
+        await self.deliver(sink, 2, names, renamed, delete=[(1, "a", 1)], insert=[(1, "b", 1)])
+        assert found(tmp_path, renamed) == bag([(1, "b", 1), *((n, "a", n) for n in range(2, 6))])
+        sink = await reopened()
+        await self.deliver(sink, 3, names, less, delete=[(2, "a"), (1, "b")])
+        assert found(tmp_path, less) == bag([(n, "a") for n in range(3, 6)])
+        assert snapshot(tmp_path).schema.names[:3] == ["id", "new", "_change_type"]
+        sink = await reopened()
+        # A new column of the same name has none of the old values.
+        await self.deliver(sink, 4, names | {"gone": "p4"}, again, delete=[(3, "a", None)], insert=[(6, "c", "x")])
+        assert found(tmp_path, again) == bag([(4, "a", None), (5, "a", None), (6, "c", "x")])
+        table = pa.table(DeltaTable(tmp_path).scan()).select(again.names)
+        assert sorted(map(tuple, zip(*(column.to_pylist() for column in table.columns), strict=True)))[2] == (
+            6,
+            "c",
+            "x",
+        )
+
+    async def test_only_a_rename(self, tmp_path: Path) -> None:
+        """A version with no rows after it changes nothing: the first rows with the new name rename the column."""
+        schema, names = pa.schema([("id", pa.int64()), ("old", pa.string())]), {"id": "p1", "old": "p2", "new": "p2"}
+        renamed = pa.schema([("id", pa.int64()), ("new", pa.string())])
+        sink = await self.open(tmp_path)
+        await self.deliver(sink, 0, names, schema, insert=[(0, "a")])
+        await self.deliver(sink, 1, names, renamed)
+        assert found(tmp_path, schema) == bag([(0, "a")])
+        await self.deliver(sink, 2, names, renamed, insert=[(1, "b")])
+        assert found(tmp_path, renamed) == bag([(0, "a"), (1, "b")])
+
+    async def test_nested_fields(self, tmp_path: Path) -> None:
+        def schema(**fields: pa.DataType) -> pa.Schema:
+            return pa.schema([("id", pa.int64()), ("s", pa.struct(list(fields.items())))])
+
+        names = {"id": "p1", "s": "p2", "s.a": "q1", "s.b": "q2", "s.z": "q2"}
+        sink = await self.open(tmp_path)
+        first, renamed, less = (
+            schema(a=pa.int64(), b=pa.string()),
+            schema(a=pa.int64(), z=pa.string()),
+            schema(z=pa.string()),
+        )
+        await self.deliver(sink, 0, names, first, insert=[(n, {"a": n, "b": "x"}) for n in range(4)])
+        await self.deliver(sink, 1, names, first, delete=[(0, {"a": 0, "b": "x"})])
+        await self.deliver(sink, 2, names, renamed, delete=[(1, {"a": 1, "z": "x"})], insert=[(1, {"a": 1, "z": "y"})])
+        assert found(tmp_path, renamed) == bag([(n, {"a": n, "z": "y" if n == 1 else "x"}) for n in (1, 2, 3)])
+        await self.deliver(sink, 3, names, less, delete=[(2, {"z": "x"})], insert=[(4, {"z": None})])
+        assert found(tmp_path, less) == bag([(1, {"z": "y"}), (3, {"z": "x"}), (4, {"z": None})])
+
+    async def test_rows_that_are_compared(self, tmp_path: Path) -> None:
+        """Rows with one key are compared by all columns, also if files have other names for them."""
+        schema, names = pa.schema([("id", pa.int64()), ("old", pa.string())]), {"id": "p1", "old": "p2", "new": "p2"}
+        renamed = pa.schema([("new", pa.string()), ("id", pa.int64())])
+        sink = await self.open(tmp_path)
+        await self.deliver(sink, 0, names, schema, insert=[(1, "a"), (1, "b"), (1, "c")])
+        await self.deliver(sink, 1, names, renamed, delete=[("b", 1)], insert=[("d", 1)])
+        assert found(tmp_path, renamed) == bag([("a", 1), ("c", 1), ("d", 1)])
+
+    async def test_a_key_that_is_renamed(self, tmp_path: Path) -> None:
+        """The key is named in the settings, so a rename of it stops the table until these follow."""
+        schema, names = pa.schema([("id", pa.int64()), ("v", pa.string())]), {"id": "p1", "nr": "p1", "v": "p2"}
+        renamed = pa.schema([("nr", pa.int64()), ("v", pa.string())])
+        sink = await self.open(tmp_path)
+        await self.deliver(sink, 0, names, schema, insert=[(0, "a"), (1, "a")])
+        with pytest.raises(SinkError, match="no column 'id' of the key"):
+            await self.deliver(sink, 1, names, renamed, delete=[(0, "a")])
+        await sink.close()
+        sink = await self.open(tmp_path, key="nr")
+        await self.deliver(sink, 1, names, renamed, delete=[(0, "a")])
+        assert found(tmp_path, renamed) == bag([(1, "a")])
+
+    async def test_a_type_that_cannot_hold_the_values(self, tmp_path: Path) -> None:
+        names = {"id": "p1", "v": "p2"}
+        sink = await self.open(tmp_path)
+        await self.deliver(sink, 0, names, pa.schema([("id", pa.int64()), ("v", pa.string())]), insert=[(0, "a")])
+        other = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+        with pytest.raises(SnapshotNeededError, match="changes its type from string to long"):
+            await self.deliver(sink, 1, names, other, insert=[(1, 1)])
 
 
 class TestRefused:
