@@ -64,6 +64,10 @@ REASONS = {
     ("recovery", "cdfd: another daemon has taken over this table"): "needs two daemons and a broker: tests/kafka",
     ("s3", "{"): "a policy, which AWS evaluates",
     ("spark", "python3 -m venv environment"): "needs a cluster: tests/cluster has one, and sends the same options",
+    (
+        "spark-recipes",
+        "spark-submit deliver.py --uri",
+    ): "needs a cluster: test_recipes.py checks it, and tests/spark runs deliver.py",
     ("spark-kafka", "cdfd run -c shop.yaml"): "needs a cluster: tests/spark/test_feed.py runs such a feed",
     ("security", "curl --cacert ca.crt -u ops"): "run by test_security_page.py",
     ("security", "scrape_configs:"): "a configuration of Prometheus",
