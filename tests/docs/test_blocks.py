@@ -63,7 +63,9 @@ REASONS = {
     ("metrics", "{"): "an error that has passed, with the time of its retry: needs a lost file",
     ("recovery", "cdfd: another daemon has taken over this table"): "needs two daemons and a broker: tests/kafka",
     ("s3", "{"): "a policy, which AWS evaluates",
-    ("spark", "python3 -m venv environment"): "needs a cluster: tests/cluster has one, and sends the same options",
+    ("spark", "python3 -m venv environment"): "run by tests/cluster/test_page.py",
+    ("spark", "PYTHONPATH=cdfd.zip spark-submit"): "run by tests/cluster/test_page.py, on a cluster",
+    ("spark", "+----------------+-----+"): "the output of that command",
     (
         "spark-recipes",
         "spark-submit deliver.py --uri",
