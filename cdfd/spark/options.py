@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from cdfd.changes.plan import Changes
 from cdfd.changes.refinement import Refine
@@ -24,6 +24,9 @@ STORAGE = "storage."
 """Prefix of options for the table's store, such as `storage.endpoint_url`."""
 
 MOST = 2**63 - 1
+
+OnReplace = Literal["stop", "continue"]
+"""The policy of a stream at a `CREATE OR REPLACE TABLE`."""
 
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -47,6 +50,7 @@ class SourceOptions:
         max_files, max_bytes, max_versions: limits of one micro-batch; None: no limit.
         partition_bytes: bytes of files for one task; None: computed from the total.
         allowed_roots: additional locations for absolute paths in the log.
+        on_replace: whether a stream continues after a `CREATE OR REPLACE TABLE`. Batches always do.
         storage: options of the table's store. Never shown, because they may be secrets.
     """
 
@@ -66,6 +70,7 @@ class SourceOptions:
     max_versions: int | None = None
     partition_bytes: int | None = None
     allowed_roots: tuple[str, ...] = ()
+    on_replace: OnReplace = "stop"
     storage: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -113,6 +118,7 @@ class SourceOptions:
             _count(rest, "maxVersionsPerTrigger", "versions"),
             _size(rest, "maxPartitionBytes"),
             _list(rest, "allowedRoots") or (),
+            cast(OnReplace, _word(rest, "onreplace", "stop", get_args(OnReplace))),
             storage,
         )
         found.check_key()
@@ -158,6 +164,7 @@ _OPTIONS = (
     "ignoreMissingFiles",
     "maxPartitionBytes",
     "allowedRoots",
+    "onReplace",
 )
 _NAMES = {name.lower(): name for name in _OPTIONS}
 

@@ -5,20 +5,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from cdfd.errors import ConfigError
+from cdfd.errors import ConfigError, TableChangedError
 from cdfd.spark.offsets import Offset
 from cdfd.spark.options import SourceOptions
 from cdfd.spark.partitioning import partition_slices
 from cdfd.spark.reading import ChangePartition, execution_of, opened, read_partition
 from cdfd.spark.stream_plan import StreamPlanner
 from cdfd.spark.target import Target, resolve_target
+
+T = TypeVar("T")
+
+_REPLACED_HINT = (
+    "Start a query with another checkpoint. After a CREATE OR REPLACE TABLE, the option `onReplace` = `continue` reads on instead: "
+    "the old rows are deletes, the new ones inserts"
+)
 
 
 class StreamReader(DataSourceStreamReader):
@@ -97,7 +104,7 @@ class _Planning:
         self._table = opened(options)
         self._runner = asyncio.Runner()
         if target is None:
-            target = self._runner.run(resolve_target(self._table, options, schema))
+            target = self._run(resolve_target(self._table, options, schema))
         self._target = target
         self._planner = StreamPlanner(self._table, options, target)
         self._first: Offset | None = None
@@ -110,17 +117,17 @@ class _Planning:
 
     def beginning(self) -> Offset:
         if self._first is None:
-            self._first = Offset.beginning(self._runner.run(self._planner.beginning()))
+            self._first = Offset.beginning(self._run(self._planner.beginning()))
         return self._first
 
     def end_at_newest(self) -> None:
-        self._planner.last = self._runner.run(self._table.log.latest_version())
+        self._planner.last = self._run(self._table.log.latest_version())
 
     def latest(self, start: Offset | None) -> Offset:
         at = start or self._at or self.beginning()
         # The end of the next micro-batch is fixed until it is planned.
         if self._latest is None or start is not None or self._latest.position == at.position:
-            self._latest = at.at(self._runner.run(self._planner.latest(at.position)))
+            self._latest = at.at(self._run(self._planner.latest(at.position)))
         return self._latest
 
     def between(self, start: Offset, end: Offset) -> list[InputPartition]:
@@ -128,12 +135,19 @@ class _Planning:
             # The first micro-batch was not complete, so a later call may have returned a newer start.
             start = end.at(end.first)
         self._at, self._latest = end, None
-        plan_ranges = self._runner.run(self._planner.plan_ranges(start.position, end.position))
+        plan_ranges = self._run(self._planner.plan_ranges(start.position, end.position))
         execution = execution_of(self._table, self._options)
         found = partition_slices(
             plan_ranges, execution, ordered=self._target.ordered, limit=self._options.partition_bytes
         )
         return [ChangePartition(slices, self._target) for slices in found]
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self._runner.run(work)
+        except TableChangedError as error:
+            error.hint = _REPLACED_HINT  # the position is in Spark's checkpoint
+            raise
 
     def commit(self, end: Offset) -> None:
         self._planner.delivered(end.position)

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -137,7 +137,7 @@ class StreamPlanner:
                 end = budget.take(plan, _checked(plan, at, self.table.uri).part)
                 if end < len(plan.scans):
                     return at if end == at.part else self._within(version, at, end)
-                at = at.after_version(version.digest)
+                at = replace(at.after_version(version.digest), table_id=version.table_id)
                 budget.versions = None if budget.versions is None else budget.versions - 1
         return at
 
@@ -195,12 +195,17 @@ class StreamPlanner:
 
     async def _tail(self, at: Position) -> Tailer:
         if self._tailer is None:
-            tailer = self._open.enter_context(self.table.tailer())
+            tailer = self._open.enter_context(self.table.tailer(replacements=self._continues))
             # Positions of a replaced table are not valid in the new one.
             await tailer.resume(at.table_id, at.basis, at.digest)
             self._tailer = tailer
-        self._tailer.table_id = at.table_id
+        # Where the id may change within the log, the digest alone identifies the log.
+        self._tailer.table_id = None if self._continues else at.table_id
         return self._tailer
+
+    @property
+    def _continues(self) -> bool:
+        return self.options.on_replace == "continue"
 
     async def _newest(self, at: Position) -> int:
         tailer = await self._tail(at)

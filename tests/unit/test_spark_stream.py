@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 import cdfd
 from cdfd.changes import refining
 from cdfd.demo.writer import TableWriter
-from cdfd.errors import ConfigError, LogError, TableChangedError
+from cdfd.errors import ConfigError, LogError, SchemaChangedError, TableChangedError
 from cdfd.spark.source import CdfdSource
 from cdfd.spark.stream import StreamReader
 from cdfd.storage.local import LocalStorage
@@ -165,7 +165,7 @@ def test_another_table_in_its_place(tmp_path: Path) -> None:
     other = table(tmp_path / "b", 7, table_id="U")
     with reading(other, startingVersion=0) as reader:
         reader.partitions(offset, offset)
-        with pytest.raises(TableChangedError, match="its id was T and is U now"):
+        with pytest.raises(TableChangedError, match=r"its id was T and is U now.*another checkpoint"):
             reader.latestOffset()
     shorter = table(tmp_path / "c", 2, table_id="U")
     with reading(shorter, startingVersion=0) as reader:
@@ -228,3 +228,94 @@ def test_an_offset_that_the_plan_does_not_have(tmp_path: Path) -> None:
         end = reader.latestOffset()
         with pytest.raises(ConfigError, match="after 7 parts of this version, but it has 1"):
             reader.partitions(end | {"version": 1, "part": 7}, end)
+
+
+async def replace(writer: TableWriter, table_id: str, rows: pa.Table) -> None:
+    """`CREATE OR REPLACE TABLE ... AS SELECT`: the same log, another id, and no file of before."""
+    writer.table_id, writer.schema = table_id, rows.schema
+    removes = [writer._remove(file) for file in list(writer._files.values())]
+    await writer.commit("CREATE OR REPLACE TABLE AS SELECT", [writer._metadata(), *removes, await writer._add(rows)])
+
+
+def replaced_table(folder: Path, new: pa.Table) -> str:
+    """Rows 1 and 2, then a replacement (version 3) with other rows, and a row after it."""
+
+    async def made() -> None:
+        writer = await lake.table(LocalStorage(str(folder)), 3, lake.manual_clock())
+        await replace(writer, "U", new)
+        await writer.insert(new.slice(0, 1))
+
+    lake.run(made())
+    return str(folder)
+
+
+REPLACED = [(1, "insert", 1), (2, "insert", 2), (3, "delete", 1), (3, "delete", 2), (3, "insert", 8)]
+
+
+def without_ordinals(rows: list[Row]) -> list[tuple[int, str, int]]:
+    """The order of files depends on their names."""
+    return sorted((version, change, key) for version, _, change, key in rows)
+
+
+@pytest.mark.parametrize("versions", [1, 2, 9])
+@pytest.mark.parametrize("start", [0, 1, 3])
+def test_a_replacement_in_the_stream(tmp_path: Path, versions: int, start: int) -> None:
+    """Every micro-batch is also run again, by a query that is started in between."""
+    path = replaced_table(tmp_path, lake.rows(8))
+    options: dict[str, object] = {"startingVersion": start, "maxVersionsPerTrigger": versions, "onReplace": "continue"}
+    with reading(path, **options) as reader:
+        found, at = list[Row](), reader.initialOffset()
+        while (end := reader.latestOffset()) != at:
+            found += (rows := rows_between(reader, at, end))
+            with reading(path, **options) as again:
+                assert rows_between(again, at, end) == rows
+                assert again.partitions(end, end) == []
+            at = end
+    assert found == wanted(path, start)
+    assert without_ordinals(found) == [row for row in [*REPLACED, (4, "insert", 8)] if row[0] >= start]
+    assert at["table_id"] == "U"
+    with reading(
+        path, startingVersion=start
+    ) as reader:  # the id is that of the new table, so `stop` has nothing to say
+        assert reader.partitions(at, at) == []
+        assert reader.latestOffset() == at
+
+
+def test_a_replacement_with_other_columns(tmp_path: Path) -> None:
+    """The query ends before it, as at any change of the schema. The next one reads it with the new columns."""
+    new = pa.table({"id": pa.array([8], pa.int64()), "w": ["x"]})
+    path = str(tmp_path)
+
+    async def begun() -> TableWriter:
+        return await lake.table(LocalStorage(path), 3, lake.manual_clock())
+
+    writer = lake.run(begun())
+    options: dict[str, object] = {"startingVersion": 0, "onReplace": "continue"}
+    with reading(path, **options) as reader:
+        at = reader.latestOffset()
+        found = rows_between(reader, reader.initialOffset(), at)
+        lake.run(replace(writer, "U", new))
+        with pytest.raises(SchemaChangedError, match="Restart the query"):
+            reader.latestOffset()
+    with reading(path, **options) as reader:
+        assert reader.partitions(at, at) == []
+        found += rows_between(reader, at, reader.latestOffset())
+    assert without_ordinals(found) == REPLACED
+
+
+def test_a_replacement_ends_a_stream_by_default(tmp_path: Path) -> None:
+    path = replaced_table(tmp_path, lake.rows(8))
+    with reading(path, startingVersion=3) as reader, pytest.raises(TableChangedError, match="`onReplace` = `continue`"):
+        reader.latestOffset()
+
+
+def test_another_table_is_no_replacement(tmp_path: Path) -> None:
+    """Also where replacements are read, another log is an error."""
+    path = table(tmp_path / "a", 5)
+    with reading(path, startingVersion=0, onReplace="continue") as reader:
+        offset = reader.latestOffset()
+    other = table(tmp_path / "b", 7, table_id="U")
+    with reading(other, startingVersion=0, onReplace="continue") as reader:
+        reader.partitions(offset, offset)
+        with pytest.raises(TableChangedError, match="its id was T and is U now"):
+            reader.latestOffset()
