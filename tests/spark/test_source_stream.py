@@ -205,6 +205,24 @@ def test_the_schema_changes(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(stream.rows) == sorted(changes(table))
 
 
+def test_a_replacement_of_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    """The query ends there by default. With `onReplace` and the same checkpoint it reads on: all rows of before are deleted."""
+    table = create(spark, tmp_path)
+    insert(spark, table, 0, 3)
+    stream = Stream(spark, table, tmp_path, startingVersion=0)
+    stream.run()
+    insert(spark, table, 3, 4)
+    spark.sql(f"CREATE OR REPLACE TABLE delta.`{table}` USING delta AS SELECT 7L AS id, 'new' AS v")
+    with pytest.raises(StreamingQueryException, match="`onReplace` = `continue`"):
+        stream.run()
+    stream.options["onReplace"] = "continue"
+    stream.run()
+    insert(spark, table, 8, 9)
+    stream.run()
+    assert sorted(stream.rows) == sorted(changes(table))
+    assert Counter(row[2] for row in stream.rows) == {"insert": 4 + 1 + 1, "delete": 4}
+
+
 def test_a_table_created_anew_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
     table = create(spark, tmp_path)
     insert(spark, table, 0, 3)
