@@ -1,11 +1,13 @@
 """The small files of a table that become one file. Pure.
 
-Files of one partition are taken in the order of their age until they are a file of the wanted size. Files with deletion vectors are left out:
-their removed rows must not come back. So are files outside of the table's folder.
+Files of one partition are taken in the order of their age until they are a file of the wanted size. The size of a file with a deletion
+vector is that of the rows that it still has, so a large file becomes small when rows are deleted. Files outside of the table's folder are
+left out.
 """
 
 from collections.abc import Sequence
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.delta.actions import Add
@@ -13,7 +15,7 @@ from cdfd.delta.files import PackedFiles
 from cdfd.delta.snapshot import Snapshot
 
 LEAST_FILES = 8
-"""Fewer files are not worth a new one."""
+"""Fewer files are not worth a new one, unless many of their rows are deleted."""
 _MOST_FILES = 10_000
 """Files that are looked at, at most."""
 
@@ -24,24 +26,36 @@ def groups(state: Snapshot, file_bytes: int, most_bytes: int) -> list[Sequence[A
     Args:
         state: with statistics.
         file_bytes: a new file ends at about this size. Files of half of it stay as they are.
-        most_bytes: the size of all groups, at most.
+        most_bytes: the size of all groups with their deleted rows, at most.
     """
     table = state.live().table
-    small = pc.and_(pc.less(table.column("size"), file_bytes // 2), pc.is_null(table.column("deletion_vector")))
+    small = pc.less(_left(table), file_bytes // 2)
     inside = pc.invert(pc.match_substring_regex(table.column("path"), "^/|:"))
     chosen = table.filter(pc.and_(small, inside))
-    if len(chosen) < LEAST_FILES:
-        return []
     oldest = chosen.take(pc.sort_indices(chosen, [("time", "ascending")])[:_MOST_FILES])
+    left = dict(zip(oldest.column("path").to_pylist(), _left(oldest).to_pylist(), strict=True))
     found: list[Sequence[Add]] = []
-    left = most_bytes
+    budget = most_bytes
     for files in _by_partition(PackedFiles(Add, oldest)):
         for group in _cut(files, file_bytes):
             size = sum(file.size for file in group)
-            if len(group) >= LEAST_FILES and size <= left:
+            deleted = size - sum(left[file.path] for file in group)
+            if (len(group) >= LEAST_FILES or deleted >= file_bytes // 2) and size <= budget:
                 found.append(group)
-                left -= size
+                budget -= size
     return found
+
+
+def _left(files: pa.Table) -> pa.ChunkedArray:
+    """The bytes of the rows of each file that are not deleted, about; all bytes if the number of rows is not known."""
+    rows = pc.struct_field(pc.extract_regex(files.column("stats"), _ROWS), "rows").cast(pa.float64())
+    deleted = pc.struct_field(files.column("deletion_vector"), "cardinality").cast(pa.float64())
+    share = pc.subtract(1.0, pc.divide(deleted, pc.max_element_wise(rows, 1.0, skip_nulls=False)))
+    size = files.column("size")
+    return pc.multiply(size.cast(pa.float64(), safe=False), pc.fill_null(share, 1.0))
+
+
+_ROWS = r'"numRecords":\s*(?P<rows>[0-9]{1,15})\b'
 
 
 def _by_partition(files: Sequence[Add]) -> list[list[Add]]:

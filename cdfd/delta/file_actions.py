@@ -16,9 +16,12 @@ from cdfd.delta.writing import Action
 __all__ = ["removals", "replacements"]
 
 
-def removals(files: Sequence[Add], now_ms: int) -> list[Action]:
-    """The `remove` of each file."""
-    return [("remove", _removed(add, path, now_ms)) for add, path in zip(files, _encoded(files), strict=True)]
+def removals(files: Sequence[Add], now_ms: int, *, data_change: bool = True) -> list[Action]:
+    """The `remove` of each file. `data_change`: whether its rows are deleted, and not only rewritten."""
+    return [
+        ("remove", _removed(add, path, now_ms) | {"dataChange": data_change})
+        for add, path in zip(files, _encoded(files), strict=True)
+    ]
 
 
 def replacements(files: Sequence[tuple[Add, DeletionVectorDescriptor]], now_ms: int) -> list[Action]:

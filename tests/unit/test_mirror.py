@@ -1,8 +1,10 @@
 """A Delta table that is kept equal to its source: random changes, faults at every step, other writers, and what is refused."""
 
 import asyncio
+import contextlib
 import json
 import random
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -31,6 +33,7 @@ from cdfd.errors import FencedError, SinkError, StorageError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.base import SnapshotNeededError
 from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.housekeeping import Compaction
 from cdfd.sinks.delta.mirror import table as mirror_table
 from cdfd.sinks.delta.mirror.key_index import KeyIndex
 from cdfd.sinks.delta.mirror.sink import MOST_DEFERRED, MOST_DEFERRED_MS, MirrorOptions, MirrorSink
@@ -43,6 +46,7 @@ from cdfd.tail.clock import Clock, SystemClock
 
 APP = app_id("shop", "orders")
 OWNERS = count(1)
+COMPACTION = Compaction("snappy", 1 << 20)
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("f", pa.float64())])
 Row = tuple[Any, ...]
 
@@ -56,10 +60,13 @@ async def opened(
     interval: int = 100,
     owner: int | None = None,
     clock: Clock | None = None,
+    compaction: Compaction | None = None,
+    file_bytes: int = 1 << 20,
 ) -> MirrorSink:
-    layout = Layout(partition_by, checkpoint_interval=interval, mode=mirror_mode(change_feed=change_feed))
+    mode = mirror_mode(change_feed=change_feed)
+    layout = Layout(partition_by, checkpoint_interval=interval, mode=mode, compaction=compaction)
     target = Target(storage, APP, layout, clock or SystemClock(), owner=owner or next(OWNERS))
-    files = partial(DataFiles, compression="snappy", file_bytes=1 << 20)
+    files = partial(DataFiles, compression="snappy", file_bytes=file_bytes)
     return await MirrorSink.open(target, files, MirrorOptions(key, change_feed, SpillSpace()))
 
 
@@ -176,6 +183,7 @@ async def test_random_changes(tmp_path: Path, seed: int) -> None:
         "partition_by": ("v",) if seed % 4 == 1 else (),
         "key": ("id", "f") if seed % 5 == 1 else ("id",),
         "interval": 3,
+        "compaction": COMPACTION if seed % 2 else None,
     }
     sink = await opened(LocalStorage(tmp_path / "t"), **options)
     while source.version < 30:
@@ -261,6 +269,129 @@ class TestFaults:
             assert found(folder) == self.expected(self.VERSIONS), step
             assert DeltaTable(folder).transaction_version(APP) == self.VERSIONS - 1
         assert step > 40
+
+
+def operations(folder: Path) -> list[str]:
+    """Of the versions of a mirror, in their order."""
+    return [each["commitInfo"]["operation"] for entry in entries(folder) for each in entry if "commitInfo" in each]
+
+
+class TestCompaction:
+    VERSIONS = 24
+
+    @staticmethod
+    def batches(version: int) -> list[pa.RecordBatch]:
+        """Version n inserts five rows, updates one of the version before, and deletes another one."""
+        rows = [(10 * version + place, "new", 0.5) for place in range(5)]
+        before = 10 * version - 10
+        if not version:
+            return [change(version, "insert", rows)]
+        return [
+            change(version, "insert", rows),
+            change(version, "update_preimage", [(before, "new", 0.5)]),
+            change(version, "update_postimage", [(before, "old", 0.5)]),
+            change(version, "delete", [(before + 1, "new", 0.5)]),
+        ]
+
+    @classmethod
+    def expected(cls, versions: int) -> Counter[Any]:
+        rows = []
+        for version in range(versions):
+            last = version == versions - 1
+            rows.append((10 * version, "new" if last else "old", 0.5))
+            rows += [(10 * version + place, "new", 0.5) for place in range(1 if last else 2, 5)]
+        return bag(rows)
+
+    async def deliver_all(self, storage: Storage, versions: int = VERSIONS, **options: Any) -> None:
+        options = {"interval": 10, "compaction": COMPACTION, "change_feed": True} | options
+        sink = await opened(storage, owner=7, **options)
+        position = await sink.last_position()
+        for version in range(0 if position is None else position.version, versions):
+            await deliver(sink, version, *self.batches(version))
+        await sink.close()
+
+    @pytest.mark.parametrize("partition_by", [(), ("v",)])
+    async def test_small_files_become_one_without_deleted_rows(
+        self, tmp_path: Path, partition_by: tuple[str, ...]
+    ) -> None:
+        await self.deliver_all(LocalStorage(tmp_path), partition_by=partition_by)
+        assert found(tmp_path) == by_delta_rs(tmp_path) == self.expected(self.VERSIONS)
+        assert operations(tmp_path).count("OPTIMIZE") == 2
+        entry = next(entry for entry in entries(tmp_path) if "OPTIMIZE" in json.dumps(entry))
+        removes = [each["remove"] for each in entry if "remove" in each]
+        added = [each["add"] for each in entry if "add" in each]
+        assert len(removes) > 8
+        assert sum("deletionVector" in remove for remove in removes) > 4
+        assert not any("deletionVector" in add for add in added)
+        assert not any(each["dataChange"] for each in (*removes, *added))
+        # Compaction is no change for readers of the change feed.
+        rows: Counter[Any] = Counter()
+        for row in cdfd.changes(tmp_path, 0).read_all().to_pylist():
+            sign = -1 if row["_change_type"] in ("delete", "update_preimage") else 1
+            rows[repr((row["id"], row["v"], row["f"]))] += sign
+        assert +rows == self.expected(self.VERSIONS)
+
+    @pytest.mark.parametrize(
+        ("when", "error"), [("before", Died()), ("after", StorageError("reset", retriable=True))], ids=["dies", "fails"]
+    )
+    async def test_a_crash_at_every_step(self, tmp_path: Path, when: str, error: Exception) -> None:
+        await self.deliver_all(LocalStorage(tmp_path / "0"), 10, interval=0)
+        step, failed, compacted = 0, True, 0
+        while failed:
+            failed, step = False, step + 1
+            folder, left, begun = shutil.copytree(tmp_path / "0", tmp_path / str(step)), step, False
+
+            async def hook(method: str, path: str) -> None:
+                nonlocal left, failed, begun
+                # The checkpoint comes first, then the compaction.
+                begun = begun or "checkpoint.parquet" in path
+                left -= begun
+                if left == 0:
+                    failed = True
+                    raise error
+
+            faulty = FaultyStorage(LocalStorage(folder), **{when: hook})
+            with contextlib.suppress(SinkError, Died):
+                await self.deliver_all(faulty, 11, interval=11)
+            assert found(folder) == self.expected(11), step
+            compacted += "OPTIMIZE" in operations(folder)
+            await self.deliver_all(LocalStorage(folder), 12, interval=11)
+            assert found(folder) == self.expected(12), step
+            assert DeltaTable(folder).transaction_version(APP) == 11
+        assert step > 5
+        assert 0 < compacted < step
+
+    async def test_another_writer_is_first(self, tmp_path: Path) -> None:
+        compacted = 0
+
+        async def interfere(method: str, path: str) -> None:
+            nonlocal compacted
+            begun = method == "put" and path.startswith("part-") and (tmp_path / "_delta_log/_last_checkpoint").exists()
+            if begun and not compacted:
+                compacted += 1
+                await asyncio.to_thread(lambda: DeltaTable(tmp_path).optimize.compact())
+
+        await self.deliver_all(FaultyStorage(LocalStorage(tmp_path), before=interfere), 14)
+        assert compacted == 1
+        assert operations(tmp_path).count("OPTIMIZE") == 1
+        assert found(tmp_path) == self.expected(14)
+
+    async def test_a_large_file_most_of_whose_rows_are_deleted(self, tmp_path: Path) -> None:
+        """It is rewritten alone. So the bytes of deleted rows are bounded."""
+        schema, size = pa.schema([("id", pa.int64()), ("f", pa.float64())]), 20_000
+        random = np.random.default_rng(0)
+        rows = list(zip(range(size), random.random(size).tolist(), strict=True))
+        compaction = Compaction("none", 300_000)
+        sink = await opened(LocalStorage(tmp_path), interval=1, compaction=compaction)
+        await deliver(sink, 0, change(0, "insert", rows, schema))
+        await deliver(sink, 1, change(1, "delete", rows[: size // 4], schema))
+        assert "OPTIMIZE" not in operations(tmp_path)
+        await deliver(sink, 2, change(2, "delete", rows[size // 4 : 3 * size // 4], schema))
+        assert operations(tmp_path).count("OPTIMIZE") == 1
+        (file,) = DeltaTable(tmp_path).file_uris()
+        assert Path(file).stat().st_size < 200_000
+        await deliver(sink, 3, change(3, "delete", rows[3 * size // 4 : -1], schema))
+        assert found(tmp_path, schema) == bag(rows[-1:])
 
 
 class TestOtherWriters:

@@ -7,13 +7,15 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cdfd.changes.read import TableFiles
 from cdfd.delta import compaction
 from cdfd.delta.actions import Add
-from cdfd.delta.paths import encode_column
+from cdfd.delta.file_actions import removals
 from cdfd.delta.row_tracking import gives_ids
 from cdfd.delta.schema import ColumnMappingMode
 from cdfd.delta.snapshot import Snapshot
@@ -22,6 +24,7 @@ from cdfd.parquet.writer import DataFile, DataFileWriter
 from cdfd.progress.txn_log import TxnLog
 from cdfd.progress.txn_state import Action, TxnState
 from cdfd.sinks.delta.columns import Columns, columns_of
+from cdfd.sinks.delta.data_files import no_other_root
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
 
@@ -46,6 +49,7 @@ class Compactor:
         self, storage: Storage, clock: Clock, check: Callable[[TxnState], None], compression: str, file_bytes: int
     ) -> None:
         self._storage = storage
+        self._files = TableFiles(storage, no_other_root)
         self._clock = clock
         self._check = check
         self._compression = compression
@@ -84,10 +88,13 @@ class Compactor:
             field for field in columns.stored if field.name not in partitions and not pa.types.is_null(field.type)
         ]
         written = await asyncio.to_thread(self._merge, files, pa.schema(fields), columns.mapping)
+        now = self._clock.now_ms()
+        removed = removals(files, now, data_change=False)
+        if not written.rows:
+            return removed
         suffix = "" if self._compression == "none" else f".{self._compression}"
         path = f"part-00000-{uuid.uuid4()}-c000{suffix}.parquet"
         await self._storage.put(path, written.data.to_pybytes())
-        now = self._clock.now_ms()
         added: Action = (
             "add",
             {
@@ -99,7 +106,7 @@ class Compactor:
                 "stats": written.stats,
             },
         )
-        return [*(_removed(file, now) for file in files), added]
+        return [*removed, added]
 
     def _merge(self, files: Sequence[Add], schema: pa.Schema, mapping: ColumnMappingMode) -> DataFile:
         writer = DataFileWriter(schema, self._compression)
@@ -114,9 +121,10 @@ class Compactor:
         return writer.finish()
 
     def _read(self, file: Add, schema: pa.Schema, mapping: ColumnMappingMode) -> pa.Table:
-        """The rows of a file, in the types that the table has now."""
+        """The rows of a file that are not deleted, in the types that the table has now."""
         with self._storage.open_input_file(file.path, file.size) as source:
             rows = pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read()
+        deleted = self._files.vector_rows(file.deletion_vector, len(rows))
         unknown = set(rows.schema.names) - set(schema.names)
         # With a mapping by name, a column that was dropped stays in files. Without one, each column of a file is a column of the table.
         if len(set(rows.schema.names)) < len(rows.schema.names) or (unknown and mapping is ColumnMappingMode.NONE):
@@ -127,15 +135,12 @@ class Compactor:
             else pa.nulls(len(rows), field.type)
             for field in schema
         ]
-        return pa.table(columns, schema)
-
-
-def _removed(file: Add, now_ms: int) -> Action:
-    return "remove", {
-        "path": encode_column(pa.array([file.path]))[0].as_py(),
-        "deletionTimestamp": now_ms,
-        "dataChange": False,
-        "extendedFileMetadata": True,
-        "partitionValues": dict(file.partition_values),
-        "size": file.size,
-    }
+        table = pa.table(columns, schema)
+        if deleted is None:
+            return table
+        kept = np.ones(len(table), np.bool_)
+        places = deleted.to_array()
+        if len(places) and places[-1] >= len(table):
+            raise DataError("the deletion vector names rows that the file does not have", path=file.path)
+        kept[places] = False
+        return table.filter(pa.array(kept))

@@ -125,11 +125,6 @@ class DeltaConnector(Connector):
     def _place(self, table: Table) -> str:
         return self._sink.places(table.topic)["path"]
 
-    @property
-    def _compacts(self) -> bool:
-        # A mirror knows the files of its rows.
-        return self._sink.compaction and self._sink.mode == "changelog"
-
     def _target(self, table: Table, role: str = "") -> Target:
         place = self._place(table)
         storage = open_storage(place, self._config.storage.options(place))
@@ -139,7 +134,7 @@ class DeltaConnector(Connector):
             self._sink.checkpoint_interval,
             mirror_mode(change_feed=self._sink.change_feed) if self._sink.mode == "mirror" else CHANGELOG_MODE,
             self._sink.log_cleanup,
-            Compaction(self._sink.compression, self._sink.file_size) if self._compacts else None,
+            Compaction(self._sink.compression, self._sink.file_size) if self._sink.compaction else None,
         )
         return Target(storage, app_id(self._config.pipeline, table.name), layout, SystemClock(), role=role)
 

@@ -11,10 +11,11 @@ import pyarrow.compute as pc
 from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE
 from cdfd.delta import values
 from cdfd.delta.schema import to_arrow
-from cdfd.errors import DataError
+from cdfd.errors import DataError, PathError
 from cdfd.parquet.writer import DataFileWriter
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.conditions import RowCheck
+from cdfd.storage.base import Storage
 
 PartitionKey = tuple[str | None, ...]
 """Serialized values of the partition columns, in their order."""
@@ -173,3 +174,8 @@ def cast(column: pa.Array, field: pa.Field) -> pa.Array:
             f"column {field.name!r:.200} has values that the target cannot hold: {error!s:.200}",
             hint="Leave it out with `columns`",
         ) from error
+
+
+def no_other_root(root: str) -> Storage:
+    """A target has no files elsewhere: it raises an error."""
+    raise PathError("a file of the target is outside of its folder", path=root)

@@ -48,7 +48,7 @@ class DeltaSettings(SinkSettings):
     """Whether log entries of a target are removed after a checkpoint, once they are older than its `delta.logRetentionDuration`."""
 
     compaction: Annotated[bool, BeforeValidator(values.flag)] = True
-    """Whether small files of a changelog become larger ones after a checkpoint, in a version that changes no data."""
+    """Whether small files of a target become larger ones after a checkpoint, in a version that changes no data. Deleted rows are left out."""
 
     def places(self, topic: str) -> Mapping[str, str]:
         """A table for each topic."""

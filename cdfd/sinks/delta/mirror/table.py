@@ -20,8 +20,9 @@ from cdfd.delta.actions import Add, DeletionVectorDescriptor, Metadata
 from cdfd.delta.commit import Commit
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import TableSchema
-from cdfd.errors import NotFoundError, PathError, SinkError
+from cdfd.errors import NotFoundError, SinkError
 from cdfd.sinks.delta.columns import Columns
+from cdfd.sinks.delta.data_files import no_other_root
 from cdfd.sinks.delta.mirror.key_index import KeyIndex
 from cdfd.sinks.delta.mirror.live_files import LiveFile, LiveFiles
 from cdfd.sinks.delta.mirror.sorted_run import Hashes, Rows
@@ -245,8 +246,3 @@ class MirrorTable:
 
 _KEY_ROWS = 1 << 20
 """Rows whose keys are read at once."""
-
-
-def no_other_root(root: str) -> Storage:
-    """A mirror has no files elsewhere: it raises an error."""
-    raise PathError("a file of the mirror is outside of its folder", path=root)
