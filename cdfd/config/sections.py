@@ -92,6 +92,26 @@ class CatchUp(Section):
     """Longest time to fill such a transaction."""
 
 
+_OF_SPARK_PROCESSES = (
+    "spark.archives",
+    "spark.cores.",
+    "spark.deploy.",
+    "spark.driver.",
+    "spark.dynamicAllocation.",
+    "spark.executor.",
+    "spark.files",
+    "spark.jars",
+    "spark.kubernetes.",
+    "spark.master",
+    "spark.pyspark.",
+    "spark.speculation",
+    "spark.submit.",
+    "spark.task.",
+    "spark.yarn.",
+)
+"""Beginnings of Spark's settings that are fixed once its driver runs."""
+
+
 class SparkEngine(Section):
     """Spark, for `engine.kind` `auto` and `spark`. Without `master` and `remote`, Spark's own configuration holds, or this machine."""
 
@@ -132,6 +152,12 @@ class SparkEngine(Section):
     def _check_place(self) -> SparkEngine:
         if self.master is not None and self.remote is not None:
             raise Conflicts((("remote",), "has no use with engine.spark.master; leave one of them out"))
+        if self.remote is not None:
+            # Spark Connect ignores them without an error.
+            fixed = [name for name in self.conf if name.startswith(_OF_SPARK_PROCESSES)]
+            if fixed:
+                what = "a Spark Connect server does not take this from its clients; set it where the server starts"
+                raise Conflicts(*((("conf", name), what) for name in fixed))
         return self
 
 
