@@ -118,7 +118,7 @@ class SourceOptions:
             _count(rest, "maxVersionsPerTrigger", "versions"),
             _size(rest, "maxPartitionBytes"),
             _list(rest, "allowedRoots") or (),
-            cast(OnReplace, _word(rest, "onreplace", "stop", get_args(OnReplace))),
+            cast(OnReplace, _word(rest, "onReplace", "stop", get_args(OnReplace))),
             storage,
         )
         found.check_key()
@@ -216,7 +216,7 @@ def _moment(name: str, text: str) -> datetime | timedelta | After:
 
 
 def _word(options: Mapping[str, str], name: str, default: str, known: Sequence[str]) -> str:
-    word = options.get(name, default).strip().lower()
+    word = options.get(name.lower(), default).strip().lower()
     if word not in known:
         raise ConfigError(f"{name} is {word!r:.100}", hint=f"One of: {', '.join(known)}")
     return word

@@ -112,6 +112,7 @@ OPTIONS = (
         "ignoreMissingFiles",
         "maxPartitionBytes",
         "allowedRoots",
+        "onReplace",
         "readChangeFeed",
         "storage.region",
         "nope",

@@ -50,6 +50,12 @@ class TestOptions:
             "snapshot",
         ]
 
+    def test_policies_of_replaced_tables(self) -> None:
+        assert options().on_replace == "stop"
+        assert options(onReplace="Continue").on_replace == options(on_replace="continue").on_replace == "continue"
+        with pytest.raises(ConfigError, match=r"onReplace is 'merge'\. One of: stop, continue"):
+            options(onReplace="merge")
+
     @pytest.mark.parametrize(
         ("text", "size"), [("1", 1), ("64m", 64 << 20), ("1GB", 1 << 30), (" 2k ", 2048), ("5b", 5)]
     )
