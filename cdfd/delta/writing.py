@@ -10,6 +10,7 @@ from typing import Any
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.datatypes import ArrayType, DataType, MapType, Primitive, StructField, StructType
 from cdfd.delta.protocol import reader_features, writer_features
+from cdfd.delta.row_tracking import gives_ids
 from cdfd.errors import UnsupportedError
 
 Action = tuple[str, Mapping[str, Any]]
@@ -154,12 +155,17 @@ def _invariant(child: StructField, text: object) -> str:
     return expression
 
 
-def check_deletable(metadata: Metadata) -> None:
+def check_deletable(protocol: Protocol, metadata: Metadata) -> None:
     """Returns if rows of the table may be deleted.
 
     Raises:
-        UnsupportedError: the table is append-only.
+        UnsupportedError: the table is append-only, or has row tracking. The state of a table lacks the row ids that its files must keep.
     """
+    if gives_ids(protocol, metadata):
+        raise UnsupportedError(
+            "rows of the table cannot be deleted: it has row tracking, and the daemon does not keep row ids",
+            hint="Drop the table feature rowTracking of the target, or deliver into another one",
+        )
     if metadata.configuration.get("delta.appendOnly", "false").lower() == "true":
         raise UnsupportedError(
             "rows of the table cannot be deleted: it has delta.appendOnly=true",

@@ -240,6 +240,31 @@ def test_a_mirror_follows_renames_and_drops(tmp_path: Path) -> None:
     assert live_rows(target) == live_rows(source) == [{"id": 1, "v": "d"}, {"id": 3, "v": "c"}]
 
 
+def test_a_mirror_is_paused_and_takes_no_rows_again(tmp_path: Path) -> None:
+    source, target = tmp_path / "lake" / "orders", tmp_path / "copies" / "orders"
+    writer = run(write(tmp_path, 0, Random(1)))
+    config = configure_mirror(tmp_path)
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"controls": {"socket": str(tmp_path / "ctl.sock")}}))
+    with started("run", "-c", config) as daemon:
+        daemon.log_line("snapshot of version 1 completed")
+        refused = cdfd("ctl", "snapshot", "orders", "-c", config)
+        assert refused.code == 1
+        assert "REFUSED: a mirror has each row once already, so it takes no re-snapshot" in refused.out + refused.err
+        assert "PAUSED: orders is paused before version 2" in cdfd("ctl", "pause", "orders", "-c", config).out
+        run(writer.delete(pc.field("id") < 450))
+        daemon.end(signal.SIGKILL)
+    with started("run", "-c", config) as daemon:
+        daemon.log_line("paused by a request")
+        assert len(live_rows(target)) == 400
+        assert "RESUMED" in cdfd("ctl", "resume", "orders", "-c", config).out
+        wait_for_target(tmp_path)
+        assert daemon.end(signal.SIGTERM).code == 0
+    assert live_rows(target) == live_rows(source)
+    ended = cdfd("backfill", "orders", "--from", "0", "--until", "1", "-c", config)
+    assert "a mirror has the rows of its source, so it takes no backfill" in one_line(ended, ended.code)
+    assert ended.code != 0
+
+
 def test_a_second_daemon_of_the_same_name_takes_a_mirror_over(tmp_path: Path) -> None:
     source, target = tmp_path / "lake" / "orders", tmp_path / "copies" / "orders"
     writer = run(write(tmp_path, 0, Random(1)))

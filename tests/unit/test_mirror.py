@@ -7,6 +7,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -22,6 +23,7 @@ from lake import manual_clock
 import cdfd
 from cdfd import snapshot
 from cdfd.changes.columns import VersionColumns, change_schema, constant_type
+from cdfd.changes.control import Control, Pause
 from cdfd.changes.equality import hashes
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
@@ -29,9 +31,10 @@ from cdfd.changes.shape.shape import AS_IT_IS
 from cdfd.changes.spill import SpillSpace
 from cdfd.changes.stream import Version
 from cdfd.delta.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
-from cdfd.errors import FencedError, SinkError, StorageError
+from cdfd.errors import FencedError, SinkError, StorageError, UnsupportedError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.base import SnapshotNeededError
+from cdfd.sinks.delta.columns import created
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.housekeeping import Compaction
 from cdfd.sinks.delta.mirror import table as mirror_table
@@ -510,6 +513,49 @@ class TestPositions:
         assert await (await opened(LocalStorage(folder), change_feed=True)).last_position() == at(3)
 
 
+class TestControl:
+    async def test_a_pause_is_stored_with_the_position(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
+        await deliver(sink, 1)
+        paused = replace(sink.control, paused=Pause("p", 1)).remember("p")
+        await sink.set_control(paused)
+        again = await opened(LocalStorage(tmp_path))
+        assert again.control == paused
+        assert await again.last_position() == at(2)
+        await again.set_control(replace(paused, paused=None).remember("r"))
+        await deliver(again, 2, change(2, "delete", [(0, "a", 0.5)]))
+        assert (await opened(LocalStorage(tmp_path))).control.recent == ("p", "r")
+        assert found(tmp_path) == bag([(1, "a", 0.5)])
+
+    async def test_a_pause_before_the_first_row(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path))
+        delivery = await sink.begin(at(3, "snapshot"))
+        await delivery.commit(at(3, "snapshot"))
+        assert not list(tmp_path.iterdir())
+        await sink.set_control(Control(paused=Pause("p", 1)))
+        again = await opened(LocalStorage(tmp_path))
+        assert again.control.paused == Pause("p", 1)
+        assert await again.last_position() == at(3, "snapshot")
+        delivery = await again.begin(at(3, "snapshot"))
+        await delivery.write(change(3, "insert", [(0, "a", 0.5)]))
+        await delivery.commit(at(4))
+        assert found(tmp_path) == by_delta_rs(tmp_path) == bag([(0, "a", 0.5)])
+
+    async def test_resnapshots_and_moves_are_refused(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        newest = len(entries(tmp_path))
+        with pytest.raises(UnsupportedError, match="takes no re-snapshot") as caught:
+            await sink.set_control(sink.control.begin("s", ""))
+        assert "progress reset" in str(caught.value.hint)
+        with pytest.raises(UnsupportedError, match="cannot skip versions"):
+            await sink.set_control(sink.control, at(5))
+        assert len(entries(tmp_path)) == newest
+        await deliver(sink, 1, change(1, "delete", [(0, "a", 0.5)]))
+        assert found(tmp_path) == bag([])
+
+
 class TestSchema:
     async def test_new_columns_and_wider_types(self, tmp_path: Path) -> None:
         folder, narrow = tmp_path / "t", pa.schema([("id", pa.int32()), ("v", pa.string())])
@@ -693,11 +739,51 @@ class TestRefused:
         with pytest.raises(SinkError, match=r"delta\.appendOnly=true"):
             await deliver(sink, 1, change(1, "insert", [(1, "a", 0.5)]))
 
+    @pytest.mark.parametrize("opens_again", [False, True])
+    async def test_a_target_that_gets_row_tracking(self, tmp_path: Path, opens_again: bool) -> None:
+        """A file that gets a deletion vector must keep its row ids, which the state of a table lacks."""
+        sink = await opened(LocalStorage(tmp_path), owner=7)
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
+        before = entries(tmp_path)
+        protocol = next(each["protocol"] for each in before[0] if "protocol" in each)
+        protocol["writerFeatures"] += ["rowTracking", "domainMetadata"]
+        added = tmp_path / "_delta_log" / f"{len(before):020}.json"
+        added.write_text(json.dumps({"protocol": protocol}))
+
+        async def delete() -> None:
+            found = await opened(LocalStorage(tmp_path), owner=8) if opens_again else sink
+            await deliver(found, 1, change(1, "delete", [(0, "a", 0.5)]))
+
+        with pytest.raises(SinkError, match="it has row tracking"):
+            await delete()
+        assert len(entries(tmp_path)) == len(before) + 1
+
     async def test_another_mode(self, tmp_path: Path) -> None:
         await deliver(await opened(LocalStorage(tmp_path / "t")), 0, change(0, "insert", [(0, "a", 0.5)]))
         target = Target(LocalStorage(tmp_path / "t"), APP, Layout(), SystemClock())
         with pytest.raises(SinkError, match=r"created with `sink.mode: mirror`, and not with `changelog`"):
             await target.position()
+
+
+@pytest.mark.parametrize("partition_by", [(), ("v",)])
+def test_rows_in_memory_are_bounded_by_the_size_of_files(partition_by: tuple[str, ...]) -> None:
+    """However large a first load is: files are written as they fill."""
+    limit, batches, rows = 1 << 20, 40, 10_000
+    random = np.random.default_rng(0)
+    columns = created(from_arrow(SCHEMA), partition_by, follow=False)
+    files = DataFiles(columns, SCHEMA, "none", limit)
+    held, most, taken, written = 0, 0, 0, 0
+    for number in range(batches):
+        values = [f"p{(number + place) % 3}" for place in range(rows)]
+        batch = pa.record_batch([random.integers(0, 1 << 60, rows), values, random.random(rows)], schema=SCHEMA)
+        taken += batch.nbytes
+        written += sum(file.rows for file, _ in files.write(batch))
+        held = sum(files._sizes().values())
+        most = max(most, held)
+    assert taken > 5 * limit
+    assert limit < most <= 2 * limit
+    assert written > 0.6 * batches * rows
+    assert written + sum(file.rows for file, _ in files.finish()) == batches * rows
 
 
 class TestIndex:

@@ -16,7 +16,7 @@ from cdfd.daemon.controls.mailbox import Mailbox
 from cdfd.daemon.controls.requests import Notification, Refused, Request
 from cdfd.daemon.loop.monitor import Monitor
 from cdfd.daemon.loop.recorder import Recorder
-from cdfd.errors import CdfdError, FencedError, LogError, SinkError
+from cdfd.errors import CdfdError, FencedError, LogError, SinkError, UnsupportedError
 from cdfd.sinks.base import ControlSink, Sink
 from cdfd.tables.table import Table, check_position
 from cdfd.tail.clock import Clock
@@ -159,7 +159,10 @@ class Controls:
         if request.where:
             await self._check_where(request.where)
         if known is None:
-            await self.store(self.control.begin(request.id, request.where))
+            try:
+                await self.store(self.control.begin(request.id, request.where))
+            except UnsupportedError as error:
+                raise Refused("unsupported", str(error)) from None
         what = f"the files of {request.table}" + (f" where {request.where}" if request.where else "")
         self.mailbox.accomplish("STARTED", f"{what} are published again, from version {position.version} on")
 

@@ -279,7 +279,7 @@ class Target:
     def _check(self, state: TxnState) -> None:
         columns_of(state)
         if self._layout.mode.deletes:
-            check_deletable(state.metadata)
+            check_deletable(state.protocol, state.metadata)
 
     def _stored(self, state: TxnState) -> Stored:
         return stored(state, self._app_id, self._layout.mode.name, self._role)

@@ -191,7 +191,8 @@ class MirrorDelivery:
         assert self._columns is not None
         assert self._schema is not None
         sink = self._sink
-        table = sink.table if sink.table.loaded else None
+        # Rows that replace all others are not looked up, so their keys are not kept.
+        table = sink.table if sink.table.loaded and not self._replaces else None
         return MirrorWriter(self._columns, self._schema, sink.files, change_feed=change_feed, table=table)
 
     async def _commit_snapshot(self, following: Position) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
+from cdfd.changes.control import Control
 from cdfd.changes.position import Position
 from cdfd.changes.spill import SpillSpace
-from cdfd.errors import SinkError
+from cdfd.changes.stream import Version
+from cdfd.errors import SinkError, UnsupportedError
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.mirror.delivery import MirrorDelivery
@@ -87,6 +90,39 @@ class MirrorSink:
         self.cursor.begin(position)
         self._delivery = MirrorDelivery(self, position)
         return self._delivery
+
+    stores_control = True
+
+    @property
+    def control(self) -> Control:
+        """The stored control; see the port."""
+        return self.target.control
+
+    async def set_control(self, control: Control, to: Position | None = None) -> None:
+        """Store a control as a property of the target, and the position; see the port.
+
+        Raises:
+            UnsupportedError: the control begins a re-snapshot, or the position moves.
+        """
+        if control.snapshot is not None:
+            hint = "To load it again, stop the daemon, remove or rename the target, and run `cdfd progress reset`"
+            raise UnsupportedError("a mirror has each row once already, so it takes no re-snapshot", hint=hint)
+        if to is not None:
+            raise UnsupportedError("a mirror cannot skip versions of its source")
+        position = self.cursor.position
+        assert position is not None
+        self.cursor.begin(position)
+        self.cursor.mark_uncertain()
+        begun = self.stored or position
+        self.columns = await self.target.commit(
+            begun, position, None, lambda state, columns, now_ms: [], control=control
+        )
+        self.mark_stored(position)
+        self.cursor.advance(position)
+
+    async def begin_chunk(self, position: Position, version: Version) -> NoReturn:
+        """A mirror takes no re-snapshot: `set_control` refuses it."""
+        raise UnsupportedError("a mirror takes no re-snapshot", version=version.plan.version)
 
     async def close(self) -> None:
         """Abort the current delivery, if any, and store the position."""
