@@ -5,8 +5,7 @@ Source: specification, "Column Mapping" and "Writer Requirements for Column Mapp
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,15 +39,15 @@ def properties(mode: ColumnMappingMode, highest: int) -> dict[str, str]:
     return {} if mode is ColumnMappingMode.NONE else {MODE: mode.value, MAX_ID: str(highest)}
 
 
-def assigned(struct: StructType, highest: int, *, by_name: bool = False) -> tuple[StructType, int]:
+def assigned(struct: StructType, highest: int, name_of: Callable[[StructField], str]) -> tuple[StructType, int]:
     """The struct with an id and a physical name in each field, and the highest id. Fields that have them keep them.
 
     Args:
         struct: the columns.
         highest: the highest id that is taken.
-        by_name: whether a field's name becomes its physical name, as for the columns of files that exist. Otherwise it is a random one.
+        name_of: gives a field its physical name.
     """
-    numbers = _Numbers(highest, by_name)
+    numbers = _Numbers(highest, name_of)
     return numbers.struct(struct), numbers.highest
 
 
@@ -95,9 +94,9 @@ def _ids(kind: DataType) -> list[int]:
 class _Numbers:
     """Assigns ids and physical names on one walk through a schema."""
 
-    def __init__(self, highest: int, by_name: bool) -> None:
+    def __init__(self, highest: int, name_of: Callable[[StructField], str]) -> None:
         self.highest = highest
-        self._by_name = by_name
+        self._name_of = name_of
 
     def struct(self, struct: StructType) -> StructType:
         return StructType(tuple(self._field(child) for child in struct))
@@ -105,8 +104,7 @@ class _Numbers:
     def _field(self, child: StructField) -> StructField:
         if ID not in child.metadata or PHYSICAL_NAME not in child.metadata:
             self.highest += 1
-            name = child.name if self._by_name else f"col-{uuid.uuid4()}"
-            child = replace(child, metadata={ID: self.highest, PHYSICAL_NAME: name, **child.metadata})
+            child = replace(child, metadata={ID: self.highest, PHYSICAL_NAME: self._name_of(child), **child.metadata})
         return replace(child, type=self._type(child.type))
 
     def _type(self, kind: DataType) -> DataType:

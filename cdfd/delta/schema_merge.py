@@ -24,14 +24,12 @@ class Merged:
         struct: the schema.
         follow: whether a field that the source renames or drops is renamed or dropped. Its `SOURCE` tells which one it is.
         missing: the table's fields that the rows do not have and that stay, by path.
-        dropped: dotted names of the table's fields that do not stay.
         renamed: old names of the table's columns and the new ones.
     """
 
     struct: StructType
     follow: bool = False
     missing: dict[tuple[str, ...], StructField] = field(default_factory=dict)
-    dropped: list[str] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)
 
 
@@ -62,9 +60,7 @@ def _struct(table: StructType, rows: StructType, path: tuple[str, ...], merged: 
         other = pairs.get(child.name)
         if other is not None:
             fields.append(_field(child, other, (*path, child.name), merged))
-        elif merged.follow and SOURCE in child.metadata:
-            merged.dropped.append(".".join((*path, child.name)))
-        else:
+        elif not merged.follow or SOURCE not in child.metadata:
             merged.missing[(*path, child.name)] = child
             fields.append(child)
     paired = {other.name for other in pairs.values()}

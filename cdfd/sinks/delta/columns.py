@@ -1,7 +1,8 @@
-"""The columns of a target, how files hold them, and the conditions for their values. Pure."""
+"""The columns of a target, how files hold them, and the conditions for their values."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from cdfd.delta import column_mapping, schema_string
 from cdfd.delta.column_mapping import assigned, highest_id
-from cdfd.delta.datatypes import ArrayType, MapType, StructType
+from cdfd.delta.datatypes import ArrayType, MapType, StructField, StructType
 from cdfd.delta.protocol import writer_features
 from cdfd.delta.schema import ColumnMappingMode, mapping_mode, physical_name
 from cdfd.delta.schema_merge import merge, nullable
@@ -57,15 +58,24 @@ class Columns:
         """The same columns with a mapping by name, if they have none yet."""
         if self.mapping is not ColumnMappingMode.NONE:
             return self
-        struct, highest = assigned(self.struct, self.highest_id, by_name=True)
+        struct, highest = assigned(self.struct, self.highest_id, _own_name)
         return replace(self, struct=struct, mapping=ColumnMappingMode.NAME, highest_id=highest)
 
     def completed(self) -> Columns:
         """The same, with ids and physical names for new columns if there is a mapping."""
         if self.mapping is ColumnMappingMode.NONE:
             return self
-        struct, highest = assigned(self.struct, self.highest_id)
+        struct, highest = assigned(self.struct, self.highest_id, _random_name)
         return replace(self, struct=struct, highest_id=highest)
+
+
+def _own_name(field: StructField) -> str:
+    """The physical name of a column in files that exist: they have it by its own name."""
+    return field.name
+
+
+def _random_name(_: StructField) -> str:
+    return f"col-{uuid.uuid4()}"
 
 
 NO_COLUMNS = Columns(StructType(()))
