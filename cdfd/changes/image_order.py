@@ -18,7 +18,6 @@ If one image is not in a pair, other adjacent images may belong to different row
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
@@ -232,7 +231,7 @@ def _add(rows: BitMap64, first: int, found: npt.NDArray[np.bool_]) -> None:
     if found.all():
         rows.add_range(first, first + len(found))
     else:
-        rows |= BitMap64(array("Q", (np.flatnonzero(found) + first).astype(np.uint64).tobytes()))
+        rows |= RowSet.of_array(np.flatnonzero(found) + first).bitmap
 
 
 def _divided(batch: pa.RecordBatch, row: int, late: RowSet) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:

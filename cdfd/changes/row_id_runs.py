@@ -12,7 +12,6 @@ Runs are matched as intervals. Where rows were shuffled, most runs have one row.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from pyroaring import BitMap64
 
 from cdfd.changes.equality import Integers, Mask, dense
 from cdfd.changes.matching import by_row_id
+from cdfd.delta.roaring import RowSet
 
 BLOCK_BITS = 20
 """Row ids of a block of 2^20 are in the same bucket: writers give rows of a file consecutive ids. No run goes beyond a block."""
@@ -112,7 +112,7 @@ def add_rows(found: Sequence[BitMap64], some: Rows) -> None:
         if end - start == 1:
             target.add_range(int(rows[start]), int(rows[start] + totals[start]))
         else:
-            target |= BitMap64(array("Q", _expanded(rows[start:end], totals[start:end]).astype(np.uint64).tobytes()))
+            target |= RowSet.of_array(_expanded(rows[start:end], totals[start:end])).bitmap
 
 
 @dataclass(frozen=True, slots=True)

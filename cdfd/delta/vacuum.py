@@ -6,7 +6,7 @@ older than the retention and no version in the retention has it:
     cutoff = now - retention; kept = live files, files removed after the cutoff, and the deletion vectors of both
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -64,7 +64,7 @@ def kept(state: Snapshot, cutoff_ms: int, root: str) -> pa.Array:
     since = removed.filter(pc.greater(pc.fill_null(removed.column("time"), 0), cutoff_ms))
     found: list[PackedFiles[Add] | PackedFiles[Remove]] = [state.live(), PackedFiles(Remove, since)]
     columns = [chunk for files in found for chunk in files.paths.chunks]
-    vectors = [path for files in found for path in _vector_paths(files)]
+    vectors = [path for files in found for path in _vector_paths(_with_vectors(files))]
     return relative(pa.concat_arrays([*columns, pa.array(vectors, TEXT)]), root)
 
 
@@ -83,18 +83,19 @@ def _resolved(files: Sequence[str], root: str) -> Iterator[str]:
             continue  # a file outside of the table, which is not listed
 
 
-def _vector_paths(files: PackedFiles[Add] | PackedFiles[Remove]) -> Iterator[str]:
+def _with_vectors(files: PackedFiles[Add] | PackedFiles[Remove]) -> Iterator[Add | Remove]:
     vectors = files.table.column("deletion_vector")
-    for action in PackedFiles(files.kind, files.table.filter(pc.is_valid(vectors))):
-        if action.deletion_vector is not None and (path := path_of(action.deletion_vector)) is not None:
+    yield from PackedFiles(files.kind, files.table.filter(pc.is_valid(vectors)))
+
+
+def _vector_paths(actions: Iterable[Add | Remove | Cdc]) -> Iterator[str]:
+    for action in actions:
+        vector = None if isinstance(action, Cdc) else action.deletion_vector
+        if vector is not None and (path := path_of(vector)) is not None:
             yield path
 
 
 def named(actions: Sequence[Add] | Sequence[Remove] | Sequence[Cdc], root: str) -> pa.Array:
     """The paths that actions of a log entry name, relative to the table's root."""
     found = [action.path for action in actions]
-    for action in actions:
-        vector = getattr(action, "deletion_vector", None)
-        if vector is not None and (path := path_of(vector)) is not None:
-            found.append(path)
-    return relative(pa.array(found, TEXT), root)
+    return relative(pa.array([*found, *_vector_paths(actions)], TEXT), root)
