@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -24,14 +23,12 @@ from cdfd.parquet.writer import DataFile, DataFileWriter
 from cdfd.progress.txn_log import TxnLog
 from cdfd.progress.txn_state import Action, TxnState
 from cdfd.sinks.delta.columns import Columns, columns_of
-from cdfd.sinks.delta.data_files import no_other_root
+from cdfd.sinks.delta.data_files import GROUP_BYTES, NewFile, new_path, no_other_root
+from cdfd.sinks.delta.log_actions import add_fields
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
 
 logger = logging.getLogger("cdfd.sink")
-
-_GROUP_BYTES = 32 << 20
-"""Bytes of rows of a row group."""
 
 
 class Compactor:
@@ -92,28 +89,18 @@ class Compactor:
         removed = removals(files, now, data_change=False)
         if not written.rows:
             return removed
-        suffix = "" if self._compression == "none" else f".{self._compression}"
-        path = f"part-00000-{uuid.uuid4()}-c000{suffix}.parquet"
+        path = new_path(self._compression)
         await self._storage.put(path, written.data.to_pybytes())
-        added: Action = (
-            "add",
-            {
-                "path": path,
-                "partitionValues": dict(files[0].partition_values),
-                "size": written.data.size,
-                "modificationTime": now,
-                "dataChange": False,
-                "stats": written.stats,
-            },
-        )
-        return [*removed, added]
+        values = files[0].partition_values
+        file = NewFile(path, tuple(values.values()), written.data.size, written.stats, written.rows)
+        return [*removed, ("add", add_fields(file, tuple(values), now, data_change=False))]
 
     def _merge(self, files: Sequence[Add], schema: pa.Schema, mapping: ColumnMappingMode) -> DataFile:
         writer = DataFileWriter(schema, self._compression)
         pending: list[pa.Table] = []
         for file in files:
             pending.append(self._read(file, schema, mapping))
-            if sum(rows.nbytes for rows in pending) >= _GROUP_BYTES:
+            if sum(rows.nbytes for rows in pending) >= GROUP_BYTES:
                 writer.write(pa.concat_tables(pending))
                 pending = []
         if pending:

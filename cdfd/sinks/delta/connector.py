@@ -12,12 +12,12 @@ from cdfd.config.settings import Settings, Table
 from cdfd.errors import ConfigError, SinkError, UnsupportedError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.base import Backfill, Connector, StageTimer, unmeasured
-from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.data_files import DataFiles, MakeFiles
 from cdfd.sinks.delta.housekeeping import Compaction
 from cdfd.sinks.delta.mirror.sink import MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, mirror_mode
 from cdfd.sinks.delta.settings import DeltaSettings
-from cdfd.sinks.delta.sink import DeltaSink, MakeFiles
+from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.location import open_storage

@@ -1,7 +1,7 @@
 """The data files of one delivery: rows are split by partition, and written as files of a limited size."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,7 +80,7 @@ class DataFiles:
         for key, part in self._split(rows):
             self._pending.setdefault(key, []).append(part)
             self._bytes[key] = self._bytes.get(key, 0) + part.nbytes
-            if self._bytes[key] >= _GROUP_BYTES:
+            if self._bytes[key] >= GROUP_BYTES:
                 self._write_group(key)
                 if self._open[key].size >= self._file_bytes:
                     yield self._finish(key)
@@ -107,10 +107,8 @@ class DataFiles:
 
     def _finish(self, key: PartitionKey) -> tuple[NewFile, pa.Buffer]:
         self._write_group(key)
-        suffix = "" if self._compression == "none" else f".{self._compression}"
-        path = f"part-00000-{uuid.uuid4()}-c000{suffix}.parquet"
         file = self._open.pop(key).finish()
-        return NewFile(path, key, file.data.size, file.stats, file.rows), file.data
+        return NewFile(new_path(self._compression), key, file.data.size, file.stats, file.rows), file.data
 
     def _split(self, rows: pa.Table) -> Iterator[tuple[PartitionKey, pa.Table]]:
         """The rows of each partition, in their order, as files have them."""
@@ -125,8 +123,17 @@ class DataFiles:
             yield key, stored.take(grouped.column("_list")[group].values)
 
 
-_GROUP_BYTES = 32 << 20
+MakeFiles = Callable[[Columns, pa.Schema], DataFiles]
+"""From the columns of the table and the schema of the rows."""
+
+GROUP_BYTES = 32 << 20
 """Bytes of rows of a row group."""
+
+
+def new_path(compression: str) -> str:
+    """The name of a new data file."""
+    suffix = "" if compression == "none" else f".{compression}"
+    return f"part-00000-{uuid.uuid4()}-c000{suffix}.parquet"
 
 
 _CHANGE_TYPE = CHANGE_COLUMNS[0].with_nullable(True)

@@ -64,35 +64,25 @@ def add_actions(state: TxnState, columns: Columns, files: Sequence[NewFile], now
         files: that are written.
         now_ms: the time.
     """
-    adds = [(_add_fields(file, columns.stored_partitions, now_ms), file.rows) for file in files]
+    adds = [(add_fields(file, columns.stored_partitions, now_ms), file.rows) for file in files]
     if adds and row_tracking.gives_ids(state.protocol, state.metadata):
         return row_tracking.tracked(adds, row_tracking.high_water_mark(state.domains), state.version + 1)
     return [("add", fields) for fields, _ in adds]
 
 
-def _add_fields(file: NewFile, partition_by: Sequence[str], now_ms: int) -> dict[str, object]:
-    return {
-        "path": file.path,
-        "partitionValues": dict(zip(partition_by, file.partition, strict=True)),
-        "size": file.size,
-        "modificationTime": now_ms,
-        "dataChange": True,
-        "stats": file.stats,
-    }
+def add_fields(
+    file: NewFile, partition_by: Sequence[str], now_ms: int, *, data_change: bool = True
+) -> dict[str, object]:
+    """The fields of the `add` action of a file. `partition_by`: the partition columns as the log names them."""
+    return _fields(file, partition_by, data_change) | {"modificationTime": now_ms, "stats": file.stats}
 
 
 def cdc_actions(columns: Columns, files: Sequence[NewFile]) -> list[Action]:
     """The `cdc` actions of change data files that are written."""
     names = columns.stored_partitions
-    return [
-        (
-            "cdc",
-            {
-                "path": file.path,
-                "partitionValues": dict(zip(names, file.partition, strict=True)),
-                "size": file.size,
-                "dataChange": False,
-            },
-        )
-        for file in files
-    ]
+    return [("cdc", _fields(file, names, False)) for file in files]
+
+
+def _fields(file: NewFile, partition_by: Sequence[str], data_change: bool) -> dict[str, object]:
+    values = dict(zip(partition_by, file.partition, strict=True))
+    return {"path": file.path, "partitionValues": values, "size": file.size, "dataChange": data_change}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
@@ -16,13 +15,10 @@ from cdfd.progress.txn_state import Action, TxnState
 from cdfd.sinks.base import Backfill
 from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
 from cdfd.sinks.delta.columns import Columns
-from cdfd.sinks.delta.data_files import DataFiles, NewFile
+from cdfd.sinks.delta.data_files import DataFiles, MakeFiles, NewFile
 from cdfd.sinks.delta.log_actions import add_actions
 from cdfd.sinks.delta.sources import Sources
-from cdfd.sinks.delta.target import Target, translated
-
-MakeFiles = Callable[[Columns, pa.Schema], DataFiles]
-"""From the columns of the table and the schema of the rows."""
+from cdfd.sinks.delta.target import Target, fetched, translated
 
 
 class DeltaSink:
@@ -143,22 +139,18 @@ class DeltaDelivery:
         """Write the last files and the version; see the port."""
         require_open(self._state, self._position)
         self._sink.cursor.check(following, rows=self._columns is not None)
-        self._state = "failed"
-        await self._end_files()
-        self._sink.cursor.mark_uncertain()
-        target = self._sink.target
-        self._sink.columns = await target.commit(self._position, following, self._columns, self._changes)
-        self._sink.cursor.advance(following)
-        self._state = "ended"
+        await self._complete(following)
 
     async def commit_control(self, control: Control, to: Position | None = None) -> None:
         """Write the last files, and store a control. The position stays, or moves to another one."""
         require_open(self._state, self._position)
         self._sink.cursor.check_chunk()
+        await self._complete(self._position if to is None else to, control)
+
+    async def _complete(self, following: Position, control: Control | None = None) -> None:
         self._state = "failed"
         await self._end_files()
         self._sink.cursor.mark_uncertain()
-        following = self._position if to is None else to
         target = self._sink.target
         self._sink.columns = await target.commit(
             self._position, following, self._columns, self._changes, control=control
@@ -193,12 +185,7 @@ class DeltaDelivery:
             await self._write(files.finish())
 
     async def _write(self, files: Iterator[tuple[NewFile, pa.Buffer]]) -> None:
-        while True:
-            with translated("write the rows", self._sink.target.uri):
-                found = await asyncio.to_thread(next, files, None)
-            if found is None:
-                return
-            file, data = found
+        async for file, data in fetched(files, self._sink.target.uri):
             await self._sink.target.put(file.path, data)
             self._files.append(file)
 

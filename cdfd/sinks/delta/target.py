@@ -6,10 +6,10 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import pyarrow as pa
 
@@ -56,6 +56,7 @@ from cdfd.tail.clock import Clock
 from cdfd.tail.log import NotATableError
 
 logger = logging.getLogger("cdfd.sink")
+T = TypeVar("T")
 
 _THIS_PROCESS = random.randrange(1, 1 << 63)
 
@@ -371,6 +372,16 @@ class Target:
 def _is_new(table: Columns) -> bool:
     """Whether a table has no rows, because it has no columns of a source yet."""
     return {child.name for child in table.struct} <= {child.name for child in CHANGELOG_MODE.columns}
+
+
+async def fetched(items: Iterator[T], place: str) -> AsyncIterator[T]:
+    """The items of a blocking iterator of rows to write, each fetched in a thread. Errors become those of the sink."""
+    while True:
+        with translated("write the rows", place):
+            found = await asyncio.to_thread(next, items, None)
+        if found is None:
+            return
+        yield found
 
 
 @contextmanager

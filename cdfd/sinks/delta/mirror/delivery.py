@@ -28,7 +28,7 @@ from cdfd.sinks.delta.log_actions import add_actions, cdc_actions
 from cdfd.sinks.delta.mirror.removal import Removal, Vectors
 from cdfd.sinks.delta.mirror.writer import Event, MirrorWriter, Removed, Written
 from cdfd.sinks.delta.modes import CHANGE_FEED
-from cdfd.sinks.delta.target import translated
+from cdfd.sinks.delta.target import fetched, translated
 
 if TYPE_CHECKING:
     from cdfd.delta.actions import Add, DeletionVectorDescriptor
@@ -275,17 +275,13 @@ class MirrorDelivery:
 
     async def _put_all(self, events: Iterator[Event], removal: Removal | None = None) -> None:
         """Store the files, and look the rows up that are to be deleted."""
-        while True:
-            with translated("write the rows", self._uri):
-                found = await asyncio.to_thread(next, events, None)
-            if found is None:
-                return
-            if isinstance(found, pa.Table):
+        async for event in fetched(events, self._uri):
+            if isinstance(event, pa.Table):
                 assert removal is not None
                 with translated("find the rows", self._uri):
-                    await asyncio.to_thread(self._take, removal, found)
+                    await asyncio.to_thread(self._take, removal, event)
             else:
-                file, data = found
+                file, data = event
                 await self._sink.target.put(file.path, data)
 
     def _take(self, removal: Removal, rows: Removed) -> None:

@@ -13,9 +13,9 @@ from cdfd.changes.stream import Version
 from cdfd.errors import SinkError, UnsupportedError
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.delta.columns import Columns
+from cdfd.sinks.delta.data_files import MakeFiles
 from cdfd.sinks.delta.mirror.delivery import MirrorDelivery
 from cdfd.sinks.delta.mirror.table import MirrorTable
-from cdfd.sinks.delta.mirror.writer import MakeFiles
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Target
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -205,18 +206,14 @@ class MirrorTable:
         assert self._schema is not None
         schema = self._schema.select(self._key)
         found = []
-        scan = FileScan(add.path, "insert", add.partition_values, add.size)
-        with naming_file(add.path), files.open(add.path, add.size or None) as source, opened(add.path, source) as file:
-            for batch in FileReader.prepare(file, schema, scan, files).batches(_KEY_ROWS, use_threads=True):
+        with _reader(add, schema, files) as reader:
+            for batch in reader.batches(_KEY_ROWS, use_threads=True):
                 found.append(self.hashes(batch))
         return np.concatenate(found) if found else np.zeros(0, np.uint64)
 
     def _read(self, file: LiveFile, schema: TableSchema, rows: RowSet) -> Iterator[pa.RecordBatch]:
-        add, files = file.add, self._files
-        scan = FileScan(add.path, "insert", add.partition_values, add.size)
-        with naming_file(add.path), files.open(add.path, add.size or None) as source, opened(add.path, source) as data:
-            reader = FileReader.prepare(data, schema, scan, files).of_rows(RowSelection(rows))
-            yield from reader.batches(BATCH_ROWS, use_threads=False)
+        with _reader(file.add, schema, self._files) as reader:
+            yield from reader.of_rows(RowSelection(rows)).batches(BATCH_ROWS, use_threads=False)
 
     async def _check_since_ours(self, newest: int) -> None:
         """Check the versions after the last one of this mirror, as far as their entries are there."""
@@ -242,6 +239,13 @@ class MirrorTable:
                 hint="A mirror has the rows of its source only. Remove or rename the target, then run "
                 "`cdfd progress reset` to start over",
             )
+
+
+@contextmanager
+def _reader(add: Add, schema: TableSchema, files: TableFiles) -> Iterator[FileReader]:
+    scan = FileScan(add.path, "insert", add.partition_values, add.size)
+    with naming_file(add.path), files.open(add.path, add.size or None) as source, opened(add.path, source) as file:
+        yield FileReader.prepare(file, schema, scan, files)
 
 
 _KEY_ROWS = 1 << 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -16,12 +16,9 @@ from cdfd.changes.read import TableFiles
 from cdfd.delta.actions import Add
 from cdfd.delta.datatypes import Primitive, StructField, StructType
 from cdfd.sinks.delta.columns import Columns
-from cdfd.sinks.delta.data_files import DataFiles, NewFile, no_other_root
+from cdfd.sinks.delta.data_files import DataFiles, MakeFiles, NewFile, no_other_root
 from cdfd.sinks.delta.mirror.sorted_run import Hashes
 from cdfd.sinks.delta.mirror.table import MirrorTable
-
-MakeFiles = Callable[[Columns, pa.Schema], DataFiles]
-"""From the columns of the table and the schema of the rows."""
 
 Removed: TypeAlias = pa.Table
 """Rows to delete."""
