@@ -21,8 +21,8 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -33,7 +33,8 @@ from tests.spark.session import session
 JAVA = "-XX:+UseParallelGC -XX:ReservedCodeCacheSize=400m"
 
 
-class Cost(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cost:
     """What something took.
 
     Attributes:
@@ -44,8 +45,11 @@ class Cost(NamedTuple):
     seconds: float
     processor: float
 
-    def __add__(self, other: tuple[float, ...]) -> Cost:  # type: ignore[override]
-        return Cost(self.seconds + other[0], self.processor + other[1])
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.seconds + other.seconds, self.processor + other.processor)
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(self.seconds - other.seconds, self.processor - other.processor)
 
     def __str__(self) -> str:
         return f"{self.seconds:.1f} s ({self.processor:.1f} s of processor time)"
@@ -75,10 +79,7 @@ def main() -> None:
         print(f"read: {read[True]} by delta-spark, {read[False]} by cdfd")
         theirs, mine = update[True] + read[True], update[False] + read[False]
         print(f"all: {theirs.seconds / mine.seconds:.2f}, {theirs.processor / mine.processor:.2f} of processor time")
-        more = read[True] + (
-            update[True].seconds - update[False].seconds,
-            update[True].processor - update[False].processor,
-        )
+        more = read[True] + update[True] - update[False]
         ratios = more.seconds / read[False].seconds, more.processor / read[False].processor
         print(f"changes: {ratios[0]:.2f}, {ratios[1]:.2f} of processor time")
 
