@@ -70,7 +70,7 @@ class FaultyStorage:
         await self.inner.put_if_absent(path, data)
         await self.after("put_if_absent", path)
 
-    async def put(self, path: str, data: bytes) -> None:
+    async def put(self, path: str, data: bytes | memoryview) -> None:
         await self._begin("put", path)
         await self.inner.put(path, data)
         await self.after("put", path)

@@ -81,7 +81,7 @@ class MemoryStorage:
             raise ExistsError("there is an object with that name already", path=path)
         await self.put(path, data)
 
-    async def put(self, path: str, data: bytes) -> None:
+    async def put(self, path: str, data: bytes | memoryview) -> None:
         """Create or replace an object; see the port."""
         check_path(path)
         self._objects[path] = _Object(bytes(data), self._now_ms())

@@ -81,7 +81,7 @@ class Storage(Protocol):
         `ExistsError` if it exists; the existing object is unchanged. Of several callers, exactly one succeeds.
         """
 
-    async def put(self, path: str, data: bytes) -> None:
+    async def put(self, path: str, data: bytes | memoryview) -> None:
         """Create or replace an object, atomically and durably: readers see the old bytes or the new ones, and never a mixture."""
 
     async def stat(self, path: str) -> Stat:

@@ -25,7 +25,7 @@ def is_temporary(name: str) -> bool:
     return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 
-def create(folder: int, name: str, data: bytes, *, mode: int, sync: bool) -> None:
+def create(folder: int, name: str, data: bytes | memoryview, *, mode: int, sync: bool) -> None:
     """Create a file with `data`. If the name exists, raise `FileExistsError` and change nothing.
 
     `link` refuses an existing target atomically, which `rename` does not. Neither follows a symbolic link of that name.
@@ -46,14 +46,14 @@ def create(folder: int, name: str, data: bytes, *, mode: int, sync: bool) -> Non
         sync_folder(folder)
 
 
-def replace(folder: int, name: str, data: bytes, *, mode: int, sync: bool) -> None:
+def replace(folder: int, name: str, data: bytes | memoryview, *, mode: int, sync: bool) -> None:
     """Create a file with `data`, or replace all of it; as `create` otherwise."""
     put(folder, name, data, mode=mode, sync=sync)
     if sync:
         sync_folder(folder)
 
 
-def put(folder: int, name: str, data: bytes, *, mode: int, sync: bool) -> None:
+def put(folder: int, name: str, data: bytes | memoryview, *, mode: int, sync: bool) -> None:
     """As `replace`, but the name is not synced: the next `sync_folder` does that."""
     temporary = _write_temporary(folder, data, mode=mode, sync=sync)
     try:
@@ -87,7 +87,7 @@ def open_new(folder: int | None, name: str, mode: int) -> int:
     return os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
 
 
-def _write_temporary(folder: int, data: bytes, *, mode: int, sync: bool) -> str:
+def _write_temporary(folder: int, data: bytes | memoryview, *, mode: int, sync: bool) -> str:
     temporary = temporary_name()
     descriptor = open_new(folder, temporary, mode)
     try:

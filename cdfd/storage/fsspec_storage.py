@@ -104,7 +104,7 @@ class FsspecStorage:
                 raise _unconditional(path)
             self._verified_exclusive = True
 
-    async def put(self, path: str, data: bytes) -> None:
+    async def put(self, path: str, data: bytes | memoryview) -> None:
         """Create or replace an object; see the port."""
         data = bytes(data)
         await self._run("write", path, lambda: self._replace(path, data))

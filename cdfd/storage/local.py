@@ -112,7 +112,7 @@ class LocalStorage:
         """Create a file under a temporary name and link it to `path`; see the port."""
         await asyncio.to_thread(self._write, create, path, data)
 
-    async def put(self, path: str, data: bytes) -> None:
+    async def put(self, path: str, data: bytes | memoryview) -> None:
         """Write a file under a temporary name and rename it to `path`; see the port."""
         await asyncio.to_thread(self._write, replace, path, data)
 
@@ -270,7 +270,7 @@ class LocalStorage:
         except OSError as error:
             raise _storage_error("delete", path, error) from error
 
-    def _write(self, write: Callable[..., None], path: str, data: bytes) -> None:
+    def _write(self, write: Callable[..., None], path: str, data: bytes | memoryview) -> None:
         check_path(path)
         above, name = os.path.split(path)
         try:

@@ -153,9 +153,9 @@ class FailingStorage:
         self._disk.put(path, data)
         await self._written(path)
 
-    async def put(self, path: str, data: bytes) -> None:
+    async def put(self, path: str, data: bytes | memoryview) -> None:
         await self._call(path)
-        self._disk.put(path, data)
+        self._disk.put(path, bytes(data))
         await self._written(path)
 
     async def delete(self, path: str) -> None:

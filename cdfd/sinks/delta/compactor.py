@@ -90,7 +90,7 @@ class Compactor:
         if not written.rows:
             return removed
         path = new_path(self._compression)
-        await self._storage.put(path, written.data.to_pybytes())
+        await self._storage.put(path, memoryview(written.data))
         values = files[0].partition_values
         file = NewFile(path, tuple(values.values()), written.data.size, written.stats, written.rows)
         return [*removed, ("add", add_fields(file, tuple(values), now, data_change=False))]

@@ -233,7 +233,7 @@ class Target:
     async def put(self, path: str, data: pa.Buffer | bytes) -> None:
         """Write a file. Until a commit names it, it is not a part of the table."""
         with translated("write a data file", self.uri):
-            await self._storage.put(path, data if isinstance(data, bytes) else data.to_pybytes())
+            await self._storage.put(path, data if isinstance(data, bytes) else memoryview(data))
 
     async def commit(
         self,

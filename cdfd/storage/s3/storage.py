@@ -116,7 +116,7 @@ class S3Storage:
         if self._bucket not in self._client.conditional_buckets:
             await self._client.loop.run(self._client.check_condition(request, data))
 
-    async def put(self, path: str, data: bytes) -> None:
+    async def put(self, path: str, data: bytes | memoryview) -> None:
         """Create or replace an object with one PUT; see the port."""
         check_path(path)
         await self._client.loop.run(self._client.put(self._request("write", path), bytes(data)))

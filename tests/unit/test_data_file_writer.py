@@ -1,0 +1,70 @@
+"""Columns whose values repeat have dictionaries in the data files of a target, and others have none."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cdfd.parquet.writer import DataFileWriter
+
+ROWS = 70_000
+
+
+def encodings(rows: pa.Table, groups: int = 1) -> dict[str, bool]:
+    """Whether each column of a file has a dictionary, by path."""
+    writer = DataFileWriter(rows.schema, "snappy")
+    for _ in range(groups):
+        writer.write(rows)
+    file = writer.finish()
+    assert pq.read_table(pa.BufferReader(file.data)).cast(rows.schema).equals(pa.concat_tables([rows] * groups))
+    group = pq.read_metadata(pa.BufferReader(file.data)).row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    return {column.path_in_schema: column.has_dictionary_page for column in columns}
+
+
+def test_numbers_that_differ_have_no_dictionary() -> None:
+    numbers = np.arange(ROWS)
+    rows = pa.table(
+        {
+            "differ": numbers,
+            "many": numbers % 40_000,
+            "few": numbers % 10,
+            "text": pa.array(numbers).cast(pa.string()),
+            "kind": pa.array(["insert"] * ROWS).dictionary_encode(),
+            "a.b": numbers % 7,
+        }
+    )
+    assert encodings(rows, groups=2) == {
+        "differ": False,
+        "many": True,
+        "few": True,
+        "text": False,
+        "kind": True,
+        "a.b": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "paths"),
+    [
+        (pa.struct({"x": pa.string(), "y": pa.list_(pa.int64())}), {"x": "a", "y": [1]}, ["n.x", "n.y.list.element"]),
+        (pa.map_(pa.string(), pa.string()), [("a", "b")], ["n.key_value.key", "n.key_value.value"]),
+        (
+            pa.list_(pa.struct({"z": pa.string()})),
+            [{"z": "a"}],
+            ["n.list.element.z"],
+        ),
+    ],
+)
+def test_nested_columns_have_dictionaries(kind: pa.DataType, value: object, paths: list[str]) -> None:
+    rows = pa.table({"n": pa.array([value] * ROWS, kind)})
+    assert encodings(rows) == dict.fromkeys(paths, True)
+
+
+def test_few_rows_have_dictionaries() -> None:
+    assert encodings(pa.table({"differ": np.arange(100)})) == {"differ": True}
+
+
+def test_a_file_without_rows() -> None:
+    file = DataFileWriter(pa.schema([("n", pa.int64())]), "zstd").finish()
+    assert (file.rows, pq.read_table(pa.BufferReader(file.data)).num_rows) == (0, 0)
