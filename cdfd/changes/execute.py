@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple, TypeVar, cast
 
 from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.columns import VersionColumns, check_names
 from cdfd.changes.image_order import REORDER_BUFFER_BYTES, ImageOrder, MemoryBudget, ReorderBuffer
 from cdfd.changes.joined import groups_of, read_joined
+from cdfd.changes.joined_images import ImageOrders, JoinedImages, image_orders, joined_images
 from cdfd.changes.no_ops import where_matched_by_key, without_no_ops
 from cdfd.changes.ordered_pool import Inline, run_in_order
 from cdfd.changes.plan import ChangePlan, FileScan
@@ -71,19 +72,6 @@ class _Scanned(NamedTuple):
     schema: TableSchema
     found: RowBatch
     least: int = 0
-
-
-@dataclass(frozen=True)
-class _Orders:
-    """The image orders of the change data files of a version, between which updates may have moved rows. None where a file cannot be read."""
-
-    of_files: Mapping[str, Future[ImageOrder | None]]
-
-    @cached_property
-    def paired(self) -> bool:
-        """Whether the images of all files are in pairs. Waits for the orders of all of them."""
-        found = [order.result() for order in self.of_files.values()]
-        return all(order is None or order.paired for order in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +169,13 @@ class Execution:
             # Without the late phasees among these scans, nothing would read what is buffered.
             budget = MemoryBudget(REORDER_BUFFER_BYTES if scans and scans[-1].image_phase == "late" else 0)
             buffers: dict[str, Future[ReorderBuffer]] = {}
-            orders = _Orders({scan.path: Future[ImageOrder | None]() for scan in plan.cross_partition})
+            joined = {} if remote else joined_images(scans, self.files, plan.key_schema)
+            orders = image_orders(plan.cross_partition, joined)
             for scan in plan.cross_partition:
-                yield partial(self._read_order, plan, scan, orders.of_files[scan.path])
+                if scan.path not in joined:
+                    yield partial(self._read_order, plan, scan, orders.of_files[scan.path])
+            for images in orders.joined:
+                yield images.find_pairs
             if not remote and self.shape.where is None and plan.origin != "cdc":
                 yield from self._tasks_of_files(plan, scans)
                 continue
@@ -191,6 +183,10 @@ class Execution:
             for number, scan in enumerate(scans):
                 if remote:
                     prefetch_later_scan(scans, number, ahead, self.files, self.whole)
+                if scan.path in joined:
+                    if scan.path == joined[scan.path].scans[0].path:
+                        yield partial(self._read_phase_together, plan, joined[scan.path], scan, budget, orders)
+                    continue
                 if scan.image_phase == "early":
                     buffers[scan.path] = Future()
                 use_threads = self._uses_threads(scan, len(scans))
@@ -264,7 +260,7 @@ class Execution:
         use_threads: bool,
         budget: MemoryBudget,
         handover: Future[ReorderBuffer] | None,
-        orders: _Orders,
+        orders: ImageOrders,
     ) -> Iterator[_Scanned]:
         """Rows of a change data file in one phase. `handover` passes the buffer from the early phase to the late one.
 
@@ -286,6 +282,40 @@ class Execution:
             if handover is not None:
                 handover.set_result(buffer)
 
+    def _read_phase_together(
+        self, plan: ChangePlan, images: JoinedImages, first: FileScan, budget: MemoryBudget, orders: ImageOrders
+    ) -> Iterator[_Scanned]:
+        """Rows of joined change data files in the phase of `first`. After any error, the rows that are left come from each file by itself."""
+        is_early, done, together = first.image_phase == "early", 0, False
+        try:
+            try:
+                if is_early or images.early_read.result():
+                    schema = self._selected(plan, first)
+                    options = schema, self.batch_rows, budget
+                    pairs = first.pairs and orders.paired
+                    for found in images.early(*options, pairs=pairs) if is_early else images.late(*options):
+                        yield _Scanned(plan, schema, found)
+                        done += found.batch.num_rows
+                    together = True
+            except READ_ERRORS:
+                pass
+            if not together:
+                yield from _without_first(done, self._one_by_one(plan, images, first, budget, orders))
+        finally:
+            if is_early:
+                images.early_read.set_result(together)
+
+    def _one_by_one(
+        self, plan: ChangePlan, images: JoinedImages, first: FileScan, budget: MemoryBudget, orders: ImageOrders
+    ) -> Iterator[_Scanned]:
+        for early in images.scans:
+            scan = replace(early, image_phase=first.image_phase)
+            is_early = scan.image_phase == "early"
+            handover = Future[ReorderBuffer]() if is_early else images.buffers.get(scan.path)
+            yield from self._read_phase(plan, scan, False, budget, handover, orders)
+            if is_early and handover is not None:
+                images.buffers[scan.path] = handover
+
     def _read_together(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Scanned]:
         """Rows of small files that are joined. After any error, the rows that are left come from each file by itself."""
         done = 0
@@ -298,12 +328,7 @@ class Execution:
             pass
         else:
             return
-        for scan in scans:
-            for scanned in self._read(plan, scan, False):
-                batch = scanned.found.batch
-                if done < batch.num_rows:
-                    yield scanned._replace(found=scanned.found._replace(batch=batch.slice(done)))
-                done = max(0, done - batch.num_rows)
+        yield from _without_first(done, (found for scan in scans for found in self._read(plan, scan, False)))
 
     def _selected(self, plan: ChangePlan, scan: FileScan) -> TableSchema:
         schema = self.select(scan.schema or plan.schema)
@@ -330,6 +355,15 @@ class Execution:
             self.on_missing(error.within(table=self.files.storage.uri, version=plan.version))
         except CdfdError as error:
             raise error.within(table=self.files.storage.uri, version=plan.version, path=scan.path) from None
+
+
+def _without_first(count: int, found: Iterable[_Scanned]) -> Iterator[_Scanned]:
+    """The rows without the first `count` rows."""
+    for scanned in found:
+        batch = scanned.found.batch
+        if count < batch.num_rows:
+            yield scanned if not count else scanned._replace(found=RowBatch(batch.slice(count)))
+        count = max(0, count - batch.num_rows)
 
 
 def _cores() -> int:

@@ -48,6 +48,8 @@ KEPT_CODES = 4 << 20
 """Codes of change types to keep, of one byte each, at most."""
 
 Codes = npt.NDArray[np.int8]
+Blocks = tuple[list[pa.RecordBatch], list[pa.RecordBatch]]
+"""Early rows, and late ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,7 @@ class ImageOrder:
         """None if images should be pairs and some are not. In pairs, a post-image follows each pre-image and no other row."""
         late, row, starts_with_post, last = BitMap64(), 0, False, DELETE
         for codes in types:
-            is_moved = codes == MOVED
-            is_post = is_moved | (codes == POST_IMAGE)
+            is_moved, is_post = _posts(codes)
             if pairs and not _are_paired(codes, is_post, last):
                 return None
             found = (codes == INSERT) | (is_moved if pairs else is_post)
@@ -154,8 +155,7 @@ class ImageCounts:
         counts = np.zeros(MOVED + 1, dtype=np.int64)
         paired, first_late, first_of_pairs, last = True, None, None, DELETE
         for codes in types:
-            is_moved = codes == MOVED
-            is_post = is_moved | (codes == POST_IMAGE)
+            is_moved, is_post = _posts(codes)
             paired = paired and _are_paired(codes, is_post, last)
             counts += np.bincount(codes, minlength=MOVED + 1)
             is_insert = codes == INSERT
@@ -179,6 +179,30 @@ class ImageCounts:
     def gap(self, *, pairs: bool) -> int:
         """Ordinals that are skipped before the first late row."""
         return int(self.late_starts_with_moved if pairs and self.paired else self.late_starts_with_post)
+
+
+def are_paired(codes: Codes) -> bool:
+    """Whether all images of a file are in adjacent pairs. `codes` are of all its rows."""
+    return _are_paired(codes, _posts(codes)[1], DELETE) and codes[-1] != PRE_IMAGE
+
+
+def late_rows(codes: Codes, *, pairs: bool) -> tuple[npt.NDArray[np.bool_], int | None]:
+    """For each row of a file whether it is late, and the number of the first late row if that is a post-image.
+
+    Args:
+        codes: of all its rows.
+        pairs: whether all its images are in adjacent pairs, and count as pairs.
+    """
+    is_moved, is_post = _posts(codes)
+    late = (codes == INSERT) | (is_moved if pairs else is_post)
+    first = int(late.argmax())
+    return late, first if late[first] and is_post[first] else None
+
+
+def _posts(codes: Codes) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """The post-images of pairs whose key changes, and all post-images."""
+    is_moved = codes == MOVED
+    return is_moved, is_moved | (codes == POST_IMAGE)
 
 
 def _are_paired(codes: Codes, is_post: npt.NDArray[np.bool_], last: int) -> bool:
@@ -234,21 +258,25 @@ def _add(rows: BitMap64, first: int, found: npt.NDArray[np.bool_]) -> None:
         rows |= RowSet.of_array(np.flatnonzero(found) + first).bitmap
 
 
-def _divided(batch: pa.RecordBatch, row: int, late: RowSet) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
-    """The early rows and the late ones of a batch, whose first row is row `row` of the file. Few blocks are slices, which are not copied."""
+def _divided(batch: pa.RecordBatch, row: int, late: RowSet) -> Blocks:
+    """The early rows and the late ones of a batch, whose first row is row `row` of the file."""
     count = batch.num_rows
     late_rows = late.count(row, count)
     if late_rows in (0, count):
         return ([], [batch]) if late_rows else ([batch], [])
-    mask = late.mask(row, count)
-    ends = np.flatnonzero(np.diff(mask)) + 1
-    if len(ends) > MOST_BLOCKS:
-        return [batch.filter(pa.array(~mask))], [batch.filter(pa.array(mask))]
-    blocks: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = [], []
-    for start, end in pairwise([0, *ends.tolist(), count]):
-        blocks[bool(mask[start])].append(batch.slice(start, end - start))
     # Slices hold the memory of the whole batch while they wait.
-    return blocks if 2 * late_rows >= count else (blocks[0], [batch.filter(pa.array(mask))])
+    return divided(batch, late.mask(row, count), copied=2 * late_rows < count)
+
+
+def divided(batch: pa.RecordBatch, late: npt.NDArray[np.bool_], *, copied: bool) -> Blocks:
+    """The early rows and the late ones of a batch. Few blocks are slices, which are not copied; late ones are if that is wanted."""
+    ends = np.flatnonzero(np.diff(late)) + 1
+    if len(ends) > MOST_BLOCKS:
+        return [batch.filter(pa.array(~late))], [batch.filter(pa.array(late))]
+    blocks: Blocks = [], []
+    for start, end in pairwise([0, *ends.tolist(), batch.num_rows]):
+        blocks[bool(late[start])].append(batch.slice(start, end - start))
+    return (blocks[0], [batch.filter(pa.array(late))]) if copied and blocks[1] else blocks
 
 
 class MemoryBudget:

@@ -6,9 +6,9 @@ itself, which gives its rows or the error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,8 @@ JOINED_BYTES = 2 << 20
 """Bytes of files that are joined, at most."""
 JOINED_FILES = 64
 """Files that are joined, at most."""
+
+Types = Callable[[int, int], pa.Array]
 
 
 def groups_of(scans: Iterable[FileScan]) -> Iterator[Sequence[FileScan]]:
@@ -62,7 +64,7 @@ def _parts(group: list[FileScan]) -> Iterator[Sequence[FileScan]]:
 
 def _is_joinable(scan: FileScan) -> bool:
     return (
-        scan.change_type is not None
+        (scan.change_type is not None or scan.image_phase == "early")
         and 0 < scan.size <= FILE_BYTES
         and scan.only is None
         and scan.without is None
@@ -81,41 +83,62 @@ def read_joined(
     Raises:
         CdfdError, pa.ArrowException, OSError, ValueError, OverflowError, MemoryError: they cannot be read together from here on.
     """
+    change_type = scans[0].change_type
+    assert change_type is not None
+    for part in parts_of(scans, files):
+        yield from part.rows_of(schema, files, batch_rows, lambda _, count: constant_type(change_type, count))
+
+
+def parts_of(scans: Sequence[FileScan], files: TableFiles) -> Iterator[Part]:
+    """The files of scans as one file, or as a few. Raises what `read_joined` does."""
     found = files.read_whole([scan.path for scan in scans], [scan.size for scan in scans])
     parts = () if found is None else joined(found)
     if not parts:
         raise DataError("the files differ")
     at = 0
     for part in parts:
-        yield from _rows(part, scans[at : at + len(part.rows)], schema, files, batch_rows)
+        yield Part(part, scans[at : at + len(part.rows)])
         at += len(part.rows)
 
 
-def _rows(
-    part: Joined, scans: Sequence[FileScan], schema: TableSchema, files: TableFiles, batch_rows: int
-) -> Iterator[pa.RecordBatch]:
-    change_type = scans[0].change_type
-    assert change_type is not None
-    total, row = sum(part.rows), 0
-    constants = _Constants(scans, part.rows, schema)
-    most = max(1, min(batch_rows, BATCH_BYTES * total // max(part.size, 1)))
-    with opened(pa.BufferReader(part.data), bounded=part.bounded) as file:
-        layout = files.layouts.of(schema, file.schema_arrow)
-        waiting: pa.RecordBatch | None = None
-        for batch in file.batches(layout.names(change_type), rows=most):
-            if waiting is not None:
-                yield waiting
-            columns = layout.projection.apply(batch, constants.of(row, batch.num_rows))
-            types = constant_type(change_type, batch.num_rows)
-            waiting = pa.RecordBatch.from_arrays([*columns, types], schema=layout.schema)
-            row += batch.num_rows
-    # Before the last batch is handed out, it is certain that there is no other row.
-    if row != total or waiting is None:
-        raise DataError(f"{row} rows were read of {total}")
-    yield waiting
+class Part(NamedTuple):
+    """Files that are joined.
+
+    Attributes:
+        joined: the joined file.
+        scans: of these files.
+    """
+
+    joined: Joined
+    scans: Sequence[FileScan]
+
+    def rows_of(
+        self, schema: TableSchema, files: TableFiles, batch_rows: int, types: Types
+    ) -> Iterator[pa.RecordBatch]:
+        """Their rows in order. `types` returns the change types of so many rows from a row on. Raises what `read_joined` does."""
+        part, row = self.joined, 0
+        total = sum(part.rows)
+        constants = Constants(self.scans, part.rows, schema)
+        most = max(1, min(batch_rows, BATCH_BYTES * total // max(part.size, 1)))
+        with opened(pa.BufferReader(part.data), bounded=part.bounded) as file:
+            layout = files.layouts.of(schema, file.schema_arrow)
+            waiting: pa.RecordBatch | None = None
+            for batch in file.batches(list(layout.projection.columns), rows=most):
+                if row + batch.num_rows > total:
+                    raise DataError(f"more rows than {total} were read")
+                if waiting is not None:
+                    yield waiting
+                columns = layout.projection.apply(batch, constants.of(row, batch.num_rows))
+                found = [*columns, types(row, batch.num_rows)]
+                waiting = pa.RecordBatch.from_arrays(found, schema=layout.schema)
+                row += batch.num_rows
+        # Before the last batch is handed out, it is certain that there is no other row.
+        if row != total or waiting is None:
+            raise DataError(f"{row} rows were read of {total}")
+        yield waiting
 
 
-class _Constants:
+class Constants:
     """Partition values of the rows of several files."""
 
     def __init__(self, scans: Sequence[FileScan], rows: Sequence[int], schema: TableSchema) -> None:

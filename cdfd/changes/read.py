@@ -155,7 +155,7 @@ def count_images(scan: FileScan, files: TableFiles, key: TableSchema | None = No
 
 def _types(file: DataFile, scan: FileScan, files: TableFiles, key: TableSchema | None) -> Iterator[Codes]:
     """The codes of the change types of a change data file."""
-    _check_change_type(file)
+    check_change_type(file)
     if key is None:
         return codes_of(batch.column(0) for batch in file.batches([CHANGE_TYPE], rows=BATCH_ROWS))
     layout = files.layouts.of(key, file.schema_arrow)
@@ -166,7 +166,8 @@ def _types(file: DataFile, scan: FileScan, files: TableFiles, key: TableSchema |
     )
 
 
-def _check_change_type(file: DataFile) -> None:
+def check_change_type(file: DataFile) -> None:
+    """DataError unless a change data file has one column of change types."""
     found = file.schema_arrow.names.count(CHANGE_TYPE)
     if found != 1:
         raise DataError(f"the change data file has {found} _change_type columns instead of one")
@@ -326,7 +327,7 @@ class FileReader:
     def prepare(cls, file: DataFile, schema: TableSchema, scan: FileScan, files: TableFiles) -> FileReader:
         """Resolve a scan. Raises what `read` does."""
         if scan.change_type is None:
-            _check_change_type(file)
+            check_change_type(file)
         selection = selection_of(scan, files, file.metadata)
         partition_values = values.parse_partition(scan.partition_values, schema)
         return cls(file, files.layouts.of(schema, file.schema_arrow), partition_values, scan.change_type, selection)
