@@ -11,7 +11,8 @@ from typing import Any, TypeVar, cast
 import pyarrow as pa
 
 from cdfd.changes.columns import change_schema
-from cdfd.changes.execute import Execution, iterate_in_thread
+from cdfd.changes.execute import Execution
+from cdfd.changes.in_thread import iterate_in_thread
 from cdfd.changes.net import NetChanges
 from cdfd.changes.plan import ChangePlan, Changes
 from cdfd.changes.reconciliation import SchemaReconciler

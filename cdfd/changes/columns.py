@@ -1,6 +1,6 @@
 """The four change columns that follow the table's columns in a change row."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Self
 
 import numpy as np
@@ -62,6 +62,14 @@ def constant_type(change_type: str, count: int) -> pa.DictionaryArray:
     """A column of `count` rows with the same change type."""
     code = _CODES[change_type]
     return _CONSTANTS[code].slice(0, count) if count <= _FEW else _types(code, count)
+
+
+def types_of(change_types: Sequence[str], counts: Sequence[int]) -> pa.DictionaryArray:
+    """A column with runs of rows, each of one change type."""
+    if len(set(change_types)) == 1:
+        return constant_type(change_types[0], sum(counts))
+    codes = np.array([_CODES[each] for each in change_types], np.int8)
+    return pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes, counts)), CHANGE_TYPES)
 
 
 _SPELLINGS = pa.concat_arrays([CHANGE_TYPES, pa.array(["update_pre", "update_post"])])
@@ -136,8 +144,29 @@ class VersionColumns:
         if len(self._versions) < count:
             self._versions = pa.repeat(pa.scalar(self._version, pa.int64()), count)
             self._timestamps = pa.repeat(pa.scalar(self._timestamp_ms, _TIMESTAMP), count)
-        if self._schema is None or self._schema[0] != batch.schema:
-            self._schema = batch.schema, pa.schema([*batch.schema, *CHANGE_COLUMNS[1:]])
         ordinals = pa.array(np.arange(first_ordinal, first_ordinal + count, dtype=np.int64))
         columns = [*batch.columns, self._versions.slice(0, count), self._timestamps.slice(0, count), ordinals]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema[1])
+        return pa.RecordBatch.from_arrays(columns, schema=self._completed(batch.schema))
+
+    def complete_several(self, batch: pa.RecordBatch, runs: Sequence[tuple[int, int, int, int]]) -> pa.RecordBatch:
+        """The same for rows of several versions.
+
+        Args:
+            batch: the rows, in order of version.
+            runs: for each version: the version, its timestamp, the number of its rows, and the ordinal of the first of them.
+        """
+        versions, timestamps, counts, ordinals = np.array(runs, np.int64).T
+        starts = np.cumsum(counts) - counts
+        numbered = np.arange(batch.num_rows, dtype=np.int64) + np.repeat(ordinals - starts, counts)
+        columns = [
+            *batch.columns,
+            pa.array(np.repeat(versions, counts)),
+            pa.array(np.repeat(timestamps, counts)).view(_TIMESTAMP),
+            pa.array(numbered),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._completed(batch.schema))
+
+    def _completed(self, schema: pa.Schema) -> pa.Schema:
+        if self._schema is None or self._schema[0] != schema:
+            self._schema = schema, pa.schema([*schema, *CHANGE_COLUMNS[1:]])
+        return self._schema[1]

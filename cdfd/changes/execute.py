@@ -1,22 +1,24 @@
 """Plans -> change rows, in order: threads scan files ahead of the consumer, and rows get their ordinals in order.
 
-A batch never spans two versions. The batches in flight bound the memory, whatever the size of a version or a file.
+A batch never spans two versions, but a run may: small files of several versions are read together. What is in flight bounds the memory,
+whatever the size of a version or a file.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple, TypeVar, cast
+from itertools import chain, groupby, repeat
+from typing import NamedTuple
 
-from cdfd.changes.batch import ChangeBatch
+from cdfd.changes.batch import ChangeBatch, ChangeRun, VersionRows
+from cdfd.changes.column_selection import Select, all_columns
 from cdfd.changes.columns import VersionColumns, check_names
 from cdfd.changes.image_order import REORDER_BUFFER_BYTES, ImageOrder, MemoryBudget, ReorderBuffer
-from cdfd.changes.joined import groups_of, read_joined
+from cdfd.changes.joined import JoinedRows, PlannedScan, groups_of, read_joined
 from cdfd.changes.joined_images import ImageOrders, JoinedImages, image_orders, joined_images
 from cdfd.changes.no_ops import where_matched_by_key, without_no_ops
 from cdfd.changes.ordered_pool import Inline, run_in_order
@@ -32,34 +34,14 @@ from cdfd.changes.whole_pairs import filled
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, MissingFileError
 
-__all__ = ["ChangeBatch", "Execution", "all_columns", "iterate_in_thread", "named_columns", "raise_missing"]
-
-T = TypeVar("T")
 OnMissingFile = Callable[[MissingFileError], None]
 """Called if the file of a scan is gone. It raises, or returns to continue without the file's rows."""
-
-Select = Callable[[TableSchema], TableSchema]
-"""Chooses columns: from the schema of a version to the schema to read it in."""
 
 SMALL_PLAN_BYTES = 256 << 10
 """Bytes of a plan's files below which one thread reads them faster than several: starting a thread takes longer."""
 
 TINY_FILE_BYTES = 16 << 10
 """Bytes of a file, below which it holds a few rows only."""
-
-
-def all_columns(schema: TableSchema) -> TableSchema:
-    """All columns."""
-    return schema
-
-
-def named_columns(columns: Sequence[str], schema: TableSchema) -> TableSchema:
-    """Those of `columns` that this version has, in that order. A column that was added later or dropped earlier is left out.
-
-    Raises:
-        MissingColumnError: this version has none of them.
-    """
-    return schema.present(columns)
 
 
 def raise_missing(error: MissingFileError) -> None:
@@ -72,6 +54,9 @@ class _Scanned(NamedTuple):
     schema: TableSchema
     found: RowBatch
     least: int = 0
+
+
+_Task = Callable[[], Iterator[_Scanned | JoinedRows]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +114,8 @@ class Execution:
         Raises:
             CdfdError: see `read`. It names table, version and file.
         """
-        found = self._batches(plans, start)
-        if self.shape.is_plain and not self.drop_unchanged:
+        found = self._by_version(plans, start)
+        if self._is_plain:
             return found
         if not self.shape.is_plain:
             found = RowShaper(self.shape).shaped(found)
@@ -141,79 +126,110 @@ class Execution:
             found = without_no_ops(found, where_matched_by_key)
         return filled(found)
 
-    def _batches(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeBatch, None, None]:
+    def runs(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Generator[ChangeRun, None, None]:
+        """The same rows, in as few pieces as they are read: a run may have rows of several versions. See `batches`."""
+        if self._is_plain:
+            yield from self._runs(plans, start)
+        else:
+            yield from map(ChangeRun.of, self.batches(plans, start))
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.shape.is_plain and not self.drop_unchanged
+
+    def _by_version(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeBatch, None, None]:
+        for run in self._runs(plans, start):
+            yield from run.by_version()
+
+    def _runs(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeRun, None, None]:
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
         tasks = self._tasks(plans, 0 if start is None else start.part)
         columns: VersionColumns | None = None
         for scanned in run_in_order(tasks, workers=self._parallel_scans(plans)):
-            plan, found = scanned.plan, scanned.found
+            plan = scanned.plans[0][0] if isinstance(scanned, JoinedRows) else scanned.plan
             if columns is None:
                 columns = VersionColumns(plan.version, plan.timestamp_ms)
             elif plan.version != version:
                 columns = columns.following(plan.version, plan.timestamp_ms)
             if plan.version != version:
                 version, ordinal = plan.version, 0
-            first = max(ordinal + found.gap_before + found.skipped, scanned.least)
-            ordinal = first + found.batch.num_rows
-            yield ChangeBatch(plan, scanned.schema, columns.complete(found.batch, first), ordinal)
+            if isinstance(scanned, JoinedRows):
+                run = scanned.numbered(columns, ordinal)
+                plan, _, ordinal = run.versions[-1]
+                version, columns = plan.version, columns.following(plan.version, plan.timestamp_ms)
+                yield run
+                continue
+            first = max(ordinal + scanned.found.gap_before + scanned.found.skipped, scanned.least)
+            ordinal = first + scanned.found.batch.num_rows
+            rows = columns.complete(scanned.found.batch, first)
+            yield ChangeRun((VersionRows(plan, rows.num_rows, ordinal),), scanned.schema, rows)
 
-    def _tasks(self, plans: Iterable[ChangePlan], first_part: int) -> Iterator[Callable[[], Iterator[_Scanned]]]:
+    def _tasks(self, plans: Iterable[ChangePlan], first_part: int) -> Iterator[_Task]:
+        if self.files.storage.remote:
+            plans = prefetch_plans(plans, first_part, self.files, self.whole)
+        planned = zip(plans, chain((first_part,), repeat(0)), strict=False)
+        for joins, some in groupby(planned, lambda each: self._joins(each[0])):
+            if joins:
+                scans = (PlannedScan(plan, scan) for plan, part in some for scan in plan.scans[part:])
+                yield from self._tasks_of_files(scans)
+            else:
+                for plan, part in some:
+                    yield from self._tasks_of(plan, plan.scans[part:])
+
+    def _joins(self, plan: ChangePlan) -> bool:
+        """Whether small files of a plan are read together, and with those of the plans beside it."""
+        plain = plan.origin != "cdc" and plan.refinement is None
+        return plain and not self.files.storage.remote and self.shape.where is None
+
+    def _tasks_of(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Task]:
         remote = self.files.storage.remote
-        for plan in prefetch_plans(plans, first_part, self.files, self.whole) if remote else plans:
-            scans = plan.scans[first_part:]
-            first_part = 0
-            if plan.refinement is not None:
-                version = self.refined.of(self._refined(plan))
-                yield from (partial(self._read_bucket, plan, scan, version) for scan in scans)
+        if plan.refinement is not None:
+            version = self.refined.of(self._refined(plan))
+            yield from (partial(self._read_bucket, plan, scan, version) for scan in scans)
+            return
+        # Without the late phasees among these scans, nothing would read what is buffered.
+        budget = MemoryBudget(REORDER_BUFFER_BYTES if scans and scans[-1].image_phase == "late" else 0)
+        buffers: dict[str, Future[ReorderBuffer]] = {}
+        joined = {} if remote else joined_images(plan, scans, self.files)
+        orders = image_orders(plan.cross_partition, joined)
+        for scan in plan.cross_partition:
+            if scan.path not in joined:
+                yield partial(self._read_order, plan, scan, orders.of_files[scan.path])
+        for images in orders.joined:
+            yield images.find_pairs
+        ahead = files_ahead(plan) if remote else 0
+        for number, scan in enumerate(scans):
+            if remote:
+                prefetch_later_scan(scans, number, ahead, self.files, self.whole)
+            if scan.path in joined:
+                if scan.path == joined[scan.path].scans[0].path:
+                    yield partial(self._read_phase_together, plan, joined[scan.path], scan, budget, orders)
                 continue
-            # Without the late phasees among these scans, nothing would read what is buffered.
-            budget = MemoryBudget(REORDER_BUFFER_BYTES if scans and scans[-1].image_phase == "late" else 0)
-            buffers: dict[str, Future[ReorderBuffer]] = {}
-            joined = {} if remote else joined_images(scans, self.files, plan.key_schema)
-            orders = image_orders(plan.cross_partition, joined)
-            for scan in plan.cross_partition:
-                if scan.path not in joined:
-                    yield partial(self._read_order, plan, scan, orders.of_files[scan.path])
-            for images in orders.joined:
-                yield images.find_pairs
-            if not remote and self.shape.where is None and plan.origin != "cdc":
-                yield from self._tasks_of_files(plan, scans)
-                continue
-            ahead = files_ahead(plan) if remote else 0
-            for number, scan in enumerate(scans):
-                if remote:
-                    prefetch_later_scan(scans, number, ahead, self.files, self.whole)
-                if scan.path in joined:
-                    if scan.path == joined[scan.path].scans[0].path:
-                        yield partial(self._read_phase_together, plan, joined[scan.path], scan, budget, orders)
-                    continue
-                if scan.image_phase == "early":
-                    buffers[scan.path] = Future()
-                use_threads = self._uses_threads(scan, len(scans))
-                if scan.image_phase in ("early", "late"):
-                    yield partial(self._read_phase, plan, scan, use_threads, budget, buffers.get(scan.path), orders)
-                else:
-                    yield self._task_of(plan, scan, use_threads)
+            if scan.image_phase == "early":
+                buffers[scan.path] = Future()
+            if scan.image_phase in ("early", "late"):
+                use_threads = self._uses_threads(plan, scan)
+                yield partial(self._read_phase, plan, scan, use_threads, budget, buffers.get(scan.path), orders)
+            else:
+                yield self._task_of(plan, scan)
 
-    def _tasks_of_files(
-        self, plan: ChangePlan, scans: Sequence[FileScan]
-    ) -> Iterator[Callable[[], Iterator[_Scanned]]]:
+    def _tasks_of_files(self, scans: Iterable[PlannedScan]) -> Iterator[_Task]:
         for group in groups_of(scans):
             if len(group) > 1:
-                yield partial(self._read_together, plan, group)
+                yield partial(self._read_together, group)
             else:
-                yield self._task_of(plan, group[0], self._uses_threads(group[0], len(scans)))
+                yield self._task_of(*group[0])
 
-    def _task_of(self, plan: ChangePlan, scan: FileScan, use_threads: bool) -> Callable[[], Iterator[_Scanned]]:
-        task = partial(self._read, plan, scan, use_threads)
+    def _task_of(self, plan: ChangePlan, scan: FileScan) -> _Task:
+        task = partial(self._read, plan, scan, self._uses_threads(plan, scan))
         if not self.files.storage.remote and 0 < scan.size <= TINY_FILE_BYTES:
             # Reading it is mostly Python, which holds the GIL: two threads take half as much time again as one.
             return Inline(task)
         return task
 
-    def _uses_threads(self, scan: FileScan, scans: int) -> bool:
+    def _uses_threads(self, plan: ChangePlan, scan: FileScan) -> bool:
         # A single file is faster if its columns are decoded in parallel.
-        return scans < self.threads and not _is_small(scan.size)
+        return len(plan.scans) < self.threads and not _is_small(scan.size)
 
     def _refined(self, plan: ChangePlan) -> RefinedVersion:
         # Its files are read by one of the threads that read buckets.
@@ -316,19 +332,19 @@ class Execution:
             if is_early and handover is not None:
                 images.buffers[scan.path] = handover
 
-    def _read_together(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Scanned]:
+    def _read_together(self, group: Sequence[PlannedScan]) -> Iterator[_Scanned | JoinedRows]:
         """Rows of small files that are joined. After any error, the rows that are left come from each file by itself."""
         done = 0
         try:
-            schema = self._selected(plan, scans[0])
-            for batch in read_joined(scans, schema, self.files, batch_rows=self.batch_rows):
-                yield _Scanned(plan, schema, RowBatch(batch))
-                done += batch.num_rows
+            schema = self._selected(*group[0])
+            for found in read_joined(group, schema, self.files, batch_rows=self.batch_rows):
+                yield found if len(found.plans) > 1 else _Scanned(found.plans[0][0], schema, RowBatch(found.batch))
+                done += found.batch.num_rows
         except READ_ERRORS:
             pass
         else:
             return
-        yield from _without_first(done, (found for scan in scans for found in self._read(plan, scan, False)))
+        yield from _without_first(done, (found for plan, scan in group for found in self._read(plan, scan, False)))
 
     def _selected(self, plan: ChangePlan, scan: FileScan) -> TableSchema:
         schema = self.select(scan.schema or plan.schema)
@@ -374,24 +390,3 @@ def _cores() -> int:
 def _is_small(size: int) -> bool:
     # A size of 0 is unknown: the log does not say it.
     return 0 < size <= SMALL_PLAN_BYTES
-
-
-async def iterate_in_thread(items: Iterator[T]) -> AsyncGenerator[T, None]:
-    """The items of a blocking iterator, each fetched in a worker thread. The iterator is closed at the end, so use `aclosing`."""
-    done = object()
-    fetched: asyncio.Future[T | object] | None = None
-    loop = asyncio.get_running_loop()
-    try:
-        while True:
-            fetched = loop.run_in_executor(None, next, items, done)
-            # A thread cannot be cancelled, and an iterator that it runs cannot be closed.
-            item = await asyncio.shield(fetched)
-            if item is done:
-                return
-            yield cast(T, item)
-    finally:
-        if fetched is not None:
-            await asyncio.wait((fetched,))
-        close = getattr(items, "close", None)
-        if close is not None:
-            await loop.run_in_executor(None, close)

@@ -1,25 +1,26 @@
-"""Reads small data files of a version together: files of one schema are joined in memory (`cdfd.parquet.joining`), and decoded as one.
+"""Reads small data files together: consecutive files of one schema are joined in memory (`cdfd.parquet.joining`), and decoded as one.
 
-The rows are the same, in the same order, but a batch has rows of several files. Each file that does not fit, is gone or is damaged is read by
-itself, which gives its rows or the error.
+They may be of several versions: in catch-up, most versions have one small file. The rows are the same, in the same order, but a batch has
+rows of several files. Each file that does not fit, is gone or is damaged is read by itself, which gives its rows or the error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from cdfd.changes.columns import constant_type
+from cdfd.changes.batch import ChangeRun, VersionRows
+from cdfd.changes.columns import VersionColumns, types_of
 from cdfd.changes.data_files import is_parquet
-from cdfd.changes.plan import FileScan
+from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.read import BATCH_BYTES, TableFiles
 from cdfd.delta import values
 from cdfd.delta.schema import TableSchema
-from cdfd.errors import DataError
+from cdfd.errors import CdfdError, DataError
 from cdfd.parquet.joining import FEW, Joined, joined
 from cdfd.parquet.reader import opened
 
@@ -27,39 +28,59 @@ FILE_BYTES = 1 << 20
 """Bytes of a file, at most, to join it with others. Opening a larger one is a small part of reading it."""
 JOINED_BYTES = 2 << 20
 """Bytes of files that are joined, at most."""
-JOINED_FILES = 64
+JOINED_FILES = 256
 """Files that are joined, at most."""
 
 Types = Callable[[int, int], pa.Array]
 
 
-def groups_of(scans: Iterable[FileScan]) -> Iterator[Sequence[FileScan]]:
-    """The scans in order: those of consecutive small files in one group, and each other scan by itself."""
-    group, size = list[FileScan](), 0
-    for scan in scans:
-        fits = _is_joinable(scan)
-        if group and not (
-            fits
-            and len(group) < JOINED_FILES
-            and size + scan.size <= JOINED_BYTES
-            and scan.change_type == group[0].change_type
-            and scan.schema == group[0].schema
-        ):
-            yield from _parts(group)
-            group, size = [], 0
-        if fits:
-            group.append(scan)
-            size += scan.size
-        else:
-            yield (scan,)
+class PlannedScan(NamedTuple):
+    """A scan, and the plan that it belongs to."""
+
+    plan: ChangePlan
+    scan: FileScan
+
+    @property
+    def schema(self) -> TableSchema:
+        """The schema to read the file in."""
+        return self.scan.schema or self.plan.schema
+
+
+def groups_of(scans: Iterable[PlannedScan]) -> Iterator[Sequence[PlannedScan]]:
+    """The scans in order: those of consecutive small files in one group, and each other scan by itself.
+
+    The error that ends `scans` is raised after all groups before it.
+    """
+    group, size = list[PlannedScan](), 0
+    try:
+        for each in scans:
+            fits = _is_joinable(each.scan)
+            if group and not (
+                fits and len(group) < JOINED_FILES and size + each.scan.size <= JOINED_BYTES and _agree(each, group[0])
+            ):
+                yield from _parts(group)
+                group, size = [], 0
+            if fits:
+                group.append(each)
+                size += each.scan.size
+            else:
+                yield (each,)
+    except CdfdError:
+        yield from _parts(group)
+        raise
     yield from _parts(group)
 
 
-def _parts(group: list[FileScan]) -> Iterator[Sequence[FileScan]]:
+def _agree(one: PlannedScan, other: PlannedScan) -> bool:
+    images = one.scan.change_type is None, other.scan.change_type is None
+    return images[0] == images[1] and (one.schema is other.schema or one.schema == other.schema)
+
+
+def _parts(group: list[PlannedScan]) -> Iterator[Sequence[PlannedScan]]:
     if len(group) >= FEW:
         yield group
     else:
-        yield from ((scan,) for scan in group)
+        yield from ((each,) for each in group)
 
 
 def _is_joinable(scan: FileScan) -> bool:
@@ -75,18 +96,70 @@ def _is_joinable(scan: FileScan) -> bool:
     )
 
 
+class JoinedRows(NamedTuple):
+    """Change rows of several scans.
+
+    Attributes:
+        schema: of the table's columns.
+        batch: the columns of the table, then `_change_type`.
+        plans: of the rows, in order, each with its number of rows.
+    """
+
+    schema: TableSchema
+    batch: pa.RecordBatch
+    plans: Sequence[tuple[ChangePlan, int]]
+
+    def numbered(self, columns: VersionColumns, ordinal: int) -> ChangeRun:
+        """The rows with all change columns. `ordinal` is that of the first row; those of each later version begin with 0."""
+        ordinals = (ordinal, *repeat(0, len(self.plans) - 1))
+        numbered = [(plan, rows, first) for (plan, rows), first in zip(self.plans, ordinals, strict=True)]
+        numbers = [(plan.version, plan.timestamp_ms, rows, first) for plan, rows, first in numbered]
+        versions = [VersionRows(plan, rows, first + rows) for plan, rows, first in numbered]
+        return ChangeRun(versions, self.schema, columns.complete_several(self.batch, numbers))
+
+
 def read_joined(
-    scans: Sequence[FileScan], schema: TableSchema, files: TableFiles, *, batch_rows: int
-) -> Iterator[pa.RecordBatch]:
+    group: Sequence[PlannedScan], schema: TableSchema, files: TableFiles, *, batch_rows: int
+) -> Iterator[JoinedRows]:
     """The change rows of scans that `groups_of` put together, in order. Batches have the columns that `read` gives them.
 
     Raises:
         CdfdError, pa.ArrowException, OSError, ValueError, OverflowError, MemoryError: they cannot be read together from here on.
     """
-    change_type = scans[0].change_type
-    assert change_type is not None
-    for part in parts_of(scans, files):
-        yield from part.rows_of(schema, files, batch_rows, lambda _, count: constant_type(change_type, count))
+    at = 0
+    for part in parts_of([each.scan for each in group], files):
+        rows, row = _Rows(group[at : at + len(part.scans)], part.joined.rows), 0
+        for batch in part.rows_of(schema, files, batch_rows, rows.types):
+            yield JoinedRows(schema, batch, rows.plans(row, batch.num_rows))
+            row += batch.num_rows
+        at += len(part.scans)
+
+
+class _Rows:
+    """Plans and change types of the rows of several files."""
+
+    def __init__(self, group: Sequence[PlannedScan], rows: Sequence[int]) -> None:
+        self._group = group
+        self._types = [str(each.scan.change_type) for each in group]
+        self._starts = [0, *accumulate(rows)]
+
+    def _counts(self, row: int, count: int) -> Any:
+        """How many of `count` rows from row `row` on each file has."""
+        return np.diff(np.clip(self._starts, row, row + count))
+
+    def types(self, row: int, count: int) -> pa.DictionaryArray:
+        """Their change types."""
+        return types_of(self._types, self._counts(row, count))
+
+    def plans(self, row: int, count: int) -> Sequence[tuple[ChangePlan, int]]:
+        """Their plans, each with its number of rows."""
+        found: list[tuple[ChangePlan, int]] = []
+        for each, rows in zip(self._group, self._counts(row, count).tolist(), strict=True):
+            if found and found[-1][0] is each.plan:
+                found[-1] = each.plan, found[-1][1] + rows
+            elif rows:
+                found.append((each.plan, rows))
+        return found
 
 
 def parts_of(scans: Sequence[FileScan], files: TableFiles) -> Iterator[Part]:

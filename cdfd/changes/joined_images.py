@@ -31,22 +31,26 @@ from cdfd.changes.image_order import (
     divided,
     late_rows,
 )
-from cdfd.changes.joined import Constants, Part, groups_of, parts_of
-from cdfd.changes.plan import FileScan
+from cdfd.changes.joined import Constants, Part, PlannedScan, groups_of, parts_of
+from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.read import BATCH_ROWS, READ_ERRORS, RowBatch, TableFiles, check_change_type, read_image_order
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, DataError
 from cdfd.parquet.reader import opened
 
 
-def joined_images(scans: Sequence[FileScan], files: TableFiles, key: TableSchema | None) -> Mapping[str, JoinedImages]:
-    """By path, the change data files that are read together. Each of them has a scan for both phases among `scans`."""
+def joined_images(plan: ChangePlan, scans: Sequence[FileScan], files: TableFiles) -> Mapping[str, JoinedImages]:
+    """By path, the change data files of a plan that are read together. Each of them has a scan for both phases among `scans`."""
     early = [scan for scan in scans if scan.image_phase == "early"]
     late = [scan.path for scan in scans if scan.image_phase == "late"]
     if not late or late != [scan.path for scan in early]:
         return {}
     kept = MemoryBudget(KEPT_CODES)
-    groups = (JoinedImages(group, files, key, kept) for group in groups_of(early) if len(group) > 1)
+    groups = (
+        JoinedImages([each.scan for each in group], files, plan.key_schema, kept)
+        for group in groups_of(PlannedScan(plan, scan) for scan in early)
+        if len(group) > 1
+    )
     return {scan.path: images for images in groups for scan in images.scans}
 
 

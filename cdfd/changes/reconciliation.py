@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.columns import change_schema
-from cdfd.changes.execute import ChangeBatch
 from cdfd.delta.datatypes import ByName
 from cdfd.delta.schema import (
     PHYSICAL_NAME,

@@ -8,8 +8,9 @@ To be measured, a slice is not read: only footers, and the change types of chang
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
+from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.cutting import Measured, Slice
-from cdfd.changes.execute import ChangeBatch, Execution, raise_missing
+from cdfd.changes.execute import Execution, raise_missing
 from cdfd.changes.image_order import ImageCounts
 from cdfd.changes.plan import LiveScans
 from cdfd.changes.position import Position

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import pyarrow as pa
 
+from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.columns import COMMIT_VERSION, change_schema
-from cdfd.changes.execute import ChangeBatch, Execution
+from cdfd.changes.execute import Execution
 from cdfd.changes.ordered_pool import map_in_order
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.planning import version_batches

@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
+from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.cutting import Measured, Part, Slice
-from cdfd.changes.execute import ChangeBatch, Execution, iterate_in_thread
+from cdfd.changes.execute import Execution
+from cdfd.changes.in_thread import iterate_in_thread
 from cdfd.changes.ordered_pool import map_in_order
 from cdfd.changes.position import Position
 from cdfd.changes.slices import measure, read_slice

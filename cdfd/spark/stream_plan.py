@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from cdfd.changes.column_selection import named_columns
 from cdfd.changes.cutting import Slice, cut, placed, shares
-from cdfd.changes.execute import named_columns
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Phase, Position
 from cdfd.changes.stream import PlanStream, Version

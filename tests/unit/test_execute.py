@@ -15,8 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from memory_storage import MemoryStorage
 
+from cdfd.changes.batch import ChangeBatch
+from cdfd.changes.column_selection import all_columns, named_columns
 from cdfd.changes.columns import change_schema
-from cdfd.changes.execute import ChangeBatch, Execution, all_columns, iterate_in_thread, named_columns
+from cdfd.changes.execute import Execution
+from cdfd.changes.in_thread import iterate_in_thread
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles

@@ -14,7 +14,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.utils import infer_storage_options
 from lake import SCHEMA, WITHIN, rows
 
-from cdfd.changes.execute import Execution, all_columns
+from cdfd.changes.column_selection import all_columns
+from cdfd.changes.execute import Execution
 from cdfd.config import parse
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import NotFoundError, StorageError, UnsupportedError

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import io
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdfd.changes.execute import Execution
-from cdfd.changes.joined import JOINED_FILES, groups_of
+from cdfd.changes.joined import JOINED_FILES, PlannedScan, groups_of
 from cdfd.changes.plan import ChangePlan, FileScan
+from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles
 from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
-from cdfd.errors import CdfdError, MissingFileError, PathError, StorageError
+from cdfd.errors import CdfdError, LogError, MissingFileError, PathError, StorageError
 from cdfd.parquet import joining
 from cdfd.storage.local import LocalStorage
 
@@ -64,24 +66,41 @@ def scan(folder: Path, number: int, data: bytes, values: dict[str, str | None] |
     return FileScan(path, "insert", {"day": None, "region": "north"} if values is None else values, len(data))
 
 
-def found(folder: Path, scans: Sequence[FileScan], **options: Any) -> tuple[list[dict[str, Any]], str]:
-    """All rows, and the error after them."""
-    rows: list[dict[str, Any]] = []
+Found = tuple[list[dict[str, Any]], str]
+"""All rows, and the error after them."""
+
+
+def execution(folder: Path, **options: Any) -> Execution:
     storage = LocalStorage(folder)
-    execution = Execution(TableFiles(storage, lambda _: storage), **options)
+    return Execution(TableFiles(storage, lambda _: storage), **options)
+
+
+def found(folder: Path, scans: Sequence[FileScan], **options: Any) -> Found:
+    return found_in(folder, [ChangePlan(4, 1_000, SCHEMA, scans, "files")], **options)
+
+
+def found_in(folder: Path, plans: Iterable[ChangePlan], start: Position | None = None, **options: Any) -> Found:
+    rows: list[dict[str, Any]] = []
     try:
-        for batch in execution.batches([ChangePlan(4, 1_000, SCHEMA, scans, "files")]):
-            rows += batch.rows.to_pylist()
+        for batch in execution(folder, **options).batches(plans, start):
+            some = batch.rows.to_pylist()
+            rows += some
+            assert {row["_commit_version"] for row in some} == {batch.plan.version}
+            assert some[-1]["_change_ordinal"] + 1 == batch.following
     except CdfdError as error:
-        return rows, f"{type(error).__name__} {error} {error.path}"
+        return rows, f"{type(error).__name__} {error} {error.version} {error.path}"
     return rows, ""
 
 
-def alone(folder: Path, scans: Sequence[FileScan], **options: Any) -> tuple[list[dict[str, Any]], str]:
+def alone(folder: Path, scans: Sequence[FileScan], **options: Any) -> Found:
     """The same, each file by itself."""
+    return alone_in(folder, [ChangePlan(4, 1_000, SCHEMA, scans, "files")], **options)
+
+
+def alone_in(folder: Path, plans: Sequence[ChangePlan], start: Position | None = None, **options: Any) -> Found:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(joining, "native", None)
-        return found(folder, scans, **options)
+        return found_in(folder, plans, start, **options)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -193,17 +212,127 @@ def test_a_damaged_page_after_rows_that_were_delivered(tmp_path: Path, together:
     assert "text that is not UTF-8" in error
 
 
+def planned(scans: Sequence[FileScan], schema: TableSchema = SCHEMA, version: int = 4) -> list[PlannedScan]:
+    plan = ChangePlan(version, 1_000 + version, schema, tuple(scans), "files")
+    return [PlannedScan(plan, scan) for scan in scans]
+
+
 def test_what_is_joined() -> None:
     small = FileScan("a.parquet", "insert", {}, 1_000)
-    other = replace(small, change_type="delete")
+    deleted = replace(small, change_type="delete")
     large = replace(small, size=1 << 30)
     unknown = replace(small, size=0)
     trevni = replace(small, path="a.trv")
     piece = replace(small, piece=(0, 2))
-    scans = [small] * 5 + [large] + [small] * 3 + [other] * 4 + [unknown, trevni, piece] * 4
-    assert [len(group) for group in groups_of(scans)] == [5, 1, 1, 1, 1, 4, *[1] * 12]
-    assert [len(group) for group in groups_of([small] * 100)] == [JOINED_FILES, 100 - JOINED_FILES]
+    images = replace(small, change_type=None)
+    scans = planned(
+        [small] * 5 + [large] + [small] * 3 + [images] + [small, deleted] * 4 + [unknown, trevni, piece] * 4
+    )
+    assert [len(group) for group in groups_of(scans)] == [5, 1, 1, 1, 1, 1, 8, *[1] * 12]
+    many = planned([small] * (JOINED_FILES + 50))
+    assert [len(group) for group in groups_of(many)] == [JOINED_FILES, 50]
     assert [scan for group in groups_of(scans) for scan in group] == scans
+
+
+def test_files_of_several_versions_are_joined_while_the_schema_is_the_same() -> None:
+    small = FileScan("a.parquet", "insert", {}, 1_000)
+    other = TableSchema(StructType(FIELDS[:1]))
+    versions = [planned([small] * 2, version=version) for version in range(4)]
+    later = [planned([small], other, version) for version in range(4, 9)]
+    replaced = planned([replace(small, schema=SCHEMA)] * 4, other, 9)
+    scans = [scan for each in [*versions, *later, replaced] for scan in each]
+    assert [len(group) for group in groups_of(scans)] == [8, 5, 4]
+
+
+def several_versions(folder: Path) -> list[ChangePlan]:
+    """Versions of no file, of one and of several, some of which delete, and two that are as large as many others."""
+    plans, number = list[ChangePlan](), 0
+    for version, files in enumerate([1, 1, 0, 3, 1, 2, 0, 1, 5, 1, 1, 2], 7):
+        scans = [scan(folder, number + at, file(number + at, 1 + 9 * (files > 2))) for at in range(files)]
+        if files == 2:
+            scans[0] = replace(scans[0], change_type="delete")
+        plans.append(ChangePlan(version, 5_000 - version, SCHEMA, tuple(scans), "files" if scans else "none"))
+        number += files
+    return plans
+
+
+class TestSeveralVersions:
+    """Each row has its own version, timestamp and ordinal."""
+
+    @pytest.mark.parametrize("workers", [1, 3])
+    @pytest.mark.parametrize("batch_rows", [1, 7, 65_536])
+    def test_rows(self, tmp_path: Path, together: list[int], workers: int, batch_rows: int) -> None:
+        plans = several_versions(tmp_path)
+        options = {"workers": workers, "batch_rows": batch_rows}
+        rows, error = found_in(tmp_path, plans, **options)
+        assert together == [sum(len(plan.scans) for plan in plans)]
+        assert (rows, error) == alone_in(tmp_path, plans, **options)
+        times = {plan.version: datetime.fromtimestamp(plan.timestamp_ms / 1000, UTC) for plan in plans}
+        assert all(row["_commit_timestamp"] == times[row["_commit_version"]] for row in rows)
+        assert {row["_change_type"] for row in rows} == {"insert", "delete"}
+
+    def test_a_run_has_the_rows_of_many(self, tmp_path: Path, together: list[int]) -> None:
+        plans = several_versions(tmp_path)
+        (run,) = execution(tmp_path).runs(plans)
+        assert [plan.version for plan, _, _ in run.versions] == [plan.version for plan in plans if plan.scans]
+        assert sum(rows for _, rows, _ in run.versions) == run.rows.num_rows
+        batches = list(execution(tmp_path).batches(plans))
+        assert [batch.rows for batch in run.by_version()] == [batch.rows for batch in batches]
+        assert [batch.following for batch in run.by_version()] == [batch.following for batch in batches]
+
+    @pytest.mark.parametrize("part", [1, 2, 3])
+    def test_from_a_position(self, tmp_path: Path, together: list[int], part: int) -> None:
+        plans = several_versions(tmp_path)[3:]
+        whole, _ = alone_in(tmp_path, plans)
+        start = Position("t", plans[0].version, part, ordinal=10 * part)
+        assert found_in(tmp_path, plans, start) == (whole[10 * part :], "")
+
+    def test_columns_of_each_version(self, tmp_path: Path, together: list[int]) -> None:
+        plans = several_versions(tmp_path)
+        fewer = TableSchema(StructType(FIELDS[:1]))
+        plans = [replace(plan, schema=fewer) if plan.version in (15, 16) else plan for plan in plans]
+        rows, _ = found_in(tmp_path, plans)
+        assert (rows, "") == alone_in(tmp_path, plans)
+        assert {row["_commit_version"] for row in rows if "word" not in row} == {15, 16}
+
+    def test_an_error_names_its_version_and_file(self, tmp_path: Path, together: list[int]) -> None:
+        plans = several_versions(tmp_path)
+        damaged = plans[8].scans[3]
+        (tmp_path / damaged.path).write_bytes(b"PAR1" + b"x" * (damaged.size - 8) + b"PAR1")
+        rows, error = found_in(tmp_path, plans)
+        assert (rows, error) == alone_in(tmp_path, plans)
+        assert error.endswith(f" {plans[8].version} {damaged.path}")
+        assert rows[-1]["_commit_version"] == plans[8].version
+
+    def test_a_file_that_is_gone(self, tmp_path: Path, together: list[int]) -> None:
+        plans = several_versions(tmp_path)
+        lost = plans[4].scans[0].path
+        (tmp_path / lost).unlink()
+        gone: list[MissingFileError] = []
+        rows, error = found_in(tmp_path, plans, on_missing=gone.append)
+        assert [(each.version, each.path) for each in gone] == [(plans[4].version, lost)]
+        assert (rows, error) == alone_in(tmp_path, plans, on_missing=lambda _: None)
+
+    def test_an_error_of_planning_comes_after_the_rows_before_it(self, tmp_path: Path, together: list[int]) -> None:
+        plans = several_versions(tmp_path)
+
+        def planning() -> Iterator[ChangePlan]:
+            yield from plans
+            raise LogError("no further")
+
+        rows, error = found_in(tmp_path, planning())
+        assert (rows, "") == alone_in(tmp_path, plans)
+        assert "no further" in error
+
+    def test_change_data_files_between_them(self, tmp_path: Path, together: list[int]) -> None:
+        plans = several_versions(tmp_path)
+        sink = io.BytesIO()
+        pq.write_table(pa.table({"n": pa.array([1, 2]), "_change_type": ["insert", "delete"]}), sink)
+        images = replace(scan(tmp_path, 99, sink.getvalue()), change_type=None)
+        plans[5] = replace(plans[5], scans=(images,), origin="cdc")
+        rows, error = found_in(tmp_path, plans)
+        assert (rows, error) == alone_in(tmp_path, plans)
+        assert together == [6, 10]
 
 
 class TestReadWhole:

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_storage import MemoryStorage
 
+from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.cutting import FILE_BYTES, Slice, cut, placed
-from cdfd.changes.execute import ChangeBatch, Execution
+from cdfd.changes.execute import Execution
 from cdfd.changes.plan import ChangePlan, ChangeType, FileScan, LiveScans
 from cdfd.changes.position import Position
 from cdfd.changes.read import TableFiles

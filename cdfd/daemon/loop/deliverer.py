@@ -7,8 +7,10 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.cutting import ranges
-from cdfd.changes.execute import ChangeBatch, Execution, iterate_in_thread
+from cdfd.changes.execute import Execution
+from cdfd.changes.in_thread import iterate_in_thread
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cdfd.changes.control import Resnapshot
-from cdfd.changes.execute import Execution, iterate_in_thread
+from cdfd.changes.execute import Execution
+from cdfd.changes.in_thread import iterate_in_thread
 from cdfd.changes.plan import ChangePlan, LiveScans, plan_snapshot
 from cdfd.changes.position import Position
 from cdfd.changes.resnapshot import CHUNK_BYTES, NumberedFiles, PendingFiles, Touched
