@@ -4,7 +4,6 @@ The daemon's own loops hand large versions to an `Engine`; with `engine.kind: sp
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -23,7 +22,7 @@ from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.jobs.assignment import Assignment, Engine, measured_here
 from cdfd.jobs.large_versions import LargeVersions
 from cdfd.ports.registry import ENGINES
-from cdfd.sinks.base import Counts, JobSink, Sink, connector
+from cdfd.sinks.base import Delivered, JobSink, Sink, connector
 from cdfd.tables.configured import open_table
 from cdfd.tail.clock import Clock
 
@@ -72,8 +71,8 @@ class Auto(Embedded):
         """With a sink that takes parts, and PySpark; see `Embedded`."""
         if not connector(self.config).takes_parts:
             raise UnsupportedError(
-                "`engine.kind: auto` needs a Kafka sink with `delivery: exactly_once`: "
-                "others cannot tell which parts of a version are delivered",
+                "`engine.kind: auto` needs a Delta sink, or a Kafka sink with `delivery: exactly_once`: "
+                "others cannot take a version in parts",
                 hint="Use `engine.kind: embedded`",
             )
         require_spark()
@@ -158,10 +157,10 @@ class EmbeddedEngine:
         """See the port."""
         return await measured_here(assignment, slices)
 
-    async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> Counts:
+    async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
         """See the port."""
-        total = Counter[str]()
+        delivered = []
         for number, part in some:
             async with self._admission.admit(part.plan.size):
-                total.update(await assignment.deliver(number, part))
-        return total
+                delivered.append(await assignment.deliver(number, part))
+        return delivered

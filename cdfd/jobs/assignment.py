@@ -23,7 +23,7 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.encoding.side import RowCounts
 from cdfd.errors import CdfdError
-from cdfd.sinks.base import Counts, Delivery, Job, connector
+from cdfd.sinks.base import Counts, Delivered, Delivery, Job, connector
 from cdfd.tables.configured import execution, open_table
 
 _AT_A_TIME = 8
@@ -61,7 +61,7 @@ class Assignment:
         """The contents of a slice; see `measure`. Blocks."""
         return measure(part, self.execution(workers))
 
-    async def deliver(self, number: int, part: Slice, workers: int | None = None) -> Counts:
+    async def deliver(self, number: int, part: Slice, workers: int | None = None) -> Delivered:
         """Deliver a part, unless it is delivered already; see `Connector.deliver_part`.
 
         Args:
@@ -117,8 +117,8 @@ class Engine(Protocol):
             CdfdError: as `measure` says.
         """
 
-    async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> Counts:
-        """Deliver parts, in any order; the rows of all of them.
+    async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
+        """Deliver parts, in any order; all of them.
 
         Raises:
             CdfdError: of the first part that could not be delivered. Others may be.

@@ -4,13 +4,15 @@
     job J begins at version 7, BEGIN    ->      part 0 of J, part 1 of J, ...
     version 7 is delivered, END         <-      all of them are
 
-The sink keeps the job's name and cut with the position before any part is delivered. So a daemon that dies meanwhile goes on with the
+A Kafka sink keeps the job's name and cut with the position before any part is delivered. So a daemon that dies meanwhile goes on with the
 same job, with whatever engine it then has, and parts that are delivered are not delivered again.
+
+A Delta sink keeps nothing: parts are data files, and the version of the target at the end of the job names all of them. After a daemon
+dies, the job begins again, and no version names the files before.
 """
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -20,7 +22,7 @@ from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
 from cdfd.errors import SinkError
 from cdfd.jobs.assignment import Assignment, Engine
-from cdfd.sinks.base import Counts, Job, JobSink
+from cdfd.sinks.base import Counts, Delivered, Job, JobSink, counts_of
 
 log = logging.getLogger("cdfd.engine")
 
@@ -63,7 +65,7 @@ class LargeVersions:
 
     def takes(self, version: Version, position: Position) -> bool:
         """Whether what stands at `position` is to be handed over. A version that the daemon began alone is finished by it."""
-        return not position.part and (self.begun or self.is_large(version))
+        return not position.part and (self.begun or (self.is_large(version) and self.sink.takes_job(position)))
 
     async def deliver(self, version: Version, position: Position) -> Counts | None:
         """Deliver a version; its rows, or None where a stop came first.
@@ -86,14 +88,14 @@ class LargeVersions:
         begins = "is delivered" if known is None else "goes on"
         log.info("version %d %s as a job of %d parts", position.version, begins, job.parts, extra=self._about(position))
         assignment = replace(assignment, job=job)
-        total = Counter[str]()
+        delivered: list[Delivered] = []
         for some in stages(slices):
             found = await self._watched(self.engine.deliver(assignment, some), position, job)
             if found is None:
                 return None
-            total.update(found)
-        await self.sink.finish_job(version, position, total)
-        return total
+            delivered += found
+        await self.sink.finish_job(version, position, job, delivered)
+        return counts_of(delivered)
 
     async def _slices(self, version: Version, assignment: Assignment, limit: int) -> list[Slice] | None:
         slices = cut(version.plan, limit)

@@ -5,6 +5,7 @@ in the order of positions and never overlap.
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -95,6 +96,27 @@ Write = Callable[[Delivery], Awaitable[Counts]]
 """Writes all rows of a part into a delivery, at every call; their number by type."""
 
 
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A part that is delivered.
+
+    Attributes:
+        counts: its rows by type.
+        receipt: tells `JobSink.finish_job` about the part; empty if the sink needs nothing.
+    """
+
+    counts: Counts
+    receipt: bytes = b""
+
+
+def counts_of(parts: Sequence[Delivered]) -> Counts:
+    """The rows of several parts by type."""
+    total = Counter[str]()
+    for part in parts:
+        total.update(part.counts)
+    return total
+
+
 @runtime_checkable
 class JobSink(Sink, Protocol):
     """A sink that supports the delivery of a version in parts. `Connector.deliver_part` delivers a part in any process."""
@@ -107,14 +129,21 @@ class JobSink(Sink, Protocol):
             SinkError: this version of cdfd does not support the job.
         """
 
+    def takes_job(self, position: Position) -> bool:
+        """Whether the version at a position can be delivered in parts."""
+
     async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> Job:
-        """Store a new job, and publish the start of the version to consumers. See `Job` for the arguments."""
+        """Begin a job; see `Job` for the arguments.
+
+        A sink that can resume a job stores it, and publishes the start of the version to consumers. Any other sink may return a subclass
+        with more that `Connector.deliver_part` has to know.
+        """
 
     async def claim_job(self, position: Position, job: Job) -> None:
-        """Store the job again. `FencedError` if another process has taken over."""
+        """Check that the job is still this process's. `FencedError` if another process has taken over."""
 
-    async def finish_job(self, version: Version, position: Position, counts: Counts) -> None:
-        """Move to the position after the version, once all parts are delivered. `counts`: the rows of all parts."""
+    async def finish_job(self, version: Version, position: Position, job: Job, parts: Sequence[Delivered]) -> None:
+        """Move to the position after the version, once all parts are delivered."""
 
 
 Announce = Callable[[Sequence[tuple[bytes, bytes]]], Awaitable[None]]
@@ -231,6 +260,7 @@ class Connector(ABC):
         whole_versions: whether no version is delivered in parts, even a large one.
         before_reset: instructions for the operator before `cdfd progress reset`; None if a reset is sufficient.
         takes_parts: whether its sinks are `JobSink`s, and parts can be delivered.
+        takes_queries: whether queries of Spark can deliver into it, with `engine.kind: spark`.
     """
 
     place: str = "the sink"
@@ -238,6 +268,7 @@ class Connector(ABC):
     whole_versions: ClassVar[bool] = False
     before_reset: ClassVar[str | None] = None
     takes_parts: bool = False
+    takes_queries: bool = False
 
     def preflight(self) -> None:
         """Check the packages, certificates and files of this machine, without network access.
@@ -318,7 +349,7 @@ class Connector(ABC):
 
     async def deliver_part(
         self, table: Table, number: int, job: Job, position: Position, write: Write, role: str | None = None
-    ) -> Counts:
+    ) -> Delivered:
         """Deliver a part of a version, unless it is already delivered. Works in any process.
 
         Args:
@@ -330,7 +361,7 @@ class Connector(ABC):
             role: the role of the job; None for the daemon's own delivery.
 
         Returns:
-            The rows of the part, even if another process delivered them.
+            The part, even if another process delivered it.
 
         Raises:
             SinkError: the part cannot be delivered.

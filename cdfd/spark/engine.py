@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from threading import Event
@@ -14,8 +13,8 @@ from uuid import uuid4
 from cdfd.changes.cutting import Measured, Part, Slice
 from cdfd.errors import CdfdError
 from cdfd.jobs.assignment import Assignment, measured_here
-from cdfd.sinks.base import Counts
-from cdfd.spark import kafka, tasks
+from cdfd.sinks.base import Delivered
+from cdfd.spark import parts, tasks
 from cdfd.spark.sessions import Sessions, interrupt, with_tag
 from cdfd.spark.tasks import Work
 
@@ -44,17 +43,15 @@ class SparkEngine:
         """See the port."""
         if sum(len(part.plan.scans) for part in slices) <= _FEW_FILES:
             return await measured_here(assignment, slices)
-        items = [kafka.packed(part) for part in enumerate(slices)]
-        results = await self._run(assignment, items, partial(kafka.measure, assignment))
-        return [kafka.measured_of(result) for result in results]
+        items = [parts.packed(part) for part in enumerate(slices)]
+        results = await self._run(assignment, items, partial(parts.measure, assignment))
+        return [parts.measured_of(result) for result in results]
 
-    async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> Counts:
+    async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
         """See the port."""
-        items = [kafka.packed(part) for part in some]
-        total = Counter[str]()
-        for result in await self._run(assignment, items, partial(kafka.deliver, assignment)):
-            total.update(kafka.counts_of(result))
-        return total
+        items = [parts.packed(part) for part in some]
+        results = await self._run(assignment, items, partial(parts.deliver, assignment))
+        return [parts.delivered_of(result) for result in results]
 
     async def close(self) -> None:
         """Stop Spark."""

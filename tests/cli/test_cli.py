@@ -183,7 +183,7 @@ class TestRun:
         path = config(tmp_path, str(tmp_path / "orders"), {"engine": {"kind": "auto"}})
         ended = cdfd("run", "-c", path, "--log-format", "text")
         assert ended.code == 1
-        assert ended.err.splitlines()[-1].startswith("cdfd: `engine.kind: auto` needs a Kafka sink")
+        assert ended.err.splitlines()[-1].startswith("cdfd: `engine.kind: auto` needs a Delta sink, or a Kafka sink")
         in_debug = cdfd("run", "-c", path, "--debug")
         assert "Traceback" in json.loads(in_debug.err.splitlines()[-1])["traceback"]
 

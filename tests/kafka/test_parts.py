@@ -8,7 +8,7 @@ import pytest
 
 from cdfd.encoding.side import RowCounts
 from cdfd.errors import SinkError
-from cdfd.sinks.base import Counts, Job
+from cdfd.sinks.base import Counts, Delivered, Job
 from cdfd.sinks.kafka.progress.positions import progress_end
 from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
@@ -136,7 +136,7 @@ async def test_a_table_remembers_a_job_until_it_moves_on(broker: SharedBroker, n
     async with place.sink() as sink:
         assert await sink.last_position() == at(1)
         assert sink.job == job
-        await sink.finish_job(version(1), at(1), {"insert": 7, "delete": 1})
+        await sink.finish_job(version(1), at(1), job, [Delivered({"insert": 7}), Delivered({"delete": 1})])
     async with place.sink() as sink:
         assert await sink.last_position() == at(2)
         assert sink.job is None

@@ -22,7 +22,7 @@ from cdfd.config import parse
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError
 from cdfd.jobs.assignment import Assignment
-from cdfd.spark import kafka
+from cdfd.spark import parts
 from cdfd.spark.reading import ChangePartition, opened
 from cdfd.spark.sink_options import SinkOptions
 from cdfd.spark.source import CdfdSource
@@ -155,5 +155,5 @@ def test_the_engine_and_backfill(moto_server: Server, uri: str) -> None:
             version = Version(part.plan, "T")
             for role in (None, "backfill"):
                 assignment = Assignment.of(config, "orders", version, Position("T", part.plan.version), role)
-                assert has_none(repr(assignment), kafka.packed((number, part)), pickle.dumps((number, part)))
+                assert has_none(repr(assignment), parts.packed((number, part)), pickle.dumps((number, part)))
                 assert not has_none(pickle.dumps(assignment))

@@ -15,20 +15,20 @@ from typing import Any
 from cdfd.changes.cutting import Part
 from cdfd.config.settings import SparkEngine as Settings
 from cdfd.jobs.assignment import Assignment
-from cdfd.sinks.base import Counts
+from cdfd.sinks.base import Delivered
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
-from cdfd.spark import kafka
+from cdfd.spark import parts
 from cdfd.spark.engine import SparkEngine
 from cdfd.spark.sessions import Sessions
-from tests.kafka.delivering import Delivering
+from tests.parts.delivering import Delivering
 
 
 def faulty(notes: str, assignment: Assignment, item: bytes) -> bytes:
     """Delivers a part, and the first time ends in one way or another; how, its number decides."""
-    number, _ = kafka._unpacked(item)
+    number, _ = parts._unpacked(item)
     note = Path(notes, str(number))
     if note.exists():
-        return kafka.deliver(assignment, item)
+        return parts.deliver(assignment, item)
     note.touch()
     if number == 2:
 
@@ -36,7 +36,7 @@ def faulty(notes: str, assignment: Assignment, item: bytes) -> bytes:
             os._exit(1)
 
         KafkaDelivery.commit = killed  # type: ignore[method-assign] # of this worker, which ends with it
-    result = kafka.deliver(assignment, item)
+    result = parts.deliver(assignment, item)
     if number == 0:
         raise RuntimeError("delivered, and nobody hears of it")
     if number == 1:
@@ -53,10 +53,10 @@ class FaultyEngine(SparkEngine):
         super().__init__(sessions)
         self._notes = notes
 
-    async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> Counts:
-        items = [kafka.packed(part) for part in some]
+    async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
+        items = [parts.packed(part) for part in some]
         results = await self._run(assignment, items, partial(faulty, self._notes, assignment))
-        return {"insert": sum(kafka.counts_of(result).get("insert", 0) for result in results)}
+        return [parts.delivered_of(result) for result in results]
 
 
 async def main(master: str, servers: str, name: str, table: str, newest: str, notes: str) -> None:

@@ -69,7 +69,7 @@ def check(config: Settings) -> None:
         UnsupportedError: not with this sink, or with patterns of folders.
         ConfigError: not with the settings of a table.
     """
-    if not connector(config).takes_parts:
+    if not connector(config).takes_queries:
         raise UnsupportedError(
             "`engine.kind: spark` needs a Kafka sink with `delivery: exactly_once`", hint="Use `engine.kind: embedded`"
         )

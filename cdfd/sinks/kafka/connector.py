@@ -12,7 +12,7 @@ from cdfd.config.certificates import warn_of_expiry
 from cdfd.config.settings import Settings, Table
 from cdfd.encoding.registry import SchemaRegistry
 from cdfd.errors import ConfigError
-from cdfd.sinks.base import Announce, Backfill, Connector, Counts, Job, Signals, StageTimer, Write, unmeasured
+from cdfd.sinks.base import Announce, Backfill, Connector, Delivered, Job, Signals, StageTimer, Write, unmeasured
 from cdfd.sinks.kafka.announcements import announcing
 from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
@@ -43,7 +43,7 @@ class KafkaConnector(Connector):
     def __init__(self, config: Settings, sink: KafkaSettings) -> None:
         self._config = config
         self._sink = sink
-        self.takes_parts = sink.keeps_positions
+        self.takes_parts = self.takes_queries = sink.keeps_positions
         if sink.keeps_positions:
             self.place = f"the topic {PROGRESS_PREFIX}{config.pipeline}"
 
@@ -160,10 +160,10 @@ class KafkaConnector(Connector):
 
     async def deliver_part(
         self, table: Table, number: int, job: Job, position: Position, write: Write, role: str | None = None
-    ) -> Counts:
+    ) -> Delivered:
         """Deliver a part in its own transaction; see the port."""
         place = replace(self.destination(table, parts.role(number, role)), since=job.since)
-        return await parts.deliver(place, lambda: self.opened_at(place, table), job.id, position, write)
+        return Delivered(await parts.deliver(place, lambda: self.opened_at(place, table), job.id, position, write))
 
 
 @contextmanager

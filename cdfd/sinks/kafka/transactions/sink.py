@@ -1,7 +1,7 @@
 """Delivers change rows to Kafka topics exactly once: each delivery is one transaction with the rows and the position."""
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from uuid import uuid4
 from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
-from cdfd.sinks.base import Backfill, Counts, Job, StageTimer, unmeasured
+from cdfd.sinks.base import Backfill, Delivered, Job, StageTimer, counts_of, unmeasured
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.kafka.client.producer import Producer
 from cdfd.sinks.kafka.client.worker import Worker, finished
@@ -174,6 +174,10 @@ class KafkaSink:
         """The job under way; see the port."""
         return job_of(self.progress)
 
+    def takes_job(self, position: Position) -> bool:
+        """Any version can; see the port."""
+        return True
+
     async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> Job:
         """Make a new job durable; see the port."""
         since = await progress_end(self._context.destination)
@@ -188,10 +192,10 @@ class KafkaSink:
         async with self.delivery(position) as delivery:
             await delivery.commit(position, job=asdict(job))
 
-    async def finish_job(self, version: Version, position: Position, counts: Counts) -> None:
+    async def finish_job(self, version: Version, position: Position, job: Job, parts: Sequence[Delivered]) -> None:
         """Move to the position after the version; see the port."""
         async with self.delivery(position) as delivery:
-            delivery.resume_version(version, counts)
+            delivery.resume_version(version, counts_of(parts))
             await delivery.commit(position.after_version(version.digest))
 
     async def close(self) -> None:

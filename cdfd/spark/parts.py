@@ -1,13 +1,14 @@
 """Delivery in executors, with the daemon's own sink, in parts that are delivered once."""
 
 import asyncio
+import base64
 import json
 import pickle
 import zlib
 
 from cdfd.changes.cutting import Measured, Part
 from cdfd.jobs.assignment import Assignment
-from cdfd.sinks.base import Counts
+from cdfd.sinks.base import Delivered
 
 _WORKERS = 1
 """Threads that read: Spark gives each task one core."""
@@ -19,19 +20,20 @@ def packed(part: Part) -> bytes:
 
 
 def deliver(assignment: Assignment, item: bytes) -> bytes:
-    """Deliver a part that was `packed`; its rows, for `counts_of`. Runs in an executor.
+    """Deliver a part that was `packed`; the result is for `delivered_of`. Runs in an executor.
 
     Raises:
         CdfdError: as in `Assignment.deliver`.
     """
     number, part = _unpacked(item)
-    return json.dumps(asyncio.run(assignment.deliver(number, part, _WORKERS))).encode()
+    found = asyncio.run(assignment.deliver(number, part, _WORKERS))
+    return json.dumps([found.counts, base64.b64encode(found.receipt).decode()]).encode()
 
 
-def counts_of(result: bytes) -> Counts:
-    """Change rows by type."""
-    found: Counts = json.loads(result)
-    return found
+def delivered_of(result: bytes) -> Delivered:
+    """The part that was delivered."""
+    counts, receipt = json.loads(result)
+    return Delivered(counts, base64.b64decode(receipt))
 
 
 def measure(assignment: Assignment, item: bytes) -> bytes:
