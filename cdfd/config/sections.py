@@ -119,7 +119,7 @@ class SparkEngine(Section):
     """With `auto`: versions and first snapshots of more bytes run on Spark."""
 
     part_size: Size = 128 << 20
-    """With `auto`: bytes of files that one Spark task delivers, in one transaction."""
+    """With `auto`: bytes of files that one Spark task delivers; with Kafka, in one transaction."""
 
     master: Text | None = None
     """Spark's master, such as `yarn`, `k8s://…`, `spark://host:7077` or `local[4]`.

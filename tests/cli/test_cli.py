@@ -333,7 +333,7 @@ class TestCheck:
 
     def test_an_engine_that_does_not_fit(self, orders: str, tmp_path: Path) -> None:
         path = config(tmp_path, orders, {"engine": {"kind": "auto"}})
-        told = "needs a Kafka sink"
+        told = "needs a Delta sink, or a Kafka sink"
         ended = cdfd("check", "-c", path)
         assert ended.code == 1
         assert told in ended.lines()[1]

@@ -20,7 +20,7 @@ from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
 from cdfd.spark import parts
 from cdfd.spark.engine import SparkEngine
 from cdfd.spark.sessions import Sessions
-from tests.parts.delivering import Delivering
+from tests.kafka.delivering import Delivering
 
 
 def faulty(notes: str, assignment: Assignment, item: bytes) -> bytes:

@@ -11,7 +11,8 @@ from cdfd.changes.spill import spill_space
 from cdfd.config.settings import Settings, Table
 from cdfd.errors import ConfigError, SinkError, UnsupportedError
 from cdfd.progress.ledger import app_id
-from cdfd.sinks.base import Backfill, Connector, StageTimer, unmeasured
+from cdfd.sinks.base import Backfill, Connector, Delivered, Job, StageTimer, Write, unmeasured
+from cdfd.sinks.delta import parts
 from cdfd.sinks.delta.data_files import DataFiles, MakeFiles
 from cdfd.sinks.delta.housekeeping import Compaction
 from cdfd.sinks.delta.mirror.sink import MirrorOptions, MirrorSink
@@ -32,6 +33,7 @@ class DeltaConnector(Connector):
     place = "the target"
     before_reset = "remove or rename the target"
     whole_versions = True
+    takes_parts = True
 
     def __init__(self, sink: DeltaSettings, config: Settings) -> None:
         self._sink = sink
@@ -51,10 +53,10 @@ class DeltaConnector(Connector):
         if self._sink.mode == "mirror":
             spill = self._config.spill
             space = spill_space(spill.path, spill.max_bytes)
-            options = MirrorOptions(table.published_key, self._sink.change_feed, space, sources)
+            options = MirrorOptions(table.published_key, self._sink.change_feed, space, sources, table.shape)
             sink = await MirrorSink.open(target, files, options)
         else:
-            sink = await DeltaSink.open(target, files, sources)
+            sink = await DeltaSink.open(target, files, sources, table.shape)
         try:
             yield sink
         finally:
@@ -81,12 +83,18 @@ class DeltaConnector(Connector):
     @asynccontextmanager
     async def opened_for_backfill(self, table: Table, role: str) -> AsyncIterator[DeltaSink]:
         """The sink of a backfill; see the port. Its rows are appended, beside those of the daemon."""
-        sink = await DeltaSink.open(self._target(table, role), self._files, self._sources(table))
+        sink = await DeltaSink.open(self._target(table, role), self._files, self._sources(table), table.shape)
         sink.backfill = await self.backfill(table, role)
         try:
             yield sink
         finally:
             await sink.close()
+
+    async def deliver_part(
+        self, table: Table, number: int, job: Job, position: Position, write: Write, role: str | None = None
+    ) -> Delivered:
+        """Write the data files of a part; see the port. The version at the end of the job names them."""
+        return await parts.deliver(self._target(table), job, self._files, write)
 
     @property
     def _files(self) -> MakeFiles:

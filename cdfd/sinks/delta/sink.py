@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
 from cdfd.changes.control import Control
 from cdfd.changes.position import Position
+from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.stream import Version
 from cdfd.delta.schema import TableSchema, from_arrow
 from cdfd.errors import SinkError
 from cdfd.progress.txn_state import Action, TxnState
-from cdfd.sinks.base import Backfill
+from cdfd.sinks.base import Backfill, Delivered, Job
 from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
 from cdfd.sinks.delta.columns import Columns
-from cdfd.sinks.delta.data_files import DataFiles, MakeFiles, NewFile
+from cdfd.sinks.delta.data_files import MakeFiles, NewFile
 from cdfd.sinks.delta.log_actions import add_actions
+from cdfd.sinks.delta.parts import DeltaJob, finish, row_schema
 from cdfd.sinks.delta.sources import Sources
-from cdfd.sinks.delta.target import Target, fetched, translated
+from cdfd.sinks.delta.stored_files import StoredFiles
+from cdfd.sinks.delta.target import Target, translated
 
 
 class DeltaSink:
@@ -35,10 +38,12 @@ class DeltaSink:
         position: Position | None,
         columns: Columns,
         sources: Sources | None = None,
+        shape: Shape = AS_IT_IS,
     ) -> None:
         self.target = target
         self.files = files
         self.sources = sources
+        self.shape = shape
         self.columns = columns
         self.cursor = Cursor(position)
         self.backfill: Backfill | None = None
@@ -46,19 +51,22 @@ class DeltaSink:
         self._delivery: DeltaDelivery | None = None
 
     @classmethod
-    async def open(cls, target: Target, files: MakeFiles, sources: Sources | None = None) -> DeltaSink:
+    async def open(
+        cls, target: Target, files: MakeFiles, sources: Sources | None = None, shape: Shape = AS_IT_IS
+    ) -> DeltaSink:
         """Take a target over, and read its position.
 
         Args:
             target: to write into.
             files: makes the data files.
             sources: of columns, if the target follows renames and drops.
+            shape: of the rows, for versions that are delivered in parts.
 
         Raises:
             SinkError: the target cannot be used.
         """
         position, columns = await target.take_over()
-        return cls(target, files, position, columns, sources)
+        return cls(target, files, position, columns, sources, shape)
 
     async def last_position(self) -> Position | None:
         """The next position to deliver; see the port."""
@@ -99,6 +107,27 @@ class DeltaSink:
         await delivery.start_version(version)
         return DeltaChunk(delivery)
 
+    job = None
+
+    def takes_job(self, position: Position) -> bool:
+        """Any version can be delivered in parts; see the port."""
+        return True
+
+    async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> DeltaJob:
+        """Choose the columns of the target, which all parts have; see the port. Nothing is stored."""
+        delivery = DeltaDelivery(self, position)
+        await delivery.start_version(version)
+        columns = delivery.columns_with(row_schema(version, self.shape))
+        return DeltaJob.begin(position, parts, size, digest, columns)
+
+    async def claim_job(self, position: Position, job: Job) -> None:
+        """Check that no other process has taken the target over; see the port."""
+        await self.target.check_owner()
+
+    async def finish_job(self, version: Version, position: Position, job: Job, parts: Sequence[Delivered]) -> None:
+        """Commit the files of all parts, and the position after the version; see the port."""
+        await finish(self, version, position, job, parts)
+
     async def close(self) -> None:
         """Abort the current delivery, if any."""
         if self._delivery is not None:
@@ -115,8 +144,7 @@ class DeltaDelivery:
         self._columns: Columns | None = None
         self._schema: pa.Schema | None = None
         self._source: TableSchema | None = None
-        self._open: DataFiles | None = None
-        self._files: list[NewFile] = []
+        self._files = StoredFiles(sink.target)
         self._state: DeliveryState = "open"
 
     async def start_version(self, version: Version) -> None:
@@ -131,8 +159,7 @@ class DeltaDelivery:
         if batch.num_rows:
             if self._schema is None or not batch.schema.equals(self._schema):
                 await self._start_files(batch.schema)
-            assert self._open is not None
-            await self._write(self._open.write(batch))
+            await self._files.write(batch)
         self._state = "open"
 
     async def commit(self, following: Position) -> None:
@@ -149,7 +176,7 @@ class DeltaDelivery:
 
     async def _complete(self, following: Position, control: Control | None = None) -> None:
         self._state = "failed"
-        await self._end_files()
+        await self._files.end()
         self._sink.cursor.mark_uncertain()
         target = self._sink.target
         self._sink.columns = await target.commit(
@@ -159,35 +186,38 @@ class DeltaDelivery:
         self._state = "ended"
 
     def _changes(self, state: TxnState, columns: Columns, now_ms: int) -> list[Action]:
-        return add_actions(state, columns, self._files, now_ms)
+        return add_actions(state, columns, self._files.done, now_ms)
 
     async def abort(self) -> None:
         """Forget the rows. Files that are written are not a part of the table."""
         if self._state != "ended":
             self._state = "ended"
-            self._open = None
+            self._files.forget()
             self._sink.cursor.abandon()
 
-    async def _start_files(self, schema: pa.Schema) -> None:
-        await self._end_files()
+    def adopt(self, columns: Columns, files: Sequence[NewFile]) -> None:
+        """Deliver files that are written for these columns of the table."""
+        if files:
+            self._columns = columns
+            self._files.done += files
+
+    def columns_with(self, schema: pa.Schema) -> Columns:
+        """The columns of the table with those of rows.
+
+        Raises:
+            SinkError: the table cannot take the rows.
+        """
         target = self._sink.target
         with translated("write the rows", target.uri):
             rows, sources = from_arrow(schema), self._sink.sources
             if sources is not None and self._source is not None:
                 rows = sources.tagged(rows, self._source)
-            columns = target.merged(self._columns or self._sink.columns, rows)
+            return target.merged(self._columns or self._sink.columns, rows)
+
+    async def _start_files(self, schema: pa.Schema) -> None:
+        columns = self.columns_with(schema)
         self._columns, self._schema = columns, schema
-        self._open = self._sink.files(columns, schema)
-
-    async def _end_files(self) -> None:
-        if self._open is not None:
-            files, self._open = self._open, None
-            await self._write(files.finish())
-
-    async def _write(self, files: Iterator[tuple[NewFile, pa.Buffer]]) -> None:
-        async for file, data in fetched(files, self._sink.target.uri):
-            await self._sink.target.put(file.path, data)
-            self._files.append(file)
+        await self._files.start(self._sink.files(columns, schema))
 
 
 class DeltaChunk:

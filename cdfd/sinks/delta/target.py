@@ -6,10 +6,10 @@ import asyncio
 import logging
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 import pyarrow as pa
 
@@ -18,22 +18,10 @@ from cdfd.changes.position import Position
 from cdfd.delta.commit import Commit
 from cdfd.delta.datatypes import StructType
 from cdfd.delta.writing import PLAIN, check_deletable, metadata_fields, protocol_fields, with_features
-from cdfd.errors import (
-    CdfdError,
-    FencedError,
-    SinkError,
-)
+from cdfd.errors import CdfdError, FencedError, SinkError
 from cdfd.progress.txn_log import TxnLog
 from cdfd.progress.txn_state import Action, TxnState
-from cdfd.sinks.delta.columns import (
-    NO_COLUMNS,
-    Columns,
-    columns_of,
-    created,
-    extended,
-    replaced,
-    unmapped,
-)
+from cdfd.sinks.delta.columns import NO_COLUMNS, Columns, columns_of, created, extended, replaced, unmapped
 from cdfd.sinks.delta.housekeeping import Compaction, Housekeeper, Upkeep
 from cdfd.sinks.delta.log_actions import evolution, new_metadata, protocol_features
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
@@ -56,7 +44,6 @@ from cdfd.tail.clock import Clock
 from cdfd.tail.log import NotATableError
 
 logger = logging.getLogger("cdfd.sink")
-T = TypeVar("T")
 
 _THIS_PROCESS = random.randrange(1, 1 << 63)
 
@@ -182,6 +169,17 @@ class Target:
             self._check(state)
             return state
 
+    async def check_owner(self) -> None:
+        """Returns if no other process has taken the target over. Changes nothing.
+
+        Raises:
+            FencedError: another one has.
+        """
+        with translated("read the target", self.uri):
+            state = await self._log.state()
+            if state is not None:
+                self._require_owner(state)
+
     async def ensure(self, begun: Position, rows: Columns | None) -> None:
         """Create the table, unless it exists; see `commit`."""
         if not self._exists:
@@ -282,6 +280,17 @@ class Target:
         if self._layout.mode.deletes:
             check_deletable(state.protocol, state.metadata)
 
+    def _require_owner(self, state: TxnState) -> Stored:
+        found = self._stored(state)
+        if found.owner != self._owner:
+            raise FencedError(
+                "another process has taken the target over",
+                table=self.uri,
+                version=state.version,
+                hint="Run one daemon for each pipeline",
+            )
+        return found
+
     def _stored(self, state: TxnState) -> Stored:
         return stored(state, self._app_id, self._layout.mode.name, self._role)
 
@@ -309,14 +318,7 @@ class Target:
         replaces: bool,
         control: Control | None,
     ) -> list[Action]:
-        found = self._stored(state)
-        if found.owner != self._owner:
-            raise FencedError(
-                "another process has taken the target over",
-                table=self.uri,
-                version=state.version,
-                hint="Run one daemon for each pipeline",
-            )
+        found = self._require_owner(state)
         table = self._columns = columns_of(state)
         self._protocol = state.protocol
         known = self.control = stored_control(state)
@@ -372,16 +374,6 @@ class Target:
 def _is_new(table: Columns) -> bool:
     """Whether a table has no rows, because it has no columns of a source yet."""
     return {child.name for child in table.struct} <= {child.name for child in CHANGELOG_MODE.columns}
-
-
-async def fetched(items: Iterator[T], place: str) -> AsyncIterator[T]:
-    """The items of a blocking iterator of rows to write, each fetched in a thread. Errors become those of the sink."""
-    while True:
-        with translated("write the rows", place):
-            found = await asyncio.to_thread(next, items, None)
-        if found is None:
-            return
-        yield found
 
 
 @contextmanager

@@ -23,12 +23,13 @@ from cdfd.progress.txn_state import Action, TxnState
 from cdfd.sinks.base import SnapshotNeededError
 from cdfd.sinks.cursor import DeliveryState, require_open
 from cdfd.sinks.delta.columns import Columns
-from cdfd.sinks.delta.data_files import cast
+from cdfd.sinks.delta.data_files import NewFile, cast
 from cdfd.sinks.delta.log_actions import add_actions, cdc_actions
 from cdfd.sinks.delta.mirror.removal import Removal, Vectors
 from cdfd.sinks.delta.mirror.writer import Event, MirrorWriter, Removed, Written
 from cdfd.sinks.delta.modes import CHANGE_FEED
-from cdfd.sinks.delta.target import fetched, translated
+from cdfd.sinks.delta.stored_files import fetched
+from cdfd.sinks.delta.target import translated
 
 if TYPE_CHECKING:
     from cdfd.delta.actions import Add, DeletionVectorDescriptor
@@ -56,6 +57,7 @@ class MirrorDelivery:
         self._net: NetChanges | None = None
         self._removes = False
         self._writer: MirrorWriter | None = None
+        self._adopted = Written()
         self._state: DeliveryState = "open"
 
     async def start_version(self, version: Version) -> None:
@@ -112,8 +114,18 @@ class MirrorDelivery:
     def _uri(self) -> str:
         return self._sink.target.uri
 
-    def _start_schema(self, schema: pa.Schema) -> None:
-        """Merge the columns of rows that follow into those of the table."""
+    def adopt(self, columns: Columns, files: Sequence[NewFile]) -> None:
+        """Deliver files that are written for these columns, as all rows of the table."""
+        if files:
+            self._columns = columns
+            self._adopted = Written(list(files))
+
+    def columns_with(self, schema: pa.Schema) -> Columns:
+        """The columns of the table with those of rows that follow.
+
+        Raises:
+            SinkError: the table cannot take the rows.
+        """
         names = {field.name for field in CHANGE_COLUMNS}
         struct = from_arrow(pa.schema([field for field in schema if field.name not in names]))
         known = self._columns or self._sink.columns
@@ -124,9 +136,13 @@ class MirrorDelivery:
             if sources is None and self._columns is None and not self._replaces and known.struct.fields:
                 self._check_missing(known, struct)
             first = self._replaces and self._columns is None
-            columns = target.replacing(known, struct) if first else target.merged(known, struct)
+            return target.replacing(known, struct) if first else target.merged(known, struct)
         except SchemaChangedError as error:
             raise self._reloaded(error.what) from error
+
+    def _start_schema(self, schema: pa.Schema) -> None:
+        """Merge the columns of rows that follow into those of the table."""
+        columns = self.columns_with(schema)
         self._given = schema
         if columns == self._columns:
             return
@@ -201,7 +217,7 @@ class MirrorDelivery:
         sink.table.forget()
         if self._writer is not None:
             await self._put_all(self._writer.finish())
-        written = Written() if self._writer is None else self._writer.written
+        written = self._adopted if self._writer is None else self._writer.written
         await target.ensure(sink.stored or self._position, self._columns)
         sink.cursor.mark_uncertain()
         for _ in range(ATTEMPTS):

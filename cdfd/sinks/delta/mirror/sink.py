@@ -8,14 +8,17 @@ from typing import NoReturn
 
 from cdfd.changes.control import Control
 from cdfd.changes.position import Position
+from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.spill import SpillSpace
 from cdfd.changes.stream import Version
 from cdfd.errors import SinkError, UnsupportedError
+from cdfd.sinks.base import Delivered, Job
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import MakeFiles
 from cdfd.sinks.delta.mirror.delivery import MirrorDelivery
 from cdfd.sinks.delta.mirror.table import MirrorTable
+from cdfd.sinks.delta.parts import DeltaJob, finish, row_schema
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Target
 
@@ -34,12 +37,14 @@ class MirrorOptions:
         change_feed: whether the target has a change data feed.
         space: local disk, for rows and for the index of keys.
         sources: of columns, if the target follows renames and drops.
+        shape: of the rows, for a first load that is delivered in parts.
     """
 
     key: Sequence[str]
     change_feed: bool
     space: SpillSpace
     sources: Sources | None = None
+    shape: Shape = AS_IT_IS
 
 
 class MirrorSink:
@@ -123,6 +128,27 @@ class MirrorSink:
     async def begin_chunk(self, position: Position, version: Version) -> NoReturn:
         """A mirror takes no re-snapshot: `set_control` refuses it."""
         raise UnsupportedError("a mirror takes no re-snapshot", version=version.plan.version)
+
+    job = None
+
+    def takes_job(self, position: Position) -> bool:
+        """Only rows that replace all others can be delivered in parts, because they delete none; see the port."""
+        return position.phase == "snapshot"
+
+    async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> DeltaJob:
+        """Choose the columns of the target, which all parts have; see the port. Nothing is stored."""
+        delivery = MirrorDelivery(self, position)
+        await delivery.start_version(version)
+        columns = delivery.columns_with(row_schema(version, self.options.shape))
+        return DeltaJob.begin(position, parts, size, digest, columns)
+
+    async def claim_job(self, position: Position, job: Job) -> None:
+        """Check that no other process has taken the target over; see the port."""
+        await self.target.check_owner()
+
+    async def finish_job(self, version: Version, position: Position, job: Job, parts: Sequence[Delivered]) -> None:
+        """Replace all rows by the files of all parts; see the port."""
+        await finish(self, version, position, job, parts)
 
     async def close(self) -> None:
         """Abort the current delivery, if any, and store the position."""

@@ -1,0 +1,179 @@
+"""Versions that are delivered in parts: each part is data files, and one version of the target names the files of all parts.
+
+    the sink of the table                                    parts, perhaps in executors
+    the columns that the target will have        ->          data files with random names
+    one version with all files and the position  <-          the descriptions of the files
+
+Until that version, nothing names the files. So another attempt at a part, or a process that dies, leaves files that VACUUM removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Protocol
+from uuid import uuid4
+
+import orjson
+import pyarrow as pa
+
+from cdfd.changes.columns import CHANGE_COLUMNS, change_schema
+from cdfd.changes.position import Position
+from cdfd.changes.shape.shape import Shape
+from cdfd.changes.stream import Version
+from cdfd.delta.arrow_types import from_arrow
+from cdfd.errors import NotFoundError, SinkError
+from cdfd.sinks.base import Delivered, Delivery, Job, Write
+from cdfd.sinks.delta.columns import Columns, extended
+from cdfd.sinks.delta.data_files import MakeFiles, NewFile
+from cdfd.sinks.delta.stored_files import StoredFiles
+from cdfd.sinks.delta.target import Target, translated
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaJob(Job):
+    """A job, with the columns that its files are written for.
+
+    Attributes:
+        columns: of the target after the job.
+    """
+
+    columns: Columns
+
+    @classmethod
+    def begin(cls, position: Position, parts: int, size: int, digest: str, columns: Columns) -> DeltaJob:
+        """A new job; see `Job` for the arguments."""
+        return cls(uuid4().hex, position.version, position.phase, parts, size, digest, 0, columns)
+
+
+def row_schema(version: Version, shape: Shape) -> pa.Schema:
+    """The schema of the rows of a version in a shape."""
+    return change_schema(shape.published(shape.select(version.plan.schema)).arrow)
+
+
+class PartDelivery:
+    """The `Delivery` port over the data files of one part.
+
+    Args:
+        target: the table.
+        columns: of the table; the rows have no others.
+        make: makes the data files.
+    """
+
+    def __init__(self, target: Target, columns: Columns, make: MakeFiles) -> None:
+        self._target = target
+        self._columns = columns
+        self._make = make
+        self._schema: pa.Schema | None = None
+        self._files = StoredFiles(target)
+
+    async def start_version(self, version: Version) -> None:
+        """See the port. The columns are those of the job."""
+
+    async def write(self, batch: pa.RecordBatch) -> None:
+        """Encode a batch, and store the files that are full."""
+        if self._schema is None or not batch.schema.equals(self._schema):
+            with translated("write the rows", self._target.uri):
+                self._check(batch.schema)
+            await self._files.start(self._make(self._columns, batch.schema))
+            self._schema = batch.schema
+        await self._files.write(batch)
+
+    async def commit(self, following: Position) -> None:
+        """Store the last files; see the port."""
+        await self._files.end()
+
+    async def abort(self) -> None:
+        """Forget the rows."""
+        self._files.forget()
+
+    async def end(self) -> Sequence[NewFile]:
+        """All files of the part."""
+        await self._files.end()
+        return self._files.done
+
+    def _check(self, rows: pa.Schema) -> None:
+        """Check that the files have all that is in the rows: other columns would be left out."""
+        known = {child.name for child in self._columns.struct}
+        left_out = {field.name for field in CHANGE_COLUMNS} - known
+        struct = from_arrow(pa.schema([field for field in rows if field.name not in left_out]))
+        if extended(self._columns, struct, "keep").struct != self._columns.struct:
+            raise SinkError(
+                f"the rows have other columns than the job: {', '.join(rows.names):.500}",
+                table=self._target.uri,
+                hint="Install the same version of cdfd on all machines",
+            )
+
+
+async def deliver(target: Target, job: Job, make: MakeFiles, write: Write) -> Delivered:
+    """Write the rows of a part into data files of a target; their descriptions are the receipt.
+
+    Raises:
+        SinkError: the rows cannot be written.
+    """
+    if not isinstance(job, DeltaJob):
+        raise SinkError("the job is that of another sink", table=target.uri)
+    delivery = PartDelivery(target, job.columns, make)
+    counts = await write(delivery)
+    return Delivered(counts, orjson.dumps([astuple(file) for file in await delivery.end()]))
+
+
+class Adopting(Delivery, Protocol):
+    """A delivery that takes files."""
+
+    def adopt(self, columns: Columns, files: Sequence[NewFile]) -> None:
+        """Deliver files that are written for these columns of the table."""
+
+
+class AdoptingSink(Protocol):
+    """A sink whose deliveries take files."""
+
+    target: Target
+
+    async def begin(self, position: Position) -> Adopting:
+        """Start a delivery at `position`."""
+
+
+async def finish(
+    sink: AdoptingSink, version: Version, position: Position, job: Job, parts: Sequence[Delivered]
+) -> None:
+    """Commit the files of all parts, and the position after the version.
+
+    Raises:
+        SinkError: a file is missing, or the commit fails.
+    """
+    assert isinstance(job, DeltaJob)
+    files = await _files_of(parts, sink.target)
+    delivery = await sink.begin(position)
+    try:
+        delivery.adopt(job.columns, files)
+        await delivery.commit(position.after_version(version.digest))
+    except BaseException:
+        await delivery.abort()
+        raise
+
+
+async def _files_of(parts: Sequence[Delivered], target: Target) -> list[NewFile]:
+    """The files of all parts. If the target is on a disk, this process has to find them there."""
+    found = []
+    for part in parts:
+        for path, partition, size, stats, rows in orjson.loads(part.receipt):
+            found.append(NewFile(path, tuple(partition), size, stats, rows))
+    if not target.storage.remote:
+        await _check_files(found, target)
+    return found
+
+
+async def _check_files(files: Sequence[NewFile], target: Target) -> None:
+    for file in files:
+        try:
+            stat = await target.storage.stat(file.path)
+        except NotFoundError:
+            stat = None
+        if stat is None or stat.size != file.size:
+            raise SinkError(
+                "a data file that an executor has written is not in the target",
+                table=target.uri,
+                path=file.path,
+                hint="Use a folder that all machines share, or an object store",
+            )
