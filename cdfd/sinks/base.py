@@ -57,6 +57,23 @@ class Delivery(Protocol):
         """Discard the rows. The position does not change."""
 
 
+@runtime_checkable
+class RunDelivery(Delivery, Protocol):
+    """A delivery that takes rows of several versions at once. In catch-up, a version may have a single row."""
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether it does with these settings."""
+
+    async def write_run(self, versions: Sequence[Version], batch: pa.RecordBatch) -> None:
+        """Start versions, and take their rows: as `start_version` and `write` for each of them.
+
+        Args:
+            versions: in order. Some may have no rows. No row is of a snapshot.
+            batch: the rows of all of them, in order.
+        """
+
+
 class Sink(Protocol):
     """Delivers one table's change rows, and stores the position atomically with them."""
 

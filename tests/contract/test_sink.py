@@ -32,7 +32,7 @@ from cdfd.delta.datatypes import StructType
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import SinkError
 from cdfd.progress.ledger import app_id
-from cdfd.sinks.base import ControlSink, Sink
+from cdfd.sinks.base import ControlSink, RunDelivery, Sink
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
@@ -406,6 +406,38 @@ class TestDeliveries:
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
             await delivery.abort()
+            await deliver(sink, at(0), at(1), rows(0))
+        assert place.delivered() == [0]
+
+
+@pytest.mark.parametrize("place", [KafkaPythonPlace, LibrdkafkaPlace], indirect=True, ids=lambda place: place.__name__)
+class TestRuns:
+    """Sinks that take rows of several versions at once."""
+
+    versions = tuple(Version(ChangePlan(each, 0, TableSchema(StructType(())), (), "files"), "T") for each in range(4))
+
+    async def test_in_order_with_single_versions(self, place: Place) -> None:
+        async with opened(place) as sink:
+            delivery = await sink.begin(at(0))
+            assert isinstance(delivery, RunDelivery)
+            assert delivery.takes_runs
+            await delivery.write_run(self.versions[:2], rows(1, 2, 3))
+            await delivery.start_version(self.versions[2])
+            await delivery.write(rows(4))
+            await delivery.write_run(self.versions[3:], rows(*range(5, 10_000)))
+            assert place.delivered() == []
+            await delivery.commit(at(4))
+            assert await sink.last_position() == at(4)
+        assert place.delivered() == [*range(1, 10_000)]
+
+    async def test_after_the_end(self, place: Place) -> None:
+        async with opened(place) as sink:
+            delivery = await sink.begin(at(0))
+            assert isinstance(delivery, RunDelivery)
+            await delivery.write_run(self.versions[:2], rows(13))
+            await delivery.abort()
+            with pytest.raises(SinkError, match="has ended"):
+                await delivery.write_run(self.versions[2:], rows(13))
             await deliver(sink, at(0), at(1), rows(0))
         assert place.delivered() == [0]
 

@@ -7,7 +7,9 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from cdfd.changes.batch import ChangeBatch
+import pyarrow as pa
+
+from cdfd.changes.batch import ChangeBatch, ChangeRun
 from cdfd.changes.cutting import ranges
 from cdfd.changes.execute import Execution
 from cdfd.changes.in_thread import iterate_in_thread
@@ -21,7 +23,7 @@ from cdfd.daemon.loop.rates import Rates, Stop
 from cdfd.encoding.side import RowCounts
 from cdfd.errors import CdfdError, SinkError
 from cdfd.jobs.large_versions import LargeVersions
-from cdfd.sinks.base import Delivery, Sink
+from cdfd.sinks.base import Delivery, RunDelivery, Sink
 from cdfd.tail.clock import Clock
 
 PART_BYTES = 128 << 20
@@ -188,16 +190,30 @@ class Deliverer:
         self, writer: _DeliveryWriter, plans: Sequence[ChangePlan], position: Position, progressed: Callable[[], None]
     ) -> None:
         deadline = self.clock.monotonic() + self.limits.max_seconds
-        chunks = iterate_in_thread(_chunks(self.execution.batches(plans, position)))
+        chunks = iterate_in_thread(_chunks(self.execution.runs(plans, position)))
         async with contextlib.aclosing(_timed(chunks, self.monitor)) as timed:
             async for chunk in timed:
-                for batch in chunk:
-                    full = writer.rows >= self.limits.max_rows or self.clock.monotonic() >= deadline
-                    if not await writer.advance(batch.plan.version, end=full or self.stop.is_set()):
+                for run in chunk:
+                    if not await self._write_run(writer, run, deadline):
                         return
-                    await writer.write(batch)
                     progressed()
-                    self.report.count(batch.plan.version, batch.rows.num_rows)
+                    self.report.count(run.versions[-1].plan.version, run.rows.num_rows)
+
+    async def _write_run(self, writer: _DeliveryWriter, run: ChangeRun, deadline: float) -> bool:
+        """Write a run, as a whole or version by version; False if the delivery ends before all of its versions are written."""
+
+        def ends() -> bool:
+            full = writer.rows >= self.limits.max_rows or self.clock.monotonic() >= deadline
+            return full or self.stop.is_set()
+
+        if writer.takes(run) and writer.rows + run.rows.num_rows <= self.limits.max_rows and not ends():
+            await writer.write_run(run)
+            return True
+        for batch in run.by_version():
+            if not await writer.advance(batch.plan.version, end=ends()):
+                return False
+            await writer.write(batch)
+        return True
 
     async def _commit(self, writer: _DeliveryWriter, following: Position, whole: Sequence[Version], size: int) -> None:
         began = time.perf_counter()
@@ -226,10 +242,26 @@ class _DeliveryWriter:
         self.started = 0
         self.stopped = False
         self._versions = versions
+        self._runs = delivery if isinstance(delivery, RunDelivery) and delivery.takes_runs else None
+
+    def takes(self, run: ChangeRun) -> bool:
+        """Whether a run can be written as a whole: all of its versions begin with it, and the sink takes several."""
+        first = run.versions[0].plan
+        several = len(run.versions) > 1 and first.origin != "snapshot"
+        return self._runs is not None and several and self._lacks(first.version)
+
+    async def write_run(self, run: ChangeRun) -> None:
+        """Start the versions up to the last one of a run that `takes` allows, and write its rows."""
+        assert self._runs is not None
+        last, before = run.versions[-1], self.started
+        while self._lacks(last.plan.version):
+            self.started += 1
+        await self._runs.write_run(self._versions[before : self.started], run.rows)
+        self._written(run.rows, last.following)
 
     async def advance(self, version: int, *, end: bool) -> bool:
         """Start the versions up to `version`. If that needs another version and `end` is true, start none, stop and return False."""
-        while self.started == 0 or self._versions[self.started - 1].plan.version < version:
+        while self._lacks(version):
             if end and self.started:
                 self.stopped = True
                 return False
@@ -239,9 +271,17 @@ class _DeliveryWriter:
     async def write(self, batch: ChangeBatch) -> None:
         if batch.rows.num_rows:
             await self.delivery.write(batch.rows)
-            self.counts.add(batch.rows)
-        self.rows += batch.rows.num_rows
-        self.ordinal = batch.following
+        self._written(batch.rows, batch.following)
+
+    def _written(self, rows: pa.RecordBatch, following: int) -> None:
+        if rows.num_rows:
+            self.counts.add(rows)
+        self.rows += rows.num_rows
+        self.ordinal = following
+
+    def _lacks(self, version: int) -> bool:
+        """Whether a version is not started yet."""
+        return self.started == 0 or self._versions[self.started - 1].plan.version < version
 
     async def finish(self) -> None:
         """Start the remaining versions, which have no rows."""
@@ -265,14 +305,14 @@ async def _delivery(sink: Sink, position: Position, monitor: Monitor) -> AsyncGe
         raise
 
 
-def _chunks(batches: Generator[ChangeBatch, None, None]) -> Iterator[list[ChangeBatch]]:
-    """Batches in chunks. A chunk holds many small batches, because a fetch from another thread costs more than a row."""
-    chunk: list[ChangeBatch] = []
+def _chunks(runs: Generator[ChangeRun, None, None]) -> Iterator[list[ChangeRun]]:
+    """Rows in chunks. A chunk holds many small batches, because a fetch from another thread costs more than a row."""
+    chunk: list[ChangeRun] = []
     size = 0
-    with contextlib.closing(batches):
-        for batch in batches:
-            chunk.append(batch)
-            size += batch.rows.get_total_buffer_size() if batch.rows.num_rows < 1024 else _CHUNK_BYTES
+    with contextlib.closing(runs):
+        for run in runs:
+            chunk.append(run)
+            size += run.rows.get_total_buffer_size() if run.rows.num_rows < 1024 else _CHUNK_BYTES
             if size >= _CHUNK_BYTES or len(chunk) >= _CHUNK_BATCHES:
                 yield chunk
                 chunk, size = [], 0
@@ -281,8 +321,8 @@ def _chunks(batches: Generator[ChangeBatch, None, None]) -> Iterator[list[Change
 
 
 async def _timed(
-    chunks: AsyncGenerator[list[ChangeBatch], None], monitor: Monitor
-) -> AsyncGenerator[list[ChangeBatch], None]:
+    chunks: AsyncGenerator[list[ChangeRun], None], monitor: Monitor
+) -> AsyncGenerator[list[ChangeRun], None]:
     """The same chunks. Reports the time spent waiting for each one as stage `read`."""
     async with contextlib.aclosing(chunks):
         while True:

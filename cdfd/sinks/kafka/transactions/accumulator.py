@@ -85,8 +85,8 @@ class Accumulator:
             or len(self._chunk.side_records) >= _CHUNK_SIDE_RECORDS
         )
 
-    def add(self, batch: pa.RecordBatch, *, snapshot: bool, version: int) -> None:
-        """Append rows."""
+    def add(self, batch: pa.RecordBatch, *, snapshot: bool, version: int, oldest: int | None = None) -> None:
+        """Append rows of a version, or of all from `oldest` to `version`."""
         size = batch.nbytes
         groups = self._chunk.groups
         last = groups[-1] if groups and size < self._limit else None
@@ -94,7 +94,7 @@ class Accumulator:
             last.batches.append(batch)
             last.version = version
         else:
-            groups.append(RowGroup([batch], snapshot, version, version))
+            groups.append(RowGroup([batch], snapshot, version if oldest is None else oldest, version))
         self._bytes += size
         self._rows += batch.num_rows
 

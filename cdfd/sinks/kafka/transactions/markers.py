@@ -37,6 +37,11 @@ class Markers:
         self._counts = RowCounts()
         self._version: Version | None = None
 
+    @property
+    def counting(self) -> bool:
+        """Whether the rows of each version are counted."""
+        return self._transactions_topic is not None
+
     def start(self, version: Version) -> Iterator[SideRecord]:
         """The side records for the start of a version or of its next part, after those for the end of the previous version."""
         plan = version.plan
@@ -60,7 +65,7 @@ class Markers:
 
     def count(self, batch: pa.RecordBatch) -> None:
         """Count rows of the version. `DataError` if they are not change rows."""
-        if self._transactions_topic is not None:
+        if self.counting:
             self._counts.add(batch)
 
     def finish(self, following: Position) -> Iterator[SideRecord]:
