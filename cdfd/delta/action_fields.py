@@ -29,7 +29,7 @@ Json = Mapping[str, Any]
 
 
 def add(fields: Json, with_stats: bool = False) -> Add:
-    """An `add` action's fields as a value."""
+    """An `add` action's fields as a value. `with_stats`: with its statistics and the notes of its writer."""
     stats = fields.get("stats") if with_stats else None
     return Add(
         path=paths.decode(_text(fields, "add", "path")),
@@ -41,7 +41,18 @@ def add(fields: Json, with_stats: bool = False) -> Add:
         deletion_vector=deletion_vector(fields.get("deletionVector")),
         base_row_id=_integer_or_none(fields.get("baseRowId")),
         default_row_commit_version=_integer_or_none(fields.get("defaultRowCommitVersion")),
+        clustering_provider=_note(fields.get("clusteringProvider")) if with_stats else None,
+        tags=_tags(fields.get("tags")) if with_stats else None,
     )
+
+
+def _note(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _tags(value: object) -> Mapping[str, str | None] | None:
+    """The tags of a file. No row depends on them, so values of other types are no error."""
+    return {name: _note(text) for name, text in value.items()} if isinstance(value, dict) else None
 
 
 def remove(fields: Json) -> Remove:

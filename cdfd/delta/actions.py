@@ -48,6 +48,7 @@ class Add:
     """A logical file that belongs to the table from this version on.
 
     `base_row_id` and `default_row_commit_version` are those of row tracking, as the log has them; None where it has none.
+    `clustering_provider` is the implementation that clustered the file, and `tags` are notes of its writer. Both are read for writers only.
     """
 
     path: str
@@ -59,6 +60,8 @@ class Add:
     deletion_vector: DeletionVectorDescriptor | None = None
     base_row_id: int | None = None
     default_row_commit_version: int | None = None
+    clustering_provider: str | None = None
+    tags: Mapping[str, str | None] | None = None
 
     @property
     def key(self) -> FileKey:

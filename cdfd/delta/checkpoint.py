@@ -4,7 +4,7 @@ Source: specification, "Checkpoints" and "Checkpoint Format"; sidecars as deploy
 reader often needs only the first: `HEADER` columns (protocol, metadata), then the file rows, a record batch at a time and never as objects.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from cdfd.delta import action_fields, paths
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
 from cdfd.delta.commit import Commit
-from cdfd.delta.files import DELETION_VECTOR, FILES, TEXT, pack
+from cdfd.delta.files import ALL_FIELDS, DELETION_VECTOR, FILES, TEXT, pack
 from cdfd.delta.statistics import counts_only
 from cdfd.errors import LogError
 
@@ -55,6 +55,12 @@ _TYPES: dict[str, list[tuple[str, pa.DataType]]] = {
 }
 _TYPES["remove"] = [("deletionTimestamp" if name == "modificationTime" else name, kind) for name, kind in _TYPES["add"]]
 """The fields of each action to read, in the order of `FILES` for files. Writers only differ in widths, dictionaries and views."""
+_ROW_IDS = [("baseRowId", pa.int64()), ("defaultRowCommitVersion", pa.int64())]
+_ALL_TYPES = {
+    "add": [*_TYPES["add"], *_ROW_IDS, ("clusteringProvider", TEXT), ("tags", _PAIRS)],
+    "remove": [*_TYPES["remove"], *_ROW_IDS],
+}
+"""The same for files in the order of `ALL_FIELDS`, as far as an action has its fields."""
 
 
 @dataclass(slots=True)
@@ -82,13 +88,16 @@ def key(schema: pa.Schema, action: str) -> str | None:
     return f"{action}.{field}"
 
 
-def leaves(schema: pa.Schema, *, partitioned: bool, vectors: bool, stats: bool, tombstones: bool) -> list[str]:
+def leaves(
+    schema: pa.Schema, *, partitioned: bool, vectors: bool, stats: bool, tombstones: bool, all_fields: bool = False
+) -> list[str]:
     """Dotted names of the columns that hold file rows, of those that the file has.
 
     Args:
         schema: the checkpoint file's Arrow schema.
         partitioned, vectors, stats: which parts of the file rows.
         tombstones: whether `remove` rows too.
+        all_fields: whether with those of `ALL_FIELDS`.
     """
     left_out = {"partitionValues"} if not partitioned else set()
     left_out |= ({"deletionVector"} if not vectors else set()) | ({"stats"} if not stats else set())
@@ -96,7 +105,7 @@ def leaves(schema: pa.Schema, *, partitioned: bool, vectors: bool, stats: bool, 
     for action in ("add", "remove") if tombstones else ("add",):
         if action in schema.names:
             present = {child.name for child in schema.field(action).type} - left_out
-            wanted += [f"{action}.{name}" for name, _ in _TYPES[action] if name in present]
+            wanted += [f"{action}.{name}" for name, _ in _types(action, all_fields=all_fields) if name in present]
     return wanted
 
 
@@ -138,36 +147,37 @@ def read_state(batch: pa.RecordBatch, state: State) -> None:
                 state.sidecars.append(action_fields.sidecar(fields))
 
 
-def adds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The `add` rows of a checkpoint batch, in the `FILES` schema.
+def adds(batch: pa.RecordBatch, *, all_fields: bool = False) -> pa.RecordBatch:
+    """The `add` rows of a checkpoint batch, in the `FILES` or the `ALL_FIELDS` schema.
 
     Raises:
         LogError: a column of another type, or a value that an action cannot have.
     """
-    files = _files(batch, "add")
+    files = _files(batch, "add", all_fields=all_fields)
     # Fields that a log entry may leave out get the same defaults (`cdfd.delta.commit`).
     return files.set_column(2, FILES.field("size"), pc.fill_null(files.column("size"), 0)).set_column(
         3, FILES.field("time"), pc.fill_null(files.column("time"), 0)
     )
 
 
-def removes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The `remove` rows of a checkpoint batch, in the `FILES` schema.
+def removes(batch: pa.RecordBatch, *, all_fields: bool = False) -> pa.RecordBatch:
+    """The `remove` rows of a checkpoint batch, in the `FILES` or the `ALL_FIELDS` schema.
 
     Raises:
         LogError: as `adds`.
     """
-    return _files(batch, "remove")
+    return _files(batch, "remove", all_fields=all_fields)
 
 
-def from_commit(commit: Commit, state: State) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """A JSON checkpoint, parsed like a log entry: its state into `state`, its (adds, removes) in the `FILES` schema."""
+def from_commit(commit: Commit, state: State, *, all_fields: bool = False) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """A JSON checkpoint, parsed like a log entry: its state into `state`, its (adds, removes) in the `FILES` or the `ALL_FIELDS` schema."""
     state.protocol = state.protocol or commit.protocol
     state.metadata = state.metadata or commit.metadata
     state.txns.update((txn.app_id, txn) for txn in commit.txns)
     state.domains.update((domain.domain, domain) for domain in commit.domains)
     state.sidecars.extend(commit.sidecars)
-    return pack(commit.adds), pack(commit.removes)
+    schema = ALL_FIELDS if all_fields else FILES
+    return pack(commit.adds, schema), pack(commit.removes, schema)
 
 
 def _rows(batch: pa.RecordBatch, names: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -182,10 +192,14 @@ def _rows(batch: pa.RecordBatch, names: Iterable[str]) -> Iterator[tuple[str, di
                         yield name, fields
 
 
-def _typed(column: pa.StructArray, action: str) -> pa.StructArray:
+def _types(action: str, *, all_fields: bool) -> Sequence[tuple[str, pa.DataType]]:
+    return _ALL_TYPES[action] if all_fields else _TYPES[action]
+
+
+def _typed(column: pa.StructArray, action: str, *, all_fields: bool = False) -> pa.StructArray:
     """The fields of an action that are read, in the types of the specification; those that are not there are null."""
     try:
-        typed = column.cast(pa.struct(_TYPES[action]))
+        typed = column.cast(pa.struct(_types(action, all_fields=all_fields)))
         typed.validate(full=True)  # Parquet's readers take any bytes for text
     except pa.ArrowException as error:
         raise LogError(
@@ -208,15 +222,16 @@ def counted(adds: pa.RecordBatch) -> pa.RecordBatch:
     return adds.set_column(place, FILES.field(place), counts_only(adds.column(place)))
 
 
-def _files(batch: pa.RecordBatch, action: str) -> pa.RecordBatch:
+def _files(batch: pa.RecordBatch, action: str, *, all_fields: bool) -> pa.RecordBatch:
+    schema = ALL_FIELDS if all_fields else FILES
     if action not in batch.schema.names:
-        return pack(())
+        return pack((), schema)
     column = batch.column(action)
     if column.type.get_field_index("path") < 0:
         raise LogError(f"a checkpoint without {action}.path")
-    typed = _typed(column, action)
+    typed = _typed(column, action, all_fields=all_fields)
     chosen = typed.filter(pc.is_valid(pc.struct_field(typed, "path")))
-    path, values, size, time, data_change, stats, vector = chosen.flatten()
+    path, values, size, time, data_change, stats, vector, *more = chosen.flatten()
     _refuse_negative(f"{action}.size", size)
     columns = [
         paths.decode_column(path),
@@ -226,8 +241,10 @@ def _files(batch: pa.RecordBatch, action: str) -> pa.RecordBatch:
         pc.fill_null(data_change, False),
         stats,
         _vectors(vector),
+        *more,
     ]
-    return pa.record_batch(columns, schema=FILES)
+    columns += [pa.nulls(len(chosen), kind) for kind in schema.types[len(columns) :]]
+    return pa.record_batch(columns, schema=schema)
 
 
 def _vectors(vector: pa.StructArray) -> pa.Array:

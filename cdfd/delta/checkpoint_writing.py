@@ -27,6 +27,7 @@ _COMPLETE = frozenset(
         "changeDataFeed",
         "checkConstraints",
         "checkpointProtection",
+        "clustering",
         "columnMapping",
         "deletionVectors",
         "domainMetadata",
@@ -35,13 +36,14 @@ _COMPLETE = frozenset(
         "inCommitTimestamp",
         "invariants",
         "materializePartitionColumns",
+        "rowTracking",
         "timestampNtz",
         "typeWidening",
         V2,
         "vacuumProtocolCheck",
     }
 )
-"""Features whose state a `Snapshot` has completely. Row ids and clustering are not among them."""
+"""Features whose state a `Snapshot` with all fields of files has completely."""
 
 
 def can_checkpoint(protocol: Protocol) -> bool:
@@ -61,7 +63,7 @@ def checkpoint(
     """The file of a checkpoint, and its `_last_checkpoint`.
 
     Args:
-        state: with statistics and tombstones.
+        state: with statistics, tombstones, and all fields of files.
         now_ms: the time at which tombstones may have expired; None: none has.
         v2_name: the name of the file, if it is a V2 checkpoint.
     """
@@ -80,8 +82,8 @@ def checkpoint(
     table = pa.concat_tables(
         [
             pa.Table.from_pylist(rows, schema=_LAYOUT),
-            _files("add", adds, {"modificationTime": "time", "stats": "stats"}, pa.repeat(True, len(adds))),
-            _files("remove", removes, {"deletionTimestamp": "time"}, pa.repeat(False, len(removes))),
+            _files("add", adds, {"modificationTime": "time", **_OF_ADDS}, pa.repeat(True, len(adds))),
+            _files("remove", removes, {"deletionTimestamp": "time", **_OF_REMOVES}, pa.repeat(False, len(removes))),
         ]
     )
     if v2_name is not None:
@@ -111,7 +113,7 @@ def _files(kind: str, files: pa.Table, more: Mapping[str, str], data_change: pa.
     for name, type_ in _COLUMNS[kind]:
         if name == "path":
             columns.append(paths.encode_column(_flat(flat.column("path"))).cast(type_))
-        elif name in own:
+        elif name in own and own[name] in flat.schema.names:
             columns.append(_flat(flat.column(own[name])).cast(type_))
         elif name == "dataChange":
             columns.append(data_change)
@@ -176,6 +178,8 @@ _VECTOR: Sequence[tuple[str, pa.DataType]] = [
     ("maxRowIndex", pa.int64()),
 ]
 _ROW_IDS: Sequence[tuple[str, pa.DataType]] = [("baseRowId", pa.int64()), ("defaultRowCommitVersion", pa.int64())]
+_OF_REMOVES = {"baseRowId": "base_row_id", "defaultRowCommitVersion": "default_row_commit_version"}
+_OF_ADDS = {"stats": "stats", "clusteringProvider": "clustering_provider", "tags": "tags", **_OF_REMOVES}
 _COLUMNS: Mapping[str, Sequence[tuple[str, pa.DataType]]] = {
     "txn": [("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())],
     "add": [

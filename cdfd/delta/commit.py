@@ -24,7 +24,7 @@ from cdfd.delta.actions import (
     Sidecar,
     Txn,
 )
-from cdfd.delta.files import FileList
+from cdfd.delta.files import ALL_FIELDS, COMMITTED, FileList
 from cdfd.errors import CdfdError, LogError
 
 
@@ -65,7 +65,7 @@ def parse(version: int, data: bytes | Iterable[bytes], *, with_stats: bool = Fal
     Args:
         version: the version that the file's name says.
         data: the whole entry, or its bytes in chunks of any size.
-        with_stats: keep `add.stats`, most of an entry's bytes and not needed to derive changes.
+        with_stats: keep `add.stats`, most of an entry's bytes and not needed to derive changes, and the notes of the file's writer.
 
     Raises:
         LogError: a line that is no JSON object, an action whose required fields are missing or of the wrong type, or two actions that
@@ -118,7 +118,7 @@ class Reader:
         self.version = version
         self.with_stats = with_stats
         self.size = 0
-        self.adds: FileList[Add] = FileList(Add)
+        self.adds: FileList[Add] = FileList(Add, ALL_FIELDS if with_stats else COMMITTED)
         self.removes: FileList[Remove] = FileList(Remove)
         self.cdcs: FileList[Cdc] = FileList(Cdc)
         self.single: dict[str, Any] = {}

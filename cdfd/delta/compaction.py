@@ -2,7 +2,7 @@
 
 Files of one partition are taken in the order of their age until they are a file of the wanted size. The size of a file with a deletion
 vector is that of the rows that it still has, so a large file becomes small when rows are deleted. Files outside of the table's folder are
-left out.
+left out, and files that are clustered: another file would not be.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,15 @@ def groups(state: Snapshot, file_bytes: int, most_bytes: int) -> list[Sequence[A
     """Groups of files, each of one partition, that become one file each.
 
     Args:
-        state: with statistics.
+        state: with statistics, and all fields of files.
         file_bytes: a new file ends at about this size. Files of half of it stay as they are.
         most_bytes: the size of all groups with their deleted rows, at most.
     """
     table = state.live().table
     small = pc.less(_left(table), file_bytes // 2)
     inside = pc.invert(pc.match_substring_regex(table.column("path"), "^/|:"))
-    chosen = table.filter(pc.and_(small, inside))
+    apart = pc.is_null(table.column("clustering_provider"))
+    chosen = table.filter(pc.and_(pc.and_(small, inside), apart))
     oldest = chosen.take(pc.sort_indices(chosen, [("time", "ascending")])[:_MOST_FILES])
     left = dict(zip(oldest.column("path").to_pylist(), _left(oldest).to_pylist(), strict=True))
     found: list[Sequence[Add]] = []

@@ -42,6 +42,10 @@ def replacements(files: Sequence[tuple[Add, DeletionVectorDescriptor]], now_ms: 
         }
         if add.stats is not None:
             fields["stats"] = _wide(add.stats)
+        if add.clustering_provider is not None:
+            fields["clusteringProvider"] = add.clustering_provider
+        if add.tags is not None:
+            fields["tags"] = dict(add.tags)
         actions += [("remove", _removed(add, path, now_ms)), ("add", fields | _row_ids(add))]
     return actions
 

@@ -47,11 +47,14 @@ FILES = pa.schema(
 COMMITTED = pa.schema([*FILES, pa.field("base_row_id", pa.int64()), pa.field("default_row_commit_version", pa.int64())])
 """The same, with the row ids of a commit's files. The state of a table has none: only the rows that a commit changes need them."""
 
+ALL_FIELDS = pa.schema([*COMMITTED, pa.field("clustering_provider", TEXT), pa.field("tags", pa.map_(TEXT, TEXT))])
+"""All fields that a checkpoint has. The state of a table has them for a writer of checkpoints."""
+
 PACK = 4096
 
 
 class PackedFiles(Sequence[T]):
-    """An immutable sequence of file actions over a table of the `FILES` or the `COMMITTED` schema.
+    """An immutable sequence of file actions over a table of the `FILES`, the `COMMITTED` or the `ALL_FIELDS` schema.
 
     Random access costs one row, iteration a chunk at a time.
 
@@ -131,8 +134,9 @@ def _unpickled(kind: type[T], data: bytes) -> PackedFiles[T]:
 class FileList(Generic[T]):
     """Gathers the file actions of one kind, packing them as they become many. `freeze` gives the sequence."""
 
-    def __init__(self, kind: type[T]) -> None:
+    def __init__(self, kind: type[T], schema: pa.Schema = COMMITTED) -> None:
         self._kind = kind
+        self._schema = schema
         self._pending: list[T] = []
         self._packed: list[pa.RecordBatch] = []
 
@@ -140,7 +144,7 @@ class FileList(Generic[T]):
         """Add one action at the end."""
         self._pending.append(value)
         if len(self._pending) >= PACK:
-            self._packed.append(pack(self._pending, COMMITTED))
+            self._packed.append(pack(self._pending, self._schema))
             self._pending.clear()
 
     def freeze(self) -> Sequence[T]:
@@ -151,15 +155,15 @@ class FileList(Generic[T]):
         """
         if not self._packed:
             return tuple(_distinct(self._pending))
-        rest = [pack(self._pending, COMMITTED)] if self._pending else []
-        table = pa.Table.from_batches([*self._packed, *rest], schema=COMMITTED)
+        rest = [pack(self._pending, self._schema)] if self._pending else []
+        table = pa.Table.from_batches([*self._packed, *rest], schema=self._schema)
         # Counting takes a fraction of what grouping does, and repetitions are rare.
         if (files := PackedFiles(self._kind, table)).distinct():
             return files
         counts = table.group_by("path").aggregate([([], "count_all")])
         repeated = counts.filter(pc.greater(counts.column("count_all"), 1)).column("path")
         several = pc.is_in(table.column("path"), value_set=repeated.combine_chunks())
-        distinct = pack(_distinct(PackedFiles[T](self._kind, table.filter(several))), COMMITTED)
+        distinct = pack(_distinct(PackedFiles[T](self._kind, table.filter(several))), self._schema)
         return PackedFiles(
             self._kind, pa.concat_tables([table.filter(pc.invert(several)), pa.Table.from_batches([distinct])])
         )
@@ -178,7 +182,7 @@ def _distinct(values: Iterable[T]) -> Iterator[T]:
 
 
 def pack(values: Iterable[FileAction], schema: pa.Schema = FILES) -> pa.RecordBatch:
-    """File actions as one record batch of the `FILES` or the `COMMITTED` schema."""
+    """File actions as one record batch of the `FILES`, the `COMMITTED` or the `ALL_FIELDS` schema."""
     rows = [_row(value) for value in values]
     columns = list(zip(*rows, strict=True))[: len(schema)] if rows else [()] * len(schema)
     return pa.record_batch(
@@ -191,12 +195,14 @@ def _row(value: FileAction) -> tuple[Any, ...]:
     if isinstance(value, Add):
         dv = _descriptor_row(value.deletion_vector)
         ids = value.base_row_id, value.default_row_commit_version
-        return value.path, values, value.size, value.modification_time, value.data_change, value.stats, dv, *ids
+        tags = None if value.tags is None else list(value.tags.items())
+        own = value.stats, dv, *ids, value.clustering_provider, tags
+        return value.path, values, value.size, value.modification_time, value.data_change, *own
     if isinstance(value, Remove):
         dv = _descriptor_row(value.deletion_vector)
         ids = value.base_row_id, value.default_row_commit_version
-        return value.path, values, value.size, value.deletion_timestamp, value.data_change, None, dv, *ids
-    return value.path, values, value.size, None, False, None, None, None, None
+        return value.path, values, value.size, value.deletion_timestamp, value.data_change, None, dv, *ids, None, None
+    return value.path, values, value.size, None, False, *[None] * 6
 
 
 def _descriptor_row(descriptor: DeletionVectorDescriptor | None) -> tuple[Any, ...] | None:
@@ -228,6 +234,8 @@ def _add(row: Mapping[str, Any]) -> Add:
         deletion_vector=_descriptor(row["deletion_vector"]),
         base_row_id=row.get("base_row_id"),
         default_row_commit_version=row.get("default_row_commit_version"),
+        clustering_provider=row.get("clustering_provider"),
+        tags=None if row.get("tags") is None else dict(row["tags"]),
     )
 
 

@@ -18,7 +18,10 @@ from cdfd.errors import LogError
 FEATURE = "rowTracking"
 DOMAIN = "delta.rowTracking"
 _MARK = "rowIdHighWaterMark"
+_ENABLED = "delta.enableRowTracking"
 _SUSPENDED = "delta.rowTrackingSuspended"
+PRESERVED = {"delta.rowTracking.preserved": "true"}
+"""Tags of a commit that keeps the ids of rows that it copies."""
 
 Action = tuple[str, Mapping[str, Any]]
 
@@ -26,6 +29,11 @@ Action = tuple[str, Mapping[str, Any]]
 def gives_ids(protocol: Protocol, metadata: Metadata) -> bool:
     """Whether the rows of new files get ids: the table has the feature, even if it is not enabled, and it is not suspended."""
     return FEATURE in writer_features(protocol) and metadata.configuration.get(_SUSPENDED, "").lower() != "true"
+
+
+def keeps_ids(protocol: Protocol, metadata: Metadata) -> bool:
+    """Whether rows that are copied keep their ids: row tracking is enabled."""
+    return gives_ids(protocol, metadata) and metadata.configuration.get(_ENABLED, "").lower() == "true"
 
 
 def high_water_mark(domains: Mapping[str, DomainMetadata]) -> int:

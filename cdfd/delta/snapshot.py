@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from cdfd.delta.actions import Add, DomainMetadata, FileKey, Metadata, Protocol, Remove, Txn
 from cdfd.delta.commit import Commit
-from cdfd.delta.files import FILES, TEXT, PackedFiles, pack
+from cdfd.delta.files import ALL_FIELDS, FILES, TEXT, PackedFiles, pack
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.protocol import has_deletion_vectors
 from cdfd.delta.retention import deleted_files_ms
@@ -112,7 +112,7 @@ class Snapshot:
         base, overlay, meant = self.base, self.overlay, list[Remove]()
         if isinstance(commit.adds, PackedFiles) and not commit.removes and self._empty:
             # A table's first files, by the million where it was converted: packed as they are, they are the base.
-            base = Base(commit.adds.table.select(FILES.names))
+            base = Base(commit.adds.table.select(base.adds.schema.names), base.tombstones)
         elif commit.adds or commit.removes:
             changed = overlay.mutate()
             meant = list(self.meant(commit.removes, header.protocol))
@@ -207,7 +207,7 @@ def _unmentioned(table: pa.Table, overlay: Mapping[FileKey, Add | Remove]) -> pa
 def _joined(table: pa.Table, actions: list[Add] | list[Remove]) -> pa.Table:
     if not actions:
         return table
-    packed = pa.Table.from_batches([pack(actions)])
+    packed = pa.Table.from_batches([pack(actions, table.schema)])
     return pa.concat_tables([table, packed]) if len(table) else packed
 
 
@@ -221,8 +221,8 @@ def replay(start: Snapshot, commits: Iterable[Commit]) -> Snapshot:
     return state
 
 
-def first(commit: Commit) -> Snapshot:
-    """The state after version 0.
+def first(commit: Commit, *, all_fields: bool = False) -> Snapshot:
+    """The state after version 0. `all_fields`: files have all fields that a checkpoint has.
 
     Raises:
         LogError: the commit is not version 0, or lacks metadata or protocol.
@@ -231,4 +231,5 @@ def first(commit: Commit) -> Snapshot:
     if commit.version != 0:
         raise LogError(f"the log begins at version {commit.version} and has no checkpoint", version=commit.version)
     header = PartialHeader(commit.version, commit.protocol, commit.metadata).finish()
-    return Snapshot(header)._with(header, commit)
+    empty = ALL_FIELDS.empty_table() if all_fields else EMPTY
+    return Snapshot(header, Base(empty, empty))._with(header, commit)

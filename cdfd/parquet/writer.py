@@ -5,7 +5,7 @@ Source: specification, "Per-file Statistics" and "Data Files".
 
 import datetime
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +40,13 @@ class DataFileWriter:
     Args:
         schema: of the rows.
         compression: `snappy`, `zstd` or `none`.
+        hidden: columns without statistics, because they are no columns of the table.
     """
 
-    def __init__(self, schema: pa.Schema, compression: str) -> None:
+    def __init__(self, schema: pa.Schema, compression: str, hidden: Collection[str] = ()) -> None:
         self._sink = pa.BufferOutputStream()
         self._schema = schema
+        self._listed = pa.schema([field for field in schema if field.name not in hidden])
         self._compression = compression
         self._writer: pq.ParquetWriter | None = None
 
@@ -62,7 +64,7 @@ class DataFileWriter:
         self._writer_for(self._schema.empty_table()).close()
         data = self._sink.getvalue()
         footer = pq.read_metadata(pa.BufferReader(data))
-        return DataFile(data, json.dumps(statistics(footer, self._schema), separators=(",", ":")), footer.num_rows)
+        return DataFile(data, json.dumps(statistics(footer, self._listed), separators=(",", ":")), footer.num_rows)
 
     def _writer_for(self, rows: pa.Table) -> pq.ParquetWriter:
         """The writer. The first rows of the file decide which columns have dictionaries."""

@@ -10,7 +10,7 @@ valid only if no checkpoint is newer, because clean-up removes entries only afte
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cdfd.delta import commit as commits
@@ -18,7 +18,7 @@ from cdfd.delta import paths
 from cdfd.delta.protocol import check_readable, check_writable
 from cdfd.errors import ExistsError, LogError, NotFoundError, StorageError, Within
 from cdfd.progress import txn_state
-from cdfd.progress.txn_state import OPERATION, Action, TxnState
+from cdfd.progress.txn_state import NO_TAGS, OPERATION, Action, TxnState
 from cdfd.storage.base import Storage
 from cdfd.tail import checkpoint_files
 from cdfd.tail.clock import Clock
@@ -53,6 +53,7 @@ class TxnLog:
         jitter: a random factor from 0 to 1 for delays, so that writers do not retry in lockstep.
         operation: the name of the commits' operation.
         blind: whether commits only append, and depend on no row of the table.
+        tags: of the commits, for readers of `commitInfo`.
         check: raises `UnsupportedError` if this process may not commit to a table in a state.
     """
 
@@ -65,6 +66,7 @@ class TxnLog:
         operation: str = OPERATION,
         check: Callable[[TxnState], None] = _check_progress,
         blind: bool = True,
+        tags: Mapping[str, str] = NO_TAGS,
     ) -> None:
         self.log = DeltaLog(storage)
         self.checkpoint = -1
@@ -75,6 +77,7 @@ class TxnLog:
         self._operation = operation
         self._check = check
         self._blind = blind
+        self._tags = tags
         self._tip: _Tip | None = None
 
     async def state(self) -> TxnState | None:
@@ -138,7 +141,7 @@ class TxnLog:
     async def _put(self, state: TxnState, actions: Sequence[Action]) -> bool:
         """Write the next version with these actions; whether it is valid."""
         version = state.version + 1
-        info = txn_state.commit_info(self._operation, self._clock.now_ms(), state, blind=self._blind)
+        info = txn_state.commit_info(self._operation, self._clock.now_ms(), state, blind=self._blind, tags=self._tags)
         entry = commits.serialize([info, *actions])
         try:
             await self._storage.put_if_absent(log_path(paths.commit_name(version)), entry)

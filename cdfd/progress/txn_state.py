@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import immutables
@@ -25,6 +26,7 @@ Action = tuple[str, Mapping[str, Any]]
 
 ENGINE = f"cdfd/{__version__}"
 OPERATION = "RECORD PROGRESS"
+NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,14 @@ def first(commit: Commit) -> TxnState:
     return from_checkpoint(commit.version, state).apply(commit)
 
 
-def commit_info(operation: str, now_ms: int, before: TxnState | None = None, *, blind: bool = True) -> Action:
+def commit_info(
+    operation: str,
+    now_ms: int,
+    before: TxnState | None = None,
+    *,
+    blind: bool = True,
+    tags: Mapping[str, str] = NO_TAGS,
+) -> Action:
     """The `commitInfo` of the version after `before`. It must be the first action.
 
     If in-commit timestamps are enabled, it has one: the current time, or one millisecond after the previous version if that is later.
@@ -95,6 +104,8 @@ def commit_info(operation: str, now_ms: int, before: TxnState | None = None, *, 
         "isBlindAppend": blind,
         "engineInfo": ENGINE,
     }
+    if tags:
+        fields["tags"] = dict(tags)
     if before is not None and _has_in_commit_timestamps(before):
         if before.in_commit_timestamp is None:
             raise LogError(

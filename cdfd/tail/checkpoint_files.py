@@ -18,7 +18,7 @@ from cdfd.delta import paths
 from cdfd.delta.actions import Sidecar
 from cdfd.delta.checkpoint import State
 from cdfd.delta.commit import Commit
-from cdfd.delta.files import FILES
+from cdfd.delta.files import ALL_FIELDS, FILES
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Base, Snapshot
 from cdfd.errors import CdfdError, DataError, LogError, NotFoundError, StorageError
@@ -48,6 +48,11 @@ class _RowColumns:
     stats: bool
     counts: bool
     tombstones: bool
+    all_fields: bool
+
+    @property
+    def schema(self) -> pa.Schema:
+        return ALL_FIELDS if self.all_fields else FILES
 
 
 @dataclass(slots=True)
@@ -100,9 +105,15 @@ async def read_state(storage: Storage, checkpoint: Checkpoint) -> State:
 
 
 async def read_snapshot(
-    storage: Storage, checkpoint: Checkpoint, *, with_stats: bool, with_tombstones: bool, with_counts: bool = False
+    storage: Storage,
+    checkpoint: Checkpoint,
+    *,
+    with_stats: bool,
+    with_tombstones: bool,
+    with_counts: bool = False,
+    all_fields: bool = False,
 ) -> Snapshot:
-    """The state in the checkpoint. `with_counts` reads the row counts of files, from their statistics.
+    """The state in the checkpoint. `with_counts` reads the row counts of files, from their statistics; `all_fields` all fields of files.
 
     Raises:
         LogError: a file is missing, truncated, corrupt, or no checkpoint.
@@ -116,13 +127,14 @@ async def read_snapshot(
         stats=with_stats or with_counts,
         counts=with_counts and not with_stats,
         tombstones=with_tombstones,
+        all_fields=all_fields,
     )
     rows = await asyncio.to_thread(_read_rows, storage, checkpoint, state.sidecars, columns)
-    return _snapshot(header, state, rows)
+    return _snapshot(header, state, rows, columns.schema)
 
 
-def _snapshot(header: Header, state: State, rows: _FileRows) -> Snapshot:
-    base = Base(pa.Table.from_batches(rows.adds, FILES), pa.Table.from_batches(rows.removes, FILES))
+def _snapshot(header: Header, state: State, rows: _FileRows, schema: pa.Schema) -> Snapshot:
+    base = Base(pa.Table.from_batches(rows.adds, schema), pa.Table.from_batches(rows.removes, schema))
     domains = {name: domain for name, domain in state.domains.items() if not domain.removed}
     return Snapshot(header, base, txns=immutables.Map(state.txns), domains=immutables.Map(domains))
 
@@ -159,7 +171,7 @@ def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar]
         with _errors_naming(stat.path):
             if stat.path.endswith(".json"):
                 manifest = _read_json(storage, checkpoint.version, stat, with_stats=columns.stats)
-                adds, removes = checkpoints.from_commit(manifest, State())
+                adds, removes = checkpoints.from_commit(manifest, State(), all_fields=columns.all_fields)
                 rows.adds.append(adds)
                 rows.removes.append(removes)
             else:
@@ -184,13 +196,14 @@ def _read_file(storage: Storage, path: str, size: int, columns: _RowColumns, row
             vectors=columns.vectors,
             stats=columns.stats,
             tombstones=columns.tombstones,
+            all_fields=columns.all_fields,
         )
         rows.budget.allow(file)
         for batch in _batches(file, names):
-            adds = checkpoints.adds(batch)
+            adds = checkpoints.adds(batch, all_fields=columns.all_fields)
             rows.add(rows.adds, checkpoints.counted(adds) if columns.counts else adds)
             if columns.tombstones:
-                rows.add(rows.removes, checkpoints.removes(batch))
+                rows.add(rows.removes, checkpoints.removes(batch, all_fields=columns.all_fields))
 
 
 def _read_json(storage: Storage, version: int, stat: Stat, *, with_stats: bool = False) -> Commit:

@@ -490,8 +490,12 @@ class DeltaLog:
         with_stats: bool = False,
         with_tombstones: bool = False,
         with_counts: bool = False,
+        all_fields: bool = False,
     ) -> Snapshot:
-        """The state of the table at `version` (None: the newest). `with_counts` reads the row counts of files, from their statistics.
+        """The state of the table at `version` (None: the newest).
+
+        `with_counts` reads the row counts of files, from their statistics. `all_fields` reads all fields of files, for a writer; it needs
+        `with_stats`.
 
         Raises:
             UnsupportedError: the table requires a feature that cdfd does not implement.
@@ -509,12 +513,16 @@ class DeltaLog:
                     with_stats=with_stats,
                     with_tombstones=with_tombstones,
                     with_counts=with_counts,
+                    all_fields=all_fields,
                 )
             start = state.version + 1
         for at in range(start, segment.version + 1):
             with self._errors_naming(at, log_path(paths.commit_name(at))), _listing_errors():
                 entry = await self.entry(at, with_stats=with_stats or with_counts)
-                state = snapshot.first(entry.commit) if state is None else snapshot.replay(state, (entry.commit,))
+                if state is None:
+                    state = snapshot.first(entry.commit, all_fields=all_fields)
+                else:
+                    state = snapshot.replay(state, (entry.commit,))
         assert state is not None
         self.warn_of_mismatches(state)
         return state

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from feeding import feed
 from pyspark.sql import SparkSession
@@ -296,3 +297,68 @@ async def test_compacted_files(spark: SparkSession, sql: Sql, folder: Path) -> N
     await sql("DELETE FROM TARGET WHERE n = 35")
     await deliver(await opened(folder), 12, batch(12))
     assert await sql("SELECT count(*) FROM TARGET") == [(40,)]
+
+
+IDS = "SELECT n, _metadata.row_id, _metadata.row_commit_version FROM TARGET ORDER BY n"
+
+
+@pytest.mark.parametrize("policy", ["classic", "v2"])
+async def test_checkpoints_keep_row_ids_and_clusters(policy: str, spark: SparkSession, sql: Sql, folder: Path) -> None:
+    properties = f"""'delta.enableRowTracking' = 'true', 'delta.enableDeletionVectors' = 'true', 'delta.checkpointInterval' = '100',
+        'delta.checkpointPolicy' = '{policy}'"""
+    await sql(create(properties, more="CLUSTER BY (n)"))
+    for version in range(2):
+        await deliver(await opened(folder), version, batch(version))
+    await sql("OPTIMIZE TARGET")
+    await sql("DELETE FROM TARGET WHERE n = 1")
+    await deliver(await opened(folder), 2, batch(2))
+    before = await sql(IDS)
+    await deliver(await opened(folder, Layout(checkpoint_interval=1)), 3, batch(3))
+    log = folder / "_delta_log"
+    (checkpoint,) = log.glob("*.checkpoint.*parquet")
+    adds = [add for add in pq.read_table(checkpoint)["add"].to_pylist() if add is not None]
+    clustered = [add for add in adds if add["clusteringProvider"] is not None]
+    assert 0 < len(clustered) < len(adds)
+    assert all(add["tags"] for add in clustered)
+    assert all(add["baseRowId"] is not None and add["defaultRowCommitVersion"] is not None for add in adds)
+    newest = max(log.glob("*.json"))
+    for entry in sorted(log.glob("*.json")):
+        if entry != newest:
+            entry.unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    assert [row for row in await sql(IDS) if row[0] < 9] == before
+    assert ["n"] in (await sql("DESCRIBE DETAIL TARGET"))[0]
+    await sql("INSERT INTO TARGET (n) VALUES (100), (101)")
+    await sql("UPDATE TARGET SET day = 'later' WHERE n = 2")
+    await deliver(await opened(folder), 4, batch(4))
+    after = {n: row for n, row, _ in await sql(IDS)}
+    assert {n: after[n] for n, _, _ in before} == {n: row for n, row, _ in before}
+    assert len(set(after.values())) == len(after) == 16
+    await sql("OPTIMIZE TARGET")
+    assert {n: row for n, row, _ in await sql(IDS)} == after
+
+
+async def test_compacted_files_keep_row_ids(spark: SparkSession, sql: Sql, folder: Path) -> None:
+    tracked = "'delta.enableRowTracking' = 'true', 'delta.enableDeletionVectors' = 'true'"
+    await sql(create(f"{tracked}, 'delta.columnMapping.mode' = 'name', 'delta.checkpointInterval' = '100'"))
+    for version in range(10):
+        await deliver(await opened(folder), version, batch(version))
+        if version == 3:
+            # Files with ids in columns, which were counted before.
+            await sql("OPTIMIZE TARGET")
+    await sql("DELETE FROM TARGET WHERE n IN (1, 28)")
+    before = await sql(IDS)
+    compaction = Layout(checkpoint_interval=1, compaction=Compaction("snappy", 1 << 20))
+    await deliver(await opened(folder, compaction), 10, batch(10))
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    (detail,) = await sql("DESCRIBE DETAIL TARGET")
+    assert detail[9] == 1
+    assert [row for row in await sql(IDS) if row[0] < 30] == before
+    await sql("UPDATE TARGET SET day = 'later' WHERE n = 2")
+    await sql("INSERT INTO TARGET (n) VALUES (100)")
+    await deliver(await opened(folder), 11, batch(11))
+    after = {n: row for n, row, _ in await sql(IDS)}
+    assert {n: after[n] for n, _, _ in before} == {n: row for n, row, _ in before}
+    assert len(set(after.values())) == len(after) == 35
+    await sql("OPTIMIZE TARGET")
+    assert {n: row for n, row, _ in await sql(IDS)} == after

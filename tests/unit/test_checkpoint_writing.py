@@ -1,5 +1,7 @@
 """Checkpoints that cdfd writes, as its own reader and delta-rs read them."""
 
+import json
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ from cdfd.tail.log import DeltaLog, log_path
 
 async def write_checkpoint(folder: Path, *, keep_log: bool = False) -> None:
     storage = LocalStorage(folder)
-    state = await DeltaLog(storage).snapshot(with_stats=True, with_tombstones=True)
+    state = await DeltaLog(storage).snapshot(with_stats=True, with_tombstones=True, all_fields=True)
     assert can_checkpoint(state.protocol)
     data, hint = checkpoint(state)
     await storage.put(log_path(paths.checkpoint_name(state.version)), data)
@@ -51,7 +53,45 @@ async def test_an_empty_table(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path).to_pyarrow_table()["n"].to_pylist() == [1]
 
 
-@pytest.mark.parametrize("feature", ["rowTracking", "clustering", "of the future"])
+@pytest.mark.parametrize("v2", [False, True])
+async def test_row_ids_clusters_and_tags_of_files(tmp_path: Path, v2: bool) -> None:
+    write_deltalake(tmp_path, pa.table({"n": [1]}))
+    log = tmp_path / "_delta_log"
+    features = ["rowTracking", "clustering", "domainMetadata", "appendOnly", "invariants"]
+    ids = {"baseRowId": 7, "defaultRowCommitVersion": 1}
+    file = {"partitionValues": {}, "size": 3, "modificationTime": 5, "dataChange": True, **ids}
+    domains = {"delta.clustering": '{"clusteringColumns":[["n"]]}', "delta.rowTracking": '{"rowIdHighWaterMark":9}'}
+    actions = [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}},
+        {"add": {"path": "a", **file, "clusteringProvider": "liquid", "tags": {"ZCUBE_ID": "x", "none": None}}},
+        {"add": {"path": "b", **file}},
+        {"remove": {"path": "c", "deletionTimestamp": 1 << 50, "dataChange": True, **ids}},
+    ]
+    actions += [{"domainMetadata": {"domain": d, "configuration": c, "removed": False}} for d, c in domains.items()]
+    (log / f"{1:020}.json").write_text("\n".join(map(json.dumps, actions)))
+    storage = LocalStorage(tmp_path)
+    before = await DeltaLog(storage).snapshot(with_stats=True, with_tombstones=True, all_fields=True)
+    for again in range(2):
+        assert can_checkpoint(before.protocol)
+        name = f"{1:020}.checkpoint.{uuid.UUID(int=again)}.parquet" if v2 else paths.checkpoint_name(1)
+        data, hint = checkpoint(before, v2_name=name if v2 else None)
+        await storage.put(log_path(name), data)
+        await storage.put(log_path(paths.LAST_CHECKPOINT), last_checkpoint.serialize(hint))
+        (log / f"{again:020}.json").unlink()
+        after = await DeltaLog(storage).snapshot(with_stats=True, with_tombstones=True, all_fields=True)
+        found = {each.path: each for each in after.live()}
+        assert found == {each.path: each for each in before.live()}
+        assert {each.path: each.base_row_id for each in after.tombstones()} == {"c": 7}
+        assert after.domains == before.domains
+        before = after
+    assert (found["a"].clustering_provider, found["a"].tags) == ("liquid", {"ZCUBE_ID": "x", "none": None})
+    assert (found["a"].base_row_id, found["a"].default_row_commit_version) == (7, 1)
+    assert found["b"].clustering_provider is found["b"].tags is None
+    plain = await DeltaLog(storage).snapshot(with_stats=True)
+    assert {each.path: each.tags for each in plain.live()}["a"] is None
+
+
+@pytest.mark.parametrize("feature", ["of the future"])
 async def test_not_where_a_feature_has_state_of_its_own(tmp_path: Path, feature: str) -> None:
     write_deltalake(tmp_path, pa.table({"n": [1]}))
     entry = tmp_path / "_delta_log" / f"{0:020}.json"

@@ -34,6 +34,7 @@ from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
+from cdfd.tail.log import DeltaLog
 
 APP = app_id("shop", "orders")
 NO_LAYOUT = Layout()
@@ -554,7 +555,7 @@ class TestCheckpoints:
     async def test_a_target_that_gets_none_is_not_read_at_each_commit(self, tmp_path: Path) -> None:
         sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=1))
         await deliver(sink, 0, batch(n=[0]))
-        features = ["clustering", "domainMetadata"]
+        features = ["inCommitTimestamp-preview"]
         entry = json.dumps({"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}})
         (tmp_path / "t" / "_delta_log" / f"{2:020}.json").write_text(entry)
         storage = FaultyStorage(LocalStorage(tmp_path / "t"))
@@ -700,6 +701,54 @@ class TestCompaction:
         assert deleted
         rows = sorted(DeltaTable(tmp_path).to_pyarrow_table()["n"].to_pylist())
         assert rows == sorted({*range(12), *range(100, 112)} - {3})
+
+    def extend(self, folder: Path, features: list[str], *actions: dict[str, Any]) -> None:
+        """Another writer commits a version, with features that the table has from then on."""
+        names = ["appendOnly", "invariants", *features]
+        protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": names}}
+        newest = max((folder / "_delta_log").glob("*.json"))
+        text = "\n".join(map(json.dumps, [protocol, *actions]))
+        (folder / "_delta_log" / f"{int(newest.stem) + 1:020d}.json").write_text(text)
+
+    async def test_clustered_files_stay(self, tmp_path: Path) -> None:
+        await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=0), 10)
+        entries = sorted((tmp_path / "_delta_log").glob("*.json"))
+        log = [line for path in entries for line in path.read_text().splitlines()]
+        adds = [each["add"] for each in map(json.loads, log) if "add" in each][:2]
+        removes = [{"path": add["path"], "deletionTimestamp": 0, "dataChange": False} for add in adds]
+        clustered = [{**add, "dataChange": False, "clusteringProvider": "liquid"} for add in adds]
+        actions = [*({"remove": each} for each in removes), *({"add": each} for each in clustered)]
+        self.extend(tmp_path, ["clustering", "domainMetadata"], *actions)
+        await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=1, compaction=self.COMPACTION), 11)
+        live = {add.path: add for add in (await DeltaLog(LocalStorage(tmp_path)).snapshot()).live()}
+        assert len(live) == 3
+        assert live.keys() > {add["path"] for add in adds}
+        assert sorted(row["n"] for row in found(tmp_path, "n")) == sorted([*range(11), *range(100, 111)])
+
+    @pytest.mark.parametrize("enabled", [False, True])
+    async def test_row_ids_that_no_column_is_named_for(
+        self, tmp_path: Path, enabled: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """If row tracking is only supported, copied rows get other ids. If it is enabled, they stay where they are."""
+        await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=0), 1)
+        log = map(json.loads, (tmp_path / "_delta_log" / f"{0:020}.json").read_text().splitlines())
+        (metadata,) = (each["metaData"] for each in log if "metaData" in each)
+        changed = {**metadata["configuration"], "delta.enableRowTracking": str(enabled).lower()}
+        self.extend(tmp_path, ["rowTracking", "domainMetadata"], {"metaData": {**metadata, "configuration": changed}})
+        await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=1, compaction=self.COMPACTION), 12)
+        state = await DeltaLog(LocalStorage(tmp_path)).snapshot(with_stats=True, all_fields=True)
+        assert sorted(row["n"] for row in found(tmp_path, "n")) == sorted([*range(12), *range(100, 112)])
+        assert (len(list(state.live())) == 12) is enabled
+        assert ("no names for columns of row ids" in caplog.text) is enabled
+        numbers = [
+            add.base_row_id + place
+            for add in state.live()
+            if add.base_row_id is not None
+            for place in range(json.loads(add.stats or "{}")["numRecords"])
+        ]
+        assert len(set(numbers)) == len(numbers)
+        mark = json.loads(state.domains["delta.rowTracking"].configuration)["rowIdHighWaterMark"]
+        assert max(numbers) <= mark
 
     async def test_columns_that_came_later_and_wider_types(self, tmp_path: Path) -> None:
         layout = Layout(checkpoint_interval=10, compaction=self.COMPACTION)

@@ -11,20 +11,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cdfd.changes.equality import Integers
 from cdfd.changes.read import TableFiles
+from cdfd.changes.refinement import RowIds, RowTracking
+from cdfd.changes.row_ids import FileRowIds
 from cdfd.delta import compaction
 from cdfd.delta.actions import Add
 from cdfd.delta.file_actions import removals
-from cdfd.delta.row_tracking import gives_ids
+from cdfd.delta.row_tracking import PRESERVED, keeps_ids
 from cdfd.delta.schema import ColumnMappingMode
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CdfdError, DataError
 from cdfd.parquet.writer import DataFile, DataFileWriter
 from cdfd.progress.txn_log import TxnLog
-from cdfd.progress.txn_state import Action, TxnState
+from cdfd.progress.txn_state import NO_TAGS, Action, TxnState
 from cdfd.sinks.delta.columns import Columns, columns_of
 from cdfd.sinks.delta.data_files import GROUP_BYTES, NewFile, new_path, no_other_root
-from cdfd.sinks.delta.log_actions import add_fields
+from cdfd.sinks.delta.log_actions import add_actions
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
 
@@ -59,10 +62,11 @@ class Compactor:
         written the version, although its answer was lost.
         """
         groups = compaction.groups(state, self._file_bytes, self._file_bytes * 4)
-        # Rows keep their ids only in files that have these as columns.
-        if not groups or gives_ids(state.protocol, state.metadata):
+        if not groups:
             return
-        log = TxnLog(self._storage, self._clock, operation="OPTIMIZE", check=self._check, blind=False)
+        ids = RowTracking.of(state.metadata.configuration) if keeps_ids(state.protocol, state.metadata) else None
+        tags = NO_TAGS if ids is None else PRESERVED
+        log = TxnLog(self._storage, self._clock, operation="OPTIMIZE", check=self._check, blind=False, tags=tags)
         try:
             found = await log.state()
             if found is None or found.version != state.version:
@@ -70,36 +74,41 @@ class Compactor:
             columns = columns_of(found)
             if columns.mapping is ColumnMappingMode.ID:
                 return
-            actions: list[Action] = []
+            removed, files = list[Action](), list[NewFile]()
             for group in groups:
-                actions += await self._replaced(group, columns)
+                files += await self._merged(group, columns, ids)
+                removed += removals(group, self._clock.now_ms(), data_change=False)
+            added = add_actions(found, columns, files, self._clock.now_ms(), data_change=False)
+            actions = [*removed, *added]
             await log.append(lambda now: actions if now.version == state.version else [])
         except (CdfdError, pa.ArrowException) as error:
             extra = {"table": self._storage.uri, "version": state.version}
             logger.warning("cannot compact files of the target: %s", error, extra=extra)
 
-    async def _replaced(self, files: Sequence[Add], columns: Columns) -> list[Action]:
-        """Write the rows of files into a new one; the actions that replace them."""
+    async def _merged(self, files: Sequence[Add], columns: Columns, ids: RowTracking | None) -> list[NewFile]:
+        """Write the rows of files into a new one, with their ids; no file if all rows are deleted."""
         partitions = () if columns.materialized else columns.stored_partitions
         fields = [
             field for field in columns.stored if field.name not in partitions and not pa.types.is_null(field.type)
         ]
-        written = await asyncio.to_thread(self._merge, files, pa.schema(fields), columns.mapping)
-        now = self._clock.now_ms()
-        removed = removals(files, now, data_change=False)
+        written = await asyncio.to_thread(self._merge, files, pa.schema(fields), columns.mapping, ids)
         if not written.rows:
-            return removed
+            return []
         path = new_path(self._compression)
         await self._storage.put(path, memoryview(written.data))
         values = files[0].partition_values
-        file = NewFile(path, tuple(values.values()), written.data.size, written.stats, written.rows)
-        return [*removed, ("add", add_fields(file, tuple(values), now, data_change=False))]
+        partition = tuple(values.get(name) for name in columns.stored_partitions)
+        return [NewFile(path, partition, written.data.size, written.stats, written.rows)]
 
-    def _merge(self, files: Sequence[Add], schema: pa.Schema, mapping: ColumnMappingMode) -> DataFile:
-        writer = DataFileWriter(schema, self._compression)
+    def _merge(
+        self, files: Sequence[Add], schema: pa.Schema, mapping: ColumnMappingMode, ids: RowTracking | None
+    ) -> DataFile:
+        hidden = () if ids is None else _id_names(ids)
+        stored = pa.schema([*schema, *(pa.field(name, pa.int64()) for name in hidden)])
+        writer = DataFileWriter(stored, self._compression, hidden)
         pending: list[pa.Table] = []
         for file in files:
-            pending.append(self._read(file, schema, mapping))
+            pending.append(self._read(file, schema, mapping, ids))
             if sum(rows.nbytes for rows in pending) >= GROUP_BYTES:
                 writer.write(pa.concat_tables(pending))
                 pending = []
@@ -107,12 +116,13 @@ class Compactor:
             writer.write(pa.concat_tables(pending))
         return writer.finish()
 
-    def _read(self, file: Add, schema: pa.Schema, mapping: ColumnMappingMode) -> pa.Table:
-        """The rows of a file that are not deleted, in the types that the table has now."""
+    def _read(self, file: Add, schema: pa.Schema, mapping: ColumnMappingMode, ids: RowTracking | None) -> pa.Table:
+        """The rows of a file that are not deleted, in the types that the table has now, and their ids."""
         with self._storage.open_input_file(file.path, file.size) as source:
             rows = pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read()
         deleted = self._files.vector_rows(file.deletion_vector, len(rows))
-        unknown = set(rows.schema.names) - set(schema.names)
+        hidden = () if ids is None else _id_names(ids)
+        unknown = set(rows.schema.names) - set(schema.names) - set(hidden)
         # With a mapping by name, a column that was dropped stays in files. Without one, each column of a file is a column of the table.
         if len(set(rows.schema.names)) < len(rows.schema.names) or (unknown and mapping is ColumnMappingMode.NONE):
             raise DataError("a file has columns that the table does not have", path=file.path)
@@ -123,6 +133,9 @@ class Compactor:
             for field in schema
         ]
         table = pa.table(columns, schema)
+        if ids is not None:
+            for name, values in zip(hidden, _ids(file, rows, ids), strict=True):
+                table = table.append_column(name, pa.array(values, pa.int64()))
         if deleted is None:
             return table
         kept = np.ones(len(table), np.bool_)
@@ -131,3 +144,29 @@ class Compactor:
             raise DataError("the deletion vector names rows that the file does not have", path=file.path)
         kept[places] = False
         return table.filter(pa.array(kept))
+
+
+def _id_names(ids: RowTracking) -> tuple[str, str]:
+    """The columns of files that have row ids and their commit versions.
+
+    Raises:
+        DataError: the table does not name them.
+    """
+    if ids.row_id is None or ids.row_version is None:
+        raise DataError("the table has row tracking, and no names for columns of row ids")
+    return ids.row_id, ids.row_version
+
+
+def _ids(file: Add, rows: pa.Table, ids: RowTracking) -> tuple[Integers, Integers]:
+    """The ids and commit versions of all rows of a file, in the order of its rows.
+
+    Raises:
+        DataError: the log has no ids for the file.
+    """
+    if file.base_row_id is None or file.default_row_commit_version is None:
+        raise DataError("the file has no row ids", path=file.path)
+    known = FileRowIds.of(RowIds(file.base_row_id, file.default_row_commit_version), ids, rows.schema)
+    if not known.names:
+        return known.implied(0, len(rows))
+    stored = [rows.column(name).combine_chunks() for name in known.names]
+    return known.of_batch(pa.RecordBatch.from_arrays(stored, names=list(known.names)), 0)

@@ -79,7 +79,7 @@ class Housekeeper:
         An error is only logged: the version is committed, and a later one tries again.
         """
         try:
-            state = await self._log.snapshot(version, with_stats=True, with_tombstones=True)
+            state = await self._log.snapshot(version, with_stats=True, with_tombstones=True, all_fields=True)
             if await self._write_checkpoint(state) and self._upkeep.log_cleanup:
                 await self._clean(state.protocol, state.metadata)
         except (StorageError, LogError, UnsupportedError) as error:

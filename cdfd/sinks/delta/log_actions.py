@@ -55,7 +55,9 @@ def new_metadata(table_id: str, columns: Columns, configuration: Mapping[str, st
     )
 
 
-def add_actions(state: TxnState, columns: Columns, files: Sequence[NewFile], now_ms: int) -> list[Action]:
+def add_actions(
+    state: TxnState, columns: Columns, files: Sequence[NewFile], now_ms: int, *, data_change: bool = True
+) -> list[Action]:
     """The `add` actions of files that are written, in the version after `state`; with row ids if the table gives them.
 
     Args:
@@ -63,17 +65,16 @@ def add_actions(state: TxnState, columns: Columns, files: Sequence[NewFile], now
         columns: the columns in it.
         files: that are written.
         now_ms: the time.
+        data_change: whether the rows are new, and not only rewritten.
     """
-    adds = [(add_fields(file, columns.stored_partitions, now_ms), file.rows) for file in files]
+    names = columns.stored_partitions
+    adds = [(_add_fields(file, names, now_ms, data_change), file.rows) for file in files]
     if adds and row_tracking.gives_ids(state.protocol, state.metadata):
         return row_tracking.tracked(adds, row_tracking.high_water_mark(state.domains), state.version + 1)
     return [("add", fields) for fields, _ in adds]
 
 
-def add_fields(
-    file: NewFile, partition_by: Sequence[str], now_ms: int, *, data_change: bool = True
-) -> dict[str, object]:
-    """The fields of the `add` action of a file. `partition_by`: the partition columns as the log names them."""
+def _add_fields(file: NewFile, partition_by: Sequence[str], now_ms: int, data_change: bool) -> dict[str, object]:
     return _fields(file, partition_by, data_change) | {"modificationTime": now_ms, "stats": file.stats}
 
 

@@ -164,7 +164,7 @@ class MirrorTable:
             return
         if self.version is None:
             await self._follow()
-        state = await self._log.snapshot(self.version, with_stats=True)
+        state = await self._log.snapshot(self.version, with_stats=True, all_fields=True)
         live = LiveFiles()
         self._live, self._index = live, KeyIndex(self._space, live.exist)
         for add in state.live():
