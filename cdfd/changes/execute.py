@@ -1,6 +1,6 @@
 """Plans -> change rows, in order: threads scan files ahead of the consumer, and rows get their ordinals in order.
 
-A batch never spans two versions, but a run may: small files of several versions are read together. What is in flight bounds the memory,
+A batch never spans two versions, but a run may: small files of several versions are read together. The batches in flight bound the memory,
 whatever the size of a version or a file.
 """
 

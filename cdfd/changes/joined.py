@@ -162,10 +162,10 @@ class _Rows:
         return found
 
 
-def parts_of(scans: Sequence[FileScan], files: TableFiles) -> Iterator[Part]:
-    """The files of scans as one file, or as a few. Raises what `read_joined` does."""
+def parts_of(scans: Sequence[FileScan], files: TableFiles, *, measured: bool = True) -> Iterator[Part]:
+    """The files of scans as one file, or as a few (see `joined`). Raises what `read_joined` does."""
     found = files.read_whole([scan.path for scan in scans], [scan.size for scan in scans])
-    parts = () if found is None else joined(found)
+    parts = () if found is None else joined(found, measured=measured)
     if not parts:
         raise DataError("the files differ")
     at = 0

@@ -209,7 +209,9 @@ class JoinedImages:
         return _Files(np.concatenate([late for late, _ in found]), gaps, starts[1:])
 
     def _read_codes(self) -> list[Codes]:
-        return [codes for part in parts_of(self.scans, self._files) for codes in self._codes_of(part)]
+        # Change types repeat, so other strings need not be measured.
+        parts = parts_of(self.scans, self._files, measured=False)
+        return [codes for part in parts for codes in self._codes_of(part)]
 
     def _codes_of(self, part: Part) -> list[Codes]:
         """The codes of the change types of each file."""

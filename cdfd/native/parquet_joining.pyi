@@ -1,3 +1,5 @@
 from typing import Any
 
-def joined(files: list[Any]) -> tuple[bytes, list[int], list[float], int] | None: ...
+def joined(
+    files: list[Any], moved: list[tuple[int, int, int, int, int]]
+) -> tuple[bytes, list[int], list[float], int, list[tuple[int, ...]]] | None: ...

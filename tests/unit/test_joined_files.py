@@ -42,8 +42,8 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     join = joining.joined
 
-    def counting(files: Sequence[Any]) -> Sequence[joining.Joined]:
-        found = join(files)
+    def counting(files: Sequence[Any], **options: Any) -> Sequence[joining.Joined]:
+        found = join(files, **options)
         counts.extend(len(part.rows) for part in found)
         return found
 
@@ -182,10 +182,10 @@ def test_the_kernel_refuses_any_damage_of_footers_or_reads_it_alike() -> None:
         data = bytearray(whole)
         for _ in range(chance.randrange(1, 6)):
             data[chance.randrange(len(data) - 600, len(data) - 4)] = chance.randrange(256)
-        answers += kernel.joined([whole, bytes(data)]) is not None
+        answers += kernel.joined([whole, bytes(data)], []) is not None
     assert answers < 20_000
     for size in range(len(whole)):
-        assert kernel.joined([whole[:size]]) is None
+        assert kernel.joined([whole[:size]], []) is None
 
 
 def test_a_file_that_is_gone(tmp_path: Path, together: list[int]) -> None:
@@ -361,3 +361,58 @@ class TestReadWhole:
         (tmp_path / "a").mkdir()
         with pytest.raises(StorageError):
             LocalStorage(tmp_path).read_whole(["a"], [9])
+
+
+def distinct(number: int, rows: int = 400, longest: int = 40, **options: Any) -> bytes:
+    """Strings that are all distinct, of which one is longer than the others."""
+    sink = io.BytesIO()
+    words = [f"{number} {row} ".ljust(40, "x") for row in range(rows - 1)] + ["é" * (longest // 2)]
+    pq.write_table(pa.table({"n": pa.array(range(rows), pa.int64()), "word": words}), sink, **options)
+    return sink.getvalue()
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches have so few bytes that joined dictionaries are measured."""
+    monkeypatch.setattr(joining, "BATCH_BYTES", 400_000)
+
+
+@pytest.mark.usefixtures("room")
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
+@pytest.mark.parametrize("longest", [40, 3_000])
+def test_dictionaries_are_measured(tmp_path: Path, together: list[int], compression: str, longest: int) -> None:
+    """The longest string of a dictionary bounds the memory. Those of gzip are not measured, so that any string may be as long as all."""
+    files = [distinct(number, longest=longest, compression=compression) for number in range(COUNT)]
+    assert [part.bounded for part in joining.joined(files)] == [compression != "gzip" and longest == 40]
+    scans = [scan(tmp_path, number, data) for number, data in enumerate(files)]
+    assert found(tmp_path, scans) == alone(tmp_path, scans)
+    assert together == [COUNT]
+
+
+@pytest.mark.usefixtures("room")
+def test_a_dictionary_of_several_blocks(tmp_path: Path, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """zstd stores at most 128 KiB in a block."""
+    monkeypatch.setattr(joining, "BATCH_BYTES", 4_000_000)
+    files = [distinct(number, 5_000, compression="zstd") for number in range(4)]
+    assert [part.bounded for part in joining.joined(files)] == [True]
+    scans = [scan(tmp_path, number, data) for number, data in enumerate(files)]
+    assert found(tmp_path, scans) == alone(tmp_path, scans)
+
+
+@pytest.mark.usefixtures("room")
+@pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
+def test_damage_of_measured_dictionaries(tmp_path: Path, together: list[int], compression: str) -> None:
+    """Any byte of any file: the same rows come, and then the same error."""
+    chance, whole = random.Random(17), [distinct(number, 300, compression=compression) for number in range(5)]
+    intact = found(tmp_path, [scan(tmp_path, place, each) for place, each in enumerate(whole)], workers=1)
+    errors = 0
+    for _ in range(25):
+        number = chance.randrange(5)
+        data = bytearray(whole[number])
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        files = [bytes(data) if place == number else each for place, each in enumerate(whole)]
+        scans = [scan(tmp_path, place, each) for place, each in enumerate(files)]
+        expected = alone(tmp_path, scans, workers=1)
+        assert found(tmp_path, scans, workers=1) in (expected, intact)
+        errors += bool(expected[1])
+    assert errors > 3

@@ -39,8 +39,8 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     join = joining.joined
 
-    def counting(files: Sequence[Any]) -> Sequence[joining.Joined]:
-        found = join(files)
+    def counting(files: Sequence[Any], **options: Any) -> Sequence[joining.Joined]:
+        found = join(files, **options)
         counts.extend(len(part.rows) for part in found)
         return found
 
