@@ -45,6 +45,7 @@ fuzz: $(MARK)  ## Hostile tables and answers for SECONDS (600), or MUTANTS of th
 
 chaos: $(MARK)  ## CDFD_CHAOS faults (1000): daemons, brokers, connections, tables, disks, clocks, while a writer commits (needs Java)
 	CDFD_CHAOS=$${CDFD_CHAOS:-1000} $(BIN)/python -m pytest -s tests/chaos/test_kafka.py tests/chaos/test_cluster.py tests/chaos/test_tables.py \
+		tests/cluster/test_engines.py \
 		tests/cli/test_delta_sink.py::test_every_change_once_whenever_it_is_killed \
 		tests/cli/test_delta_sink.py::test_a_mirror_is_the_source_at_a_version_whenever_it_is_killed
 

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from cdfd.changes.cutting import Measured, Part, Slice
-from cdfd.errors import CdfdError
 from cdfd.jobs.assignment import Assignment, measured_here
 from cdfd.sinks.base import Delivered
 from cdfd.spark import parts, tasks
-from cdfd.spark.sessions import Sessions, interrupt, with_tag
+from cdfd.spark.sessions import FAILURES, Sessions, interrupt, with_tag
 from cdfd.spark.tasks import Work
 
 if TYPE_CHECKING:
@@ -84,17 +83,21 @@ class _Running:
     def run(self) -> list[bytes]:
         """Run the job. Blocks."""
         self._session = spark = self._sessions.get()
+        try:
+            with with_tag(spark, self._tag):
+                return self._waves(spark)
+        except FAILURES as failure:
+            error = tasks.translated(failure)
+            self._sessions.check(spark, error)
+            raise error from failure
+
+    def _waves(self, spark: SparkSession) -> list[bytes]:
         results: list[bytes] = []
-        with with_tag(spark, self._tag):
-            for wave in tasks.waves(self._items):
-                if self._cancelled.is_set():
-                    break
-                try:
-                    results += tasks.run(spark, self._name, wave, self._work)
-                except CdfdError:
-                    self._sessions.drop_if_dead(spark)
-                    raise
-                log.info("%d of %d tasks done", len(results), len(self._items), extra={"job": self._name})
+        for wave in tasks.waves(self._items):
+            if self._cancelled.is_set():
+                break
+            results += tasks.run(spark, self._name, wave, self._work)
+            log.info("%d of %d tasks done", len(results), len(self._items), extra={"job": self._name})
         return results
 
     async def cancel(self, running: asyncio.Future[list[bytes]]) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -19,9 +17,7 @@ from cdfd.config.shapes import mask_as_json
 from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, SinkError, StorageError
 from cdfd.spark.offsets import Offset
 from cdfd.spark.options import MASK, STORAGE
-
-FAILURES: Final = (PySparkException, Py4JError, OSError)
-"""The exceptions of Spark's calls, classic or Connect."""
+from cdfd.spark.sessions import FAILURES, first_line
 
 _OURS: Final = re.compile(r"^cdfd\.[a-z_.]+\.(\w+): (.*)$", re.MULTILINE)
 _LONGEST: Final = 2000
@@ -64,8 +60,8 @@ def start(spark: SparkSession, config: Settings, table: Table, document: Mapping
         CdfdError: the query cannot be started.
     """
     settings = config.engine.spark
-    cdfd.spark.register(spark)
     try:
+        cdfd.spark.register(spark)
         rows = spark.readStream.format("cdfd").options(**source_options(config, table)).load(table.uri)
         if table.key and settings.order == "key":
             # Several files may have changes of one key. Only one task keeps their order.
@@ -156,8 +152,7 @@ def failure(error: BaseException, table: Table) -> CdfdError:
     text = str(error)
     said = list(_OURS.finditer(text))
     if not said:
-        line = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-        return StorageError(f"Spark: {line[:_LONGEST]}", table=table.uri, retriable=True)
+        return StorageError(f"Spark: {first_line(error)}", table=table.uri, retriable=True)
     found = said[-1]
     what = found[2].removesuffix(" SQLSTATE: 38000")[:_LONGEST]
     kind = getattr(errors, found[1], ConfigError if found[1] == "ConfigProblems" else CdfdError)

@@ -15,14 +15,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cdfd.config.settings import SparkEngine
-from cdfd.errors import ConfigError
+from cdfd.errors import CdfdError, ConfigError, SinkError
 
 log = logging.getLogger("cdfd.spark")
 
 # A daemon should not open a web page that anyone can read.
 _DEFAULTS = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 _JVM_SECONDS = 5.0
-_FAILURES = (PySparkException, Py4JError, OSError)
+_SAYS = "Spark: "
+_CALLING = "An error occurred while calling"
+FAILURES = (PySparkException, Py4JError, OSError)
+"""The exceptions of Spark's calls, classic or Connect. A JVM that has died is an `OSError`."""
 
 
 class Sessions:
@@ -38,32 +41,46 @@ class Sessions:
         self._name = name
         self._lock = Lock()
         self._session: SparkSession | None = None
+        self._has_started = False
 
     def get(self) -> SparkSession:
-        """The session.
+        """The session; another one if the last has died.
 
         Raises:
-            ConfigError: Spark cannot be started or reached.
+            ConfigError: Spark cannot be started or reached. It is retriable if Spark was started before.
         """
         with self._lock:
+            if self._session is not None and not _is_alive(self._session):
+                log.warning("Spark has stopped since the last job; starting it again")
+                self._drop()
             if self._session is None:
                 self._session = self._create()
+                self._has_started = True
             return self._session
 
     def drop(self) -> None:
         """Stop the session, if there is one. Does not raise."""
         with self._lock:
-            session, self._session = self._session, None
-            if session is not None:
-                _stop(session)
+            self._drop()
 
-    def drop_if_dead(self, session: SparkSession) -> None:
-        """Discard a session that is stopped or whose JVM has died, because it cannot recover."""
+    def check(self, session: SparkSession, error: CdfdError) -> None:
+        """Look at a session after an error. One that is stopped, or whose JVM has died, is discarded, because it cannot recover.
+
+        Raises:
+            SinkError: it is stopped; retriable, from the error.
+        """
         with self._lock:
-            if session is not self._session or _is_alive(session):
+            if _is_alive(session):
                 return
-        log.warning("Spark has stopped; the next job starts a new session")
-        self.drop()
+            if session is self._session:
+                self._drop()
+        hint = "cdfd starts it again. If it stops again, see its own log, and give the driver more memory (spark.driver.memory)"
+        raise SinkError(f"Spark has stopped: {error.what.removeprefix(_SAYS)}", hint=hint, retriable=True) from error
+
+    def _drop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            _stop(session)
 
     def _create(self) -> SparkSession:
         settings = self._settings
@@ -81,10 +98,27 @@ class Sessions:
             _choose_python(settings)
         try:
             return builder.getOrCreate()
-        except (*_FAILURES, ImportError) as error:
-            line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            hint = "Check engine.spark. Spark needs Java 17, and for `remote` the packages of pyspark[connect]"
-            raise ConfigError(f"cannot start Spark: {line[:500]}", hint=hint) from error
+        except (*FAILURES, ImportError) as error:
+            if settings.remote is None:
+                _end_jvm()  # it may keep a context that has stopped
+            raise self._not_started(error) from error
+
+    def _not_started(self, error: Exception) -> ConfigError:
+        what = f"cannot start Spark: {first_line(error)}"
+        if self._has_started and "PYSPARK_GATEWAY_PORT" in os.environ:
+            return ConfigError(what, hint="The JVM of spark-submit has ended: run spark-submit again")
+        hint = (
+            "Check engine.spark, and whether the cluster can be reached. "
+            "Spark needs Java 17, and for `remote` the packages of pyspark[connect]"
+        )
+        # Settings that worked before are right, and the cluster may come back.
+        return ConfigError(what, hint=hint, retriable=self._has_started)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error of Spark's that says something, and not too much of it."""
+    lines = [found for line in str(error).splitlines() if (found := line.strip(" :"))]
+    return next((line for line in lines if not line.startswith(_CALLING)), type(error).__name__)[:500]
 
 
 def _choose_python(settings: SparkEngine) -> None:
@@ -109,13 +143,13 @@ def with_tag(session: SparkSession, tag: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(*_FAILURES):  # the session may have stopped
+        with suppress(*FAILURES):  # the session may have stopped
             remove(tag)
 
 
 def interrupt(session: SparkSession, tag: str) -> None:
     """Cancel the running jobs with a tag. Does not raise."""
-    with suppress(*_FAILURES):
+    with suppress(*FAILURES):
         if _is_remote(session):
             session.interruptTag(tag)
         else:
@@ -134,26 +168,35 @@ def _is_alive(session: SparkSession) -> bool:
     try:
         context = session.sparkContext._jsc
         return context is not None and not context.sc().isStopped()
-    except _FAILURES:
+    except FAILURES:
         return False
 
 
 def _stop(session: SparkSession) -> None:
     try:
         session.stop()
-    except _FAILURES as error:
-        log.info("Spark did not stop cleanly: %s", error)
-    # `stop` leaves the JVM running, and the next session would use it again, even if it is broken.
-    gateway = SparkContext._gateway
-    if gateway is None:
+    except FAILURES as error:
+        log.info("Spark did not stop cleanly: %s", first_line(error))
+    _end_jvm()
+
+
+def _end_jvm() -> None:
+    """End the context and the JVM of this process, if there are any. The next session would use them again, even if they are broken.
+
+    The JVM of `spark-submit` stays. It cannot be replaced, and takes another context.
+    """
+    context, gateway = SparkContext._active_spark_context, SparkContext._gateway
+    if context is not None:
+        with suppress(*FAILURES):
+            context.stop()
+    process = getattr(gateway, "proc", None)
+    if gateway is None or process is None:
         return
     SparkContext._gateway = SparkContext._jvm = None
-    with suppress(*_FAILURES):
+    with suppress(*FAILURES):
         gateway.shutdown()
-    process = getattr(gateway, "proc", None)
-    if process is not None:
-        process.stdin.close()
-        try:
-            process.wait(_JVM_SECONDS)
-        except TimeoutExpired:
-            process.kill()
+    process.stdin.close()
+    try:
+        process.wait(_JVM_SECONDS)
+    except TimeoutExpired:
+        process.kill()

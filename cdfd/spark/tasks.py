@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from cdfd.errors import CdfdError, SinkError
+from cdfd.spark.sessions import first_line
 
 Work = Callable[[bytes], bytes]
 """Computes the result of an item in an executor. It must be picklable."""
@@ -25,7 +24,6 @@ _WAVE_ITEMS = 1000
 _WAVE_BYTES = 16 << 20
 _SCHEMA = pa.schema([("item", pa.int64()), ("result", pa.binary())])
 _MARK = re.compile(r"\[cdfd-error:([A-Za-z0-9+/=]+)\]")
-_CALLING = "An error occurred while calling"
 # The first line after a traceback of Python.
 _RAISED = re.compile(r"Traceback .*\n(?: .*\n)*(\S.*)", re.MULTILINE)
 _MISSING_HINT = (
@@ -109,17 +107,13 @@ def run(spark: SparkSession, name: str, items: Sequence[bytes], work: Work) -> l
         work: runs in executors, where cdfd is installed.
 
     Raises:
-        CdfdError: the error of `work`.
-        SinkError: Spark did not finish the job.
+        PySparkException, Py4JError, OSError: `work` failed, or Spark did not finish the job; see `translated`.
     """
     # A class without a module is pickled by value.
     job = type("Job", (_Job,), {"called": name, "items": list(items), "work": (work,)})
-    try:
-        spark.dataSource.register(job)
-        # With `toArrow`, the error of a task would become an error of the JVM.
-        found = spark.read.format(name).load().collect()
-    except (PySparkException, Py4JError, OSError) as error:
-        raise translated(error) from error
+    spark.dataSource.register(job)
+    # With `toArrow`, the error of a task would become an error of the JVM.
+    found = spark.read.format(name).load().collect()
     results = {row.item: bytes(row.result) for row in found}
     return [results[number] for number in range(len(items))]
 
@@ -130,8 +124,7 @@ def translated(error: Exception) -> CdfdError:
     marked = _MARK.search(text)
     if marked is not None:
         return _rebuilt(json.loads(base64.b64decode(marked[1])))
-    lines = [found for line in text.splitlines() if (found := line.strip(" :"))]
-    line = next((line for line in lines if not line.startswith(_CALLING)), type(error).__name__)
+    line = first_line(error)
     raised = _RAISED.search(text)
     if raised is not None and "Traceback" in line:
         line = raised[1]

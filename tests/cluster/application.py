@@ -86,19 +86,22 @@ class Application:
 
 
 @contextmanager
-def application(cluster: Standalone, folder: Path, more: Mapping[str, str] | None = None) -> Iterator[Application]:
+def application(
+    cluster: Standalone, folder: Path, more: Mapping[str, str] | None = None, *, packed: bool = True
+) -> Iterator[Application]:
     """Start an application, and kill it in the end.
 
     Args:
         cluster: where it runs.
         folder: an empty one: its working directory.
         more: settings of Spark.
+        packed: whether Spark sends the environment to the executors.
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         folder.mkdir(exist_ok=True)
         # Away from the tests: Python imports from the folder of a script.
         script = shutil.copy(SCRIPT, folder)
-        command = cluster.submit(folder, script, str(server.getsockname()[1]), more=more)
+        command = cluster.submit(folder, script, str(server.getsockname()[1]), more=more, packed=packed)
         log = folder / "driver.log"
         with log.open("wb") as file:
             process = subprocess.Popen(

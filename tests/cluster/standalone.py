@@ -163,22 +163,26 @@ class Standalone:
         del given["spark.local.dir"]
         return given | dict(more or {})
 
-    def submit(self, folder: Path, *command: str, more: Mapping[str, str] | None = None) -> list[str]:
+    def submit(
+        self, folder: Path, *command: str, more: Mapping[str, str] | None = None, packed: bool = True
+    ) -> list[str]:
         """The command that runs a script in client mode, with the environment and the wheel for the executors.
 
-        `folder` becomes the driver's working directory, with the environment unpacked: the driver runs the same as the executors.
+        `folder` becomes the driver's working directory, with the environment unpacked: the driver runs the same as the executors. Without
+        `packed`, all of them have the environment at the same place.
         """
         self.prepare(folder)
         properties = folder / "spark.properties"
-        properties.write_text("".join(f"{name} {value}\n" for name, value in self.conf(folder, more).items()))
-        options = ["--properties-file", str(properties), *sent(environment.archive(), self.wheel)]
+        conf = self.conf(folder, more if packed else self.installed_python() | dict(more or {}))
+        properties.write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
+        options = ["--properties-file", str(properties), *sent(environment.archive() if packed else None, self.wheel)]
         return [str(HOME / "bin" / "spark-submit"), *options, *command]
 
     def prepare(self, folder: Path) -> None:
         """Make `folder` the working directory of a driver: it has the environment, as `tar -x` unpacks it."""
         folder.mkdir(exist_ok=True)
         if not (folder / "environment").exists():
-            os.symlink(self._unpacked(), folder / "environment")
+            os.symlink(self.installed(), folder / "environment")
 
     def environment(self) -> dict[str, str]:
         """For a driver. The Python processes in which Spark plans a stream ignore `--py-files`, and know only PYTHONPATH."""
@@ -205,7 +209,12 @@ class Standalone:
                 start_new_session=True,
             )
 
-    def _unpacked(self) -> Path:
+    def installed_python(self) -> dict[str, str]:
+        """Settings of an application: the Python of `installed` for all its processes."""
+        return dict.fromkeys(PYTHON, str(self.installed() / "bin" / "python"))
+
+    def installed(self) -> Path:
+        """The environment, unpacked at one place that all processes can reach; without cdfd itself."""
         place = self.folder / "driver"
         if not place.exists():
             place.mkdir()
@@ -213,14 +222,14 @@ class Standalone:
         return place / "environment"
 
 
-def sent(archive: Path, wheel: Path) -> list[str]:
-    """The options that send an environment and cdfd to executors."""
-    return ["--archives", f"{archive}#environment", "--py-files", str(wheel)]
+def sent(archive: Path | None, wheel: Path) -> list[str]:
+    """The options that send an environment, if there is one, and cdfd to executors."""
+    return [*(() if archive is None else ("--archives", f"{archive}#environment")), "--py-files", str(wheel)]
 
 
 def _clean() -> dict[str, str]:
-    """No way to import from the repository, or from the tests' own Python."""
-    left_out = ("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV")
+    """No way to import from the repository, or from the tests' own Python, and no keys of anybody."""
+    left_out = ("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV", "AWS_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     return kept | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(HOME)}
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from cdfd.changes.cutting import cut
 from cdfd.changes.position import Position
 from cdfd.demo.writer import TableWriter
-from cdfd.errors import MissingFileError
+from cdfd.errors import CdfdError, MissingFileError
 from cdfd.jobs.assignment import Assignment
 from cdfd.sinks.base import Job
 from cdfd.spark.engine import SparkEngine
@@ -39,7 +39,7 @@ class Borrowed:
     def get(self) -> SparkSession:
         return self._spark
 
-    def look(self, session: SparkSession) -> None:
+    def check(self, session: SparkSession, error: CdfdError) -> None:
         """Nothing."""
 
     def drop(self) -> None:

@@ -123,6 +123,33 @@ def test_the_python_of_executors(settings: dict[str, Any], chosen: str | None, m
     assert os.environ.get("PYSPARK_PYTHON") == chosen
 
 
+class TestNotStarted:
+    """An error of Spark's start, whose first line says nothing."""
+
+    error = RuntimeError("An error occurred while calling None.org.apache.spark.X.\n: java.lang.E: no master\n\tat a")
+
+    def test_at_first_the_settings_may_be_wrong(self) -> None:
+        sessions = pytest.importorskip("cdfd.spark.sessions")
+        found = sessions.Sessions(SparkEngine(), "x")._not_started(self.error)
+        assert (found.what, found.retriable) == ("cannot start Spark: java.lang.E: no master", False)
+
+    @pytest.mark.parametrize(
+        ("port", "retriable", "said"), [(None, True, "reached"), ("1", False, "run spark-submit again")]
+    )
+    def test_later_the_cluster_is_away(
+        self, port: str | None, retriable: bool, said: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sessions = pytest.importorskip("cdfd.spark.sessions")
+        monkeypatch.setenv("PYSPARK_GATEWAY_PORT", port or "")
+        if port is None:
+            monkeypatch.delenv("PYSPARK_GATEWAY_PORT")
+        made = sessions.Sessions(SparkEngine(), "x")
+        made._has_started = True
+        found = made._not_started(self.error)
+        assert found.retriable is retriable
+        assert said in found.hint
+
+
 class TestTasks:
     def test_an_error_comes_back_as_it_was(self) -> None:
         tasks = pytest.importorskip("cdfd.spark.tasks")

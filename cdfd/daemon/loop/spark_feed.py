@@ -173,15 +173,15 @@ class SparkFeed:
         session = await asyncio.to_thread(self.sessions.get)
         try:
             query = await asyncio.to_thread(queries.start, session, self.config, self.table, self.document)
-        except CdfdError:
-            await asyncio.to_thread(self.sessions.drop_if_dead, session)
+        except CdfdError as error:
+            await asyncio.to_thread(self.sessions.check, session, error)
             raise
         logger.info("query %s started", query.name, extra={"table": self.table.uri, "query": query.id})
         try:
             async for batch in self._watched(query):
                 yield batch
-        except CdfdError:
-            await asyncio.to_thread(self.sessions.drop_if_dead, session)
+        except CdfdError as error:
+            await asyncio.to_thread(self.sessions.check, session, error)
             raise
         finally:
             await asyncio.to_thread(_stop, query)
@@ -212,7 +212,7 @@ class SparkFeed:
 
 
 def _stop(query: StreamingQuery) -> None:
-    from cdfd.spark.queries import FAILURES
+    from cdfd.spark.sessions import FAILURES
 
     try:
         query.stop()

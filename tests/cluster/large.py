@@ -1,0 +1,77 @@
+"""Large versions for the engines of a cluster: each of their files is a part, and the driver is in the process of `cdfd`."""
+
+import subprocess
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow.compute as pc
+from commands import CDFD
+from lake import rows
+
+from cdfd.demo.writer import TableWriter
+from tests.cluster.standalone import Standalone
+from tests.kafka import history
+from tests.kafka.pipeline import Pipeline, do
+
+WITHIN = 480.0  # seconds until a test gives up; nothing waits for it otherwise
+FILES = 6
+
+
+def engine(
+    cluster: Standalone, folder: Path, kind: str, conf: dict[str, str] | None = None, **more: object
+) -> dict[str, Any]:
+    """The section `engine` of a pipeline. Executors have a Python of their own, and cdfd in an archive.
+
+    Args:
+        cluster: where it runs.
+        folder: for the driver's temporary files.
+        kind: of the engine.
+        conf: more settings of Spark.
+        more: of the section `engine.spark`.
+    """
+    own = cluster.conf(folder, cluster.installed_python())
+    own |= {"spark.executorEnv.PYTHONPATH": str(cluster.wheel)} | (conf or {})
+    for name in ("spark.master", "spark.app.name", "spark.pyspark.driver.python"):
+        del own[name]
+    spark = {"master": cluster.url, "conf": own, "threshold": "1KB", "part_size": "1KB"}
+    return {"kind": kind, "spark": spark | more}
+
+
+def append(table: TableWriter) -> None:
+    """A large version."""
+    first = 1000 * table.version
+    parts = [rows(*range(start, start + 20)) for start in range(first, first + 100 * FILES, 100)]
+    do(table.commit("WRITE", [do(table._add(part)) for part in parts]))
+
+
+def change(table: TableWriter) -> None:
+    """A version that updates rows of all files, and one that deletes some."""
+    bits = pc.bit_wise_and(pc.field("id"), pc.scalar(7))
+    do(table.update(bits == 0, {"v": pc.scalar(f"u{table.version}")}))
+    do(table.delete(bits == 3))
+
+
+def delivered(pipeline: Pipeline) -> int:
+    """Wait until all that the table has is delivered, and check that it is there once; the number of rows."""
+    pipeline.read(len(history.history(pipeline.place)), timeout=WITHIN)
+    return pipeline.check()
+
+
+class Backfill:
+    """`cdfd backfill --engine spark`, under way, of all versions."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        options = ["-c", str(pipeline.config), "orders", "--from", "0", "--id", "again", "--engine", "spark"]
+        self.process = subprocess.Popen([*CDFD, "backfill", *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def ended(self) -> tuple[int, str]:
+        """Its exit code, and all that it wrote; waited for."""
+        said, _ = self.process.communicate(timeout=WITHIN)
+        return self.process.returncode, said.decode()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()

@@ -1,0 +1,128 @@
+"""The daemon's engines on a cluster, while executors, workers and JVMs die: every row arrives exactly once.
+
+`make chaos` has more kills.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+import pytest
+from lake import SCHEMA, rows
+
+from cdfd.demo.writer import TableWriter
+from cdfd.storage.local import LocalStorage
+from tests.chaos.faults import SEED, share
+from tests.cluster.large import WITHIN, append, change, delivered, engine
+from tests.cluster.standalone import Standalone
+from tests.kafka.pipeline import Pipeline, do
+from tests.kafka.reading import read_topic
+from tests.kafka.shared import SharedBroker
+
+pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.slow]
+
+KILLS = share(2, least=1)
+"""Of each kind."""
+PATIENT = {"spark.task.maxFailures": "30"}
+"""A task that dies with its executor counts as a failed one."""
+
+
+@pytest.fixture
+def pipeline(broker: SharedBroker, tmp_path: Path, name: str) -> Pipeline:
+    return Pipeline(tmp_path, name, broker.bootstrap_servers, broker.bootstrap_servers)
+
+
+def jvm(process: int) -> int | None:
+    """The JVM that one of a process's threads has started; None if there is none."""
+    for path in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in path.read_text().split():
+            if b"SparkSubmit" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
+    return None
+
+
+def kill_jvm(process: int) -> None:
+    found = jvm(process)
+    assert found is not None, "there is no JVM"
+    os.kill(found, signal.SIGKILL)
+
+
+def kill_executor(cluster: Standalone, random: Random) -> None:
+    """At a random moment, one that runs. There is none if the application has just ended."""
+    time.sleep(random.uniform(0, 0.5))
+    running = [process for worker in cluster.workers for process in worker.executors()]
+    if running:
+        with suppress(ProcessLookupError):
+            os.kill(random.choice(running), signal.SIGKILL)
+
+
+def kill_worker(cluster: Standalone, random: Random) -> None:
+    """At a random moment, with its executors. Another one comes."""
+    time.sleep(random.uniform(0, 0.5))
+    worker = random.choice(cluster.workers)
+    worker.kill()
+    worker.start()
+    cluster.wait_for_workers()
+
+
+def under_way(pipeline: Pipeline, table: TableWriter) -> None:
+    """Commit a large version. Some of its rows are delivered when this returns."""
+    before = delivered(pipeline)
+    append(table)
+    assert len(pipeline.read(before + 1, timeout=WITHIN)) > before
+
+
+def test_large_versions(cluster: Standalone, pipeline: Pipeline) -> None:
+    """`engine: auto`. The versions of another table, which are small, do not need a JVM."""
+    table, beside = pipeline.table(), TableWriter(LocalStorage(pipeline.folder / "beside", sync=False), SCHEMA)
+    do(beside.create())
+    append(table)
+    pipeline.configure(
+        beside=[{"uri": str(pipeline.folder / "beside")}], engine=engine(cluster, pipeline.folder, "auto", PATIENT)
+    )
+    random = Random(SEED)
+    with pipeline.daemon() as daemon:
+        for number in range(KILLS):
+            under_way(pipeline, table)
+            kill_executor(cluster, random)
+            change(table)
+            under_way(pipeline, table)
+            seen = len(daemon.lines)
+            kill_jvm(daemon.pid)
+            do(beside.insert(rows(number)))
+            append(table)
+            daemon.wait_for("Spark has stopped", after=seen, timeout=WITHIN)
+            read_topic(pipeline.direct, f"{pipeline.name}.beside", at_least=number + 1)
+        delivered(pipeline)
+        daemon.stop()
+    assert not [line for line in daemon.lines if line.get("table") == "beside" and line["level"] == "error"]
+    delivered(pipeline)
+
+
+def test_a_feed(cluster: Standalone, pipeline: Pipeline) -> None:
+    """`engine: spark`, with a query that outlives workers, and one after it that outlives a JVM."""
+    table = pipeline.table()
+    append(table)
+    spark = engine(
+        cluster, pipeline.folder, "spark", PATIENT, checkpoint=f"{pipeline.folder}/checkpoints", batch_size="4KB"
+    )
+    pipeline.configure(engine=spark)
+    random = Random(SEED)
+    with pipeline.daemon() as daemon:
+        for _ in range(KILLS):
+            under_way(pipeline, table)
+            kill_worker(cluster, random)
+            change(table)
+            under_way(pipeline, table)
+            seen = len(daemon.lines)
+            kill_jvm(daemon.pid)
+            append(table)
+            daemon.wait_for("Spark has stopped", after=seen, timeout=WITHIN)
+        delivered(pipeline)
+        daemon.stop()
+    delivered(pipeline)
