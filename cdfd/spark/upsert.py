@@ -39,6 +39,8 @@ _DELETED: Final = "_cdfd_deleted"
 _DELETES: Final = ("delete", "update_preimage")
 _TXN_APP: Final = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
+_JOIN_PARTITIONS: Final = {"spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true"}
+"""Small partitions of persisted rows are joined, as those of other rows are. Otherwise each batch is written as 200 files."""
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 _BATCHES_BETWEEN_SWEEPS: Final = 100
 
@@ -139,14 +141,21 @@ class Upsert:
         spark = batch.sparkSession
         columns = _table_columns(batch)
         _check_keys(batch.schema, columns, self.keys)
-        newest = self._newest(batch, columns).persist()
-        try:
-            self._prepare(spark, newest)
-            if not newest.isEmpty():
+        newest = self._newest(batch, columns)
+        self._prepare(spark, newest)
+        if batch.isEmpty():
+            return
+        if self.deleted is None:
+            # Delta persists the rows of a source that it reads twice.
+            self._merge(spark, newest, columns)
+            return
+        with _settings(spark, _JOIN_PARTITIONS):
+            newest.persist()
+            try:
                 with self._once(spark, batch_id, self._without_deleted(spark, newest, batch_id)) as living:
                     self._merge(spark, living, columns)
-        finally:
-            newest.unpersist()
+            finally:
+                newest.unpersist()
 
     def _newest(self, batch: DataFrame, columns: Sequence[str]) -> DataFrame:
         """The last change of each key: the table's columns, its position, whether it deletes the row, and its time."""
@@ -214,14 +223,8 @@ class Upsert:
         if self._stream is None:
             yield changes
             return
-        settings = {_TXN_APP: f"cdfd.{self._stream}", _TXN_VERSION: str(batch_id)}
-        for name, value in settings.items():
-            spark.conf.set(name, value)
-        try:
+        with _settings(spark, {_TXN_APP: f"cdfd.{self._stream}", _TXN_VERSION: str(batch_id)}):
             yield changes
-        finally:
-            for name in settings:
-                spark.conf.unset(name)
 
     def _merge(self, spark: SparkSession, changes: DataFrame, columns: Sequence[str]) -> None:
         names = [*columns, VERSION, ORDINAL]
@@ -234,6 +237,22 @@ class Upsert:
 
     def _same_key(self) -> str:
         return " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in self.keys)
+
+
+@contextmanager
+def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings of the session within the block."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
 
 
 # Another program wrote a row without a position. Any change is newer.
