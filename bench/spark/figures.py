@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from bench import tables
 from bench.delivery import topics
@@ -17,6 +18,8 @@ from tests.spark.installation import missing
 
 CORES = 2
 OURS, THEIRS = "cdfd", "delta"
+APPLIED_BEFORE = 3
+"""The copy has the rows of this version of the change table, before later changes are applied."""
 
 
 def available() -> bool:
@@ -25,15 +28,34 @@ def available() -> bool:
     return reason is None
 
 
-def taken(running: Session, uri: str, readers: Sequence[str], runs: int) -> dict[str, float]:
-    """Median seconds of reads into nowhere, in turn; the first round warms up and does not count."""
-    seconds: dict[str, list[float]] = {reader: [] for reader in readers}
+Taken = dict[str, list[dict[str, Any]]]
+"""For each reader, what its rounds took."""
+
+
+def rounds(running: Session, readers: Sequence[str], runs: int, **asked: Any) -> Taken:
+    """Rounds of both readers, in turn. The first round warms up and does not count."""
+    found: Taken = {reader: [] for reader in readers}
     for round_ in range(runs + 1):
         for reader in readers:
-            found = running.ask(do="read", reader=reader, table=uri)["seconds"]
+            one = running.ask(reader=reader, **asked)
             if round_:
-                seconds[reader].append(found)
-    return {reader: median(found) for reader, found in seconds.items()}
+                found[reader].append(one)
+    return found
+
+
+def taken(running: Session, uri: str, readers: Sequence[str], runs: int) -> dict[str, float]:
+    """Median seconds of reads into nowhere, in turn."""
+    found = rounds(running, readers, runs, do="read", table=uri)
+    return {reader: median(one["seconds"] for one in of) for reader, of in found.items()}
+
+
+def compared(name: str, found: Taken, target: float, moonshot: float) -> Iterator[Figure]:
+    """Figures of the clock and of processors, each with the worst round."""
+    for what, of in (("", "seconds"), (", processor time", "processor")):
+        ours, theirs = (median(one[of] for one in found[reader]) for reader in (OURS, THEIRS))
+        worst = min(peer[of] / own[of] for own, peer in zip(found[OURS], found[THEIRS], strict=True))
+        peer = f"{theirs:.2f} s; worst round {worst:.2f}×"
+        yield Figure(name + what, f"{ours:.2f} s", peer, theirs / ours, "×", target, moonshot, more=True)
 
 
 def read(runs: int) -> Iterator[Figure]:
@@ -101,6 +123,43 @@ def _sink(servers: str, topic: str, uri: str, pipeline: str) -> dict[str, str]:
     return where | {"pipeline": pipeline, "uri": uri, "table": "orders", "key": "id", "topics.schemas": "false"}
 
 
+def snapshot(runs: int) -> Iterator[Figure]:
+    if not available():
+        return
+    uri = tables.changes_table()
+    with session(CORES) as running:
+        found = rounds(running, (OURS, THEIRS), runs, do="snapshot", table=uri)
+    counts = {one["count"] for of in found.values() for one in of}
+    if len(counts) != 1:
+        raise SystemExit(f"not the same rows: {counts}")
+    name = f"snapshot of the change table into `noop`, the same columns, warm, local[{CORES}] ({counts.pop() / 1e6:.2f} M rows)"
+    yield from compared(name, found, 0.9, 1.2)
+
+
+def applied(runs: int) -> Iterator[Figure]:
+    if not available():
+        return
+    with session(CORES) as running:
+        found = rounds(running, (OURS, THEIRS), runs, do="apply", table=tables.changes_table(), before=APPLIED_BEFORE)
+    wrong = {(one["wrong"], one["count"]) for of in found.values() for one in of}
+    if len(wrong) != 1 or wrong.pop()[0]:
+        raise SystemExit("the copies differ")
+    yield from compared(
+        "changes of four versions into a copy: `Upsert` against a MERGE that a user writes, warm", found, 1.0, 1.5
+    )
+
+
+def tip(runs: int) -> Iterator[Figure]:
+    if not available():
+        return
+    with session(CORES) as running:
+        found = rounds(running, (OURS, THEIRS), min(runs, 3), do="tip")
+    for what, of in (("before its rows are read", "before"), ("whole", "whole")):
+        ours, theirs = (median(each for one in found[reader] for each in one[of]) for reader in (OURS, THEIRS))
+        name = f"a micro-batch at the tip of a table, p50, {what}"
+        yield Figure(name, f"{ours:.0f} ms", f"{theirs:.0f} ms", theirs / ours, "×", 1.0, 2.0, more=True)
+
+
 def planning(runs: int) -> Iterator[Figure]:
     uri = tables.many_files(tables.MILLIONS_OF_FILES)
     found = alternating(min(runs, 3), ours=lambda: probe("spark_plan", uri))["ours"]
@@ -112,5 +171,8 @@ SPARK: Mapping[str, Callable[[int], Iterable[Figure]]] = {
     "spark-read": read,
     "spark-scaling": scaling,
     "spark-stream": stream,
+    "spark-snapshot": snapshot,
+    "spark-apply": applied,
+    "spark-tip": tip,
     "spark-plan": planning,
 }

@@ -6,16 +6,27 @@ Each line of standard input is a JSON object that says what to do, each line of 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import col, struct, to_json
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql.functions import col, row_number, struct, to_json
+from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 import cdfd.spark
 from bench.delivery.spark_feed import session
+from cdfd.spark.topics import Upsert
+
+TIP_COMMITS = 40
+"""Commits that a stream follows at the tip of a table. The first quarter warms up."""
 
 
 def batch(spark: SparkSession, reader: str, table: str) -> DataFrame:
@@ -30,9 +41,110 @@ def batch(spark: SparkSession, reader: str, table: str) -> DataFrame:
 
 def read(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
     frame = batch(spark, asked["reader"], asked["table"])
-    began = time.perf_counter()
-    frame.write.format("noop").mode("overwrite").save()
-    return {"seconds": time.perf_counter() - began}
+    return taken(lambda: frame.write.format("noop").mode("overwrite").save())
+
+
+def snapshot(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
+    """All rows of the newest version into nowhere."""
+    table, delta = asked["table"], spark.read.format("delta").load(asked["table"])
+    ours = spark.read.format("cdfd").option("startingVersion", "snapshot").option("columns", ",".join(delta.columns))
+    frame = delta if asked["reader"] == "delta" else ours.load(table)
+    return taken(lambda: frame.write.format("noop").mode("overwrite").save()) | {"count": frame.count()}
+
+
+def apply(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
+    """The changes of the last versions into a copy that has the rows of those before; by `Upsert`, or by a MERGE that a user writes."""
+    with tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder:
+        applied = Upsert(f"{folder}/copy", ("id",)) if asked["reader"] == "cdfd" else Merge(f"{folder}/copy")
+        feed = spark.read.format("cdfd").option("startingVersion", 0).option("endingVersion", asked["before"])
+        applied(feed.load(asked["table"]))
+        changes = spark.read.format("cdfd").option("startingVersion", asked["before"] + 1).load(asked["table"])
+        found = taken(lambda: applied(changes))
+        copy = spark.read.format("delta").load(f"{folder}/copy").select("id", "amount", "status")
+        wrong = copy.exceptAll(spark.read.format("delta").load(asked["table"]).select("id", "amount", "status")).count()
+        return found | {"wrong": wrong, "count": copy.count()}
+
+
+class Merge:
+    """The last change of each key, and one MERGE: as a user writes it."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def __call__(self, changes: DataFrame) -> None:
+        spark = changes.sparkSession
+        window = Window.partitionBy("id").orderBy(col("_commit_version").desc(), col("_change_ordinal").desc())
+        after = changes.where("_change_type <> 'update_preimage'")
+        last = after.withColumn("_rank", row_number().over(window)).where("_rank = 1")
+        columns = [name for name in changes.columns if not name.startswith("_")]
+        if not Path(self._target).exists():
+            last.where("_change_type <> 'delete'").select(*columns).write.format("delta").save(self._target)
+            return
+        last.select(*columns, "_change_type").createOrReplaceTempView("last")
+        cells = ", ".join(f"t.`{name}` = s.`{name}`" for name in columns)
+        names, values = (", ".join(f"{prefix}`{name}`" for name in columns) for prefix in ("", "s."))
+        spark.sql(
+            f"MERGE INTO delta.`{self._target}` t USING last s ON t.id = s.id "
+            f"WHEN MATCHED AND s._change_type = 'delete' THEN DELETE WHEN MATCHED THEN UPDATE SET {cells} "
+            f"WHEN NOT MATCHED AND s._change_type <> 'delete' THEN INSERT ({names}) VALUES ({values})"
+        )
+
+
+def tip(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
+    """A stream that follows single commits: how long each micro-batch takes before its rows are read, and whole. In milliseconds."""
+    with tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder:
+        table, rows = f"{folder}/t", pa.table({"id": [1]})
+        write_deltalake(table, rows, configuration={"delta.enableChangeDataFeed": "true"})
+        feed = spark.readStream.format("cdfd")
+        if asked["reader"] == "delta":
+            feed = spark.readStream.format("delta").option("readChangeFeed", "true")
+        begun = feed.option("startingVersion", 0).load(table)
+        query = begun.writeStream.format("noop").option("checkpointLocation", f"{folder}/checkpoint").start()
+        before, whole, seen = [], [], -1
+        try:
+            seen = following(query, seen).batchId
+            for _ in range(TIP_COMMITS):
+                write_deltalake(DeltaTable(table), rows, mode="append")
+                found = following(query, seen)
+                seen = found.batchId
+                steps = ("latestOffset", "walCommit", "getBatch", "queryPlanning")
+                before.append(sum(found.durationMs.get(step, 0) for step in steps))
+                whole.append(found.durationMs["triggerExecution"])
+        finally:
+            query.stop()
+        return {"before": before[TIP_COMMITS // 4 :], "whole": whole[TIP_COMMITS // 4 :]}
+
+
+def following(query: StreamingQuery, seen: int) -> StreamingQueryProgress:
+    """The progress of the first micro-batch after batch `seen` that has run."""
+    deadline = time.monotonic() + 60
+    while True:
+        for progress in query.recentProgress:
+            if progress.batchId > seen and "addBatch" in progress.durationMs:
+                return progress
+        if query.exception() is not None or time.monotonic() > deadline:
+            raise SystemExit(f"the stream does not follow: {query.exception()}")
+        time.sleep(0.01)
+
+
+def taken(work: Callable[[], object]) -> dict[str, Any]:
+    """Seconds of a clock, and processor seconds of this process, its JVM and the workers."""
+    began, processor = time.perf_counter(), processor_seconds()
+    work()
+    return {"seconds": time.perf_counter() - began, "processor": processor_seconds() - processor}
+
+
+def processor_seconds() -> float:
+    """Of all processes of this session. Each one has the seconds of its children that have ended, too."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[3]) == os.getsid(0):
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def count(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
@@ -61,7 +173,7 @@ def stream(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - began}
 
 
-DOES = {"read": read, "count": count, "stream": stream}
+DOES = {"read": read, "count": count, "stream": stream, "snapshot": snapshot, "apply": apply, "tip": tip}
 
 
 def main() -> None:
