@@ -108,6 +108,24 @@ def test_a_row_that_is_deleted_does_not_come_back(
     assert [row.id for row in spark.read.format("delta").load(deleted).collect()] == [5]
 
 
+@pytest.mark.parametrize("remembers", [False, True])
+def test_a_batch_is_written_as_few_files(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, remembers: bool
+) -> None:
+    """Whatever the number of partitions of a shuffle, which is 200 by default."""
+    partitions, cached = "spark.sql.shuffle.partitions", "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
+    before = spark.conf.get(partitions), spark.conf.get(cached)
+    spark.conf.set(partitions, "20")
+    try:
+        upsert = Upsert(f"{tmp_path}/copy", ("id",), deleted=f"{tmp_path}/deleted" if remembers else None)
+        upsert(made(*((number, "a", "insert", 1, number) for number in range(100))))
+        assert spark.sql(f"DESCRIBE DETAIL delta.`{tmp_path}/copy`").collect()[0]["numFiles"] <= 2
+        assert spark.conf.get(cached) == before[1]
+    finally:
+        spark.conf.set(partitions, before[0])
+    assert len(copied(spark, f"{tmp_path}/copy")) == 100
+
+
 def test_a_copy_that_is_there(spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path) -> None:
     target = f"{tmp_path}/copy"
     changes = made(*FIRST)
