@@ -1,6 +1,7 @@
 """Versions that are delivered into a Delta table in parts: the rows of the embedded engine, in one version of the target."""
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ async def test_files_that_this_machine_does_not_see_are_not_committed(tmp_path: 
     copy = Copy(await source(tmp_path), tmp_path / "a")
     config = copy.settings("auto")
     version, position = await assigned(copy)
-    receipt = json.dumps([["part-elsewhere.parquet", [], 10, "{}", 1]]).encode()
+    receipt = zlib.compress(json.dumps([["part-elsewhere.parquet", [], 10, "{}", 1]]).encode())
     async with connector(config).opened(config.tables[0]) as sink:
         job = await sink.begin_job(version, position, 1, 1000, "0f")
         with pytest.raises(SinkError, match=r"is not in the target.*share"):

@@ -71,7 +71,8 @@ def check(config: Settings) -> None:
     """
     if not connector(config).takes_queries:
         raise UnsupportedError(
-            "`engine.kind: spark` needs a Kafka sink with `delivery: exactly_once`", hint="Use `engine.kind: embedded`"
+            "`engine.kind: spark` needs a Kafka sink with `delivery: exactly_once`",
+            hint="Use `engine.kind: embedded`, or `auto` with a Delta sink",
         )
     if config.discoveries:
         raise UnsupportedError(

@@ -9,6 +9,7 @@ Until that version, nothing names the files. So another attempt at a part, or a 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Protocol
@@ -115,7 +116,9 @@ async def deliver(target: Target, job: Job, make: MakeFiles, write: Write) -> De
         raise SinkError("the job is that of another sink", table=target.uri)
     delivery = PartDelivery(target, job.columns, make)
     counts = await write(delivery)
-    return Delivered(counts, orjson.dumps([astuple(file) for file in await delivery.end()]))
+    described = orjson.dumps([astuple(file) for file in await delivery.end()])
+    # The daemon holds the receipts of all parts. Most of a receipt is statistics, which repeat.
+    return Delivered(counts, zlib.compress(described, 1))
 
 
 class Adopting(Delivery, Protocol):
@@ -157,7 +160,7 @@ async def _files_of(parts: Sequence[Delivered], target: Target) -> list[NewFile]
     """The files of all parts. If the target is on a disk, this process has to find them there."""
     found = []
     for part in parts:
-        for path, partition, size, stats, rows in orjson.loads(part.receipt):
+        for path, partition, size, stats, rows in orjson.loads(zlib.decompress(part.receipt)):
             found.append(NewFile(path, tuple(partition), size, stats, rows))
     if not target.storage.remote:
         await _check_files(found, target)
