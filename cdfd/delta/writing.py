@@ -159,11 +159,11 @@ def check_deletable(protocol: Protocol, metadata: Metadata) -> None:
     """Returns if rows of the table may be deleted.
 
     Raises:
-        UnsupportedError: the table is append-only, or has row tracking. The state of a table lacks the row ids that its files must keep.
+        UnsupportedError: the table is append-only, or has row tracking: an updated row is a new one, and so would lose its id.
     """
     if gives_ids(protocol, metadata):
         raise UnsupportedError(
-            "rows of the table cannot be deleted: it has row tracking, and the daemon does not keep row ids",
+            "rows of the table cannot be deleted: it has row tracking, and updated rows would lose their ids",
             hint="Drop the table feature rowTracking of the target, or deliver into another one",
         )
     if metadata.configuration.get("delta.appendOnly", "false").lower() == "true":

@@ -114,6 +114,29 @@ def entries(folder: Path) -> list[list[dict[str, Any]]]:
     return [[json.loads(line) for line in path.read_text().splitlines()] for path in log]
 
 
+@pytest.mark.parametrize("in_checkpoint", [False, True])
+async def test_a_clustered_file_stays_one_when_rows_are_deleted(tmp_path: Path, in_checkpoint: bool) -> None:
+    sink = await opened(LocalStorage(tmp_path), owner=7)
+    await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
+    before = entries(tmp_path)
+    (protocol,) = (each["protocol"] for each in before[0] if "protocol" in each)
+    protocol["writerFeatures"] += ["clustering", "domainMetadata"]
+    (add,) = (each["add"] for entry in before for each in entry if "add" in each)
+    remove = {"path": add["path"], "deletionTimestamp": 0, "dataChange": False}
+    notes = {"clusteringProvider": "liquid", "tags": {"ZCUBE_ID": "x"}}
+    actions = [{"protocol": protocol}, {"remove": remove}, {"add": {**add, "dataChange": False, **notes}}]
+    added = tmp_path / "_delta_log" / f"{len(before):020}.json"
+    added.write_text("\n".join(map(json.dumps, actions)))
+    interval = 1 if in_checkpoint else 100
+    await deliver(
+        await opened(LocalStorage(tmp_path), owner=7, interval=interval), 1, change(1, "insert", [(2, "a", 0.5)])
+    )
+    await deliver(await opened(LocalStorage(tmp_path), owner=7), 2, change(2, "delete", [(0, "a", 0.5)]))
+    (again,) = (each["add"] for each in entries(tmp_path)[-1] if "add" in each)
+    assert again["deletionVector"]["cardinality"] == 1
+    assert notes.items() <= again.items()
+
+
 async def test_a_version_of_each_kind_of_change(tmp_path: Path) -> None:
     sink = await opened(LocalStorage(tmp_path / "t"))
     await deliver(sink, 0, change(0, "insert", [(n, "a", 0.5) for n in range(100)]))
@@ -741,7 +764,7 @@ class TestRefused:
 
     @pytest.mark.parametrize("opens_again", [False, True])
     async def test_a_target_that_gets_row_tracking(self, tmp_path: Path, opens_again: bool) -> None:
-        """A file that gets a deletion vector must keep its row ids, which the state of a table lacks."""
+        """Rows that are updated are new ones in a mirror, and would lose their ids."""
         sink = await opened(LocalStorage(tmp_path), owner=7)
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
         before = entries(tmp_path)
