@@ -88,6 +88,9 @@ def lines(data: bytes | Iterable[bytes]) -> Iterator[bytes]:
     Raises:
         LogError: a line of more than `LINE_BYTES`.
     """
+    if isinstance(data, bytes) and len(data) <= _PIECE:
+        yield from data.split(b"\n")
+        return
     pending: list[bytes] = []
     number, held = 1, 0
     for piece in _pieces((data,) if isinstance(data, bytes) else data):

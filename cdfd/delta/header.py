@@ -36,7 +36,7 @@ class Header:
             LogError: its schema is broken.
         """
         if commit.protocol is None and commit.metadata is None:
-            return replace(self, version=commit.version)
+            return Header(commit.version, self.protocol, self.metadata, self.schema)
         try:
             return _header(commit.version, commit.protocol or self.protocol, commit.metadata or self.metadata)
         except CdfdError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -103,12 +103,12 @@ class Deliverer:
         for start, end in ranges(plan, part, self.limits.part_bytes):
             if start == part and end == len(plan.scans):
                 group = self._group(versions)
-                if not await self._admit(sum(version.plan.size for version in group)):
+                if not await self._admit(version.plan.size for version in group):
                     return 0
                 return await self._deliver_group(group, position)
             if start > part and self.stop.is_set():
                 return 0
-            if not await self._admit(sum(scan.share for scan in plan.scans[start:end])):
+            if not await self._admit(scan.share for scan in plan.scans[start:end]):
                 return 0
             position = await self._deliver_part(first, position, end)
         return 1
@@ -122,12 +122,12 @@ class Deliverer:
         self.report.count(version.plan.version, sum(counts.values()))
         return 1
 
-    async def _admit(self, size: int) -> bool:
-        """Wait for the limits of rows and bytes a second; False if a stop came first."""
+    async def _admit(self, sizes: Iterable[int]) -> bool:
+        """Wait for the limits of rows and bytes a second, with the sizes of what comes next; False if a stop came first."""
         if not self.rates:
             return True
         began = self.clock.monotonic()
-        admitted = await self.rates.admit(size, self.stop)
+        admitted = await self.rates.admit(sum(sizes), self.stop)
         self.monitor.stage("limit", self.clock.monotonic() - began)
         return admitted
 
@@ -183,7 +183,8 @@ class Deliverer:
             if not writer.stopped:
                 await writer.finish()
             whole = versions[: writer.started]
-            await self._commit(writer, _after(whole[-1]), whole, sum(version.plan.size for version in whole))
+            size -= sum(version.plan.size for version in versions[writer.started :])
+            await self._commit(writer, _after(whole[-1]), whole, size)
         return len(whole)
 
     async def _write(
