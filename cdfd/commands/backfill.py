@@ -62,7 +62,7 @@ def run(path: Path, request: Request) -> tuple[str, int]:
         hint = "For a file use `cdfd tail TABLE --from ... --until ... -o FILE`"
         raise UnsupportedError(f"a sink of kind {config.sink.kind} does not support backfills", hint=hint)
     _check(config, sinks, request)
-    allocator.prefer_jemalloc()
+    allocator.settle()
     return asyncio.run(_run(config, sinks, table, request))
 
 

@@ -54,7 +54,7 @@ def run(request: Request) -> None:
     """
     if request.start is None and request.other is None:
         raise ConfigError("diff needs two states", hint="Give --from VERSION, or --other TABLE")
-    allocator.prefer_jemalloc()
+    allocator.settle()
     table = Table.open(request.uri, None, request.allowed_roots)
     other = table if request.other is None else Table.open(request.other, None, request.allowed_roots)
     before, after = asyncio.run(_states(table, other, request))

@@ -93,7 +93,7 @@ def run(request: Request) -> None:
     """
     if request.format == "trevni" and (request.output is None or request.existing == "append"):
         raise ConfigError("Trevni is written to a file of its own", hint="Give -o FILE, without --append")
-    allocator.prefer_jemalloc()
+    allocator.settle()
     with opened(request.output, request.existing) as out:
         asyncio.run(_run(request, out))
 

@@ -4,6 +4,7 @@ Each distinct day is converted once, not each row. Years have at least four digi
 need them, and a minus before year 0: `2026-01-01`, `10000-01-01`, `-0001-12-31`.
 """
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,17 +22,25 @@ DAY = 86_400 * _SECOND
 FIRST_DAY, LAST_DAY = -719_528, 2_932_896  # 0000-01-01 and 9999-12-31
 
 
+_TIME = np.dtype([("T", np.uint8), ("clock", np.uint64), ("milliseconds", np.uint32), ("microseconds", np.uint32)])
+
+
+# Texts of one width, each seen as one integer: to look one up and to store it are single moves. They are made when they are needed, because
+# that takes as long as importing a large module.
 def _table(texts: list[str], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return np.frombuffer("".join(texts).encode(), dtype)
 
 
-# Texts of one width, each seen as one integer: to look one up and to store it are single moves.
-_TWO_DIGITS = [f"{n:02}" for n in range(60)]
-_CLOCK = _table([f"{h}:{m}:{s}" for h in _TWO_DIGITS[:24] for m in _TWO_DIGITS for s in _TWO_DIGITS], np.uint64)
-_POINT_THOUSANDS = _table([f".{n:03}" for n in range(1_000)], np.uint32)
-_THOUSANDS_Z = _table([f"{n:03}Z" for n in range(1_000)], np.uint32)
-_THOUSANDS_QUOTE = _table([f'{n:03}"' for n in range(1_000)], np.uint32)
-_TIME = np.dtype([("T", np.uint8), ("clock", np.uint64), ("milliseconds", np.uint32), ("microseconds", np.uint32)])
+@cache
+def _clock() -> npt.NDArray[np.uint64]:
+    two = [f"{n:02}" for n in range(60)]
+    return _table([f"{h}:{m}:{s}" for h in two[:24] for m in two for s in two], np.uint64)
+
+
+@cache
+def _thousands(before: str, after: str) -> npt.NDArray[np.uint32]:
+    """Three digits, after or before one more character."""
+    return _table([f"{before}{n:03}{after}" for n in range(1_000)], np.uint32)
 
 
 def dates(array: pa.Array) -> Column:
@@ -60,7 +69,7 @@ def timestamps(array: pa.Array) -> Column:
         times = times[:1]
     days, rest = np.divmod(times, DAY)
     texts, index = _printed_days(days)
-    clock = _printed_clock(rest, _THOUSANDS_Z if zone else _THOUSANDS_QUOTE)
+    clock = _printed_clock(rest, _thousands("", "Z" if zone else '"'))
     closing = (
         _QUOTE if zone else b""
     )  # without a zone the quote is part of the text: that makes both sixteen bytes after the T
@@ -95,8 +104,8 @@ def _printed_clock(microseconds: Integers, last: npt.NDArray[np.uint32]) -> pa.A
     thousands, units = np.divmod(fraction, 1_000)
     texts = np.empty(len(microseconds), _TIME)
     texts["T"] = ord("T")
-    texts["clock"] = _CLOCK[seconds]
-    texts["milliseconds"] = _POINT_THOUSANDS[thousands]
+    texts["clock"] = _clock()[seconds]
+    texts["milliseconds"] = _thousands(".", "")[thousands]
     texts["microseconds"] = last[units]
     return pool_from_parts(np.arange(len(texts) + 1) * _TIME.itemsize, texts.view(np.uint8))
 

@@ -473,6 +473,41 @@ class TestAround:
             assert done.stdout.startswith(("Usage: ", "cdfd "))
             assert "pyarrow" not in done.stderr
 
+    def test_tail_imports_what_it_uses_alone(self, orders: str) -> None:
+        """Settings, sinks and formats that it was not asked for would double the time until its first row."""
+        command = [sys.executable, "-X", "importtime", "-m", "cdfd", "tail", orders, "--until", "now"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN)
+        assert (done.returncode, bool(done.stdout)) == (0, True)
+        imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+        assert "cdfd.changes.execute" in imported
+        not_needed = ["cdfd.api", "cdfd.config", "cdfd.daemon", "cdfd.demo", "cdfd.jobs", "cdfd.progress", "cdfd.sinks"]
+        not_needed += [
+            "cdfd.spark",
+            "cdfd.trevni",
+            "cdfd.trevni_files",
+            "cdfd.storage.s3",
+            "cdfd.storage.fsspec_storage",
+        ]
+        not_needed += [
+            "cdfd.encoding.avro",
+            "cdfd.encoding.debezium",
+            "cdfd.encoding.cloudevents",
+            "cdfd.encoding.formats",
+        ]
+        not_needed += ["cdfd.changes.shape.parser", "cdfd.changes.net"]
+        not_needed += ["aiobotocore", "aiohttp", "botocore", "cryptography", "deltalake", "fastavro", "fsspec", "kafka"]
+        not_needed += [
+            "lz4",
+            "obstore",
+            "opentelemetry",
+            "prometheus_client",
+            "pyarrow.dataset",
+            "pyspark",
+            "rich",
+            "yaml",
+        ]
+        assert sorted(imported.intersection(not_needed)) == []
+
     def test_every_command_is_in_the_help(self) -> None:
         told = cdfd("--help").out
         for command in ("demo", "tail", "run", "check", "inspect", "version"):

@@ -1,7 +1,6 @@
 """The daemon's process: the loops of all tables and an HTTP server, until a signal or a fatal error."""
 
 import asyncio
-import gc
 import logging
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
@@ -47,10 +46,9 @@ def run(path: Path, *, recover_from_ledger: bool = False, shard: Shard | None = 
         ConfigError: the configuration is invalid.
         CdfdError: all loops have failed.
     """
-    allocator.prefer_jemalloc()
-    # Modules live as long as the process. In catch-up, looking at them again took a tenth of the time of planning.
-    gc.freeze()
-    return asyncio.run(serve(load(path), path, recover_from_ledger=recover_from_ledger, shard=shard))
+    config = load(path)
+    allocator.settle()
+    return asyncio.run(serve(config, path, recover_from_ledger=recover_from_ledger, shard=shard))
 
 
 async def serve(config: Settings, path: Path, *, recover_from_ledger: bool = False, shard: Shard | None = None) -> int:
