@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from cdfd import native
 
@@ -23,6 +24,7 @@ TEXTS, INTEGERS, UNSIGNED, THOUSANDTHS, DECIMALS, BOOLEANS, STRINGS, DATES, TIME
 _NUMBER_BYTES = 24
 """Bytes of a number or a time, about: the first guess."""
 _SPARE = 4096
+_LARGE = 8 << 20
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -83,7 +85,7 @@ def texts(
     return TEXTS, values, np.ascontiguousarray(offsets, np.int64), mask, *marks, 0, places
 
 
-def written(gaps: list[bytes], columns: list[Parts], rows: int, size: int) -> tuple[Integers, Bytes]:
+def written(gaps: list[bytes], columns: list[Parts], rows: int, size: int) -> tuple[Integers, pa.Buffer]:
     """Rows: gap 0, the cell of column 0, gap 1 and so on. Their offsets and bytes.
 
     Args:
@@ -92,11 +94,19 @@ def written(gaps: list[bytes], columns: list[Parts], rows: int, size: int) -> tu
         rows: how many.
         size: bytes of all cells, about.
     """
-    data = np.empty(size + rows * sum(map(len, gaps)) + _SPARE, np.uint8)
+    data = _allocated(size + rows * sum(map(len, gaps)) + _SPARE)
     offsets = np.zeros(rows + 1, np.int64)
-    row = native.json_rows.write(gaps, columns, 0, data, offsets)
+    row = native.json_rows.write(gaps, columns, 0, np.frombuffer(data, np.uint8), offsets)
     while row < rows:
-        data.resize(len(data) + len(data) // 2 + _SPARE, refcheck=False)
-        row = native.json_rows.write(gaps, columns, row, data, offsets)
-    data.resize(int(offsets[-1]), refcheck=False)
+        data.resize(data.size + data.size // 2 + _SPARE)
+        row = native.json_rows.write(gaps, columns, row, np.frombuffer(data, np.uint8), offsets)
+    data.resize(int(offsets[-1]), shrink_to_fit=False)
     return offsets, data
+
+
+def _allocated(size: int) -> Any:
+    """A buffer of memory that was in use before, if possible: the system clears each new page, which takes longer than writing the rows.
+
+    jemalloc returns large buffers to the system at once.
+    """
+    return pa.allocate_buffer(size, None if size < _LARGE else pa.system_memory_pool(), resizable=True)
