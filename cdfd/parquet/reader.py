@@ -367,7 +367,7 @@ class _Run:
         names, room = set[str](), DIRECT_BYTES
         for name in found.keys() - others:
             most = _most_bytes(found[name], rows)
-            if most > room and self._measure_stored(found[name]):
+            if self._scanned and most > room and self._measure_stored(found[name]):
                 most = _most_bytes(found[name], rows)
             if not self._scanned or most > room or any(map(_repeats, found[name])):
                 names.add(name)
@@ -387,10 +387,8 @@ class _Run:
                     chunk.longest = self._longest(chunk)
 
     def _measure_stored(self, chunks: Iterable[ColumnChunk]) -> bool:
-        """Measure dictionaries as they are in a local file, which is much faster than decoding them. False where that is not possible."""
-        read = self._reader._read
-        if read is None:
-            return False
+        """Measure dictionaries as they are in the file, which is much faster than decoding them. False where that is not possible."""
+        read = self._reader._read or reader_of(self._reader._source)
         for chunk in chunks:
             if chunk.longest is None:
                 chunk.longest = stored_longest(chunk, read)
