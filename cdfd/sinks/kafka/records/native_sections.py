@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from cdfd import native
 from cdfd.encoding.pieces import Integers, nulls_of, parts, pool_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from cdfd.native.kafka_records import Texts
 
 _NUMBERS = 64
@@ -42,10 +41,14 @@ class Sections:
         self._keys, self._values = _texts(keys), _texts(values)
         self._fixed, self._headers = fixed, np.frombuffer(headers + b"\0", np.uint8)
         self._columns = [(np.frombuffer(name, np.uint8), _of_column(column)) for name, column in columns]
+        self._data = np.empty(0, np.uint8)
 
     def section(self, rows: Integers, size: int) -> memoryview:
-        """The records of these rows, in at most `size` bytes."""
-        data = np.empty(size + _NUMBERS, np.uint8)
+        """The records of these rows, in at most `size` bytes. The next call writes over them."""
+        if len(self._data) < size + _NUMBERS:
+            # Arrow's allocator keeps memory for the next one. The system would clear each page first.
+            self._data = np.frombuffer(pa.allocate_buffer(size + _NUMBERS), np.uint8)
+        data = self._data
         found = native.kafka_records.write(
             rows, self._keys, self._values, self._fixed, self._headers, self._columns, data
         )
