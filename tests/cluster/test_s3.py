@@ -1,0 +1,161 @@
+"""Formats, engines and backfill on a cluster over a store that checks keys: rows, and no trace of the keys where Spark writes things down."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import cdfd
+from tests.cluster.application import application
+from tests.cluster.large import WITHIN, Backfill, append, change, delivered, engine
+from tests.cluster.standalone import Standalone
+from tests.kafka.history import Location
+from tests.kafka.pipeline import Pipeline
+from tests.kafka.shared import SharedBroker
+from tests.s3.fixtures import new_bucket, versitygw_server
+from tests.s3.server import KEY_ID, SECRET, Server
+from tests.s3.test_daemon import recorded
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["versitygw_server"]
+
+pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.slow]
+
+KEYS = {"access_key_id": KEY_ID, "secret_access_key": SECRET}
+
+
+def batch(spark: SparkSession, uri: str, options: dict[str, str]) -> Any:
+    """Its rows, and its plans as Spark prints them."""
+    changes = spark.read.format("cdfd").options(**options).load(uri)
+    rows = [(row._commit_version, row._change_ordinal, row.id, row.v) for row in changes.collect()]
+    java: Any = changes._jdf.queryExecution()
+    text = spark._jvm.org.apache.spark.sql.api.python.PythonSQLUtils
+    modes = ("extended", "formatted", "codegen", "cost")
+    return sorted(rows), [str(java.toString()), *(text.explainString(java, mode) for mode in modes)]
+
+
+def feed(spark: SparkSession, config: str) -> Any:
+    """Run the query of `engine: spark` to the end of the table. What Spark says of it."""
+    from pathlib import Path
+
+    from cdfd.config import load
+    from cdfd.spark import queries
+
+    settings = load(Path(config))
+    table = settings.table("orders")
+    assert table is not None
+    query: Any = queries.start(spark, settings, table, {"config": config})
+    try:
+        query.processAllAvailable()
+        return [query._jsq.explainInternal(True), str(query._jsq), *(each.json for each in query.recentProgress)]
+    finally:
+        query.stop()
+
+
+@pytest.fixture
+def pipeline(versitygw_server: Server, broker: SharedBroker, tmp_path: Path, name: str) -> Pipeline:
+    """One with its table and its ledger in the store."""
+    server = versitygw_server
+    lake = f"s3://{new_bucket(server)}/lake"
+    place = Location(f"{lake}/orders", {key: str(value) for key, value in server.options().items()})
+    sections = {"progress": {"ledger": f"{lake}/ledger", "interval": "200ms"}}
+    made = Pipeline(tmp_path, name, broker.bootstrap_servers, broker.bootstrap_servers, place, sections)
+    table = made.table()
+    append(table)
+    append(table)
+    change(table)
+    return made
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> dict[str, str]:
+    """Settings of Spark for one executor, which say as much as they can in logs and in the event log."""
+    (tmp_path / "events").mkdir()
+    events = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.logStageExecutorMetrics": "true",
+    }
+    return events | {"spark.eventLog.dir": f"file:{tmp_path}/events", "spark.log.level": "INFO", "spark.cores.max": "1"}
+
+
+def written(*folders: Path) -> Iterator[tuple[Path, bytes]]:
+    """All files but those of the packed environment. Workers remove those of ended applications meanwhile."""
+    for top in folders:
+        for place, below, names in os.walk(top):
+            below[:] = [name for name in below if name != "environment"]
+            for name in names:
+                if not name.endswith(".zip"):
+                    with suppress(FileNotFoundError):
+                        yield Path(place, name), Path(place, name).read_bytes()
+
+
+def leaks(*found: tuple[object, bytes | str]) -> list[str]:
+    """Where a key is."""
+    texts = [(place, text.encode() if isinstance(text, str) else text) for place, text in found]
+    return [f"{key} in {place}" for place, text in texts for key in KEYS.values() if key.encode() in text]
+
+
+def test_formats_with_keys_in_options(
+    cluster: Standalone, pipeline: Pipeline, versitygw_server: Server, logged: dict[str, str]
+) -> None:
+    """A batch, and the query of `engine: spark`. Executors have no other keys."""
+    folder, place = pipeline.folder, {"endpoint_url": versitygw_server.url, "region": "us-east-1"}
+    checkpoint = {"kind": "spark", "spark": {"checkpoint": f"{folder}/checkpoints"}}
+    pipeline.configure(storage={"s3": place | KEYS}, engine=checkpoint)
+    options = {f"storage.{name}": value for name, value in (place | KEYS).items()} | {"maxPartitionBytes": "1KB"}
+    with application(cluster, folder / "driver", logged, packed=False) as driver:
+        rows, plans = driver.run(batch, uri=pipeline.uri, options=options)
+        ours = cdfd.changes(pipeline.uri, storage_options=pipeline.place.options).read_all().to_pylist()
+        assert rows == sorted([row["_commit_version"], row["_change_ordinal"], row["id"], row["v"]] for row in ours)
+        said = driver.run(feed, config=str(pipeline.config))
+        files = list(written(folder / "driver", folder / "checkpoints", folder / "events", cluster.folder))
+    delivered(pipeline)
+    for needed in ("driver.log", "offsets/0", "events_1", "worker-0/log"):
+        assert any(needed in str(path) for path, _ in files), needed
+    assert any(path.name == "stderr" and b"Running task" in text for path, text in files)
+    assert len(leaks((pipeline.config, pipeline.config.read_bytes()))) == len(KEYS)  # the search finds them
+    assert not leaks(*files, *(("a plan", text) for text in plans), *(("the query", text) for text in said))
+
+
+def test_the_daemon_and_backfill(
+    cluster: Standalone,
+    pipeline: Pipeline,
+    versitygw_server: Server,
+    logged: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`engine: auto` with keys that each machine finds by itself, then a backfill with keys of the configuration."""
+    folder, place = pipeline.folder, {"endpoint_url": versitygw_server.url, "region": "us-east-1"}
+    keys = "".join(f"aws_{name} = {value}\n" for name, value in KEYS.items())
+    (folder / "keys").write_text(f"[default]\n{keys}")
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", f"{folder}/keys")
+    found = {"spark.executorEnv.AWS_SHARED_CREDENTIALS_FILE": f"{folder}/keys"}
+    pipeline.configure(storage={"s3": place}, engine=engine(cluster, folder, "auto", logged | found))
+    with pipeline.daemon() as daemon:
+        rows = delivered(pipeline)
+        files = list(written(folder / "events", cluster.folder))
+        daemon.wait_for(lambda line: "tasks done" in line["message"])
+        daemon.stop()
+    files.append((Path("daemon"), f"{daemon.lines}{daemon.said}".encode()))
+    assert recorded(pipeline) == 4
+    monkeypatch.delenv("AWS_SHARED_CREDENTIALS_FILE")
+    pipeline.configure(storage={"s3": place | KEYS}, engine=engine(cluster, folder, "embedded", logged))
+    with Backfill(pipeline) as backfill:
+        code, said = backfill.ended()
+    files += [*written(folder / "events", cluster.folder), (Path("backfill"), said.encode())]
+    assert code == 0, said
+    twice = Counter(record.value for record in pipeline.read(2 * rows, timeout=WITHIN))
+    assert set(twice.values()) == {2}
+    assert len(twice) == rows
+    assert not leaks(*files)
