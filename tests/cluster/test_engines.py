@@ -1,4 +1,4 @@
-"""The daemon's engines on a cluster, while executors, workers and JVMs die: every row arrives exactly once.
+"""The daemon's engines and `cdfd backfill` on a cluster, while executors, workers and JVMs die: every row arrives exactly once.
 
 `make chaos` has more kills.
 """
@@ -18,7 +18,7 @@ from lake import SCHEMA, rows
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
 from tests.chaos.faults import SEED, share
-from tests.cluster.large import WITHIN, append, change, delivered, engine
+from tests.cluster.large import WITHIN, Backfill, append, change, delivered, engine
 from tests.cluster.standalone import Standalone
 from tests.kafka.pipeline import Pipeline, do
 from tests.kafka.reading import read_topic
@@ -125,4 +125,30 @@ def test_a_feed(cluster: Standalone, pipeline: Pipeline) -> None:
             daemon.wait_for("Spark has stopped", after=seen, timeout=WITHIN)
         delivered(pipeline)
         daemon.stop()
+    delivered(pipeline)
+
+
+def test_a_backfill(cluster: Standalone, pipeline: Pipeline) -> None:
+    """Its JVM dies, and later an executor. The same command goes on until all is there, and then does nothing."""
+    table = pipeline.table()
+    for _ in range(6):
+        append(table)
+    change(table)
+    pipeline.configure(engine=engine(cluster, pipeline.folder, "embedded", PATIENT))
+    random = Random(SEED)
+    with Backfill(pipeline) as first:
+        pipeline.read(1, timeout=WITHIN)
+        kill_jvm(first.process.pid)
+        code, said = first.ended()
+    assert code == 1, said
+    assert "Spark has stopped" in said
+    before = len(pipeline.read())
+    with Backfill(pipeline) as second:
+        pipeline.read(before + 1, timeout=WITHIN)
+        kill_executor(cluster, random)
+        code, said = second.ended()
+    assert code == 0, said
+    assert delivered(pipeline) > before
+    with Backfill(pipeline) as third:
+        assert third.ended()[0] == 0
     delivered(pipeline)
