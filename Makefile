@@ -59,13 +59,9 @@ oracle: $(MARK)  ## CDFD_ORACLE random tables (300), from CDFD_ORACLE_FIRST (0) 
 	CDFD_ORACLE=$${CDFD_ORACLE:-300} CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-300} CDFD_MIRROR_ORACLE=$${CDFD_MIRROR_ORACLE:-200} \
 	  $(BIN)/python -m pytest -v tests/spark/test_oracle.py tests/spark/test_refine_oracle.py tests/spark/test_mirror.py
 
-oracle-preview: $(MARK) .cache/pyspark-4.2/pyspark  ## The preview of PySpark 4.2 that derives changes from row tracking, beside ours, on CDFD_ORACLE random tables (100)
-	PYTHONPATH=$(CURDIR)/.cache/pyspark-4.2:$(CURDIR) CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-100} \
-	  $(BIN)/python -m pytest -v tests/spark/test_read_time_changes.py
-
-# In front of the PySpark of `.venv`: all other packages are shared.
-.cache/pyspark-4.2/pyspark: | $(MARK)
-	$(BIN)/python -m pip install --quiet --no-deps --target .cache/pyspark-4.2 'pyspark==4.2.1'
+oracle-preview: $(MARK)  ## The preview of PySpark 4.2 that derives changes from row tracking, beside ours, on CDFD_ORACLE random tables (100)
+	CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-100} PYTHONPATH=$(CURDIR):$(CURDIR)/tests \
+	  $$($(BIN)/python -m tests.spark.environments) -m pytest -v tests/spark/test_read_time_changes.py
 
 lock: $(MARK)  ## Pin what the image installs (docker/requirements) after dependencies changed; UPGRADE=1 for the newest of everything
 	$(BIN)/python -m pip install --quiet 'uv==0.13.9'

@@ -19,6 +19,7 @@ class SharedBroker:
 
     bootstrap_servers: str
     folder: Path
+    place: Path
 
     def log(self) -> str:
         """What the node wrote, warnings and errors."""
@@ -36,7 +37,7 @@ def shared_broker(place: Path) -> Iterator[SharedBroker]:
                 broker = Broker()
                 stack.callback(broker.leave)
                 broker.start()
-                found = SharedBroker(broker.bootstrap_servers, broker.folder)
+                found = SharedBroker(broker.bootstrap_servers, broker.folder, place)
                 written = {"bootstrap_servers": found.bootstrap_servers, "folder": str(found.folder)}
                 (place / "kafka.json").write_text(json.dumps(written))
         yield found
@@ -46,7 +47,7 @@ def _joined(note: Path, stack: ExitStack) -> SharedBroker | None:
     """The one that is there, and from now on kept for us; None where there is none any more."""
     try:
         written = json.loads(note.read_text())
-        found = SharedBroker(written["bootstrap_servers"], Path(written["folder"]))
+        found = SharedBroker(written["bootstrap_servers"], Path(written["folder"]), note.parent)
         users = stack.enter_context((found.folder / "users").open())
         fcntl.flock(users, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return found if _same(users, found.folder / "users") and _lives(found) else None

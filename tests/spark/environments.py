@@ -16,6 +16,9 @@ _SECONDS = 600
 CONNECT = ("grpcio>=1.76", "grpcio-status>=1.76", "zstandard>=0.25", "pandas>=2.2")
 """What a client of Spark Connect needs besides PySpark."""
 
+NEXT_SPARK = ("pyspark==4.2.1",)
+"""The version of Spark after the one that all tests run with."""
+
 
 def python(*requirements: str) -> Path:
     """The interpreter of an environment with some packages, installed first where it is missing. Several processes may ask at once."""
@@ -47,3 +50,7 @@ def _make(place: Path, requirements: tuple[str, ...], own: str) -> None:
     # After its own packages, and with the links of this folder.
     (packages / "_tests.pth").write_text(f"import site; site.addsitedir({own!r})\n")
     (place / "complete").touch()
+
+
+if __name__ == "__main__":
+    print(python(*NEXT_SPARK))

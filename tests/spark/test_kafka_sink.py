@@ -180,9 +180,9 @@ class TestStream:
         assert ids(sink.read()) == everything
         sink.forget_commit()
         insert(sink.spark, sink.table, 40)
-        # A run over what is available ends with what was begun before.
+        # In Spark 4.1, a run over what is available ends with what was begun before.
         sink.stream()
-        assert ids(sink.read()) == everything
+        assert set(ids(sink.read()).values()) == {1}
         sink.stream()
         assert ids(sink.read(50)) == Counter(range(50))
 

@@ -22,7 +22,7 @@ from tests.spark.installation import pyspark_version
 from tests.spark.refine_workload import Life
 from tests.spark.test_refine_oracle import LESS, of_version
 from tests.spark.workload import READING, REFUSALS, name_of, settings
-from tests.spark.workload_answers import bag
+from tests.spark.workload_answers import bag, folded
 
 pytestmark = pytest.mark.skipif(pyspark_version() < "4.2", reason="needs PySpark 4.2")
 
@@ -53,6 +53,12 @@ def read_time(life: Life, first: int, last: int) -> Iterator[tuple[int, int, pa.
     yield first, last, found.drop_columns([name for name in found.column_names if name == "_metadata"])
 
 
+def replaces_schema(life: Life, version: int) -> bool:
+    """Whether a version drops columns."""
+    before, after = (set(cdfd.snapshot(life.path, each).schema.names) for each in (version - 1, version))
+    return not before <= after
+
+
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
 def test_it_gives_the_rows_of_refinement(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     with settings(spark, READING):
@@ -62,6 +68,10 @@ def test_it_gives_the_rows_of_refinement(spark: SparkSession, tmp_path: Path, se
     for first, last, theirs in answers:
         ours = cdfd.changes(life.path, first, last, refine="rows").read_all()
         for version in range(first, last + 1):
-            assert bag(of_version(ours, version), LESS) == bag(of_version(theirs, version), LESS), version
+            found, wanted = bag(of_version(ours, version), LESS), bag(of_version(theirs, version), LESS)
+            if replaces_schema(life, version):
+                # cdfd does not refine such a version: rows that both sides have are deleted and inserted.
+                found, wanted = folded(found), folded(wanted)
+            assert found == wanted, version
     assert answers or seed % 3 == 1
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
