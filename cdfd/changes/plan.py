@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar, overload
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.changes.position import Position
@@ -265,18 +266,21 @@ class LiveScans(Sequence[FileScan]):
     def __iter__(self) -> Iterator[FileScan]:
         return map(_insert, self.files)
 
-    def rows(self) -> int | None:
-        """Rows of all files together, from their statistics; None if any of them has no row count."""
-        found = 0
+    def counts(self) -> pa.ChunkedArray | None:
+        """Rows of each file, from their statistics; None if any of them has no row count."""
+        found = []
         for batch in self.files.table.to_batches():
             counts = record_counts(batch.column("stats"))
-            if counts.null_count:
+            hidden = pc.fill_null(pc.struct_field(batch.column("deletion_vector"), "cardinality"), 0)
+            if counts.null_count or pc.any(pc.greater(hidden, counts)).as_py():
                 return None
-            hidden = pc.struct_field(batch.column("deletion_vector"), "cardinality")
-            if pc.any(pc.greater(hidden, counts)).as_py():
-                return None
-            found += (pc.sum(counts).as_py() or 0) - (pc.sum(hidden).as_py() or 0)
-        return found
+            found.append(pc.subtract(counts, hidden))
+        return pa.chunked_array(found, pa.int64())
+
+    def rows(self) -> int | None:
+        """Rows of all files together, from their statistics; None if any of them has no row count."""
+        counts = self.counts()
+        return None if counts is None else pc.sum(counts).as_py() or 0
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, LiveScans):

@@ -10,8 +10,9 @@ from cdfd.spark.versions import check_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["register"]
+__all__ = ["register", "run_available"]
 
 
 def register(spark: SparkSession, *, push_filters: bool = False) -> None:
@@ -36,6 +37,24 @@ def register(spark: SparkSession, *, push_filters: bool = False) -> None:
     with _active(spark):
         spark.dataSource.register(CdfdSource)
         spark.dataSource.register(CdfdKafka)
+
+
+def run_available(writer: DataStreamWriter) -> None:
+    """Run a query until it has read the versions that exist now, and end it. The limits of its sources apply to each micro-batch.
+
+    Spark 4.2 does this in one run with `Trigger.AvailableNow`. Spark 4.1 ends such a run after one micro-batch, because its Python sources
+    have no admission control. There, the query runs again from its checkpoint, and its last micro-batch may have newer versions too.
+
+    Args:
+        writer: of a streaming DataFrame, with a `checkpointLocation`. Its trigger is replaced.
+
+    Raises:
+        ConfigError: the query has no checkpoint to continue from.
+        StreamingQueryException: the query failed.
+    """
+    from cdfd.spark.available import run_until_read
+
+    run_until_read(writer)
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cdfd.changes.position import Phase, Position
 from cdfd.errors import ConfigError
+from cdfd.spark.backlog import Backlog
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,20 +17,26 @@ class Offset:
 
     If a query ends before its first micro-batch is complete, Spark asks for the start again, which may be a newer version by then. So the end
     offset of each batch also has the start.
+
+    Attributes:
+        position: of the stream.
+        first_version, first_phase: of its start.
+        backlog: the part of the table that a micro-batch with this end left to later ones, if any. The progress of a query shows it.
     """
 
     position: Position
     first_version: int
     first_phase: Phase
+    backlog: Backlog | None = field(default=None, compare=False)
 
     @classmethod
     def beginning(cls, position: Position) -> Offset:
         """The offset of a stream that begins at a position."""
         return cls(position, position.version, position.phase)
 
-    def at(self, position: Position) -> Offset:
+    def at(self, position: Position, backlog: Backlog | None = None) -> Offset:
         """The same stream, at another position."""
-        return Offset(position, self.first_version, self.first_phase)
+        return Offset(position, self.first_version, self.first_phase, backlog)
 
     @property
     def first(self) -> Position:
@@ -43,7 +50,8 @@ class Offset:
 
     def to_json(self) -> dict[str, Any]:
         """For Spark's checkpoint."""
-        return {**self.position.fields(), "first_version": self.first_version, "first_phase": self.first_phase}
+        found = {**self.position.fields(), "first_version": self.first_version, "first_phase": self.first_phase}
+        return found if self.backlog is None else {**found, "backlog": self.backlog.to_json()}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Offset:
@@ -63,4 +71,4 @@ class Offset:
         digest = found.get("digest")
         known = digest if isinstance(digest, str) else None
         position = Position(table, found["version"], found["part"], found["phase"], found["ordinal"], known)
-        return cls(position, found["first_version"], found["first_phase"])
+        return cls(position, found["first_version"], found["first_phase"], Backlog.from_json(found.get("backlog")))

@@ -47,7 +47,7 @@ class SourceOptions:
         columns: the columns, in order; None: all. Without a change column among them, all change columns are added.
         shape: of the rows, but for their columns.
         skip_missing: whether to skip missing files.
-        max_files, max_bytes, max_versions: limits of one micro-batch; None: no limit.
+        max_files, max_bytes, max_versions, max_rows: limits of one micro-batch; None: no limit.
         partition_bytes: bytes of files for one task; None: computed from the total.
         allowed_roots: additional locations for absolute paths in the log.
         on_replace: whether a stream continues after a `CREATE OR REPLACE TABLE`. Batches always do.
@@ -68,6 +68,7 @@ class SourceOptions:
     max_files: int | None = None
     max_bytes: int | None = None
     max_versions: int | None = None
+    max_rows: int | None = None
     partition_bytes: int | None = None
     allowed_roots: tuple[str, ...] = ()
     on_replace: OnReplace = "stop"
@@ -116,6 +117,7 @@ class SourceOptions:
             _count(rest, "maxFilesPerTrigger"),
             _size(rest, "maxBytesPerTrigger"),
             _count(rest, "maxVersionsPerTrigger", "versions"),
+            _count(rest, "maxRowsPerTrigger", "rows"),
             _size(rest, "maxPartitionBytes"),
             _list(rest, "allowedRoots") or (),
             cast(OnReplace, _word(rest, "onReplace", "stop", get_args(OnReplace))),
@@ -153,6 +155,7 @@ _OPTIONS = (
     "maxFilesPerTrigger",
     "maxBytesPerTrigger",
     "maxVersionsPerTrigger",
+    "maxRowsPerTrigger",
     "changes",
     "refine",
     "key",

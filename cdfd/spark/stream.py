@@ -12,15 +12,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from cdfd.changes.position import Position
 from cdfd.errors import ConfigError, TableChangedError
 from cdfd.spark.offsets import Offset
-from cdfd.spark.options import SourceOptions
+from cdfd.spark.options import MOST, SourceOptions
 from cdfd.spark.partitioning import partition_slices
 from cdfd.spark.reading import ChangePartition, execution_of, opened, read_partition
 from cdfd.spark.stream_plan import StreamPlanner
 from cdfd.spark.target import Target, resolve_target
 
 T = TypeVar("T")
+
+_MOST_FILES = 2**31 - 1
 
 _REPLACED_HINT = (
     "Start a query with another checkpoint. After a CREATE OR REPLACE TABLE, the option `onReplace` = `continue` reads on instead: "
@@ -57,9 +60,27 @@ class StreamReader(DataSourceStreamReader):
 
         Args:
             start: its start. PySpark before 4.2 does not pass it, so it is also stored here.
-            limit: unused, because limits are options.
+            limit: of Spark; None before 4.2. Spark asks for everything (`ReadAllAvailable`) or passes `getDefaultReadLimit` back.
         """
-        return self._planner.latest(None if start is None else Offset.from_json(start)).to_json()
+        limited = type(limit).__name__ != "ReadAllAvailable"
+        return self._planner.latest(None if start is None else Offset.from_json(start), limited).to_json()
+
+    def getDefaultReadLimit(self) -> Any:
+        """Tells Spark 4.2 that the options limit micro-batches. `latestOffset` applies them."""
+        limits: Any = importlib.import_module("pyspark.sql.streaming.datasource")
+        options = self._options
+        if options.max_rows is not None:
+            return limits.ReadMaxRows(options.max_rows)
+        if options.max_bytes is not None:
+            return limits.ReadMaxBytes(options.max_bytes)
+        if options.max_files is not None:
+            return limits.ReadMaxFiles(min(options.max_files, _MOST_FILES))
+        # Spark has no limit of versions. It does not apply this one, and passes it back.
+        return limits.ReadAllAvailable() if options.max_versions is None else limits.ReadMaxBytes(MOST)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The end of the table when the last micro-batch was planned. Spark 4.2 shows it in the progress of a query."""
+        return self._planner.newest()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the current newest version as the end of the query, which may take several micro-batches."""
@@ -123,12 +144,20 @@ class _Planning:
     def end_at_newest(self) -> None:
         self._planner.last = self._run(self._table.log.latest_version())
 
-    def latest(self, start: Offset | None) -> Offset:
+    def latest(self, start: Offset | None, limited: bool) -> Offset:
         at = start or self._at or self.beginning()
         # The end of the next micro-batch is fixed until it is planned.
         if self._latest is None or start is not None or self._latest.position == at.position:
-            self._latest = at.at(self._run(self._planner.latest(at.position)))
+            position, backlog = self._run(self._planner.latest(at.position, limited=limited))
+            # Spark compares offsets as text. Another backlog at the same position would be a micro-batch without rows.
+            self._latest = at if position == at.position else at.at(position, backlog)
         return self._latest
+
+    def newest(self) -> dict[str, Any] | None:
+        at = self._latest or self._at
+        if at is None or self._planner.newest < 0:
+            return None
+        return Position(at.position.table_id, self._planner.newest + 1).fields()
 
     def between(self, start: Offset, end: Offset) -> list[InputPartition]:
         if start.is_first:

@@ -3,8 +3,7 @@
 import contextlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
-
-import numpy as np
+from functools import partial
 
 from cdfd.changes.column_selection import named_columns
 from cdfd.changes.cutting import Slice, cut, placed, shares
@@ -13,6 +12,8 @@ from cdfd.changes.position import Phase, Position
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.delta.schema_change import SchemaChange, compare
 from cdfd.errors import ConfigError, SchemaChangedError
+from cdfd.spark.admission import Budget, row_counts
+from cdfd.spark.backlog import Backlog, PendingBytes
 from cdfd.spark.options import SourceOptions
 from cdfd.spark.partitioning import LEAST_BYTES, PlanRange, Schemas, measured
 from cdfd.spark.reading import execution_of
@@ -20,46 +21,9 @@ from cdfd.spark.target import Target
 from cdfd.tables.table import Table
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.history import replaced_error, truncated_error
+from cdfd.tail.log import DeltaLog
 from cdfd.tail.start import start_position
 from cdfd.tail.tailer import Tailer
-
-
-@dataclass(slots=True)
-class Budget:
-    """The remaining capacity of a micro-batch. Its first file always fits, because the stream would otherwise stop.
-
-    Attributes:
-        files, bytes, versions: the remaining capacity; None: unlimited.
-        used: whether the batch has a file.
-    """
-
-    files: int | None
-    bytes: int | None
-    versions: int | None = None
-    used: bool = False
-
-    def take(self, plan: ChangePlan, part: int) -> int:
-        """Take scans from `part` on; the number of the first scan that does not fit."""
-        scans = plan.scans[part:]
-        if self.files is None and self.bytes is None:
-            self.used = self.used or len(scans) > 0
-            return len(plan.scans)
-        ends = np.cumsum(shares(scans), dtype=np.int64)
-        if plan.origin == "cdc":
-            # Each change data file has scans for both images. A cut between them would read files twice.
-            files = len({scan.path for scan in scans})
-            fits = (self.files is None or files <= self.files) and (self.bytes is None or ends[-1] <= self.bytes)
-            fit = len(scans) if fits or not self.used else 0
-        else:
-            fit = len(scans) if self.files is None else min(len(scans), self.files)
-            if self.bytes is not None:
-                fit = min(fit, int(np.searchsorted(ends, self.bytes, "right")))
-            fit = files = max(fit, 0 if self.used else min(1, len(scans)))
-        if fit:
-            self.used = True
-            self.files = None if self.files is None else max(0, self.files - files)
-            self.bytes = None if self.bytes is None else max(0, self.bytes - int(ends[fit - 1]))
-        return part + fit
 
 
 @dataclass(slots=True)
@@ -71,12 +35,14 @@ class StreamPlanner:
         options: of the read.
         target: the columns.
         last: the last version; None: no end.
+        newest: the newest version when the last micro-batch was planned; -1 before that.
     """
 
     table: Table
     options: SourceOptions
     target: Target
     last: int | None = None
+    newest: int = -1
     _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _tailer: Tailer | None = None
     _stream: PlanStream | None = None
@@ -84,6 +50,11 @@ class StreamPlanner:
     _unrefined: set[int] = field(default_factory=set)
     _planned: dict[int, Version] = field(default_factory=dict)
     _snapshot: Version | None = None
+    _pending: PendingBytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Its own log: read-ahead and history of the table's log are those of the micro-batches.
+        self._pending = PendingBytes(DeltaLog(self.table.log.storage), self.options.changes)
 
     def close(self) -> None:
         """Release the tailer."""
@@ -108,38 +79,59 @@ class StreamPlanner:
         phase: Phase = "snapshot" if found.snapshot else "stream"
         return Position(found.table_id, found.version, phase=phase, digest=found.digest)
 
-    async def latest(self, start: Position) -> Position:
-        """The end of the micro-batch that begins at `start`: the newest version, or earlier if the batch is full.
+    async def latest(self, start: Position, *, limited: bool = True) -> tuple[Position, Backlog | None]:
+        """The end of the micro-batch that begins at `start`, and the backlog after it.
+
+        The end is the newest version, or earlier if the batch is full. `limited` is False for a batch without limits.
 
         Raises:
             SchemaChangedError: the version at `start` has another schema than the query.
             CdfdError: as in `PlanStream.versions`.
         """
         self._continue_from(start)
-        budget, at = Budget(self.options.max_files, self.options.max_bytes, self.options.max_versions), start
+        budget, at = self._budget(limited), start
+        count = partial(row_counts, execution=execution_of(self.table, self.options))
         if at.phase == "snapshot":
             live = await self._live(at)
-            end = budget.take(live.plan, _checked(live.plan, at, self.table.uri).part)
+            end = budget.take(live.plan, _checked(live.plan, at, self.table.uri).part, count)
             if end < len(live.plan.scans):
-                return self._within(live, at, end)
+                self.newest = await self.table.log.latest_version()
+                return self._within(live, at, end), await self._left(live.plan, end, self._end())
             at = at.after_version(live.digest)
-        newest = await self._newest(at)
-        newest = newest if self.last is None else min(newest, self.last)
+        self.newest = await self._newest(at)
+        newest = self._end()
         async with contextlib.aclosing(self._versions(at, newest)) as versions:
             async for version in versions:
+                plan = version.plan
                 if (change := self._changed(version)) is not None:
                     if at == start:
                         raise self._refused(version, change)
-                    return at
+                    return at, await self._left(plan, at.part, newest)
                 if budget.versions == 0:
-                    return at
-                plan = version.plan
-                end = budget.take(plan, _checked(plan, at, self.table.uri).part)
+                    return at, await self._left(plan, at.part, newest)
+                end = budget.take(plan, _checked(plan, at, self.table.uri).part, count)
                 if end < len(plan.scans):
-                    return at if end == at.part else self._within(version, at, end)
+                    reached = at if end == at.part else self._within(version, at, end)
+                    return reached, await self._left(plan, end, newest)
                 at = replace(at.after_version(version.digest), table_id=version.table_id)
                 budget.versions = None if budget.versions is None else budget.versions - 1
-        return at
+        return at, None
+
+    def _budget(self, limited: bool) -> Budget:
+        options = self.options
+        if not limited:
+            return Budget()
+        return Budget(options.max_files, options.max_bytes, options.max_versions, options.max_rows)
+
+    def _end(self) -> int:
+        """The last version to read now."""
+        return self.newest if self.last is None else min(self.newest, self.last)
+
+    async def _left(self, plan: ChangePlan, part: int, newest: int) -> Backlog:
+        """The backlog from scan number `part` of a plan on."""
+        later = await self._pending.between(plan.version + 1, newest)
+        own = int(shares(plan.scans[part:]).sum())
+        return Backlog(newest, plan.timestamp_ms, None if later is None else own + later)
 
     async def plan_ranges(self, start: Position, end: Position) -> list[PlanRange]:
         """The plan ranges from `start` up to `end`."""

@@ -3,17 +3,29 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQueryListener
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+)
 
 import cdfd
 import cdfd.spark
 from cdfd.changes.columns import CHANGE_ORDINAL
+from cdfd.errors import ConfigError
+from cdfd.spark.lag import Lag, lag, lag_now
+from tests.spark.installation import pyspark_version
 
 pytestmark = pytest.mark.usefixtures("registered")
 
@@ -34,14 +46,19 @@ class Stream:
         self.rows: list[Key] = []
         self.batches: list[int] = []
         self.fail_at: int | None = None
+        self.then: Callable[[], None] = lambda: None  # after each micro-batch
 
     def frame(self) -> DataFrame:
         return self.spark.readStream.format("cdfd").options(**self.options).load(self.table)
 
+    def writer(self) -> DataStreamWriter:
+        writer = self.frame().writeStream.foreachBatch(self._take)
+        return writer.option("checkpointLocation", str(self.checkpoint))
+
     def run(self, batches: int | None = None) -> list[Key]:
         """What comes until there is nothing more, or of so many micro-batches; only what is new."""
         before = len(self.rows)
-        writer = self.frame().writeStream.foreachBatch(self._take).option("checkpointLocation", str(self.checkpoint))
+        writer = self.writer()
         if batches is None:
             query = writer.trigger(availableNow=True).start()
             try:
@@ -63,6 +80,7 @@ class Stream:
             raise RuntimeError("lost on the way")
         self.rows += [(row[0], row[1], row[2], row[3]) for row in found]
         self.batches.append(len(found))
+        self.then()
 
     def offsets(self) -> list[Mapping[str, Any]]:
         files = sorted((self.checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
@@ -158,14 +176,100 @@ def test_limits_of_bytes(spark: SparkSession, tmp_path: Path) -> None:
     assert sorted(stream.rows) == sorted(changes(table))
 
 
-def test_available_now_takes_all_there_is(spark: SparkSession, tmp_path: Path) -> None:
-    """PySpark 4.1 asks a Python source once: with a limit, one micro-batch is what it takes; the next run goes on there."""
-    table = create(spark, tmp_path)
+def ten_rows_three_times(spark: SparkSession, folder: Path) -> str:
+    table = create(spark, folder)
     for first in range(0, 30, 10):
         insert(spark, table, first, first + 10)
-    stream = Stream(spark, table, tmp_path, startingVersion=0)
+    return table
+
+
+def test_available_now_with_a_limit(spark: SparkSession, tmp_path: Path) -> None:
+    """PySpark 4.1 asks a Python source once: a run is one micro-batch, and the next run goes on. PySpark 4.2 runs as many as it takes."""
+    stream = Stream(spark, ten_rows_three_times(spark, tmp_path), tmp_path, startingVersion=1, maxVersionsPerTrigger=1)
     stream.run()
-    assert stream.batches == [30]
+    assert stream.batches == ([10] if pyspark_version() == "4.1" else [10, 10, 10])
+
+
+def test_run_available(spark: SparkSession, tmp_path: Path) -> None:
+    """In micro-batches within the limit, also after a failure, to the version that was the newest at the start."""
+    table = ten_rows_three_times(spark, tmp_path)
+    stream = Stream(spark, table, tmp_path, startingVersion=1, maxVersionsPerTrigger=1)
+    stream.fail_at = 1
+    with pytest.raises(StreamingQueryException, match="lost on the way"):
+        cdfd.spark.run_available(stream.writer())
+    assert stream.batches == [10]
+    cdfd.spark.run_available(stream.writer())
+    assert stream.batches == [10, 10, 10]
+    for number in range(2):
+        insert(spark, table, number, number + 1)
+    stream.then = lambda: insert(spark, table, 0, 7)
+    cdfd.spark.run_available(stream.writer())
+    assert stream.batches[3:] == [1, 1]
+
+
+def test_run_available_needs_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+    table = ten_rows_three_times(spark, tmp_path)
+    stream = Stream(spark, table, tmp_path, startingVersion=1, maxVersionsPerTrigger=1)
+    writer = stream.frame().writeStream.format("noop")
+    if pyspark_version() == "4.1":
+        with pytest.raises(ConfigError, match="the query has no checkpoint"):
+            cdfd.spark.run_available(writer)
+    else:
+        cdfd.spark.run_available(writer)
+
+
+class Lags(StreamingQueryListener):
+    """Versions that each micro-batch with rows has left."""
+
+    def __init__(self) -> None:
+        self.found: Queue[int] = Queue()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        if event.progress.numInputRows:
+            self.found.put(lag(event.progress)[0].versions)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        pass
+
+
+def test_lag(spark: SparkSession, tmp_path: Path) -> None:
+    """In the progress of each micro-batch, as of its planning; and by the table."""
+    table = ten_rows_three_times(spark, tmp_path)
+    files = [DeltaTable(table, version).get_add_actions().column("size_bytes").to_pylist() for version in (1, 2, 3)]
+    total = [sum(sizes) for sizes in files]
+    stream = Stream(spark, table, tmp_path, startingVersion=1, maxVersionsPerTrigger=1)
+    listener = Lags()
+    spark.streams.addListener(listener)
+    query = stream.writer().start()
+    try:
+        query.processAllAvailable()
+        assert [listener.found.get(timeout=WITHIN) for _ in range(3)] == [2, 1, 0]
+        found = [each for progress in query.recentProgress if progress.numInputRows for each in lag(progress)]
+        assert [(each.versions, each.bytes) for each in found] == [
+            (2, total[2] - total[0]),
+            (1, total[2] - total[1]),
+            (0, 0),
+        ]
+        assert found[0].seconds >= found[1].seconds - 60 > -60
+        assert found[2].seconds == 0
+        last = query.lastProgress
+        assert last is not None
+        assert "'version': 4" in last.sources[0].latestOffset.replace('"', "'")
+    finally:
+        query.stop()
+        spark.streams.removeListener(listener)
+    assert lag_now(last, table) == Lag(0, 0, 0.0)
+    insert(spark, table, 30, 33)
+    behind = lag_now(last, table)
+    size = sum(DeltaTable(table).get_add_actions().column("size_bytes").to_pylist()) - total[2]
+    assert (behind.versions, behind.bytes) == (1, size)
+    assert lag(last) == [Lag(0, 0, 0.0)]
 
 
 def test_only_what_is_to_come(spark: SparkSession, tmp_path: Path) -> None:

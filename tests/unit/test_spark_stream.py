@@ -1,5 +1,6 @@
 """A stream's planning without Spark: offsets, limits and what is between two offsets, over tables in folders."""
 
+import json
 import pickle
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,11 +16,14 @@ pytest.importorskip("pyspark")
 
 import cdfd
 from cdfd.changes import refining
+from cdfd.delta.commit import Commit
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import ConfigError, LogError, SchemaChangedError, TableChangedError
+from cdfd.spark.backlog import PendingBytes
 from cdfd.spark.source import CdfdSource
 from cdfd.spark.stream import StreamReader
 from cdfd.storage.local import LocalStorage
+from cdfd.tail.log import DeltaLog
 from tests import lake
 
 Row = tuple[int, int, str, int]
@@ -41,6 +45,18 @@ def insert(path: str, version: int, *commits: pa.Table) -> None:
             await writer.insert(rows)
 
     lake.run(made())
+
+
+def updated(folder: Path) -> str:
+    """A table whose version 1 inserts three rows, which version 2 updates."""
+
+    async def made() -> None:
+        writer = await lake.table(LocalStorage(str(folder)), 1, lake.manual_clock())
+        await writer.insert(lake.rows(1, 2, 3))
+        await writer.update(pc.field("id") > 0, {"v": pc.scalar("b")})
+
+    lake.run(made())
+    return str(folder)
 
 
 @contextmanager
@@ -69,6 +85,20 @@ def wanted(path: str, *args: int, read: Callable[..., pa.RecordBatchReader] = cd
     return [(row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]) for row in found]
 
 
+class ReadAllAvailable:
+    """PySpark 4.2 has a class of this name."""
+
+
+def read_commit(path: str, version: int) -> Commit:
+    found: Commit = lake.run(DeltaLog(LocalStorage(path)).entry(version)).commit
+    return found
+
+
+def time_of(path: str, version: int) -> int:
+    found = cdfd.changes(path, version, version).read_all()["_commit_timestamp"][0].as_py()
+    return round(found.timestamp() * 1000)
+
+
 def place(offset: dict[str, Any]) -> tuple[object, ...]:
     return offset["phase"], offset["version"], offset["part"], offset["ordinal"]
 
@@ -89,6 +119,111 @@ def test_from_snapshot_to_changes(tmp_path: Path) -> None:
         reader.commit(end)
         assert reader.latestOffset() == end
         assert rows_between(reader, end, end) == []
+
+
+def file_sizes(path: str, *versions: int) -> int:
+    return sum(add.size for version in versions for add in read_commit(path, version).adds)
+
+
+def test_the_backlog(tmp_path: Path) -> None:
+    """It is of the end of a micro-batch, and the same position is the same offset: Spark would begin a micro-batch without rows."""
+    path = table(tmp_path, 5)  # versions 0 to 4
+    with reading(path, startingVersion=1, maxVersionsPerTrigger=2) as reader:
+        start = reader.initialOffset()
+        assert "backlog" not in start
+        middle = reader.latestOffset()
+        assert {name: middle["backlog"][name] for name in ("newest", "bytes")} == {
+            "newest": 4,
+            "bytes": file_sizes(path, 3, 4),
+        }
+        assert middle["backlog"]["since_ms"] == time_of(path, 3)
+        reader.partitions(start, middle)
+        assert reader.reportLatestOffset() == {
+            "table_id": "T",
+            "version": 5,
+            "part": 0,
+            "phase": "stream",
+            "ordinal": 0,
+        }
+        end = reader.latestOffset()
+        assert place(end) == ("stream", 5, 0, 0)
+        assert "backlog" not in end
+    with reading(path, startingVersion=1, maxVersionsPerTrigger=2) as reader:
+        assert reader.latestOffset(middle) == end
+        assert reader.latestOffset(end) == end
+        assert reader.latestOffset(json.loads(json.dumps(start))) == middle
+
+
+def test_the_backlog_of_a_snapshot(tmp_path: Path) -> None:
+    path = table(tmp_path, 5)
+    with reading(path, maxFilesPerTrigger=3) as reader:
+        middle = reader.latestOffset(reader.initialOffset())
+    assert middle["backlog"]["newest"] == 4
+    assert middle["backlog"]["bytes"] == file_sizes(path, 4)
+
+
+def test_a_backlog_is_counted_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each micro-batch counts a number of versions, so that planning does not wait for a long log."""
+    monkeypatch.setattr(PendingBytes.between, "__defaults__", (2,))
+    path = table(tmp_path, 8)  # versions 0 to 7
+    with reading(path, startingVersion=0, maxVersionsPerTrigger=1) as reader:
+        at, found = reader.initialOffset(), []
+        for _ in range(4):
+            at = reader.latestOffset(at)
+            found.append(at["backlog"].get("bytes"))
+    assert found == [None, None, file_sizes(path, 3, 4, 5, 6, 7), file_sizes(path, 4, 5, 6, 7)]
+
+
+def test_a_run_without_limits(tmp_path: Path) -> None:
+    """Spark 4.2 asks for everything, whatever the options say."""
+    path = table(tmp_path, 5)
+    with reading(path, startingVersion=1, maxVersionsPerTrigger=2) as reader:
+        assert place(reader.latestOffset(reader.initialOffset(), ReadAllAvailable())) == ("stream", 5, 0, 0)
+
+
+def ends(path: str, **options: object) -> list[tuple[object, ...]]:
+    """Where the micro-batches of a stream end."""
+    found = []
+    with reading(path, **options) as reader:
+        at = reader.initialOffset()
+        while (end := reader.latestOffset(at)) != at:
+            at = end
+            found.append(place(at))
+    return found
+
+
+@pytest.mark.parametrize(("most", "wanted"), [(1, [2, 3, 4]), (5, [2, 3, 4]), (6, [3, 4]), (14, [3, 4]), (15, [4])])
+def test_a_limit_of_rows(tmp_path: Path, most: int, wanted: list[int]) -> None:
+    """Versions 1 to 3 have 1, 5 and 9 rows. A larger file is a micro-batch of its own."""
+    path = table(tmp_path)
+    insert(path, 0, lake.rows(1), lake.rows(*range(5)), lake.rows(*range(9)))
+    found = ends(path, startingVersion=1, maxRowsPerTrigger=most)
+    assert [version for _, version, _, _ in found] == wanted
+
+
+def test_a_limit_of_rows_in_a_snapshot(tmp_path: Path) -> None:
+    """By the counts in the log, file by file: the files of a snapshot are ordered by path."""
+    path = table(tmp_path, 6)
+    found = ends(path, maxRowsPerTrigger=2)
+    assert found == [("snapshot", 5, 2, 2), ("snapshot", 5, 4, 4), ("stream", 6, 0, 0)]
+
+
+def test_a_limit_of_rows_in_a_refined_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of it has its share of the rows that the version removes and adds, here 6 in 3 parts."""
+    path = updated(tmp_path)
+    size = file_sizes(path, 1) + file_sizes(path, 2)
+    monkeypatch.setattr(refining, "BUCKET_BYTES", size // 3 + 1)
+    found = ends(path, startingVersion=2, refine="key", key="id", changes="files", maxRowsPerTrigger=4)
+    assert [(version, part) for _, version, part, _ in found] == [(2, 2), (3, 0)]
+
+
+def test_a_limit_of_rows_of_change_data_files(tmp_path: Path) -> None:
+    """They stay together."""
+    path = updated(tmp_path)
+    insert(path, 2, lake.rows(4))
+    for most, wanted in ((1, [3, 4]), (6, [3, 4]), (7, [4])):
+        found = ends(path, startingVersion=2, maxRowsPerTrigger=most)
+        assert [version for _, version, _, _ in found] == wanted
 
 
 def test_after_a_restart(tmp_path: Path) -> None:
