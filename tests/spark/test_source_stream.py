@@ -5,20 +5,13 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter, StreamingQueryListener
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-)
+from pyspark.sql.streaming import DataStreamWriter
 
 import cdfd
 import cdfd.spark
@@ -218,38 +211,15 @@ def test_run_available_needs_a_checkpoint(spark: SparkSession, tmp_path: Path) -
         cdfd.spark.run_available(writer)
 
 
-class Lags(StreamingQueryListener):
-    """Versions that each micro-batch with rows has left."""
-
-    def __init__(self) -> None:
-        self.found: Queue[int] = Queue()
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        pass
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        if event.progress.numInputRows:
-            self.found.put(lag(event.progress)[0].versions)
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        pass
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        pass
-
-
 def test_lag(spark: SparkSession, tmp_path: Path) -> None:
     """In the progress of each micro-batch, as of its planning; and by the table."""
     table = ten_rows_three_times(spark, tmp_path)
     files = [DeltaTable(table, version).get_add_actions().column("size_bytes").to_pylist() for version in (1, 2, 3)]
     total = [sum(sizes) for sizes in files]
     stream = Stream(spark, table, tmp_path, startingVersion=1, maxVersionsPerTrigger=1)
-    listener = Lags()
-    spark.streams.addListener(listener)
     query = stream.writer().start()
     try:
         query.processAllAvailable()
-        assert [listener.found.get(timeout=WITHIN) for _ in range(3)] == [2, 1, 0]
         found = [each for progress in query.recentProgress if progress.numInputRows for each in lag(progress)]
         assert [(each.versions, each.bytes) for each in found] == [
             (2, total[2] - total[0]),
@@ -263,7 +233,6 @@ def test_lag(spark: SparkSession, tmp_path: Path) -> None:
         assert "'version': 4" in last.sources[0].latestOffset.replace('"', "'")
     finally:
         query.stop()
-        spark.streams.removeListener(listener)
     assert lag_now(last, table) == Lag(0, 0, 0.0)
     insert(spark, table, 30, 33)
     behind = lag_now(last, table)
