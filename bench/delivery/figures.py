@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median, quantiles
@@ -78,11 +78,21 @@ def rows(runs: int) -> Iterator[Figure]:
 
 
 class Rates:
-    """Rows a second, in millions, from the start of the process or query, and from the first row in the topic."""
+    """Rows a second, in millions, from the start of the process or query, and from the first row in the topic.
 
-    def __init__(self, rows: int, started: float, arrival: topics.Arrival) -> None:
+    `cpu` is the daemon's processor time since the first row, in seconds: the difference of the samples (time, seconds) that are nearest.
+    """
+
+    def __init__(
+        self, rows: int, started: float, arrival: topics.Arrival, samples: Sequence[tuple[float, float]] = ()
+    ) -> None:
         self.whole = rows / (arrival.last - started) / 1e6
         self.flowing = rows / (arrival.last - arrival.first) / 1e6
+        first, last = (
+            min(samples, key=lambda sample: abs(sample[0] - moment), default=(0.0, 0.0))[1]
+            for moment in (arrival.first, arrival.last)
+        )
+        self.cpu = last - first
 
 
 def _rows_figures(
@@ -138,11 +148,17 @@ def _deliver(servers: str, uri: str, number: int) -> tuple[Rates, float]:
     """A table's changes from a new pipeline's start, and the daemon's peak memory in MB."""
     with topics.topic(servers) as topic:
         with daemon(servers, [Source(uri, topic)]) as running:
-            arrival = topics.arrival(servers, topic, number, running.check)
+            samples = list[tuple[float, float]]()
+
+            def check() -> None:
+                running.check()
+                samples.append((time.monotonic(), running.cpu_seconds()))
+
+            arrival = topics.arrival(servers, topic, number, check)
             peak = running.peak_mb()
         if (found := topics.count(servers, topic, number)) != number:
             raise SystemExit(f"{found} rows of {uri} in Kafka, {number} expected")
-    return Rates(number, running.started, arrival), peak
+    return Rates(number, running.started, arrival, samples), peak
 
 
 def _spark_delivers(servers: str, uri: str, number: int) -> tuple[Rates, Rates]:
@@ -241,8 +257,9 @@ def catch_up(runs: int) -> Iterator[Figure]:
         found = [_deliver(servers, uri, commits)[0] for _ in range(1 + min(runs, ROUNDS))][1:]
     whole, flowing = (1e6 * median(rates) for rates in ([r.whole for r in found], [r.flowing for r in found]))
     name = f"catch-up over {commits} commits of one row each, from the first row in the topic"
-    said = f"{flowing:,.0f} commits/s ({whole:,.0f} with the start)"
-    yield Figure(name, said, "", flowing, " /s", 1500, 5000, more=True)
+    spent = median(1e6 * rates.cpu / commits for rates in found)
+    said = f"{flowing:,.0f} commits/s ({whole:,.0f} with the start), {spent:.0f} µs of processor time each"
+    yield Figure(name, said, "", flowing, " /s", 4000, 8000, more=True)
 
 
 def memory(runs: int) -> Iterator[Figure]:
