@@ -24,8 +24,6 @@ TEXTS, INTEGERS, UNSIGNED, THOUSANDTHS, DECIMALS, BOOLEANS, STRINGS, DATES, TIME
 _NUMBER_BYTES = 24
 """Bytes of a number or a time, about: the first guess."""
 _SPARE = 4096
-_LARGE = 7 << 20
-"""Bytes of a buffer that jemalloc returns to the system at once, because it has 8 MiB with its rounding."""
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -106,5 +104,8 @@ def written(gaps: list[bytes], columns: list[Parts], rows: int, size: int) -> tu
 
 
 def _allocated(size: int) -> Any:
-    """A buffer of memory that was in use before, if possible: the system clears each new page."""
-    return pa.allocate_buffer(size, None if size <= _LARGE else pa.system_memory_pool(), resizable=True)
+    """A buffer of memory that was in use before, if possible: the system clears each new page, which takes as long as writing rows into it.
+
+    jemalloc returns buffers of 8 MiB at once, and keeps more of the smaller ones than malloc does.
+    """
+    return pa.allocate_buffer(size, pa.system_memory_pool(), resizable=True)
