@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ from faulty_storage import Died
 
 from cdfd.changes.cutting import Measured, Part, Slice
 from cdfd.config.settings import Settings
-from cdfd.daemon import assembly
 from cdfd.jobs.assignment import Assignment, Engine
 from cdfd.sinks.base import Delivered, connector
-from cdfd.tail.clock import SystemClock
-from tests.kafka.delivering import Noted
+from tests.kafka.delivering import Noted, run_loop
 
 
 @dataclass(frozen=True)
@@ -58,13 +55,7 @@ class Copy:
     async def deliver(self, newest: int, engine: Engine | None = None, *, part_size: int = 300_000) -> Noted:
         """Deliver what is not delivered, up to a version. With an engine, each version that has files is a job of its."""
         config = self.settings("embedded" if engine is None else "auto", part_size)
-        stop = asyncio.Event()
-        noted = Noted(stop, newest)
-        async with assembly.shared(config, SystemClock()) as shared:
-            given = shared if engine is None else replace(shared, engine=engine)
-            async with assembly.feed(given, config.tables[0], stop, noted) as feed, asyncio.timeout(240):
-                await feed.run()
-        return noted
+        return await run_loop(config, newest, engine)
 
     async def position(self) -> tuple[int, str] | None:
         config = self.settings()

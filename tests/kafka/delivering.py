@@ -70,18 +70,7 @@ class Delivering:
         With an engine, each version that has files is a job of its.
         """
         config = self.settings("embedded" if engine is None else "auto", part_size)
-        stop = asyncio.Event()
-        noted = Noted(stop, newest)
-        async with assembly.shared(config, SystemClock()) as shared:
-            given = shared if engine is None else replace(shared, engine=engine)
-            async with assembly.feed(given, config.tables[0], stop, noted) as feed, asyncio.timeout(240):
-                running = asyncio.create_task(feed.run())
-                while stop_when is not None and not running.done() and not stop.is_set():
-                    if await asyncio.to_thread(stop_when):
-                        stop.set()
-                    await asyncio.sleep(0.05)
-                await running
-        return noted
+        return await run_loop(config, newest, engine, stop_when)
 
     async def forget(self) -> None:
         """As if nothing had been delivered; what is in the topic stays there."""
@@ -115,6 +104,24 @@ class Noted(NullMonitor):
         self.rows.update(rows)
         if following.version > self._newest:
             self._stop.set()
+
+
+async def run_loop(
+    config: Settings, newest: int, engine: Engine | None = None, stop_when: Callable[[], bool] | None = None
+) -> Noted:
+    """Run the loop of a configuration's table up to a version, or until something is so; with an engine instead of the configured one."""
+    stop = asyncio.Event()
+    noted = Noted(stop, newest)
+    async with assembly.shared(config, SystemClock()) as shared:
+        given = shared if engine is None else replace(shared, engine=engine)
+        async with assembly.feed(given, config.tables[0], stop, noted) as feed, asyncio.timeout(240):
+            running = asyncio.create_task(feed.run())
+            while stop_when is not None and not running.done() and not stop.is_set():
+                if await asyncio.to_thread(stop_when):
+                    stop.set()
+                await asyncio.sleep(0.05)
+            await running
+    return noted
 
 
 def contents(records: Sequence[Record]) -> Counter[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]:

@@ -1,8 +1,14 @@
-"""A table's store in memory and its clock, which every test has new."""
+"""A table's store in memory and its clock, and a count of joined files, which every test has new."""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from lake import Lake, manual_clock
 from manual_time import ManualClock
+
+from cdfd.parquet import joining
 
 
 @pytest.fixture
@@ -13,3 +19,19 @@ def clock() -> ManualClock:
 @pytest.fixture
 def lake(clock: ManualClock) -> Lake:
     return Lake(clock)
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the files of each joined file."""
+    pytest.importorskip("cdfd.native.parquet_joining", reason="the kernels are not built")
+    counts: list[int] = []
+    join = joining.joined
+
+    def counting(files: Sequence[Any], **options: Any) -> Sequence[joining.Joined]:
+        found = join(files, **options)
+        counts.extend(len(part.rows) for part in found)
+        return found
+
+    monkeypatch.setattr(importlib.import_module("cdfd.changes.joined"), "joined", counting)
+    return counts

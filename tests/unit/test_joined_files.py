@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,22 +32,6 @@ FIELDS = (
 )
 SCHEMA = TableSchema(StructType(FIELDS), ("day", "region"))
 COUNT = 9
-
-
-@pytest.fixture
-def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Counts the files of each joined file."""
-    pytest.importorskip("cdfd.native.parquet_joining", reason="the kernels are not built")
-    counts: list[int] = []
-    join = joining.joined
-
-    def counting(files: Sequence[Any], **options: Any) -> Sequence[joining.Joined]:
-        found = join(files, **options)
-        counts.extend(len(part.rows) for part in found)
-        return found
-
-    monkeypatch.setattr(importlib.import_module("cdfd.changes.joined"), "joined", counting)
-    return counts
 
 
 def file(number: int, rows: int = 30, **options: Any) -> bytes:

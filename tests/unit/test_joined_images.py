@@ -32,22 +32,6 @@ Rows = list[tuple[int, str]]
 Found = tuple[list[dict[str, Any]], str]
 
 
-@pytest.fixture
-def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Counts the files of each joined file."""
-    pytest.importorskip("cdfd.native.parquet_joining", reason="the kernels are not built")
-    counts: list[int] = []
-    join = joining.joined
-
-    def counting(files: Sequence[Any], **options: Any) -> Sequence[joining.Joined]:
-        found = join(files, **options)
-        counts.extend(len(part.rows) for part in found)
-        return found
-
-    monkeypatch.setattr(importlib.import_module("cdfd.changes.joined"), "joined", counting)
-    return counts
-
-
 def in_turn(number: int, updates: int = 8) -> Rows:
     """Images in turn, as Spark writes them."""
     return [(number * 100 + row // 2, POST if row % 2 else PRE) for row in range(2 * updates)]
