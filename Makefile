@@ -37,7 +37,7 @@ lint: $(MARK)  ## ruff, mypy, import walls, words
 	$(BIN)/python -m tests.docs.words
 
 test: lint  ## All tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2
 
 fuzz: $(MARK)  ## Hostile tables and answers for SECONDS (600), or MUTANTS of them; of SEED (1), of one TARGET; keeps what it finds
 	PYTHONPATH=.:tests $(BIN)/python -m fuzz.run --keep --seed $(or $(SEED),1) $(if $(TARGET),--target $(TARGET)) \

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -32,6 +33,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     asyncio.run(bounded())
     return True
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Workers get tests by units, whatever `--dist` says."""
+    from tests.distribution import Units  # where xdist is not installed, nobody asks
+
+    return Units(config, log)
 
 
 @pytest.fixture(scope="module", params=["native", "numpy"])

@@ -14,7 +14,7 @@ from tests.kafka.pipeline import Pipeline, do
 
 DEATHS, ELECTIONS, LOSSES = share(8, 2), share(4, 2), share(0.5, 1)
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chaos")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

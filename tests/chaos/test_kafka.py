@@ -17,7 +17,7 @@ from tests.kafka.proxy import END_TXN, INIT_PRODUCER_ID, PRODUCE, Proxy
 
 DAEMONS, CONNECTIONS, BROKERS, SUCCESSORS = share(14, 12), share(15, 8), share(6, 2), share(6, 2)
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chaos")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ MINUTES = float(os.environ.get("CDFD_SOAK", "0.4"))
 SPEED = 96
 SAMPLES = 36
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chaos")]
+pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True, slots=True)

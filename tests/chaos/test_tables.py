@@ -28,7 +28,7 @@ REPLACED, SPARSE, FULL, JUMPS, PAIRS = share(6, 3), share(3, 3), share(2, 2), sh
 MEMORY = 700 << 20
 """Bytes that a daemon of two tables may take at most, whatever one of them holds."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chaos")]
+pytestmark = pytest.mark.slow
 
 
 def created(place: Path, number: int, versions: int) -> None:

@@ -24,7 +24,7 @@ from tests.kafka.pipeline import Pipeline, do
 from tests.kafka.reading import read_topic
 from tests.kafka.shared import SharedBroker
 
-pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 KILLS = share(2, least=1)
 """Of each kind."""

@@ -26,7 +26,7 @@ from tests.kafka.shared import SharedBroker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 WITHIN = 240.0  # seconds until a test gives up; nothing waits for it otherwise
 AHEAD = 6  # versions that are there before the query asks for them

@@ -70,7 +70,6 @@ def test_an_environment_is_packed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("cluster")
 def test_the_application_runs(cluster: Standalone, tmp_path: Path) -> None:
     """The page's script and command, word for word, but for the address of the master and the place of the table."""
     table = TableWriter(LocalStorage(tmp_path / "orders", sync=False), SCHEMA)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["versitygw_server"]
 
-pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 KEYS = {"access_key_id": KEY_ID, "secret_access_key": SECRET}
 

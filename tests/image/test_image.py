@@ -31,8 +31,6 @@ sink: {kind: files, path: /var/lib/cdfd/changes}
 """
 ROWS = ["insert", "insert", "insert", "update_preimage", "update_postimage", "delete"]
 
-pytestmark = pytest.mark.xdist_group("image")
-
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[Image]:

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PARTS = ("cdfd", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE")
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("image")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

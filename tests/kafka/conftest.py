@@ -53,7 +53,7 @@ def admin(broker: SharedBroker) -> Iterator[KafkaAdminClient]:
 
 @pytest.fixture(scope="session")
 def broker_behind(needs_broker: None) -> Iterator[tuple[Proxy, Broker]]:
-    """A broker behind a network that can be made to fail. Tests that use it are of the xdist group `proxied broker`."""
+    """A broker behind a network that can be made to fail. Modules that use it are a unit of `tests.distribution`."""
     # By default it looks every ten seconds for transactions whose time is up.
     attentive = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
     with Proxy() as proxy, Broker(behind=proxy.port, properties=attentive) as broker:

@@ -23,8 +23,6 @@ from tests.kafka.broker import Broker
 from tests.kafka.certificates import Certificates
 from tests.kafka.pipeline import Pipeline, do
 
-pytestmark = pytest.mark.xdist_group("secured broker")
-
 PASSWORD = "s3cret-and-long"
 WRONG = "s3cret-and-wrong"
 LITERAL, PREFIXED = ACLResourcePatternType.LITERAL, ACLResourcePatternType.PREFIXED

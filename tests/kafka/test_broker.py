@@ -69,7 +69,6 @@ def values(broker: Broker, topic: str) -> list[bytes | None]:
     return [record.value for record in read_topic(broker.bootstrap_servers, topic)]
 
 
-@pytest.mark.xdist_group("own broker")
 class TestNode:
     @pytest.mark.parametrize("end", [Broker.stop, Broker.kill])
     def test_it_comes_back_with_what_it_had(self, own: Broker, topic: str, end: Callable[[Broker], None]) -> None:

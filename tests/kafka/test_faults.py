@@ -123,7 +123,6 @@ class TestRecordTooLarge:
         assert pipeline.finish() == 15
 
 
-@pytest.mark.xdist_group("proxied broker")
 class TestSigterm:
     ROWS = 15_000
 

@@ -31,10 +31,7 @@ from tests.kafka.reading import read_topic
 from tests.kafka.token_server import AUDIENCE, CLIENT, ISSUER, SECRET, TokenServer
 
 # kafka-python leaves sockets whose connection is refused to the collector.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.xdist_group("broker with tokens"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 PRODUCERS = {"kafka-python": KafkaPythonProducer, "librdkafka": LibrdkafkaProducer}
 _LOGIN = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;"

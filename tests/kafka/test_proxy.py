@@ -16,8 +16,6 @@ from tests.kafka.broker import Broker
 from tests.kafka.proxy import END_TXN, METADATA, PRODUCE, Proxy
 from tests.kafka.reading import read_topic
 
-pytestmark = pytest.mark.xdist_group("proxied broker")
-
 
 @pytest.fixture
 def direct(broker_behind: tuple[Proxy, Broker]) -> str:

@@ -26,10 +26,7 @@ from tests.kafka.pipeline import Pipeline, do
 from tests.kafka.reading import read_topic
 
 # kafka-python leaves sockets whose connection is refused to the collector.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.xdist_group("broker with renewals"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 PRODUCERS = {"kafka-python": KafkaPythonProducer, "librdkafka": LibrdkafkaProducer}
 producers = pytest.mark.parametrize("kind", PRODUCERS)

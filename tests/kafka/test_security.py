@@ -35,10 +35,7 @@ from tests.kafka.daemon_process import until
 from tests.kafka.node import free_ports
 
 # kafka-python leaves sockets whose connection is refused to the collector.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.xdist_group("secured broker"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 PASSWORD = "s3cret-and-long"
 LATE = "s3cret-and-wrong"

@@ -27,8 +27,6 @@ from tests.kafka.reading import read_topic
 from tests.kafka.shared import SharedBroker
 from tests.kafka.sinking import PRODUCERS, Place, Read, at, deliver, ids, rows
 
-proxied = pytest.mark.xdist_group("proxied broker")
-
 
 @pytest.fixture(params=PRODUCERS)
 def producer(request: pytest.FixtureRequest) -> MakeProducer:
@@ -135,7 +133,6 @@ async def test_what_a_killed_process_left_open_never_was(servers: str, name: str
     assert ids(read(place.topic, at_least=2)) == [0, 1]
 
 
-@proxied
 @pytest.mark.parametrize("fate", ["unanswered", "lost"])
 def test_a_commit_without_an_answer(
     producer: MakeProducer, proxy: Proxy, broker_behind: tuple[Proxy, Broker], name: str, fate: Fate
@@ -164,7 +161,6 @@ def test_a_commit_without_an_answer(
     assert ids(read_topic(direct, f"{name}.orders", at_least=len(expected))) == expected
 
 
-@proxied
 async def test_a_cluster_that_does_not_answer_does_not_keep_a_sink_from_closing(
     producer: MakeProducer, proxy: Proxy, name: str
 ) -> None:

@@ -201,7 +201,6 @@ class TestKinds:
         assert found.max_message_bytes == 2_000_000
 
 
-@pytest.mark.xdist_group("fresh broker")
 class TestTransactions:
     def test_looking_writes_nothing(self, fresh: Broker, name: str) -> None:
         with open_admin(fresh.bootstrap_servers) as admin:

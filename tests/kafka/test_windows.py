@@ -18,8 +18,6 @@ from tests.kafka.daemon_process import until
 from tests.kafka.pipeline import Pipeline, do
 from tests.kafka.proxy import END_TXN, INIT_PRODUCER_ID, PRODUCE, Proxy
 
-pytestmark = pytest.mark.xdist_group("proxied broker")
-
 MANY = 20_000
 
 

@@ -65,6 +65,8 @@ def settings(folder: str, cores: int = 2) -> dict[str, str]:
         "spark.default.parallelism": "2",
         # Logs of a few commits: fifty tasks for their state are fifty times nothing.
         "spark.databricks.delta.snapshotPartitions": "1",
+        # VACUUM lists folders in as many tasks, 10,000 by default.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         "spark.databricks.delta.properties.defaults.minReaderVersion": "1",
     }
 
