@@ -243,6 +243,11 @@ def plan_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:
     )
 
 
+def plan_listed_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:
+    """The same without its scans, for readers that list them elsewhere."""
+    return ChangePlan(snapshot.version, timestamp_ms, snapshot.header.schema, (), "snapshot")
+
+
 class LiveScans(Sequence[FileScan]):
     """Files whose rows are all inserts, as in a first snapshot. Scans are created on access, so a million files are not a million objects."""
 

@@ -5,12 +5,20 @@ commit updates them.
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from cdfd.changes.commit_time import commit_timestamp, file_time
-from cdfd.changes.plan import ChangePlan, Changes, needs_snapshot, plan, plan_snapshot, wants_snapshot
+from cdfd.changes.plan import (
+    ChangePlan,
+    Changes,
+    needs_snapshot,
+    plan,
+    plan_listed_snapshot,
+    plan_snapshot,
+    wants_snapshot,
+)
 from cdfd.changes.position import Position
 from cdfd.changes.refinement import Refine
 from cdfd.changes.refining import refined
@@ -24,6 +32,7 @@ from cdfd.delta.schema import TableSchema
 from cdfd.delta.schema_change import SchemaChange, compare
 from cdfd.delta.snapshot import COMPACT_AT, Snapshot
 from cdfd.errors import CdfdError, GapError, LogError, NotFoundError
+from cdfd.tail.listing import LiveListing, list_live
 from cdfd.tail.log import DeltaLog, LogEntry, log_path
 from cdfd.tail.tailer import Tailer
 
@@ -104,17 +113,41 @@ class PlanStream:
         Raises:
             CdfdError: see `DeltaLog.snapshot`; also for a table with another id than `tailer` knows.
         """
+        with_stats = self.shape.where is not None
         while True:
             async with _same_table(tailer):
-                with_stats = self.shape.where is not None
                 state = await self.log.snapshot(version, with_stats=with_stats, with_counts=with_counts)
-            if tailer is not None:
-                tailer.check_id(state.metadata.id, state.version)
-            self._timestamp, digest = await self._timestamp_of(state)
-            if await self.log.history.confirm():
-                break
-        self._header, self._snapshot = state.header, None
-        return Version(self._pruned(plan_snapshot(state, self._timestamp)), state.metadata.id, digest=digest)
+            found = await self._snapshot_version(state, tailer, plan_snapshot)
+            if found is not None:
+                return replace(found, plan=self._pruned(found.plan))
+
+    async def listed_snapshot(
+        self, version: int | None = None, tailer: Tailer | None = None, *, least_bytes: int = 0
+    ) -> tuple[Version, LiveListing] | None:
+        """The same with a plan without scans, and where the log lists the files. `versions` may continue after it.
+
+        None if the version has no checkpoint, or one of fewer than `least_bytes` bytes. Raises what `snapshot` does.
+        """
+        while True:
+            async with _same_table(tailer):
+                live = await list_live(self.log, version, least_bytes=least_bytes)
+            if live is None:
+                return None
+            found = await self._snapshot_version(live.state, tailer, plan_listed_snapshot)
+            if found is not None:
+                return found, live
+
+    async def _snapshot_version(
+        self, state: Snapshot, tailer: Tailer | None, planned: Callable[[Snapshot, int], ChangePlan]
+    ) -> Version | None:
+        """A state as a version; None if the log was written again meanwhile."""
+        if tailer is not None:
+            tailer.check_id(state.metadata.id, state.version)
+        timestamp, digest = await self._timestamp_of(state)
+        if not await self.log.history.confirm():
+            return None
+        self._header, self._snapshot, self._timestamp = state.header, None, timestamp
+        return Version(planned(state, timestamp), state.metadata.id, digest=digest)
 
     def _pruned(self, made: ChangePlan) -> ChangePlan:
         return made if self.shape.where is None else pruned(made, self.shape.where, self.target)

@@ -78,14 +78,14 @@ def row_counts(plan: ChangePlan, part: int, most: int, *, execution: Execution) 
     if isinstance(scans, LiveScans) and (noted := scans.counts()) is not None:
         return np.asarray(noted.to_numpy(), dtype=np.int64)
     if plan.refinement is not None:
-        total = sum(_counted(plan.version, plan.refinement.sources, execution))
+        total = sum(counted(plan.version, plan.refinement.sources, execution))
         return np.full(len(scans), -(-total // len(plan.scans)), dtype=np.int64)
     if plan.origin == "cdc":
         files = {scan.path: scan for scan in scans}
-        return np.array([sum(_counted(plan.version, list(files.values()), execution))], dtype=np.int64)
+        return np.array([sum(counted(plan.version, list(files.values()), execution))], dtype=np.int64)
     found, rows = list[int](), 0
     for first in range(0, len(scans), _AT_ONCE):
-        for count in _counted(plan.version, scans[first : first + _AT_ONCE], execution):
+        for count in counted(plan.version, scans[first : first + _AT_ONCE], execution):
             found.append(count)
             rows += count
         if rows > most:
@@ -93,11 +93,11 @@ def row_counts(plan: ChangePlan, part: int, most: int, *, execution: Execution) 
     return np.array(found, dtype=np.int64)
 
 
-def _counted(version: int, scans: Sequence[FileScan], execution: Execution) -> Iterator[int]:
-    """The rows of data files, by their footers, several at a time."""
+def counted(version: int, scans: Sequence[FileScan], execution: Execution) -> Iterator[int]:
+    """The rows of data files, by their footers, several at a time. Raises what `row_counts` does."""
     workers = _AT_ONCE // 4 if execution.files.storage.remote else execution.threads
     count = partial(_count, version=version, execution=execution)
-    return map_in_order(count, list(scans), workers=max(1, min(workers, len(scans))))
+    return map_in_order(count, scans, workers=max(1, min(workers, len(scans))))
 
 
 def _count(scan: FileScan, version: int, execution: Execution) -> int:

@@ -28,6 +28,9 @@ MOST = 2**63 - 1
 OnReplace = Literal["stop", "continue"]
 """The policy of a stream at a `CREATE OR REPLACE TABLE`."""
 
+SnapshotPlanning = Literal["auto", "driver", "executors"]
+"""Which processes list the files of a snapshot."""
+
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -50,6 +53,7 @@ class SourceOptions:
         max_files, max_bytes, max_versions, max_rows: limits of one micro-batch; None: no limit.
         partition_bytes: bytes of files for one task; None: computed from the total.
         allowed_roots: additional locations for absolute paths in the log.
+        snapshot_planning: which processes list the files of a snapshot.
         on_replace: whether a stream continues after a `CREATE OR REPLACE TABLE`. Batches always do.
         storage: options of the table's store. Never shown, because they may be secrets.
     """
@@ -72,6 +76,7 @@ class SourceOptions:
     partition_bytes: int | None = None
     allowed_roots: tuple[str, ...] = ()
     on_replace: OnReplace = "stop"
+    snapshot_planning: SnapshotPlanning = "auto"
     storage: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -121,6 +126,7 @@ class SourceOptions:
             _size(rest, "maxPartitionBytes"),
             _list(rest, "allowedRoots") or (),
             cast(OnReplace, _word(rest, "onReplace", "stop", get_args(OnReplace))),
+            cast(SnapshotPlanning, _word(rest, "snapshotPlanning", "auto", get_args(SnapshotPlanning))),
             storage,
         )
         found.check_key()
@@ -168,6 +174,7 @@ _OPTIONS = (
     "maxPartitionBytes",
     "allowedRoots",
     "onReplace",
+    "snapshotPlanning",
 )
 _NAMES = {name.lower(): name for name in _OPTIONS}
 

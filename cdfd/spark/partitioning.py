@@ -108,8 +108,7 @@ def partition_slices(
         CdfdError: as in `measure`.
     """
     if limit is None:
-        whole = sum(plan_range.weight for plan_range in plan_ranges)
-        limit = min(max(LEAST_BYTES, whole // TARGET_PARTITIONS), MOST_BYTES)
+        limit = partition_bytes(sum(plan_range.weight for plan_range in plan_ranges))
     limit = max(limit, FILE_BYTES)
     cuts = [
         cut(each.plan, limit, start=each.start, end=each.end, ordered=ordered, kept=each.kept) for each in plan_ranges
@@ -117,6 +116,11 @@ def partition_slices(
     if ordered:
         cuts = _placed(plan_ranges, [_needed(slices) for slices in cuts], execution)
     return list(_packed((part for slices in cuts for part in slices if part.wanted), limit))
+
+
+def partition_bytes(whole: int) -> int:
+    """Bytes of files of one task, if `whole` bytes are read."""
+    return min(max(LEAST_BYTES, whole // TARGET_PARTITIONS), MOST_BYTES)
 
 
 def _needed(slices: list[Slice]) -> list[Slice]:

@@ -33,6 +33,10 @@ class ChangePartition(InputPartition):
     slices: tuple[Slice, ...]
     target: Target
 
+    def listed(self, table: Table) -> tuple[Slice, ...]:
+        """The slices with all of their scans."""
+        return self.slices
+
 
 def opened(options: SourceOptions) -> Table:
     """Open a table. A process caches its tables, with their connections and file metadata."""
@@ -71,10 +75,11 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
         CdfdError: with table, version and file.
     """
     # A task has one core. Another thread would take one from another task.
-    execution = execution_of(opened(options), options, 1, portion.target)
+    table = opened(options)
+    execution = execution_of(table, options, 1, portion.target)
     reconciler = SchemaReconciler(portion.target.published)
     convert = portion.target.spark_batches(reconciler)
-    slices = read_slices(portion.slices, execution)
+    slices = read_slices(portion.listed(table), execution)
     rows = (reconciler.reconcile(found) for found in slices if found.rows.num_rows)
     for batch in _net(rows, portion.target, options, execution) if options.net else rows:
         yield convert(batch)

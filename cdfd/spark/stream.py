@@ -17,6 +17,7 @@ from cdfd.errors import ConfigError, TableChangedError
 from cdfd.spark.offsets import Offset
 from cdfd.spark.options import MOST, SourceOptions
 from cdfd.spark.partitioning import partition_slices
+from cdfd.spark.range_partitions import range_partitions
 from cdfd.spark.reading import ChangePartition, execution_of, opened, read_partition
 from cdfd.spark.stream_plan import StreamPlanner
 from cdfd.spark.target import Target, resolve_target
@@ -165,11 +166,15 @@ class _Planning:
             start = end.at(end.first)
         self._at, self._latest = end, None
         plan_ranges = self._run(self._planner.plan_ranges(start.position, end.position))
+        listed = (
+            None if start.position == end.position else self._run(self._planner.listed(start.position, end.position))
+        )
+        first = [] if listed is None else range_partitions(listed, self._table, self._target, self._options)
         execution = execution_of(self._table, self._options)
         found = partition_slices(
             plan_ranges, execution, ordered=self._target.ordered, limit=self._options.partition_bytes
         )
-        return [ChangePartition(slices, self._target) for slices in found]
+        return [*first, *(ChangePartition(slices, self._target) for slices in found)]
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         try:

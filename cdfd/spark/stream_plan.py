@@ -16,11 +16,13 @@ from cdfd.spark.admission import Budget, row_counts
 from cdfd.spark.backlog import Backlog, PendingBytes
 from cdfd.spark.options import SourceOptions
 from cdfd.spark.partitioning import LEAST_BYTES, PlanRange, Schemas, measured
+from cdfd.spark.range_partitions import listed_snapshot
 from cdfd.spark.reading import execution_of
 from cdfd.spark.target import Target
 from cdfd.tables.table import Table
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.history import replaced_error, truncated_error
+from cdfd.tail.listing import LiveListing
 from cdfd.tail.log import DeltaLog
 from cdfd.tail.start import start_position
 from cdfd.tail.tailer import Tailer
@@ -50,6 +52,7 @@ class StreamPlanner:
     _unrefined: set[int] = field(default_factory=set)
     _planned: dict[int, Version] = field(default_factory=dict)
     _snapshot: Version | None = None
+    _listed: tuple[int, tuple[Version, LiveListing] | None] | None = None
     _pending: PendingBytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,7 +68,7 @@ class StreamPlanner:
         for version in [version for version in self._planned if version < end.version]:
             del self._planned[version]
         if end.phase == "stream":
-            self._snapshot = None
+            self._snapshot = self._listed = None
 
     async def beginning(self) -> Position:
         """The start of a stream without a checkpoint.
@@ -92,11 +95,13 @@ class StreamPlanner:
         budget, at = self._budget(limited), start
         count = partial(row_counts, execution=execution_of(self.table, self.options))
         if at.phase == "snapshot":
-            live = await self._live(at)
+            listed = await self.listed(at)
+            live = await self._live(at) if listed is None else listed[0]
             end = budget.take(live.plan, _checked(live.plan, at, self.table.uri).part, count)
             if end < len(live.plan.scans):
                 self.newest = await self.table.log.latest_version()
                 return self._within(live, at, end), await self._left(live.plan, end, self._end())
+            budget.used = True
             at = at.after_version(live.digest)
         self.newest = await self._newest(at)
         newest = self._end()
@@ -133,19 +138,38 @@ class StreamPlanner:
         own = int(shares(plan.scans[part:]).sum())
         return Backlog(newest, plan.timestamp_ms, None if later is None else own + later)
 
+    async def listed(self, start: Position, end: Position | None = None) -> tuple[Version, LiveListing] | None:
+        """The snapshot at `start`, if a micro-batch has all of it and executors list its files; None otherwise.
+
+        Raises:
+            CdfdError: as in `PlanStream.snapshot`.
+        """
+        options = self.options
+        limited = (options.max_files, options.max_bytes, options.max_rows) != (None, None, None)
+        whole = start.phase == "snapshot" and not start.part and (end is None or end.phase == "stream")
+        if limited or not whole:
+            return None
+        if self._listed is None or self._listed[0] != start.version:
+            stream = self.table.stream(options.changes, shape=options.shape, target=self.target.schema)
+            found = await listed_snapshot(stream, options, start.version, await self._tail(start))
+            self._listed = start.version, found
+        return self._listed[1]
+
     async def plan_ranges(self, start: Position, end: Position) -> list[PlanRange]:
-        """The plan ranges from `start` up to `end`."""
+        """The plan ranges from `start` up to `end`, without a snapshot that is `listed`."""
         self._continue_from(start, end)
         schemas = Schemas.to(self.target.schema)
         found, at = list[PlanRange](), start
         if at.phase == "snapshot":
             if at == end:
                 return []
-            live = await self._live(at)
+            listed = await self.listed(at, end)
+            live = await self._live(at) if listed is None else listed[0]
             self._check_end(live, end)
             plan = live.plan
             stop = end.part if end.phase == "snapshot" else None
-            found.append(PlanRange(schemas.of(plan, self.table.uri), _checked(plan, at, self.table.uri), stop))
+            if listed is None:
+                found.append(PlanRange(schemas.of(plan, self.table.uri), _checked(plan, at, self.table.uri), stop))
             if stop is not None:
                 return found
             at = at.after_version()

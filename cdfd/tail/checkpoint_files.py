@@ -5,8 +5,8 @@ Only the needed columns are read. Protocol and metadata come first, because they
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import immutables
@@ -40,19 +40,33 @@ ROW_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _RowColumns:
-    """The columns of file rows to read."""
+class RowColumns:
+    """The columns of file rows to read. `names`, if given, are all of them; `counts` is all that is left of statistics."""
 
-    partitioned: bool
-    vectors: bool
-    stats: bool
-    counts: bool
-    tombstones: bool
-    all_fields: bool
+    partitioned: bool = False
+    vectors: bool = False
+    stats: bool = False
+    counts: bool = False
+    tombstones: bool = False
+    all_fields: bool = False
+    names: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
+        """Of the rows."""
         return ALL_FIELDS if self.all_fields else FILES
+
+    def leaves(self, schema: pa.Schema) -> list[str]:
+        """Dotted names of these columns, as far as a file has them."""
+        found = checkpoints.leaves(
+            schema,
+            partitioned=self.partitioned,
+            vectors=self.vectors,
+            stats=self.stats,
+            tombstones=self.tombstones,
+            all_fields=self.all_fields,
+        )
+        return [name for name in found if not self.names or name in self.names]
 
 
 @dataclass(slots=True)
@@ -101,7 +115,12 @@ async def read_state(storage: Storage, checkpoint: Checkpoint) -> State:
     Raises:
         LogError: a file is missing, truncated, corrupt, or no checkpoint.
     """
-    return await asyncio.to_thread(_read_state, storage, checkpoint, checkpoints.STATE)
+    return await asyncio.to_thread(state_of, storage, checkpoint)
+
+
+def state_of(storage: Storage, checkpoint: Checkpoint) -> State:
+    """The same. Blocks."""
+    return _read_state(storage, checkpoint, checkpoints.STATE)
 
 
 async def read_snapshot(
@@ -121,7 +140,7 @@ async def read_snapshot(
     """
     state = await read_state(storage, checkpoint)
     header = PartialHeader(checkpoint.version).before(state.protocol, state.metadata, checkpoint.path).finish()
-    columns = _RowColumns(
+    columns = RowColumns(
         partitioned=bool(header.metadata.partition_columns),
         vectors=header.protocol.min_reader_version >= 3,
         stats=with_stats or with_counts,
@@ -135,8 +154,13 @@ async def read_snapshot(
 
 def _snapshot(header: Header, state: State, rows: _FileRows, schema: pa.Schema) -> Snapshot:
     base = Base(pa.Table.from_batches(rows.adds, schema), pa.Table.from_batches(rows.removes, schema))
+    return replace(snapshot_of(header, state), base=base)
+
+
+def snapshot_of(header: Header, state: State) -> Snapshot:
+    """The state of a checkpoint without its files."""
     domains = {name: domain for name, domain in state.domains.items() if not domain.removed}
-    return Snapshot(header, base, txns=immutables.Map(state.txns), domains=immutables.Map(domains))
+    return Snapshot(header, txns=immutables.Map(state.txns), domains=immutables.Map(domains))
 
 
 def _read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str]) -> State:
@@ -165,7 +189,7 @@ def _read_action(file: ParquetReader, name: str, state: State, budget: _MemoryBu
                     return
 
 
-def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar], columns: _RowColumns) -> _FileRows:
+def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar], columns: RowColumns) -> _FileRows:
     rows = _FileRows()
     for stat in checkpoint.files:
         with _errors_naming(stat.path):
@@ -176,6 +200,18 @@ def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar]
                 rows.removes.append(removes)
             else:
                 _read_file(storage, stat.path, stat.size, columns, rows)
+    for stat in sidecar_stats(sidecars):
+        with _errors_naming(stat.path):
+            _read_file(storage, stat.path, stat.size, columns, rows)
+    return rows
+
+
+def sidecar_stats(sidecars: Iterable[Sidecar]) -> Iterator[Stat]:
+    """The files of sidecars, as the checkpoint names them.
+
+    Raises:
+        LogError: the checkpoint names one twice.
+    """
     names = set[str]()
     for sidecar in sidecars:
         path = f"{SIDECARS}/{sidecar.path}"
@@ -183,23 +219,29 @@ def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar]
             # A repeated name takes a few bytes, but reading its file again may take gigabytes.
             raise LogError("the checkpoint names a sidecar twice", path=path)
         names.add(sidecar.path)
-        with _errors_naming(path):
-            _read_file(storage, path, sidecar.size_in_bytes, columns, rows)
-    return rows
+        yield Stat(path, sidecar.size_in_bytes, sidecar.modification_time)
 
 
-def _read_file(storage: Storage, path: str, size: int, columns: _RowColumns, rows: _FileRows) -> None:
+def adds(storage: Storage, version: int, stat: Stat, columns: RowColumns) -> Iterator[pa.RecordBatch]:
+    """The files that one file of a checkpoint lists, a batch at a time, in the `FILES` schema. Columns that are not read are null.
+
+    Raises:
+        LogError: the file is missing, truncated, corrupt, or no checkpoint.
+    """
+    with _errors_naming(stat.path):
+        if stat.path.endswith(".json"):
+            manifest = _read_json(storage, version, stat, with_stats=columns.stats)
+            yield checkpoints.from_commit(manifest, State())[0]
+            return
+        with _open(storage, stat.path, stat.size) as file:
+            for batch in _batches(file, columns.leaves(file.schema_arrow)):
+                yield checkpoints.adds(batch)
+
+
+def _read_file(storage: Storage, path: str, size: int, columns: RowColumns, rows: _FileRows) -> None:
     with _open(storage, path, size) as file:
-        names = checkpoints.leaves(
-            file.schema_arrow,
-            partitioned=columns.partitioned,
-            vectors=columns.vectors,
-            stats=columns.stats,
-            tombstones=columns.tombstones,
-            all_fields=columns.all_fields,
-        )
         rows.budget.allow(file)
-        for batch in _batches(file, names):
+        for batch in _batches(file, columns.leaves(file.schema_arrow)):
             adds = checkpoints.adds(batch, all_fields=columns.all_fields)
             rows.add(rows.adds, checkpoints.counted(adds) if columns.counts else adds)
             if columns.tombstones:

@@ -501,10 +501,8 @@ class DeltaLog:
             UnsupportedError: the table requires a feature that cdfd does not implement.
             LogError: the log is broken or does not reach back that far.
         """
-        segment = await self.segment(version, state_only=True)
-        await self._anchor(segment.version)
+        segment = await self.state_segment(version)
         state: Snapshot | None = None
-        start = 0
         if segment.checkpoint is not None:
             with self._errors_naming(segment.checkpoint.version):
                 state = await checkpoint_files.read_snapshot(
@@ -515,17 +513,33 @@ class DeltaLog:
                     with_counts=with_counts,
                     all_fields=all_fields,
                 )
-            start = state.version + 1
-        for at in range(start, segment.version + 1):
-            with self._errors_naming(at, log_path(paths.commit_name(at))), _listing_errors():
-                entry = await self.entry(at, with_stats=with_stats or with_counts)
-                if state is None:
-                    state = snapshot.first(entry.commit, all_fields=all_fields)
-                else:
-                    state = snapshot.replay(state, (entry.commit,))
+        commits = self.commits_of(segment, with_stats=with_stats or with_counts)
+        async with contextlib.aclosing(commits):
+            async for commit in commits:
+                with self._errors_naming(commit.version, log_path(paths.commit_name(commit.version))):
+                    if state is None:
+                        state = snapshot.first(commit, all_fields=all_fields)
+                    else:
+                        state = snapshot.replay(state, (commit,))
         assert state is not None
         self.warn_of_mismatches(state)
         return state
+
+    async def state_segment(self, version: int | None) -> Segment:
+        """The files that give the state at `version`; the entry there, or next to it, becomes the anchor of the history.
+
+        Raises what `segment` does.
+        """
+        segment = await self.segment(version, state_only=True)
+        await self._anchor(segment.version)
+        return segment
+
+    async def commits_of(self, segment: Segment, *, with_stats: bool = False) -> AsyncGenerator[Commit, None]:
+        """The commits of a segment, in order. Raises what `entry` does, as an error of a file that was listed."""
+        for at in range(segment.first_version, segment.version + 1):
+            with self._errors_naming(at, log_path(paths.commit_name(at))), _listing_errors():
+                found = (await self.entry(at, with_stats=with_stats)).commit
+            yield found
 
     def warn_of_mismatches(self, state: Snapshot) -> None:
         """Warn of removes that name another deletion vector than the file has: once for each version."""

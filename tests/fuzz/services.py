@@ -113,6 +113,7 @@ OPTIONS = (
         "maxPartitionBytes",
         "allowedRoots",
         "onReplace",
+        "snapshotPlanning",
         "readChangeFeed",
         "storage.region",
         "nope",

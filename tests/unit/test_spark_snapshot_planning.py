@@ -1,0 +1,385 @@
+"""Snapshots whose files executors list, without Spark: rows and ordinals are those of `cdfd.snapshot`, whatever the checkpoint looks like."""
+
+import pickle
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import checkpoint_layout
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import datasource as spark
+
+import cdfd
+from cdfd.changes import path_ranges
+from cdfd.changes.path_ranges import range_numbers, sampled_bounds
+from cdfd.delta import paths
+from cdfd.delta.actions import Add
+from cdfd.delta.schema import from_arrow, serialize
+from cdfd.demo.writer import TableWriter
+from cdfd.errors import ConfigError, LogError, MissingFileError
+from cdfd.spark import range_partitions
+from cdfd.spark.range_partitions import RangePartition
+from cdfd.spark.source import BatchReader, CdfdSource
+from cdfd.spark.stream import StreamReader
+from cdfd.storage.local import LocalStorage
+from cdfd.tail.listing import list_live
+from cdfd.tail.log import DeltaLog
+from tests import lake
+
+FILES = 12
+CHECKPOINT = FILES + 1
+
+Layout = Callable[[int, Sequence[Any]], Mapping[str, bytes]]
+LAYOUTS: dict[str, Layout] = {
+    "one file": checkpoint_layout.single,
+    "three parts": lambda version, actions: checkpoint_layout.multi_part(version, actions, 3),
+    "sidecars of Parquet": lambda version, actions: checkpoint_layout.v2(version, actions, 3, "parquet"),
+    "sidecars of JSON": lambda version, actions: checkpoint_layout.v2(version, actions, 3, "json"),
+    "no sidecars": lambda version, actions: checkpoint_layout.v2(version, actions, 0, "parquet"),
+    "no sidecars, JSON": lambda version, actions: checkpoint_layout.v2(version, actions, 0, "json"),
+}
+STATS: dict[str, Callable[[int], bool]] = {
+    "all": lambda number: True,
+    "some": lambda number: number % 3 > 0,
+    "none": lambda number: False,
+}
+
+
+def writer(folder: Path) -> TableWriter:
+    return TableWriter(LocalStorage(str(folder)), lake.SCHEMA, clock=lake.manual_clock(), table_id="T")
+
+
+async def filled(table: TableWriter) -> None:
+    """Files of one to three rows. Then a version hides rows of some of them."""
+    await table.create()
+    for number in range(FILES):
+        first = 10 * number
+        await table.insert(lake.rows(*range(first, first + 1 + number % 3)))
+    await table.delete(pc.is_in(pc.field("id"), pa.array([11, 40, 50, 110])))
+
+
+async def changed(table: TableWriter) -> None:
+    """Versions after the checkpoint: other deletion vectors, files that go, files that come."""
+    await table.delete(pc.is_in(pc.field("id"), pa.array([10, 51, 81])))
+    await table.update(pc.field("id") == 70, {"v": pc.scalar("b")})
+    await table.insert(lake.rows(1000, 1001))
+
+
+def described(add: Add, with_stats: bool) -> dict[str, Any]:
+    vector = add.deletion_vector
+    found: dict[str, Any] = {
+        "path": add.path,
+        "partitionValues": {},
+        "size": add.size,
+        "modificationTime": add.modification_time,
+        "dataChange": False,
+    }
+    if with_stats:
+        found["stats"] = add.stats
+    if vector is not None:
+        found["deletionVector"] = {
+            "storageType": vector.storage_type,
+            "pathOrInlineDv": vector.path_or_inline,
+            "offset": vector.offset,
+            "sizeInBytes": vector.size_in_bytes,
+            "cardinality": vector.cardinality,
+        }
+    return found
+
+
+async def checkpoint(storage: LocalStorage, version: int, layout: Layout, has_stats: Callable[[int], bool]) -> None:
+    state = await DeltaLog(storage).snapshot(version, with_stats=True)
+    schema = serialize(from_arrow(lake.SCHEMA))
+    metadata = {"id": "T", "format": {"provider": "parquet", "options": {}}, "schemaString": schema}
+    features = sorted(state.protocol.reader_features or ())
+    actions: list[Any] = [
+        {
+            "protocol": {
+                "minReaderVersion": 3,
+                "minWriterVersion": 7,
+                "readerFeatures": features,
+                "writerFeatures": features,
+            }
+        },
+        {"metaData": metadata | {"partitionColumns": [], "configuration": {"delta.enableDeletionVectors": "true"}}},
+    ]
+    for number, add in enumerate(state.live()):
+        actions.append({"add": described(add, has_stats(number))})
+        gone = {"path": f"gone-{number}.parquet", "dataChange": True, "size": 1, "deletionTimestamp": 1}
+        actions.append({"remove": gone})
+    for name, data in layout(version, actions).items():
+        await storage.put(f"{paths.LOG}/{name}", data)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
+    """The table without and with the versions after the checkpoint; neither has one yet."""
+
+    async def made(folder: Path, later: bool) -> Path:
+        one = writer(folder)
+        await filled(one)
+        assert one.version == CHECKPOINT
+        if later:
+            await changed(one)
+        return folder
+
+    return {later: lake.run(made(tmp_path_factory.mktemp("lake"), later)) for later in (False, True)}
+
+
+Made = Callable[..., str]
+
+
+@pytest.fixture
+def table(written: dict[bool, Path], tmp_path: Path) -> Made:
+    def copied(layout: str = "three parts", stats: str = "all", *, later: bool = True) -> str:
+        shutil.copytree(written[later], tmp_path, dirs_exist_ok=True)
+        lake.run(checkpoint(LocalStorage(str(tmp_path)), CHECKPOINT, LAYOUTS[layout], STATS[stats]))
+        return str(tmp_path)
+
+    return copied
+
+
+def source(path: str, **options: object) -> CdfdSource:
+    return CdfdSource({"path": path, **{name: str(value) for name, value in options.items()}})
+
+
+def reader(path: str, **options: object) -> BatchReader:
+    given = {"startingVersion": "snapshot", "snapshotPlanning": "executors"} | options
+    made = source(path, **given)
+    return made.reader(made.schema())
+
+
+def read(made: Any, partitions: Sequence[Any]) -> list[dict[str, Any]]:
+    elsewhere = pickle.loads(pickle.dumps(made))
+    batches = (batch for each in partitions for batch in elsewhere.read(pickle.loads(pickle.dumps(each))))
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def rows(made: BatchReader) -> list[dict[str, Any]]:
+    return read(made, made.partitions())
+
+
+def embedded(path: str, version: int | None = None) -> list[dict[str, Any]]:
+    return [row for batch in cdfd.snapshot(path, version) for row in batch.to_pylist()]
+
+
+def are_ranges(partitions: Sequence[object]) -> bool:
+    return all(isinstance(each, RangePartition) for each in partitions)
+
+
+@pytest.mark.parametrize(
+    ("layout", "stats"), [*((layout, "some") for layout in LAYOUTS), *(("one file", stats) for stats in STATS)]
+)
+def test_rows_and_ordinals(table: Made, layout: str, stats: str) -> None:
+    path = table(layout, stats)
+    wanted = embedded(path)
+    assert [row["_change_ordinal"] for row in wanted] == list(range(len(wanted)))
+    for limit in (1, 400_000, 1 << 30):
+        made = reader(path, maxPartitionBytes=limit)
+        partitions = made.partitions()
+        assert are_ranges(partitions)
+        assert read(made, partitions) == wanted
+    assert len(reader(path, maxPartitionBytes=1).partitions()) > FILES // 2
+
+
+def test_at_the_checkpoint_itself(table: Made) -> None:
+    path = table(later=False)
+    assert rows(reader(path, maxPartitionBytes=1)) == embedded(path)
+
+
+def test_an_older_version(table: Made) -> None:
+    path = table()
+    made = reader(path, maxPartitionBytes=1, endingVersion=CHECKPOINT + 1)
+    assert rows(made) == embedded(path, CHECKPOINT + 1)
+
+
+def test_without_ordinals(table: Made, tmp_path: Path) -> None:
+    """Nothing is counted then, so files without statistics are not opened."""
+    path = table(stats="none", later=False)
+    gone = tmp_path / live_paths(path)[0]
+    lost = pq.read_table(gone, columns=["id"])["id"].to_pylist()
+    wanted = [row["id"] for row in embedded(path) if row["id"] not in lost]
+    gone.unlink()
+    made = reader(path, maxPartitionBytes=1, columns="id,_change_type")
+    partitions = made.partitions()
+    assert all(part.slices[0].following is None for part in partitions)
+    with pytest.raises(MissingFileError):
+        read(made, partitions)
+    assert [row["id"] for row in rows(reader(path, columns="id,_change_type", ignoreMissingFiles="true"))] == wanted
+
+
+def live_paths(path: str) -> list[str]:
+    async def found() -> list[str]:
+        state = await DeltaLog(LocalStorage(path)).snapshot()
+        return sorted(state.live().paths.to_pylist())
+
+    return lake.run(found())
+
+
+def test_a_remove_that_names_another_deletion_vector(table: Made, tmp_path: Path) -> None:
+    """Some writers remove a file without its deletion vector, and mean the file."""
+    path = table(later=False)
+
+    async def removed() -> str:
+        state = await DeltaLog(LocalStorage(path)).snapshot()
+        (gone, *_) = (add for add in state.live() if add.deletion_vector is not None)
+        one = writer(tmp_path)
+        one.version = CHECKPOINT
+        await one.commit("DELETE", [("remove", {"path": gone.path, "dataChange": True, "deletionTimestamp": 1})])
+        return gone.path
+
+    gone = lake.run(removed())
+    assert gone not in live_paths(path)
+    assert rows(reader(path, maxPartitionBytes=1)) == embedded(path)
+
+
+def test_a_partition_names_no_other_files(table: Made) -> None:
+    """The driver does not hold the files: of thirteen, a partition names its bounds and those that later commits name."""
+    path = table(later=False)
+    for partition in reader(path, maxPartitionBytes=1).partitions():
+        assert pickle.dumps(partition).count(b"part-") <= 2
+
+
+class TestTheSwitch:
+    def test_by_the_size_of_the_checkpoint(self, table: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = table()
+        automatic = reader(path, snapshotPlanning="auto")
+        assert not are_ranges(automatic.partitions())
+        monkeypatch.setattr(range_partitions, "LARGE_BYTES", 1000)
+        assert are_ranges(automatic.partitions())
+        assert rows(automatic) == embedded(path)
+        assert not are_ranges(reader(path, snapshotPlanning="driver").partitions())
+
+    def test_a_log_without_a_checkpoint(self, tmp_path: Path) -> None:
+        async def made() -> None:
+            await filled(writer(tmp_path))
+
+        lake.run(made())
+        found = reader(str(tmp_path))
+        assert not are_ranges(found.partitions())
+        assert rows(found) == embedded(str(tmp_path))
+
+    def test_a_filter_needs_the_statistics(self, table: Made) -> None:
+        path = table()
+        found = reader(path, where="id > 60")
+        assert not are_ranges(found.partitions())
+        pushed = reader(path)
+        pushed.take_filters([spark.GreaterThan(("id",), 60)])
+        assert not are_ranges(pushed.partitions())
+
+    def test_another_word(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="snapshotPlanning is 'spark'"):
+            reader(str(tmp_path), snapshotPlanning="spark")
+
+
+def test_a_checkpoint_that_is_written_again(table: Made, tmp_path: Path) -> None:
+    """Its files would have other ordinals than those that were planned."""
+    path = table("one file", later=False)
+    made = reader(path)
+    partitions = made.partitions()
+    name = tmp_path / paths.LOG / paths.checkpoint_name(CHECKPOINT)
+    actions = [each for each in pq.read_table(name).to_pylist() if each["add"] is None]
+    name.write_bytes(checkpoint_layout.parquet(checkpoint_layout.table(actions)))
+    with pytest.raises(LogError, match="lists 0 files of a range, but 12 when the snapshot was planned"):
+        read(made, partitions)
+
+
+@contextmanager
+def streaming(path: str, **options: object) -> Iterator[StreamReader]:
+    one = source(path, snapshotPlanning="executors", **options)
+    made = one.streamReader(one.schema())
+    yield made
+    made.stop()
+
+
+def insert(folder: Path, version: int, row: int) -> None:
+    """Add a version after `version`."""
+
+    async def more() -> None:
+        one = writer(folder)
+        one.version = version
+        await one.insert(lake.rows(row))
+
+    lake.run(more())
+
+
+class TestStreams:
+    def test_the_snapshot_and_what_follows(self, table: Made, tmp_path: Path) -> None:
+        path = table()
+        with streaming(path, maxPartitionBytes=1) as made:
+            start, end = made.initialOffset(), made.latestOffset()
+            partitions = made.partitions(start, end)
+            assert are_ranges(partitions)
+            assert read(made, partitions) == embedded(path)
+            made.commit(end)
+            insert(tmp_path, CHECKPOINT + 3, 2000)
+            following = read(made, made.partitions(end, made.latestOffset()))
+        assert [(row["id"], row["_commit_version"]) for row in following] == [(2000, CHECKPOINT + 4)]
+
+    def test_with_versions_in_one_batch(self, table: Made, tmp_path: Path) -> None:
+        """Versions that come before the first micro-batch is planned are in it, too. Planned again, it is the same."""
+        path = table(later=False)
+        wanted = embedded(path)
+        with streaming(path, maxPartitionBytes=1) as made:
+            start = made.initialOffset()
+            insert(tmp_path, CHECKPOINT, 2000)
+            end = made.latestOffset()
+            found = read(made, made.partitions(start, end))
+        assert found[:-1] == wanted
+        assert (found[-1]["id"], found[-1]["_commit_version"]) == (2000, CHECKPOINT + 1)
+        with streaming(path, maxPartitionBytes=1) as made:
+            assert read(made, made.partitions(start, end)) == found
+
+    def test_with_a_limit_of_files(self, table: Made) -> None:
+        """The offsets within a snapshot are numbers of files, so the driver lists them."""
+        path, found = table(), list[dict[str, Any]]()
+        with streaming(path, maxFilesPerTrigger=5) as made:
+            at = made.initialOffset()
+            for _ in range(3):
+                end = made.latestOffset()
+                found += read(made, made.partitions(at, end))
+                made.commit(end)
+                at = end
+        assert found == embedded(path)
+
+
+class TestRanges:
+    def test_a_path_that_is_a_bound_belongs_to_the_range_after_it(self) -> None:
+        bounds = pa.array(["b", "d"], pa.large_string())
+        names = pa.array(["d", "a", "b", "c", "e", "b"], pa.large_string())
+        assert range_numbers(bounds, names).tolist() == [2, 0, 1, 1, 2, 1]
+
+    def test_a_sample_of_many(self, table: Made, tmp_path: Path) -> None:
+        """The bounds are as many as asked for, are among the paths, and do not follow from their order in the checkpoint."""
+        path = table("one file", later=False)
+        names = [f"day={number % 8}/{number:06}" for number in range(40_000)]
+        adds = [
+            {"add": {"path": name, "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}}
+            for name in names
+        ]
+        log = tmp_path / paths.LOG / paths.checkpoint_name(CHECKPOINT)
+        head = [each for each in pq.read_table(log).to_pylist() if each["protocol"] or each["metaData"]]
+        log.write_bytes(checkpoint_layout.parquet(checkpoint_layout.table([*head, *adds])))
+        storage = LocalStorage(path)
+        live = lake.run(list_live(DeltaLog(storage)))
+        assert live is not None
+        bounds = sampled_bounds(live, storage, 100)
+        assert bounds == sampled_bounds(live, storage, 100)
+        assert 100 <= len(bounds) <= 200
+        assert set(bounds.to_pylist()) <= set(names)
+        found = path_ranges.counted_ranges(live, bounds, storage, None)
+        assert found.files.sum() == len(names)
+        # A tenth of the paths in one range would be ten times what 100 bounds leave.
+        assert found.files.max() < len(names) // 10
+        whole = sorted(names)
+        assert [add.path for add in found.between(20, 40).files(storage)] == whole[
+            found.files[:20].sum() : found.files[:40].sum()
+        ]
