@@ -91,7 +91,7 @@ class Execution:
     @property
     def threads(self) -> int:
         """Cores to use."""
-        return _cores() if self.workers is None else self.workers
+        return cores() if self.workers is None else self.workers
 
     def threads_for(self, plans: Sequence[ChangePlan]) -> int:
         """Cores to use for processing the rows of `plans`. At the tip of a table rows are few, and one thread is faster than several."""
@@ -382,7 +382,8 @@ def _without_first(count: int, found: Iterable[_Scanned]) -> Iterator[_Scanned]:
         count = max(0, count - batch.num_rows)
 
 
-def _cores() -> int:
+def cores() -> int:
+    """The cores that this process may use."""
     # Linux reports the cores that a container may use, other systems all of the machine.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

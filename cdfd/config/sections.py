@@ -82,8 +82,11 @@ class Spill(Section):
 class CatchUp(Section):
     """Limits of a transaction with several versions, when there is a backlog. A single version may exceed them."""
 
-    max_rows: Count = 100_000
-    """Rows of several versions in one transaction."""
+    max_rows: Count | None = None
+    """Rows of several versions in one transaction.
+
+    Default: 100,000. With the sink `delta`, there is no limit.
+    """
 
     max_bytes: Size = 64 << 20
     """Bytes of the files of these versions."""

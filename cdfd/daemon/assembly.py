@@ -18,7 +18,7 @@ from cdfd.daemon.controls.mailbox import Mailbox
 from cdfd.daemon.engines import engine_of, large_versions
 from cdfd.daemon.ledgers import ledgers
 from cdfd.daemon.loop.admission import Admission
-from cdfd.daemon.loop.deliverer import PART_BYTES, Limits
+from cdfd.daemon.loop.deliverer import PART_BYTES, ROWS, Limits
 from cdfd.daemon.loop.feed import Feed, Policies
 from cdfd.daemon.loop.monitor import Monitor
 from cdfd.daemon.loop.rates import RateLimit, Rates
@@ -210,9 +210,11 @@ def limits(config: Settings, table: settings.Table) -> Limits:
     if sinks.one_version:
         return Limits(max_bytes=0)
     rates = (table.limits, config.limits)
+    # Rows that go into files take no memory, and readers of a table prefer few files.
+    most_rows = config.catch_up.max_rows or (sys.maxsize if sinks.whole_versions else ROWS)
     return Limits(
         sys.maxsize if sinks.whole_versions else PART_BYTES,
-        min([config.catch_up.max_rows, *(each.rows_per_second for each in rates if each.rows_per_second)]),
+        min([most_rows, *(each.rows_per_second for each in rates if each.rows_per_second)]),
         min([config.catch_up.max_bytes, *(each.bytes_per_second for each in rates if each.bytes_per_second)]),
         config.catch_up.max_seconds,
     )

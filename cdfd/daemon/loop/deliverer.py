@@ -28,6 +28,8 @@ from cdfd.tail.clock import Clock
 
 PART_BYTES = 128 << 20
 """Default size of a part: a version with more bytes of files is delivered in parts."""
+ROWS = 100_000
+"""Default limit of the rows of a delivery of several versions."""
 _CHUNK_BATCHES = 64
 _CHUNK_BYTES = 256 << 10
 
@@ -42,7 +44,7 @@ class Limits:
     """
 
     part_bytes: int = PART_BYTES
-    max_rows: int = 100_000
+    max_rows: int = ROWS
     max_bytes: int = 64 << 20
     max_seconds: float = 10.0
 

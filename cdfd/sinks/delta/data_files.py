@@ -1,8 +1,15 @@
-"""The data files of one delivery: rows are split by partition, and written as files of a limited size."""
+"""The data files of one delivery: rows are split by partition, and written as files of a limited size.
+
+Threads encode rows while others are taken: the row groups of a file in turn, and those of several files at the same time. The rows alone
+decide which file each of them is in, and the order of the files.
+"""
 
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +22,7 @@ from cdfd.errors import DataError, PathError
 from cdfd.parquet.writer import DataFileWriter
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.conditions import RowCheck
+from cdfd.sinks.delta.encoding import CORES, submit
 from cdfd.storage.base import Storage
 
 PartitionKey = tuple[str | None, ...]
@@ -40,6 +48,36 @@ class NewFile:
     rows: int
 
 
+@dataclass(slots=True)
+class _OpenFile:
+    """A file that is not complete.
+
+    Attributes:
+        writer: of the file.
+        size: in bytes, with those of the rows that a thread encodes.
+    """
+
+    writer: DataFileWriter
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A row group that a thread encodes.
+
+    Attributes:
+        key: of its partition.
+        file: that it is written to.
+        last: whether the file ends with it, whatever its size.
+        done: the end of the work.
+    """
+
+    key: PartitionKey
+    file: _OpenFile
+    last: bool
+    done: Future[None]
+
+
 class DataFiles:
     """Collects rows of one schema, in order, into files.
 
@@ -47,7 +85,7 @@ class DataFiles:
         columns: of the table. The rows have all or some of them, with names that may differ in case.
         rows: the schema of the rows.
         compression: of the files.
-        file_bytes: a file ends at about this size. All open files together have as many bytes.
+        file_bytes: a file ends at about this size. All open files and their rows have twice as many bytes in memory, at most.
     """
 
     def __init__(self, columns: Columns, rows: pa.Schema, compression: str, file_bytes: int) -> None:
@@ -68,12 +106,13 @@ class DataFiles:
         self._stored = _stored(columns, self._schema, self._logical)
         self._compression = compression
         self._file_bytes = file_bytes
-        self._open: dict[PartitionKey, DataFileWriter] = {}
+        self._open: dict[PartitionKey, _OpenFile] = {}
         self._pending: dict[PartitionKey, list[pa.Table]] = {}
         self._bytes: dict[PartitionKey, int] = {}
+        self._encoding: deque[_Group] = deque()
 
     def write(self, batch: pa.RecordBatch) -> Iterator[tuple[NewFile, pa.Buffer]]:
-        """Take a batch; yields the files that are complete with it, and their content."""
+        """Take a batch; yields files that are complete, and their content."""
         columns = [cast(batch.column(at), field) for at, field in zip(self._places, self._schema, strict=True)]
         rows = pa.table(columns, self._schema)
         self._check.check(rows)
@@ -81,34 +120,56 @@ class DataFiles:
             self._pending.setdefault(key, []).append(part)
             self._bytes[key] = self._bytes.get(key, 0) + part.nbytes
             if self._bytes[key] >= GROUP_BYTES:
-                self._write_group(key)
-                if self._open[key].size >= self._file_bytes:
-                    yield self._finish(key)
+                yield from self._encode(key)
+        if sum(self._sizes().values()) <= 2 * self._file_bytes:
+            return
+        # Rows take less memory once they are encoded.
+        yield from self._encoded()
         while sum((sizes := self._sizes()).values()) > 2 * self._file_bytes:
-            yield self._finish(max(sizes, key=sizes.__getitem__))
+            yield from self._encode(max(sizes, key=sizes.__getitem__), last=True)
 
     def finish(self) -> Iterator[tuple[NewFile, pa.Buffer]]:
         """The remaining files."""
-        for key in list(self._sizes()):
-            yield self._finish(key)
+        yield from self._encoded()
+        keys = list(self._sizes())
+        for key in keys:
+            yield from self._encode(key, last=True, here=len(keys) == 1)
+        yield from self._encoded()
 
     def _sizes(self) -> dict[PartitionKey, int]:
         keys = dict.fromkeys((*self._open, *self._pending))
         return {key: self._bytes.get(key, 0) + (self._open[key].size if key in self._open else 0) for key in keys}
 
-    def _write_group(self, key: PartitionKey) -> None:
-        """Write what a partition has collected as a row group."""
+    def _encode(
+        self, key: PartitionKey, *, last: bool = False, here: bool = False
+    ) -> Iterator[tuple[NewFile, pa.Buffer]]:
+        """Let a thread, or this one, write what a partition has collected as a row group. Yields files that are complete before that."""
+        # The group before this one decides whether the file is full.
+        while len(self._encoding) >= CORES or any(group.file is self._open.get(key) for group in self._encoding):
+            yield from self._first_encoded()
+        if key not in self._open:
+            self._open[key] = _OpenFile(DataFileWriter(self._stored, self._compression))
+        file = self._open.pop(key) if last else self._open[key]
         pending = self._pending.pop(key, [])
-        self._bytes.pop(key, None)
-        if pending:
-            if key not in self._open:
-                self._open[key] = DataFileWriter(self._stored, self._compression)
-            self._open[key].write(pa.concat_tables(pending))
+        file.size += self._bytes.pop(key, 0)
+        self._encoding.append(_Group(key, file, last, submit(partial(_write, file.writer, pending), here=here)))
 
-    def _finish(self, key: PartitionKey) -> tuple[NewFile, pa.Buffer]:
-        self._write_group(key)
-        file = self._open.pop(key).finish()
-        return NewFile(new_path(self._compression), key, file.data.size, file.stats, file.rows), file.data
+    def _encoded(self) -> Iterator[tuple[NewFile, pa.Buffer]]:
+        """Wait for all groups. Yields the files that are complete."""
+        while self._encoding:
+            yield from self._first_encoded()
+
+    def _first_encoded(self) -> Iterator[tuple[NewFile, pa.Buffer]]:
+        """Wait for the first group. Yields its file if that is complete."""
+        group = self._encoding.popleft()
+        group.done.result()
+        group.file.size = group.file.writer.size
+        if not group.last:
+            if group.file.size < self._file_bytes:
+                return
+            del self._open[group.key]
+        file = group.file.writer.finish()
+        yield NewFile(new_path(self._compression), group.key, file.data.size, file.stats, file.rows), file.data
 
     def _split(self, rows: pa.Table) -> Iterator[tuple[PartitionKey, pa.Table]]:
         """The rows of each partition, in their order, as files have them."""
@@ -137,6 +198,11 @@ def new_path(compression: str) -> str:
 
 
 _CHANGE_TYPE = CHANGE_COLUMNS[0].with_nullable(True)
+
+
+def _write(writer: DataFileWriter, rows: Sequence[pa.Table]) -> None:
+    if rows:
+        writer.write(pa.concat_tables(rows))
 
 
 def _stored(columns: Columns, rows: pa.Schema, names: Sequence[str]) -> pa.Schema:

@@ -86,7 +86,7 @@ class PartDelivery:
 
     async def abort(self) -> None:
         """Forget the rows."""
-        self._files.forget()
+        await self._files.forget()
 
     async def end(self) -> Sequence[NewFile]:
         """All files of the part."""

@@ -39,7 +39,7 @@ class DeltaSettings(SinkSettings):
     """Compression of data files."""
 
     file_size: Size = 64 << 20
-    """A data file ends at about this size. The daemon holds a file in memory until it is written."""
+    """A data file ends at about this size. The daemon holds three times as much in memory at most."""
 
     checkpoint_interval: Annotated[int, BeforeValidator(values.whole), Field(ge=0)] = 100
     """Versions of a target between two checkpoints, which other readers need to open it quickly. 0: none is written."""

@@ -192,7 +192,7 @@ class DeltaDelivery:
         """Forget the rows. Files that are written are not a part of the table."""
         if self._state != "ended":
             self._state = "ended"
-            self._files.forget()
+            await self._files.forget()
             self._sink.cursor.abandon()
 
     def adopt(self, columns: Columns, files: Sequence[NewFile]) -> None:

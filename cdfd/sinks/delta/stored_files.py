@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from itertools import chain
 from typing import TypeVar
 
 import pyarrow as pa
@@ -24,8 +25,12 @@ async def fetched(items: Iterator[T], place: str) -> AsyncIterator[T]:
         yield found
 
 
+_HANDOVER_BYTES = 4 << 20
+"""Rows that are handed to a thread at once. Each time takes longer than the work on a few rows."""
+
+
 class StoredFiles:
-    """Writes rows into data files of a target, of one schema after the other.
+    """Writes rows into data files of a target, of one schema after the other. A file is stored while the next one is encoded.
 
     Attributes:
         done: the files that are stored.
@@ -35,6 +40,9 @@ class StoredFiles:
         self.done: list[NewFile] = []
         self._target = target
         self._open: DataFiles | None = None
+        self._rows: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._storing: asyncio.Task[None] | None = None
 
     async def start(self, files: DataFiles) -> None:
         """Store what is open, and write the next rows into these files."""
@@ -42,21 +50,42 @@ class StoredFiles:
         self._open = files
 
     async def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows, and store the files that are full. `start` comes first."""
+        """Take rows, and store files that are full. `start` comes first. An error of a row may be raised later, by `end` at the latest."""
         assert self._open is not None
-        await self._put(self._open.write(batch))
+        self._rows.append(batch)
+        self._bytes += batch.nbytes
+        if self._bytes >= _HANDOVER_BYTES:
+            await self._put(self._written(self._open))
 
     async def end(self) -> None:
         """Store the files that are open."""
         if self._open is not None:
             files, self._open = self._open, None
-            await self._put(files.finish())
+            await self._put(chain(self._written(files), files.finish()))
+            await self._stored()
 
-    def forget(self) -> None:
+    async def forget(self) -> None:
         """Forget the rows that are not stored."""
-        self._open = None
+        self._open, self._rows = None, []
+        if self._storing is not None:
+            self._storing.cancel()
+            await asyncio.gather(self._storing, return_exceptions=True)
+
+    def _written(self, files: DataFiles) -> Iterator[tuple[NewFile, pa.Buffer]]:
+        rows, self._rows, self._bytes = self._rows, [], 0
+        return chain.from_iterable(map(files.write, rows))
 
     async def _put(self, files: Iterator[tuple[NewFile, pa.Buffer]]) -> None:
         async for file, data in fetched(files, self._target.uri):
-            await self._target.put(file.path, data)
-            self.done.append(file)
+            await self._stored()
+            self._storing = asyncio.create_task(self._store(file, data))
+
+    async def _stored(self) -> None:
+        """Wait until the file before is stored: one at a time, because it is in memory."""
+        if self._storing is not None:
+            storing, self._storing = self._storing, None
+            await storing
+
+    async def _store(self, file: NewFile, data: pa.Buffer) -> None:
+        await self._target.put(file.path, data)
+        self.done.append(file)
