@@ -1,13 +1,14 @@
 """The four change columns that follow the table's columns in a change row."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.errors import DataError, UnsupportedError
+from cdfd.parquet.kernels import native
 
 CHANGE_TYPE: Final = "_change_type"
 COMMIT_VERSION: Final = "_commit_version"
@@ -84,8 +85,8 @@ def types_as_written(column: pa.Array) -> pa.DictionaryArray:
         DataError: a value is not a change type.
     """
     codes = _codes(column)
-    early = pc.any(pc.greater_equal(codes, len(CHANGE_TYPES))).as_py()
-    return pa.DictionaryArray.from_arrays(codes, _SPELLINGS if early else CHANGE_TYPES)
+    early = _most(codes) >= len(CHANGE_TYPES)
+    return pa.DictionaryArray.from_arrays(codes, _SPELLINGS if early else CHANGE_TYPES, safe=False)
 
 
 def types_from_file(column: pa.Array) -> pa.DictionaryArray:
@@ -94,7 +95,7 @@ def types_from_file(column: pa.Array) -> pa.DictionaryArray:
     Raises:
         DataError: a value is not a change type.
     """
-    return pa.DictionaryArray.from_arrays(_codes(column, _MEANINGS), CHANGE_TYPES)
+    return pa.DictionaryArray.from_arrays(_codes(column, _MEANINGS), CHANGE_TYPES, safe=False)
 
 
 def _codes(column: pa.Array, meanings: pa.Int8Array | None = None) -> pa.Int8Array:
@@ -104,11 +105,24 @@ def _codes(column: pa.Array, meanings: pa.Int8Array | None = None) -> pa.Int8Arr
     if meanings is not None:
         codes = pc.take(meanings, codes)
     if pa.types.is_dictionary(column.type):
-        codes = pc.take(codes, column.indices)
+        codes = _looked_up(codes, column.indices)
     if codes.null_count:
         wrong = column.filter(pc.is_null(codes))[0].as_py()
         raise DataError(f"_change_type is {wrong!r}, expected one of {', '.join(CHANGE_TYPES.to_pylist())}")
     return codes
+
+
+def _looked_up(codes: pa.Int8Array, indices: Any) -> pa.Int8Array:
+    """The codes of a dictionary's values, for each of its indices."""
+    if native is not None and indices.type == pa.int32() and not (indices.null_count or codes.null_count):
+        found = np.empty(len(indices), np.int8)
+        if native.looked_up(indices.to_numpy(), codes.to_numpy(), found):
+            return pa.array(found)
+    return pc.take(codes, indices)
+
+
+def _most(codes: pa.Int8Array) -> int:
+    return int(codes.to_numpy().max()) if len(codes) else 0
 
 
 _NO_VERSIONS = pa.array([], pa.int64())

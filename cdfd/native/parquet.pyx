@@ -4,7 +4,9 @@
 Nothing is trusted: each byte that is read lies before the end of its buffer. What is damaged or unusual gives None, or -1.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 from cdfd.native.compact cimport (
     BINARY,
@@ -13,6 +15,7 @@ from cdfd.native.compact cimport (
     I32,
     I64,
     LIST,
+    MOST,
     STRUCT,
     Header,
     Reader,
@@ -218,6 +221,39 @@ def pages(const uint8_t[::1] data not None, int64_t start, int64_t end, int64_t 
     return found
 
 
+def stored_pages(read_at, int64_t start, int64_t end, int64_t values, Py_ssize_t most):
+    """At most `most` pages of a column chunk of a stored file, as `page` gives them. None where one is damaged or unusual.
+
+    `read_at` returns bytes of the file, given a number of bytes and a position; fewer at the file's end.
+    """
+    cdef Reader reader
+    cdef Header header
+    cdef int64_t seen = 0
+    cdef int64_t size
+    cdef int64_t length = 0
+    cdef bytes data
+    found = []
+    while start < end and seen < values and len(found) < most:
+        for size in (128, 4096, HEADER_BYTES):
+            data = read_at(min(size, end - start), start)
+            reader.at = <const uint8_t*>PyBytes_AS_STRING(data)
+            reader.end = reader.at + PyBytes_GET_SIZE(data)
+            reader.bad = False
+            length = 0
+            if _header(&reader, &header):
+                length = reader.at - <const uint8_t*>PyBytes_AS_STRING(data)
+                break
+            if size >= end - start:
+                break
+        if not length or length + header.stored > end - start:
+            return None
+        found.append((header.kind, header.size, header.stored, header.values, header.encoding, length))
+        start += length + header.stored
+        if header.kind != 2:
+            seen += header.values
+    return found
+
+
 # --- dictionaries ---
 
 
@@ -245,3 +281,104 @@ def longest(const uint8_t[::1] data not None, int64_t count):
             most = size if size > most else most
             count -= 1
     return -1 if count else most
+
+
+def looked_up(const int32_t[::1] indices not None, const int8_t[::1] table not None, int8_t[::1] found not None):
+    """Write the value of each index in a table into `found`. False where an index is not in the table, or `found` has another length."""
+    cdef Py_ssize_t count = indices.shape[0]
+    cdef Py_ssize_t number
+    cdef uint32_t size = <uint32_t>table.shape[0]
+    cdef uint32_t at
+    cdef bint bad = found.shape[0] != count
+    if bad:
+        return False
+    with nogil:
+        for number in range(count):
+            at = <uint32_t>indices[number]
+            if at >= size:
+                bad = True
+                break
+            found[number] = table[at]
+    return not bad
+
+
+def taken_ends(
+    const int32_t[::1] indices not None,
+    const uint8_t[::1] validity,
+    const int32_t[::1] offsets not None,
+    int32_t[::1] ends not None,
+):
+    """Where each string of a dictionary's indices ends, once they are one after the other. `ends` begins with 0.
+
+    Returns their bytes; -1 where an index is not in the dictionary, or they are more than offsets can count. Null strings have no bytes:
+    their bit in `validity` is 0.
+    """
+    cdef Py_ssize_t count = indices.shape[0]
+    cdef Py_ssize_t number
+    cdef uint32_t size
+    cdef uint32_t at
+    cdef uint32_t valid
+    cdef int64_t end = 0
+    if offsets.shape[0] < 2 or ends.shape[0] != count + 1:
+        return -1
+    if validity is not None and validity.shape[0] * 8 < count:
+        return -1
+    size = <uint32_t>(offsets.shape[0] - 1)
+    ends[0] = 0
+    with nogil:
+        for number in range(count):
+            # Without branches, which would be mispredicted.
+            valid = 1 if validity is None else validity[number >> 3] >> (number & 7) & 1
+            at = <uint32_t>indices[number] * valid
+            if at >= size:
+                end = -1
+                break
+            end += (offsets[at + 1] - offsets[at]) * <int64_t>valid
+            if end > MOST:
+                end = -1
+                break
+            ends[number + 1] = <int32_t>end
+    return end
+
+
+def take(
+    const int32_t[::1] indices not None,
+    const int32_t[::1] offsets not None,
+    const uint8_t[::1] data not None,
+    const int32_t[::1] ends not None,
+    uint8_t[::1] found not None,
+):
+    """Write the strings of a dictionary's indices, one after the other. `ends` are those of `taken_ends`, which checks the indices.
+
+    False where a string is not within `data` or `found`.
+    """
+    cdef Py_ssize_t count = indices.shape[0]
+    cdef Py_ssize_t number
+    cdef int64_t have = data.shape[0]
+    cdef int64_t room = found.shape[0]
+    cdef int64_t source
+    cdef int64_t target
+    cdef int64_t length
+    cdef const uint8_t* strings
+    cdef uint8_t* out
+    cdef bint bad = False
+    if not have or not room or not offsets.shape[0] or ends.shape[0] != count + 1:
+        return False
+    strings, out = &data[0], &found[0]
+    with nogil:
+        for number in range(count):
+            target = ends[number]
+            length = ends[number + 1] - target
+            # The index of a null string was not checked.
+            source = offsets[indices[number] if length else 0]
+            if source < 0 or length < 0 or source + length > have or target + length > room:
+                bad = True
+                break
+            # A copy of a fixed size is one instruction. Bytes after the string are overwritten by the next one.
+            if length <= 16 and source + 16 <= have and target + 16 <= room:
+                memcpy(out + target, strings + source, 16)
+            elif length <= 32 and source + 32 <= have and target + 32 <= room:
+                memcpy(out + target, strings + source, 32)
+            else:
+                memcpy(out + target, strings + source, length)
+    return not bad

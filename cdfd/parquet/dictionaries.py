@@ -12,12 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.parquet.bounds import BATCH_BYTES, NESTED_BYTES, ColumnChunk
+from cdfd.parquet.kernels import native
 from cdfd.parquet.pages import PLAIN, PLAIN_DICTIONARY, longest_value, page
 
 Read: TypeAlias = "Callable[[int, int], bytes | memoryview]"
 
 _CODECS = {0: None, 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 """Arrow's names of codecs, by their numbers in a footer."""
+
+PADDED_BYTES = 64 << 10
+"""Bytes of a dictionary, up to which a copy with room after it costs less than it saves."""
 
 
 def can_be_measured(chunk: ColumnChunk) -> bool:
@@ -74,7 +78,10 @@ def decoded(batch: pa.RecordBatch, names: Collection[str]) -> Iterator[pa.Record
         return
     columns: list[Any] = batch.columns
     dictionaries: list[Any] = [columns[place] for place in indexed]
-    size = sum(longest(column.dictionary) for column in dictionaries)
+    # All bytes of a small dictionary are a bound, and known at once.
+    size = sum(_all_bytes(column.dictionary) for column in dictionaries)
+    if size * batch.num_rows > BATCH_BYTES:
+        size = sum(longest(column.dictionary) for column in dictionaries)
     starts = [0] if size * batch.num_rows <= BATCH_BYTES else _starts(dictionaries)
     places = [place for place in indexed if batch.schema.field(place).name in names]
     schema = _schema(batch.schema, places)
@@ -83,6 +90,12 @@ def decoded(batch: pa.RecordBatch, names: Collection[str]) -> Iterator[pa.Record
         for place in places:
             found[place] = _strings(found[place])
         yield pa.RecordBatch.from_arrays(found, schema=schema)
+
+
+def _all_bytes(strings: Any) -> int:
+    """Bytes of the buffer of strings, of which an array may be a slice."""
+    data = strings.buffers()[2]
+    return 0 if data is None else int(data.size)
 
 
 def _schema(schema: pa.Schema, places: Iterable[int]) -> pa.Schema:
@@ -100,7 +113,34 @@ def _strings(column: pa.DictionaryArray) -> pa.Array:
         first, last = indices[0].as_py(), indices[-1].as_py()
         if last - first == count - 1 and np.array_equal(indices.to_numpy(), np.arange(first, last + 1, dtype=np.int32)):
             return column.dictionary.slice(first, count)
-    return column.dictionary_decode()
+    found = _taken(column.dictionary, indices)
+    return column.dictionary_decode() if found is None else found
+
+
+def _taken(dictionary: Any, indices: Any) -> pa.Array | None:
+    """The strings of a dictionary's indices. None where Arrow has to take them, or to refuse them."""
+    count, nulls = len(indices), indices.null_count
+    if native is None or indices.type != pa.int32() or dictionary.null_count or (nulls and indices.offset):
+        return None
+    validity, numbers = indices.buffers()
+    numbers = np.frombuffer(numbers, np.int32, count, 4 * indices.offset)
+    _, places, strings = dictionary.buffers()
+    places = np.frombuffer(places, np.int32, len(dictionary) + 1, 4 * dictionary.offset)
+    if strings is None:
+        return None
+    ends = pa.allocate_buffer(4 * (count + 1))
+    valid = np.frombuffer(validity, np.uint8) if nulls else None
+    size = native.taken_ends(numbers, valid, places, np.frombuffer(ends, np.int32))
+    if size <= 0:
+        return None
+    if len(strings) <= PADDED_BYTES:
+        # The last strings are copied as fast as the others then.
+        strings = bytes(strings) + bytes(32)
+    found = pa.allocate_buffer(size)
+    texts = np.frombuffer(strings, np.uint8)
+    if not native.take(numbers, places, texts, np.frombuffer(ends, np.int32), np.frombuffer(found, np.uint8)):
+        return None
+    return pa.Array.from_buffers(dictionary.type, count, [validity if nulls else None, ends, found], nulls)
 
 
 def _starts(columns: Iterable[pa.DictionaryArray]) -> list[int]:

@@ -17,6 +17,8 @@ PLAIN, PLAIN_DICTIONARY, DELTA_LENGTH, RLE_DICTIONARY = 0, 2, 6, 8
 """Encodings of strings."""
 HEADER_BYTES = 1 << 20
 """Bytes of a header, at most; its statistics contain values of the column."""
+MOST_PAGES = 1024
+"""Pages whose headers are read at a time: a hostile file may have millions of them."""
 
 _I32, _STRUCT = 5, 12
 _MOST = (1 << 31) - 1
@@ -108,6 +110,19 @@ def pages_in(data: memoryview, start: int, end: int, values: int) -> Iterable[Pa
     if native is not None and (found := native.pages(data, start, end, values)) is not None:
         return map(Page._make, found)
     return pages(lambda at, count: data[at : at + count], start, end, values)
+
+
+def pages_at(read_at: Callable[[int, int], bytes], start: int, end: int, values: int) -> Iterator[Page]:
+    """The same of a file that is read by `read_at`, which takes a length and a position."""
+    while native is not None and start < end and values > 0:
+        found = native.stored_pages(read_at, start, end, values, MOST_PAGES)
+        if found is None:
+            break
+        for each in map(Page._make, found):
+            start += each.start + each.stored
+            values -= each.values if each.kind in (DATA, DATA_V2) else 0
+            yield each
+    yield from pages(lambda at, count: read_at(count, at), start, end, values)
 
 
 def longest_value(data: bytes | memoryview, count: int) -> int | None:

@@ -41,7 +41,7 @@ from cdfd.parquet.opening import (
     reader_of,
     text_names,
 )
-from cdfd.parquet.pages import pages, pages_in
+from cdfd.parquet.pages import Page, pages, pages_at, pages_in
 from cdfd.parquet.text import check_text, checked, text_columns
 
 CAREFUL_BYTES = 16 << 10
@@ -158,6 +158,14 @@ class ParquetReader:
             self._texts = text_names(self.schema_arrow)
         return self._texts
 
+    def _pages(self, start: int, end: int, values: int) -> Iterable[Page]:
+        """The pages of a column chunk."""
+        if self._data is not None:
+            return pages_in(self._data, start, end, values)
+        if self._read is not None:
+            return pages_at(self._source.read_at, start, end, values)
+        return pages(reader_of(self._source), start, end, values)
+
     def _runs(self, groups: Iterable[int], columns: Sequence[str]) -> Iterator[tuple[list[int], list[ColumnChunk]]]:
         """Row groups that are read together, with their column chunks."""
         places = self._places(columns)
@@ -224,11 +232,10 @@ class _Run:
         if not self._reader._dictionaries and self._is_small():
             yield from self._small_batches(rows)
             return
-        if self._reader._read is not None:
-            self._scan_pages(self._reader._read)
-        elif sum(chunk.end - chunk.start for chunk in self._bounds.chunks) <= RUN_BYTES:
-            # All of it is being fetched, so its headers take no more requests.
-            self._scan_pages(reader_of(self._reader._source))
+        size = sum(chunk.end - chunk.start for chunk in self._bounds.chunks)
+        if self._reader._read is not None or size <= RUN_BYTES:
+            # Of a remote file, all of it is being fetched, so its headers take no more requests.
+            self._scan_pages()
         else:
             self._scan_first_pages(reader_of(self._reader._source))
         done, learned = 0, 0
@@ -246,7 +253,7 @@ class _Run:
                     learned += 1
                     self._learn()
                 elif not self._scanned:
-                    self._scan_pages(reader_of(self._reader._source))
+                    self._scan_pages()
                 elif self._rows == 1:
                     raise too_large(f"a row of its lists or maps has more than {NESTED_BYTES} bytes") from None
                 else:
@@ -333,15 +340,13 @@ class _Run:
         if prefetch is not None:
             prefetch(self._options["columns"], set(self._left))
 
-    def _scan_pages(self, read: Read) -> None:
+    def _scan_pages(self) -> None:
         """Read the headers of all pages."""
         self._scanned = True
         self._bounds = Bounds([chunk.without_pages() for chunk in self._bounds.chunks])
-        data = self._reader._data
         for chunk in self._bounds.chunks:
             if not chunk.small:
-                place = chunk.start, chunk.end, chunk.values
-                for page in pages(read, *place) if data is None else pages_in(data, *place):
+                for page in self._reader._pages(chunk.start, chunk.end, chunk.values):
                     chunk.add(page)
 
     def _scan_first_pages(self, read: Read) -> None:

@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -193,3 +194,97 @@ def test_some_columns_have_their_share_of_the_size() -> None:
         parts = [found.size_of([name]) for name in ("id", "text")]
     assert whole - 2 <= sum(parts) <= whole
     assert 0 < parts[0] < parts[1]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_pages_of_a_stored_file(codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    native()
+    data = file(codec, data_page_size=200, write_batch_size=50)
+    (tmp_path / "file").write_bytes(data)
+    monkeypatch.setattr(pages, "MOST_PAGES", 3)
+    with pa.OSFile(str(tmp_path / "file")) as source:
+        for chunk in layout.chunks(footer(data)):
+            place = chunk.start, chunk.end, chunk.values
+            found = list(pages.pages_at(source.read_at, *place))
+            assert found == list(pages.pages_in(memoryview(data), *place))
+            assert len(found) > 3
+
+
+def test_damaged_pages_of_a_stored_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    native()
+    data = bytearray(file())
+    chunk = layout.chunks(footer(bytes(data)))[1]
+    random_ = random.Random(1)
+
+    def outcome() -> object:
+        with pa.OSFile(str(tmp_path / "file")) as source:
+            try:
+                return list(pages.pages_at(source.read_at, chunk.start, chunk.end, chunk.values))
+            except ValueError as error:
+                return str(error)
+
+    different = set()
+    for _ in range(200):
+        damaged = data[:]
+        for _ in range(3):
+            damaged[chunk.start + random_.randrange(30)] = random_.randrange(256)
+        (tmp_path / "file").write_bytes(damaged)
+        found = outcome()
+        with monkeypatch.context() as patch:
+            patch.setattr(pages, "native", None)
+            assert outcome() == found
+        different.add(str(found))
+    assert len(different) > 10
+
+
+STRINGS = {
+    "short": ["new", "paid", "", "delivered"],
+    "long": ["x" * size for size in range(70)],
+    "larger than is padded": ["y" * 40_000, "z" * 30_000, "1"],
+    "empty": ["", ""],
+    "other letters": ["ä", "日本", "🙂"],
+}
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+@pytest.mark.parametrize("name", STRINGS)
+@pytest.mark.parametrize("nulls", ["none", "some", "all"])
+def test_strings_of_a_dictionary(kind: pa.DataType, name: str, nulls: str) -> None:
+    native()
+    random_ = random.Random(1)
+    dictionary = pa.array(["before", *STRINGS[name], "after"]).cast(kind)[1:-1]
+    share = {"none": 0.0, "some": 0.3, "all": 1.0}[nulls]
+    numbers = [None if random_.random() < share else random_.randrange(len(dictionary)) for _ in range(100)]
+    column = pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), dictionary)
+    for start, count in ((0, 100), (0, 0), (8, 30), (13, 50), (99, 1)):
+        some = column.slice(start, count)
+        found = dictionaries._strings(some)
+        found.validate(full=True)
+        assert found.equals(some.dictionary_decode())
+        assert found.null_count == some.null_count
+
+
+@pytest.mark.parametrize("number", [3, 2**31 - 1, -1, -(2**31)])
+def test_an_index_that_is_not_in_the_dictionary(number: int) -> None:
+    native()
+    indices = pa.array([0, 1, number, 2], pa.int32())
+    column = pa.DictionaryArray.from_arrays(indices, pa.array(["a", "b", "c"]), safe=False)
+    assert dictionaries._taken(column.dictionary, column.indices) is None
+    with pytest.raises(pa.ArrowException):
+        dictionaries._strings(column)
+
+
+def test_strings_that_are_too_many_for_their_offsets() -> None:
+    native()
+    dictionary = pa.array(["x" * (1 << 20)])
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 2048, pa.int32()), dictionary)
+    assert dictionaries._taken(column.dictionary, column.indices) is None
+
+
+def test_codes_are_looked_up_within_their_table() -> None:
+    table, found = np.array([4, 5, 6], np.int8), np.empty(3, np.int8)
+    assert native().looked_up(np.array([2, 0, 1], np.int32), table, found)
+    assert found.tolist() == [6, 4, 5]
+    for wrong in (3, -1):
+        assert not native().looked_up(np.array([0, wrong, 1], np.int32), table, found)
+    assert not native().looked_up(np.array([0, 1], np.int32), table, found)
