@@ -87,12 +87,12 @@ def list_delta_rs_actions(uri: str) -> Measured:
     return timed(lambda: len(pa.table(DeltaTable(uri).get_add_actions())))
 
 
-def spark_plan(uri: str) -> Measured:
-    """Partitions of a first snapshot, as Spark's driver has them planned by a Python process."""
+def spark_plan(uri: str, how: str = "auto") -> Measured:
+    """Partitions of a first snapshot, as Spark's driver has them planned by a Python process. `how`: which processes list the files."""
     from cdfd.spark.source import CdfdSource
 
     def planned() -> int:
-        source = CdfdSource({"path": uri, "startingVersion": "snapshot"})
+        source = CdfdSource({"path": uri, "startingVersion": "snapshot", "snapshotPlanning": how})
         return len(source.reader(source.schema()).partitions())
 
     return timed(planned)

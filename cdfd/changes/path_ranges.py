@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from cdfd.changes.cutting import FILE_BYTES, shares
 from cdfd.changes.plan import FileScan, LiveScans
 from cdfd.delta.actions import Add
+from cdfd.delta.checkpoint import counted
 from cdfd.delta.files import FILES, TEXT, PackedFiles
 from cdfd.delta.statistics import record_counts
 from cdfd.errors import LogError
@@ -60,16 +61,17 @@ class PathRange:
     others: PackedFiles[Add]
     count: int
 
-    def files(self, storage: Storage) -> PackedFiles[Add]:
-        """The live files, by path. Reads the checkpoint.
+    def files(self, storage: Storage, *, with_counts: bool = False) -> PackedFiles[Add]:
+        """The live files, by path; `with_counts`: with their row counts, where the log has them. Reads the checkpoint.
 
         Raises:
             LogError: the checkpoint lists other files than when they were counted.
             CdfdError: the checkpoint cannot be read; it names table, version and file.
         """
         changed = pa.array(self.changed, TEXT)
-        found = (_between(batch, self.lower, self.upper) for batch in self.listing.batches(storage))
-        kept = [_without(batch, changed) for batch in found if len(batch)]
+        listed = self.listing.batches(storage, with_stats=with_counts)
+        found = (_between(batch, self.lower, self.upper) for batch in listed)
+        kept = [_without(counted(batch) if with_counts else batch, changed) for batch in found if len(batch)]
         files = PackedFiles(Add, pa.concat_tables([pa.Table.from_batches(kept, FILES), self.others.table])).by_path()
         if len(files) != self.count:
             raise LogError(

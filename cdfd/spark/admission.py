@@ -35,10 +35,15 @@ class Budget:
     rows: int | None = None
     used: bool = False
 
+    @property
+    def limits_files(self) -> bool:
+        """Whether a batch may end within a version."""
+        return (self.files, self.bytes, self.rows) != (None, None, None)
+
     def take(self, plan: ChangePlan, part: int, count: Callable[[ChangePlan, int, int], Counts]) -> int:
         """Take scans from `part` on; the number of the first scan that does not fit. `count` is `row_counts`, for a limit of rows."""
         scans = plan.scans[part:]
-        if (self.files is None and self.bytes is None and self.rows is None) or not scans:
+        if not self.limits_files or not scans:
             self.used = self.used or len(scans) > 0
             return len(plan.scans)
         ends = np.cumsum(shares(scans), dtype=np.int64)

@@ -70,13 +70,16 @@ def range_partitions(
     """
     version, live = snapshot
     plan = Schemas.to(target.schema).of(version.plan, table.uri)
-    ranges = _counted(live, table, plan, execution_of(table, options), ordered=target.ordered)
+    ranges = counted_paths(live, table, plan.version, execution_of(table, options), ordered=target.ordered)
     return list(_partitions(ranges, plan, target, options.partition_bytes))
 
 
-def _counted(live: LiveListing, table: Table, plan: ChangePlan, execution: Execution, *, ordered: bool) -> PathRanges:
+def counted_paths(
+    live: LiveListing, table: Table, version: int, execution: Execution, *, ordered: bool = True
+) -> PathRanges:
+    """Ranges of the paths of a snapshot; with the numbers of their rows, if `ordered`. Raises what `range_partitions` does."""
     storage = table.log.storage
-    rows = partial(counted, plan.version, execution=execution) if ordered else None
+    rows = partial(counted, version, execution=execution) if ordered else None
     return counted_ranges(live, sampled_bounds(live, storage), storage, rows)
 
 

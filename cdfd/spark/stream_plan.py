@@ -16,8 +16,9 @@ from cdfd.spark.admission import Budget, row_counts
 from cdfd.spark.backlog import Backlog, PendingBytes
 from cdfd.spark.options import SourceOptions
 from cdfd.spark.partitioning import LEAST_BYTES, PlanRange, Schemas, measured
-from cdfd.spark.range_partitions import listed_snapshot
+from cdfd.spark.range_partitions import counted_paths, listed_snapshot
 from cdfd.spark.reading import execution_of
+from cdfd.spark.snapshot_windows import SnapshotWindows, Window
 from cdfd.spark.target import Target
 from cdfd.tables.table import Table
 from cdfd.tail.clock import SystemClock
@@ -53,6 +54,7 @@ class StreamPlanner:
     _planned: dict[int, Version] = field(default_factory=dict)
     _snapshot: Version | None = None
     _listed: tuple[int, tuple[Version, LiveListing] | None] | None = None
+    _windows: SnapshotWindows | None = None
     _pending: PendingBytes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +70,7 @@ class StreamPlanner:
         for version in [version for version in self._planned if version < end.version]:
             del self._planned[version]
         if end.phase == "stream":
-            self._snapshot = self._listed = None
+            self._snapshot = self._listed = self._windows = None
 
     async def beginning(self) -> Position:
         """The start of a stream without a checkpoint.
@@ -95,12 +97,14 @@ class StreamPlanner:
         budget, at = self._budget(limited), start
         count = partial(row_counts, execution=execution_of(self.table, self.options))
         if at.phase == "snapshot":
-            listed = await self.listed(at)
-            live = await self._live(at) if listed is None else listed[0]
-            end = budget.take(live.plan, _checked(live.plan, at, self.table.uri).part, count)
-            if end < len(live.plan.scans):
+            live, window = await self._snapshot_at(at, limited=budget.limits_files)
+            local = _checked(window.plan, window.within(at), self.table.uri)
+            end = budget.take(window.plan, local.part, count)
+            if window.first + end < window.total:
                 self.newest = await self.table.log.latest_version()
-                return self._within(live, at, end), await self._left(live.plan, end, self._end())
+                reached = self._within(replace(live, plan=window.plan), local, end)
+                left = await self._left(window.plan, end, self._end(), window.after)
+                return replace(reached, part=window.first + end), left
             budget.used = True
             at = at.after_version(live.digest)
         self.newest = await self._newest(at)
@@ -132,28 +136,66 @@ class StreamPlanner:
         """The last version to read now."""
         return self.newest if self.last is None else min(self.newest, self.last)
 
-    async def _left(self, plan: ChangePlan, part: int, newest: int) -> Backlog:
-        """The backlog from scan number `part` of a plan on."""
+    async def _left(self, plan: ChangePlan, part: int, newest: int, more: int = 0) -> Backlog:
+        """The backlog from scan number `part` of a plan on; `more` bytes of its version are not in the plan."""
         later = await self._pending.between(plan.version + 1, newest)
-        own = int(shares(plan.scans[part:]).sum())
+        own = int(shares(plan.scans[part:]).sum()) + more
         return Backlog(newest, plan.timestamp_ms, None if later is None else own + later)
 
-    async def listed(self, start: Position, end: Position | None = None) -> tuple[Version, LiveListing] | None:
+    async def listed(self, start: Position, end: Position) -> tuple[Version, LiveListing] | None:
         """The snapshot at `start`, if a micro-batch has all of it and executors list its files; None otherwise.
 
         Raises:
             CdfdError: as in `PlanStream.snapshot`.
         """
-        options = self.options
-        limited = (options.max_files, options.max_bytes, options.max_rows) != (None, None, None)
-        whole = start.phase == "snapshot" and not start.part and (end is None or end.phase == "stream")
-        if limited or not whole:
-            return None
-        if self._listed is None or self._listed[0] != start.version:
+        whole = start.phase == "snapshot" and not start.part and end.phase == "stream"
+        return await self._listing(start) if whole else None
+
+    async def _listing(self, at: Position) -> tuple[Version, LiveListing] | None:
+        """Where the files of the snapshot at a position are listed; None if it is small."""
+        if self._listed is None or self._listed[0] != at.version:
+            options = self.options
             stream = self.table.stream(options.changes, shape=options.shape, target=self.target.schema)
-            found = await listed_snapshot(stream, options, start.version, await self._tail(start))
-            self._listed = start.version, found
+            self._listed = at.version, await listed_snapshot(stream, options, at.version, await self._tail(at))
         return self._listed[1]
+
+    async def _windows_at(self, at: Position) -> SnapshotWindows | None:
+        """The windows of the snapshot at a position; None if it is small, and is planned as a whole."""
+        found = await self._listing(at)
+        if found is not None and (self._windows is None or self._windows.version is not found[0]):
+            version, live = found
+            execution = execution_of(self.table, self.options)
+            ranges = counted_paths(live, self.table, version.plan.version, execution)
+            self._windows = SnapshotWindows(version, ranges, self.table.log.storage)
+        return None if found is None else self._windows
+
+    async def _snapshot_at(self, at: Position, *, limited: bool) -> tuple[Version, Window]:
+        """The snapshot at a position, and its scans from there on: all of them, or some; none if executors list them."""
+        listed = None if limited or at.part else await self._listing(at)
+        if listed is not None:
+            return listed[0], Window(listed[0].plan, 0, 0, 0, 0)
+        windows = await self._windows_at(at)
+        if windows is not None:
+            return windows.version, windows.at(at.part)
+        live = await self._live(at)
+        return live, Window(live.plan, 0, 0, len(live.plan.scans), 0)
+
+    async def _snapshot_ranges(self, start: Position, end: Position) -> tuple[Version, list[PlanRange]]:
+        """The snapshot at `start`, and its plan ranges up to `end`; none if it is `listed`."""
+        stop = end.part if end.phase == "snapshot" else None
+        if (listed := await self.listed(start, end)) is not None:
+            return listed[0], []
+        windows = await self._windows_at(start)
+        if windows is None:
+            live = await self._live(start)
+            return live, [PlanRange(live.plan, _checked(live.plan, start, self.table.uri), stop)]
+        first = windows.at(start.part)
+        _checked(first.plan, first.within(start), self.table.uri)
+        found = list[PlanRange]()
+        for window in windows.from_part(start.part, stop):
+            at = start.at_part(window.first, window.ordinal) if found else start
+            found.append(PlanRange(window.plan, window.within(at), None if stop is None else stop - window.first))
+        return windows.version, found
 
     async def plan_ranges(self, start: Position, end: Position) -> list[PlanRange]:
         """The plan ranges from `start` up to `end`, without a snapshot that is `listed`."""
@@ -163,14 +205,10 @@ class StreamPlanner:
         if at.phase == "snapshot":
             if at == end:
                 return []
-            listed = await self.listed(at, end)
-            live = await self._live(at) if listed is None else listed[0]
+            live, ranges = await self._snapshot_ranges(at, end)
             self._check_end(live, end)
-            plan = live.plan
-            stop = end.part if end.phase == "snapshot" else None
-            if listed is None:
-                found.append(PlanRange(schemas.of(plan, self.table.uri), _checked(plan, at, self.table.uri), stop))
-            if stop is not None:
+            found += (replace(each, plan=schemas.of(each.plan, self.table.uri)) for each in ranges)
+            if end.phase == "snapshot":
                 return found
             at = at.after_version()
         last = end.basis

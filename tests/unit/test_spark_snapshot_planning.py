@@ -25,7 +25,7 @@ from cdfd.delta.actions import Add
 from cdfd.delta.schema import from_arrow, serialize
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import ConfigError, LogError, MissingFileError
-from cdfd.spark import range_partitions
+from cdfd.spark import range_partitions, snapshot_windows
 from cdfd.spark.range_partitions import RangePartition
 from cdfd.spark.source import BatchReader, CdfdSource
 from cdfd.spark.stream import StreamReader
@@ -294,7 +294,7 @@ def test_a_checkpoint_that_is_written_again(table: Made, tmp_path: Path) -> None
 
 @contextmanager
 def streaming(path: str, **options: object) -> Iterator[StreamReader]:
-    one = source(path, snapshotPlanning="executors", **options)
+    one = source(path, **{"snapshotPlanning": "executors"} | options)
     made = one.streamReader(one.schema())
     yield made
     made.stop()
@@ -338,17 +338,71 @@ class TestStreams:
         with streaming(path, maxPartitionBytes=1) as made:
             assert read(made, made.partitions(start, end)) == found
 
-    def test_with_a_limit_of_files(self, table: Made) -> None:
-        """The offsets within a snapshot are numbers of files, so the driver lists them."""
-        path, found = table(), list[dict[str, Any]]()
-        with streaming(path, maxFilesPerTrigger=5) as made:
-            at = made.initialOffset()
-            for _ in range(3):
-                end = made.latestOffset()
-                found += read(made, made.partitions(at, end))
-                made.commit(end)
-                at = end
+    @pytest.mark.parametrize("window", [1, 5, 1000])
+    @pytest.mark.parametrize(
+        "limit", [{"maxFilesPerTrigger": 3}, {"maxRowsPerTrigger": 4}, {"maxBytesPerTrigger": 2000}]
+    )
+    def test_with_a_limit(
+        self, table: Made, monkeypatch: pytest.MonkeyPatch, window: int, limit: dict[str, object]
+    ) -> None:
+        """The driver lists a window of files at a time. Offsets, ordinals and lags are those of the whole list."""
+        path = table(stats="some")
+        monkeypatch.setattr(snapshot_windows, "WINDOW_FILES", window)
+        listed, found = offsets_and_rows(path, **limit)
+        wanted, _ = offsets_and_rows(path, snapshotPlanning="driver", **limit)
         assert found == embedded(path)
+        ends = [(each["part"], each["ordinal"], each["phase"], each.get("backlog")) for each in listed]
+        # A micro-batch ends at the end of a window.
+        assert len(listed) > len(wanted) if window == 1 else len(listed) >= len(wanted)
+        if window == 1000:
+            assert ends == [(each["part"], each["ordinal"], each["phase"], each.get("backlog")) for each in wanted]
+        ordinals = dict(enumerate(starts(path)))
+        assert all(each["ordinal"] == ordinals[each["part"]] for each in listed[:-1])
+        assert listed[-1]["phase"] == "stream"
+
+    def test_a_restart_within_the_snapshot(self, table: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The driver listed all files before; the next query lists windows. It has no limit, and goes on where the other one ended."""
+        path = table()
+        monkeypatch.setattr(snapshot_windows, "WINDOW_FILES", 2)
+        with streaming(path, snapshotPlanning="driver", maxFilesPerTrigger=5) as made:
+            start, end = made.initialOffset(), made.latestOffset()
+            found = read(made, made.partitions(start, end))
+        with streaming(path) as made:
+            last = end
+            made.partitions(last, last)
+            while last["phase"] == "snapshot":
+                at, last = last, made.latestOffset()
+                found += read(made, made.partitions(at, last))
+        assert found == embedded(path)
+        with streaming(path) as made:
+            assert read(made, made.partitions(end, last)) == found[end["ordinal"] :]
+
+
+def offsets_and_rows(path: str, **options: object) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The ends of the micro-batches of a snapshot, and its rows."""
+    ends, found = list[dict[str, Any]](), list[dict[str, Any]]()
+    with streaming(path, **options) as made:
+        at = made.initialOffset()
+        while at["phase"] == "snapshot":
+            end = made.latestOffset()
+            found += read(made, made.partitions(at, end))
+            made.commit(end)
+            ends.append(end)
+            at = end
+    return ends, found
+
+
+def starts(path: str) -> list[int]:
+    """The ordinal of the first row of each file of the newest version."""
+
+    async def plan() -> list[int]:
+        state = await DeltaLog(LocalStorage(path)).snapshot(with_counts=True)
+        hidden = {add.path: add.deletion_vector for add in state.live()}
+        rows = {name: pq.read_metadata(Path(path) / name).num_rows for name in hidden}
+        live = [rows[name] - (0 if vector is None else vector.cardinality) for name, vector in sorted(hidden.items())]
+        return [sum(live[:number]) for number in range(len(live) + 1)]
+
+    return lake.run(plan())
 
 
 class TestRanges:
