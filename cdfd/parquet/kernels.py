@@ -10,3 +10,6 @@ try:
     from cdfd.native import parquet as native
 except ImportError:
     native = None
+else:
+    # The build of an earlier commit lacks some of them, and counts as none.
+    native = native if hasattr(native, "take") else None
