@@ -70,7 +70,7 @@ def changes_cdfd(uri: str) -> Measured:
 def probed(name: str, url: str, uri: str) -> Measured:
     """A reader as a process that finds the server in its environment."""
     # The allocator of cdfd's commands. Arrow's own asks for huge pages, whose cost varies with the machine's memory.
-    environment = Server(url).environment() | {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"}
+    environment = Server(url).environment() | {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"}
     module = "bench.s3_rows" if name == "changes_cdfd" else "bench.probe"
     command = [sys.executable, "-m", module, name, uri]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)

@@ -197,6 +197,7 @@ def tail(
     WHERE is a version (-1 is the newest, -2 the one before), earliest, latest, now, or a time: 2026-01-31, 2026-01-31T12:00:00Z,
     "1 hour ago", or milliseconds since the Unix epoch (13 digits). Times without a zone are UTC.
     """
+    _choose_allocator()
     from cdfd.commands import tail as tailing
 
     if (append and overwrite) or ((append or overwrite) and output is None):
@@ -244,6 +245,7 @@ def diff(
 
     Without --key, a row that differs is a delete and an insert. WHERE is as for `cdfd tail`.
     """
+    _choose_allocator()
     from cdfd.commands import diff as comparing
 
     comparing.run(
@@ -292,6 +294,7 @@ def run(
     shard: SHARD = None,
 ) -> None:
     """Run the daemon."""
+    _choose_allocator()
     from cdfd.console import logs
     from cdfd.daemon.supervision import process
     from cdfd.tables.shard import Shard
@@ -344,6 +347,7 @@ def backfill(
     engine: Annotated[Engine, typer.Option(help="Run in this process, or on Spark.")] = Engine.embedded,
 ) -> None:
     """Publish a range of versions or a snapshot again, while the daemon runs."""
+    _choose_allocator()
     from cdfd.commands import backfill as command
     from cdfd.commands.backfill_job import Request
 
@@ -442,6 +446,13 @@ def _unexpected(kind: type[BaseException], error: BaseException, traceback: Trac
     from cdfd.console import logs
 
     sys.stderr.write(f"{logs.indented(logs.traceback_of(error))}\n")
+
+
+def _choose_allocator() -> None:
+    """For a command that reads rows. It comes before the imports of the command."""
+    from cdfd.tables import allocator
+
+    allocator.choose()
 
 
 def main() -> None:

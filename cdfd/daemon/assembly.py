@@ -27,6 +27,7 @@ from cdfd.errors import CdfdError
 from cdfd.jobs.assignment import Engine
 from cdfd.progress.ledger import Ledger, app_id
 from cdfd.sinks.base import Connector, connector
+from cdfd.tables import allocator
 from cdfd.tables.configured import execution as execution
 from cdfd.tables.configured import open_table as open_table
 from cdfd.tail.bounds import Start
@@ -85,7 +86,7 @@ async def shared(
         ConfigError, UnsupportedError: the ledger cannot be opened, or the engine cannot be used.
     """
     none = config.progress.ledger.kind == "none"
-    admission = Admission(LARGE_AT_A_TIME)
+    admission = Admission(LARGE_AT_A_TIME, rest=allocator.release)
     async with (
         engine_of(config).jobs(admission) as found,
         ledgers(config, clock) as ledger_of,

@@ -192,6 +192,25 @@ class TestAdmission:
         await asyncio.gather(*large)
         assert order == ["a", "small", "b", "c"]
 
+    async def test_memory_is_returned_after_the_last_large_delivery(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("cdfd.daemon.loop.admission.REST_SECONDS", 0)
+        rests = list[str]()
+        admission = Admission(2, rest=lambda: rests.append("rest"))
+        async with admission.admit(1 << 30):
+            async with admission.admit(1 << 30):
+                pass
+            await settle()
+            assert not rests, "another delivery was under way"
+        async with admission.admit(1 << 30):
+            await settle()
+            assert not rests, "another delivery had begun"
+        await settle()
+        assert rests == ["rest"]
+        async with admission.admit(1000):
+            pass
+        await settle()
+        assert rests == ["rest"], "small deliveries do not count"
+
     async def test_a_delivery_that_hangs_loses_its_slot_once(self) -> None:
         admission, order = Admission(1, stall=0.01), []
         hang, moving = asyncio.Event(), asyncio.Event()

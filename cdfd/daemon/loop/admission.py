@@ -13,6 +13,8 @@ STALL_SECONDS = 60.0
 """A delivery without progress for this long loses its slot: a store or broker of one table that hangs must not stop the other tables."""
 SMALL_BYTES = 1 << 20
 """Deliveries of at most this many bytes of files need no slot. Most deliveries of a followed table are that small."""
+REST_SECONDS = 1.0
+"""Time without a large delivery after which their memory is returned."""
 
 
 Urgency = Callable[[], float | None]
@@ -25,6 +27,10 @@ def no_urgency() -> None:
 
 def _unobserved(waits: bool) -> None:
     """Ignores that a delivery waits."""
+
+
+def _keep() -> None:
+    """Returns no memory."""
 
 
 @dataclass(eq=False, slots=True)
@@ -49,10 +55,14 @@ class Admission:
     Args:
         limit: large deliveries at a time.
         stall: seconds without progress after which a delivery loses its slot.
+        rest: called when there has been no large delivery for `REST_SECONDS`.
     """
 
-    def __init__(self, limit: int, stall: float = STALL_SECONDS) -> None:
+    def __init__(self, limit: int, stall: float = STALL_SECONDS, rest: Callable[[], None] = _keep) -> None:
+        self._limit = limit
         self._free = limit
+        self._rest = rest
+        self._resting: asyncio.TimerHandle | None = None
         self._waiting: list[_Request] = []
         self._stall = stall
 
@@ -70,6 +80,9 @@ class Admission:
         if size <= SMALL_BYTES:
             yield _no_slot
             return
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
         if self._free:
             self._free -= 1
         else:
@@ -100,6 +113,8 @@ class Admission:
         self._waiting = [each for each in self._waiting if not each.granted.done()]
         if not self._waiting:
             self._free += 1
+            if self._free == self._limit and self._rest is not _keep:
+                self._resting = asyncio.get_running_loop().call_later(REST_SECONDS, self._rest)
             return
         first = min(self._waiting, key=_Request.rank)  # the earliest of equals
         self._waiting.remove(first)

@@ -18,14 +18,14 @@ from cdfd.sinks.cursor import Cursor, DeliveryState, require_open
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress.records import Progress
-from cdfd.sinks.kafka.transactions.accumulator import Accumulator, Chunk
+from cdfd.sinks.kafka.transactions.accumulator import Accumulator, Chunk, SideRecord
 from cdfd.sinks.kafka.transactions.markers import Markers
 from cdfd.sinks.kafka.transactions.stages import EncodedRecords, EncodeStage, SendStage
 
 log = logging.getLogger("cdfd.kafka")
 
-# Limit of chunks in flight: one is encoded, one is sent, and one may wait for each thread.
-_MAX_CHUNKS = 4
+# Limit of chunks in flight: one is encoded, one is sent, and one waits between them. Encoded rows take several times the memory of rows.
+_MAX_CHUNKS = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -222,17 +222,18 @@ class KafkaDelivery:
     # In threads.
 
     def _encode_in_thread(self, chunk: Chunk, *, last: bool) -> Future[None]:
-        with self._guarded(chunk):
+        with self._guarded(chunk.version):
             encoded = self._context.encode_stage.encode(chunk, self._position.table_id, last=last)
-        return self._context.sender.submit(partial(self._send, encoded, chunk))
+        # The rows themselves are not kept until they are sent.
+        return self._context.sender.submit(partial(self._send, encoded, chunk.side_records, chunk.version))
 
-    def _send(self, encoded: list[EncodedRecords], chunk: Chunk) -> None:
-        with self._guarded(chunk):
-            self._context.send_stage.send(encoded, chunk.side_records)
+    def _send(self, encoded: list[EncodedRecords], side_records: list[SideRecord], version: int | None) -> None:
+        with self._guarded(version):
+            self._context.send_stage.send(encoded, side_records)
 
     def _finish(self, chunk: Chunk, progress: Progress) -> None:
         context = self._context
-        with self._guarded(chunk):
+        with self._guarded(chunk.version):
             context.send_stage.send(
                 context.encode_stage.encode(chunk, self._position.table_id, last=True), chunk.side_records
             )
@@ -249,8 +250,8 @@ class KafkaDelivery:
             self._context.cursor.abandon()
 
     @contextmanager
-    def _guarded(self, chunk: Chunk) -> Iterator[None]:
-        """Run a step, unless an earlier one failed. Errors name the table and the version."""
+    def _guarded(self, version: int | None) -> Iterator[None]:
+        """Run a step, unless an earlier one failed. Errors name the table and the version, if there is one."""
         if self._aborted or self._failed:
             raise SinkError("the delivery has failed", version=self._position.version)
         done = False
@@ -258,7 +259,7 @@ class KafkaDelivery:
             yield
             done = True
         except CdfdError as error:
-            error.within(table=self._context.destination.table, version=chunk.version)
+            error.within(table=self._context.destination.table, version=version)
             raise
         finally:
             self._failed = self._failed or not done

@@ -1,0 +1,32 @@
+"""The allocator that cdfd's commands choose for Arrow."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+CHOOSE = "from cdfd.tables import allocator; allocator.choose(); import os, pyarrow; "
+SHOW = "print(pyarrow.default_memory_pool().backend_name, 'ARROW_DEFAULT_MEMORY_POOL' in os.environ)"
+
+
+def printed(code: str, **variables: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment | variables, timeout=60)
+    assert not done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(not (sys.platform == "linux" and os.confstr("CS_GNU_LIBC_VERSION")), reason="needs glibc")
+def test_commands_use_malloc_and_their_children_choose_for_themselves() -> None:
+    assert printed(CHOOSE + SHOW) == "system False"
+
+
+def test_your_choice_counts() -> None:
+    assert printed(CHOOSE + SHOW, ARROW_DEFAULT_MEMORY_POOL="mimalloc") == "mimalloc True"
+
+
+def test_memory_that_is_not_in_use_can_be_returned() -> None:
+    code = "pools = [pyarrow.allocate_buffer(1 << 20) for _ in range(9)]; del pools; allocator.release(); print('done')"
+    assert printed(CHOOSE + code) == "done"
