@@ -21,6 +21,7 @@ import pyspark
 
 from tests.cluster import environment
 from tests.kafka.node import free_ports
+from tests.spark import archive
 from tests.spark.installation import jars
 from tests.spark.session import settings
 
@@ -155,7 +156,7 @@ class Standalone:
             "spark.executor.memory": _EXECUTOR_MEMORY,
             "spark.executor.cores": "1",
             "spark.executor.extraClassPath": ":".join(map(str, jars())),
-            "spark.executor.extraJavaOptions": _EXECUTOR_JAVA,
+            "spark.executor.extraJavaOptions": " ".join([_EXECUTOR_JAVA, *archive.options()]),
             **PYTHON,
             "spark.dynamicAllocation.executorIdleTimeout": "5s",
         }

@@ -21,6 +21,7 @@ from cdfd.spark import parts
 from cdfd.spark.engine import SparkEngine
 from cdfd.spark.sessions import Sessions
 from tests.kafka.delivering import Delivering
+from tests.spark.session import quick
 
 
 def faulty(notes: str, assignment: Assignment, item: bytes) -> bytes:
@@ -66,7 +67,7 @@ async def main(master: str, servers: str, name: str, table: str, newest: str, no
         "spark.ui.enabled": "false",
         "spark.executor.memory": "512m",
         "spark.local.dir": notes,
-    }
+    } | quick(notes)
     settings = Settings.model_validate({"master": master, "conf": conf})
     engine = FaultyEngine(Sessions(settings, name), notes)
     try:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tests.spark import archive
 from tests.spark.installation import jars
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def settings(folder: str, cores: int = 2) -> dict[str, str]:
                 "-XX:ReservedCodeCacheSize=400m",
                 "-XX:MetaspaceSize=512m",
                 "-XX:+UseSerialGC",
+                *archive.options(),
                 f"-Dderby.system.home={folder}/derby",
                 f"-Djava.io.tmpdir={folder}",
             ]
@@ -69,6 +71,12 @@ def settings(folder: str, cores: int = 2) -> dict[str, str]:
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         "spark.databricks.delta.properties.defaults.minReaderVersion": "1",
     }
+
+
+def quick(folder: str) -> dict[str, str]:
+    """Of these, the ones with which a JVM starts sooner, and nothing else is different."""
+    given = settings(folder)
+    return {name: given[name] for name in ("spark.driver.extraClassPath", "spark.driver.extraJavaOptions")}
 
 
 @contextmanager
@@ -104,5 +112,5 @@ def _end_jvm() -> None:
     process = getattr(gateway, "proc", None)
     if process is not None:
         process.stdin.close()
-        process.wait(timeout=30)
+        process.wait(timeout=300)  # it may have an archive of classes to write
     SparkContext._gateway = SparkContext._jvm = None

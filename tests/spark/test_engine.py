@@ -26,6 +26,7 @@ from tests.kafka.pipeline import Pipeline, do
 from tests.kafka.reading import read_topic
 from tests.kafka.shared import SharedBroker
 from tests.oracle.workload import Workload
+from tests.spark.session import quick
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,7 +96,8 @@ def test_a_daemon_that_is_killed_while_a_job_runs(
     for first in range(0, 12_000, 1000):
         do(table.insert(rows(*range(first, first + 1000))))
     do(table.delete(pc.field("id") < 500))
-    on_spark = {"threshold": "1KiB", "part_size": "100KB", "master": "local[2]", "conf": {"spark.ui.enabled": "false"}}
+    conf = {"spark.ui.enabled": "false"} | quick(str(tmp_path))
+    on_spark = {"threshold": "1KiB", "part_size": "100KB", "master": "local[2]", "conf": conf}
     start, transactions = {"start": "snapshot"}, {"prefix": f"{name}.", "partitions": 3, "transactions": True}
     sink = {"topics": transactions}
     pipeline.configure(start, sink=sink, engine={"kind": "auto", "spark": on_spark})

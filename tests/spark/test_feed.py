@@ -19,6 +19,7 @@ from tests.kafka.node import free_ports
 from tests.kafka.pipeline import Pipeline, do
 from tests.kafka.shared import SharedBroker
 from tests.spark.installation import missing
+from tests.spark.session import quick
 
 VERSIONS = 7
 WITHIN = 180.0  # seconds until a test gives up; Spark takes a while to start
@@ -31,11 +32,15 @@ def pipeline(broker: SharedBroker, tmp_path: Path, name: str) -> Pipeline:
             pytest.fail(reason)
         pytest.skip(reason)
     pipeline = Pipeline(tmp_path, name, broker.bootstrap_servers, broker.bootstrap_servers)
-    # A file at a time: as many micro-batches as can be.
-    spark = {"master": "local[2]", "checkpoint": str(tmp_path / "checkpoints"), "batch_size": 1}
     (port,) = free_ports(1)
-    pipeline.configure(engine={"kind": "spark", "spark": spark}, http={"listen": f"127.0.0.1:{port}"})
+    pipeline.sections = {"http": {"listen": f"127.0.0.1:{port}"}}
     return pipeline
+
+
+def engine(pipeline: Pipeline, **more: object) -> dict[str, Any]:
+    """A file at a time: as many micro-batches as can be."""
+    spark = {"master": "local[2]", "checkpoint": str(pipeline.folder / "checkpoints"), "batch_size": 1}
+    return {"kind": "spark", "spark": spark | more}
 
 
 def test_killed_in_the_middle_and_a_schema_that_changes(pipeline: Pipeline) -> None:
@@ -44,11 +49,14 @@ def test_killed_in_the_middle_and_a_schema_that_changes(pipeline: Pipeline) -> N
         do(table.insert(rows(*range(10 * number, 10 * number + 10))))
     do(table.update(pc.field("id") < 5, {"v": pc.scalar("b")}))
     do(table.delete(pc.field("id") == 7))
+    pipeline.configure(engine=engine(pipeline, conf=quick(str(pipeline.folder))))
     # Rows are seen before Spark's own commit of their micro-batch, which then comes again.
     for seen in (10, 40):
         with pipeline.daemon() as daemon:
             pipeline.read(seen, timeout=WITHIN)
             daemon.kill()
+    # The last one has Spark as it is installed.
+    pipeline.configure(engine=engine(pipeline))
     with pipeline.daemon() as daemon:
         pipeline.read(10 * VERSIONS + 11, timeout=WITHIN)
         pipeline.check()
