@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +37,7 @@ _POLL_MS = 100
 _POLL_RECORDS = 10_000
 _CHECK_HIDDEN_AFTER = 0.2
 _LOG_AFTER = 1.0
+_RECONNECT_AFTER = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +143,13 @@ def newest(
     with (
         translating(f"read positions from topic {topic}"),
         network(connection) as options,
-        closing(_consumer(options, timeout)) as consumer,
+        closing(_Reader(partial(_consumer, options, timeout), partition)) as reader,
     ):
-        consumer.assign([partition])
         upper, size = end, _TAIL
         while upper > start:
             lower = max(upper - size, start)
             has_hidden = partial(_has_hidden, options, partition, key, timeout)
-            record = _last(consumer, partition, key, (lower, upper), hidden_timeout, has_hidden)
+            record = _last(reader, partition, key, (lower, upper), hidden_timeout, has_hidden)
             if record is not None:
                 return _read(record)
             upper, size = lower, size * _GROWTH
@@ -171,6 +171,41 @@ def _consumer(options: Mapping[str, Any], timeout: float, *, committed: bool = T
     )
 
 
+class _Reader:
+    """Reads the records of one partition that are committed.
+
+    Args:
+        connect: returns a consumer.
+        partition: the partition.
+    """
+
+    def __init__(self, connect: Callable[[], KafkaConsumer], partition: TopicPartition) -> None:
+        self._connect = connect
+        self._partition = partition
+        self._consumer = connect()
+        self._consumer.assign([partition])
+
+    def seek(self, offset: int) -> None:
+        """Go on at an offset."""
+        self._consumer.seek(self._partition, offset)
+
+    def poll(self) -> tuple[Sequence[Any], int]:
+        """The next records, none after a short while, and the offset after them."""
+        records = self._consumer.poll(timeout_ms=_POLL_MS).get(self._partition, ())
+        return records, self._consumer.position(self._partition)
+
+    def reconnect(self, offset: int) -> None:
+        """Go on at an offset, by another consumer."""
+        self._consumer.close()
+        self._consumer = self._connect()
+        self._consumer.assign([self._partition])
+        self.seek(offset)
+
+    def close(self) -> None:
+        """Release the connection."""
+        self._consumer.close()
+
+
 def _has_hidden(
     options: Mapping[str, Any], partition: TopicPartition, key: bytes, timeout: float, lower: int, upper: int
 ) -> bool:
@@ -188,7 +223,7 @@ def _has_hidden(
 
 
 def _last(
-    consumer: KafkaConsumer,
+    reader: _Reader,
     partition: TopicPartition,
     key: bytes,
     bounds: tuple[int, int],
@@ -196,18 +231,17 @@ def _last(
     has_hidden: Callable[[int, int], bool],
 ) -> Any | None:
     """The last record with the key between two offsets. `has_hidden` tells whether an uncommitted one lies between two offsets."""
-    lower, upper = bounds
-    consumer.seek(partition, lower)
+    position, upper = bounds
+    reader.seek(position)
     found, logged, checked = None, False, False
-    started = advanced = time.monotonic()
-    position = lower
+    started = advanced = connected = time.monotonic()
     while position < upper:
-        for record in consumer.poll(timeout_ms=_POLL_MS).get(partition, ()):
-            if record.key == key and record.offset < upper:
-                found = record
-        now, before, position = time.monotonic(), position, consumer.position(partition)
-        if position > before:
-            advanced, checked = now, False
+        records, reached = reader.poll()
+        ours = (record for record in reversed(records) if record.key == key and position <= record.offset < upper)
+        found = next(ours, found)
+        now = time.monotonic()
+        if reached > position:
+            position, advanced, connected, checked = reached, now, now, False
         elif now - advanced > _CHECK_HIDDEN_AFTER and not checked:
             checked = True
             if not has_hidden(position, upper):
@@ -220,9 +254,15 @@ def _last(
             )
         elif now - started > _LOG_AFTER and not logged:
             log.info(
-                "waiting for transactions of other tables to end: they hide the newest positions in %s", partition.topic
+                "waiting for transactions of other tables to end: from offset %d they hide the newest positions in %s",
+                position,
+                partition.topic,
             )
             logged = True
+        elif now - connected > _RECONNECT_AFTER:
+            # A consumer may wait for an answer that never comes, or return to an earlier offset again and again.
+            reader.reconnect(position)
+            connected = time.monotonic()
     return found
 
 
