@@ -52,6 +52,7 @@ def test_killed_daemons(pipeline: Pipeline, client: str) -> None:
 def test_killed_brokers(pipeline: Pipeline, proxied: tuple[Proxy, Broker]) -> None:
     broker = proxied[1]
     with (
+        broker.explaining(),
         while_writing("brokers killed, or stopped", BROKERS, pipeline) as random,
         pipeline.daemon() as daemon,
     ):

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -126,6 +127,15 @@ class Broker:
     def log(self) -> str:
         """What the node wrote, warnings and errors."""
         return self._node.log()
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Errors of a `with` tell the end of its log."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"The broker's log:\n{self.log()[-4000:]}")
+            raise
 
     def start(self) -> None:
         """Return when it is ready for clients; with what it had when it was stopped or killed. `BrokerError` where it is never ready."""
