@@ -18,8 +18,8 @@ from cdfd.changes.position import Position
 from cdfd.changes.shape.shape import AS_IT_IS
 from cdfd.errors import SinkError
 from cdfd.progress.ledger import app_id
+from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles
-from cdfd.sinks.delta.housekeeping import Compaction
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target

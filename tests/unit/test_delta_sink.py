@@ -26,8 +26,8 @@ from cdfd.changes.stream import Version
 from cdfd.delta.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
 from cdfd.errors import FencedError, SinkError, StorageError
 from cdfd.progress.ledger import app_id
+from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles
-from cdfd.sinks.delta.housekeeping import Compaction
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target

@@ -35,8 +35,8 @@ from cdfd.errors import FencedError, SinkError, StorageError, UnsupportedError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.base import SnapshotNeededError
 from cdfd.sinks.delta.columns import created
+from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles
-from cdfd.sinks.delta.housekeeping import Compaction
 from cdfd.sinks.delta.mirror import table as mirror_table
 from cdfd.sinks.delta.mirror.key_index import KeyIndex
 from cdfd.sinks.delta.mirror.sink import MOST_DEFERRED, MOST_DEFERRED_MS, MirrorOptions, MirrorSink

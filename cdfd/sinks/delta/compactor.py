@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +35,19 @@ from cdfd.tail.clock import Clock
 logger = logging.getLogger("cdfd.sink")
 
 
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """How small files are compacted.
+
+    Attributes:
+        compression: of the new files.
+        file_bytes: a new file ends at about this size.
+    """
+
+    compression: str
+    file_bytes: int
+
+
 class Compactor:
     """Compacts files of a table that one process writes.
 
@@ -41,19 +55,15 @@ class Compactor:
         storage: the table's root.
         clock: the source of time.
         check: raises a `CdfdError` if this process may not write the table in a state.
-        compression: of the new files.
-        file_bytes: a new file ends at about this size.
+        how: files are compacted.
     """
 
-    def __init__(
-        self, storage: Storage, clock: Clock, check: Callable[[TxnState], None], compression: str, file_bytes: int
-    ) -> None:
+    def __init__(self, storage: Storage, clock: Clock, check: Callable[[TxnState], None], how: Compaction) -> None:
         self._storage = storage
         self._files = TableFiles(storage, no_other_root)
         self._clock = clock
         self._check = check
-        self._compression = compression
-        self._file_bytes = file_bytes
+        self._how = how
 
     async def compact(self, state: Snapshot) -> None:
         """Compact files of the newest version. If another version comes first, the old files stay, and a later call tries again.
@@ -61,7 +71,7 @@ class Compactor:
         An error is only logged. New files that no version names are removed by VACUUM. They are not removed here: the store may have
         written the version, although its answer was lost.
         """
-        groups = compaction.groups(state, self._file_bytes, self._file_bytes * 4)
+        groups = compaction.groups(state, self._how.file_bytes, self._how.file_bytes * 4)
         if not groups:
             return
         ids = RowTracking.of(state.metadata.configuration) if keeps_ids(state.protocol, state.metadata) else None
@@ -94,7 +104,7 @@ class Compactor:
         written = await asyncio.to_thread(self._merge, files, pa.schema(fields), columns.mapping, ids)
         if not written.rows:
             return []
-        path = new_path(self._compression)
+        path = new_path(self._how.compression)
         await self._storage.put(path, memoryview(written.data))
         values = files[0].partition_values
         partition = tuple(values.get(name) for name in columns.stored_partitions)
@@ -105,7 +115,7 @@ class Compactor:
     ) -> DataFile:
         hidden = () if ids is None else _id_names(ids)
         stored = pa.schema([*schema, *(pa.field(name, pa.int64()) for name in hidden)])
-        writer = DataFileWriter(stored, self._compression, hidden)
+        writer = DataFileWriter(stored, self._how.compression, hidden)
         pending: list[pa.Table] = []
         for file in files:
             pending.append(self._read(file, schema, mapping, ids))

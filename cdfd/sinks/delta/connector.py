@@ -13,8 +13,8 @@ from cdfd.errors import ConfigError, SinkError, UnsupportedError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.base import Backfill, Connector, Delivered, Job, StageTimer, Write, unmeasured
 from cdfd.sinks.delta import parts
+from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles, MakeFiles
-from cdfd.sinks.delta.housekeeping import Compaction
 from cdfd.sinks.delta.mirror.sink import MirrorOptions, MirrorSink
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, mirror_mode
 from cdfd.sinks.delta.settings import DeltaSettings
@@ -136,13 +136,14 @@ class DeltaConnector(Connector):
     def _target(self, table: Table, role: str = "") -> Target:
         place = self._place(table)
         storage = open_storage(place, self._config.storage.options(place))
+        sink = self._sink
         layout = Layout(
-            self._sink.partition_by,
-            self._sink.on_missing_column,
-            self._sink.checkpoint_interval,
-            mirror_mode(change_feed=self._sink.change_feed) if self._sink.mode == "mirror" else CHANGELOG_MODE,
-            self._sink.log_cleanup,
-            Compaction(self._sink.compression, self._sink.file_size) if self._sink.compaction else None,
+            sink.partition_by,
+            sink.on_missing_column,
+            mirror_mode(change_feed=sink.change_feed) if sink.mode == "mirror" else CHANGELOG_MODE,
+            checkpoint_interval=sink.checkpoint_interval,
+            log_cleanup=sink.log_cleanup,
+            compaction=Compaction(sink.compression, sink.file_size) if sink.compaction else None,
         )
         return Target(storage, app_id(self._config.pipeline, table.name), layout, SystemClock(), role=role)
 

@@ -14,7 +14,7 @@ from cdfd.delta.checkpoint_writing import can_checkpoint, checkpoint, takes_v2
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import LogError, StorageError, UnsupportedError
 from cdfd.progress.txn_state import TxnState
-from cdfd.sinks.delta.compactor import Compactor
+from cdfd.sinks.delta.compactor import Compaction, Compactor
 from cdfd.storage.base import Stat
 from cdfd.tail.clock import Clock
 from cdfd.tail.log import DeltaLog, log_path
@@ -22,20 +22,7 @@ from cdfd.tail.log import DeltaLog, log_path
 logger = logging.getLogger("cdfd.sink")
 
 
-@dataclass(frozen=True, slots=True)
-class Compaction:
-    """How small files are compacted.
-
-    Attributes:
-        compression: of the new files.
-        file_bytes: a new file ends at about this size.
-    """
-
-    compression: str
-    file_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Upkeep:
     """The work that is done, and when.
 
@@ -65,8 +52,8 @@ class Housekeeper:
         self._clock = clock
         self._upkeep = upkeep
         self._compactor: Compactor | None = None
-        if (files := upkeep.compaction) is not None:
-            self._compactor = Compactor(log.storage, clock, check, files.compression, files.file_bytes)
+        if upkeep.compaction is not None:
+            self._compactor = Compactor(log.storage, clock, check, upkeep.compaction)
 
     def is_due(self, version: int, checkpoint: int, protocol: Protocol) -> bool:
         """Whether the writer of `version` should keep house. `checkpoint`: the version of the newest checkpoint; -1: none."""

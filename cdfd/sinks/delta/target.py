@@ -22,7 +22,7 @@ from cdfd.errors import CdfdError, FencedError, SinkError
 from cdfd.progress.txn_log import TxnLog
 from cdfd.progress.txn_state import Action, TxnState
 from cdfd.sinks.delta.columns import NO_COLUMNS, Columns, columns_of, created, extended, replaced, unmapped
-from cdfd.sinks.delta.housekeeping import Compaction, Housekeeper, Upkeep
+from cdfd.sinks.delta.housekeeping import Housekeeper, Upkeep
 from cdfd.sinks.delta.log_actions import evolution, new_metadata, protocol_features
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
 from cdfd.sinks.delta.positions import (
@@ -52,27 +52,18 @@ OnMissingColumn = Literal["keep", "follow", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How a target is created, and how its schema may change.
+class Layout(Upkeep):
+    """How a target is created and kept, and how its schema may change.
 
     Attributes:
         partition_by: columns of a new target.
         on_missing_column: what happens to a column that the source drops or renames: `keep`, `follow` or `stop`.
-        checkpoint_interval, log_cleanup, compaction: see `Upkeep`.
         mode: of the table.
     """
 
     partition_by: tuple[str, ...] = ()
     on_missing_column: OnMissingColumn = "keep"
-    checkpoint_interval: int = 100
     mode: Mode = CHANGELOG_MODE
-    log_cleanup: bool = True
-    compaction: Compaction | None = None
-
-    @property
-    def upkeep(self) -> Upkeep:
-        """How the log is kept short."""
-        return Upkeep(self.checkpoint_interval, self.log_cleanup, self.compaction)
 
 
 Changes = Callable[[TxnState, Columns, int], Sequence[Action]]
@@ -104,7 +95,7 @@ class Target:
         self._owner = _THIS_PROCESS if owner is None else owner
         mode = layout.mode
         self._log = TxnLog(storage, clock, operation=mode.operation, check=self._check, blind=not mode.deletes)
-        self._keeper = Housekeeper(self._log.log, clock, layout.upkeep, self._check)
+        self._keeper = Housekeeper(self._log.log, clock, layout, self._check)
         self._exists = False
         self._protocol = PLAIN
         self._columns = NO_COLUMNS
