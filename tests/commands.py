@@ -18,7 +18,7 @@ from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
 
-WITHIN = 30.0  # seconds until a test gives up; nothing waits for it otherwise
+WITHIN = 120.0  # seconds until a test gives up; nothing waits for it otherwise
 CDFD = [sys.executable, "-m", "cdfd"]
 
 
