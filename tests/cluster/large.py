@@ -1,16 +1,20 @@
 """Large versions for the engines of a cluster: each of their files is a part, and the driver is in the process of `cdfd`."""
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow.compute as pc
 from commands import CDFD
+from deltalake import DeltaTable
 from lake import rows
 
+import cdfd
 from cdfd.demo.writer import TableWriter
 from tests.cluster.standalone import Standalone
 from tests.kafka import history
+from tests.kafka.daemon_process import Daemon
 from tests.kafka.pipeline import Pipeline, do
 
 WITHIN = 480.0  # seconds until a test gives up; nothing waits for it otherwise
@@ -37,10 +41,10 @@ def engine(
     return {"kind": kind, "spark": spark | more}
 
 
-def append(table: TableWriter) -> None:
+def append(table: TableWriter, files: int = FILES) -> None:
     """A large version."""
     first = 1000 * table.version
-    parts = [rows(*range(start, start + 20)) for start in range(first, first + 100 * FILES, 100)]
+    parts = [rows(*range(start, start + 20)) for start in range(first, first + 20 * files, 20)]
     do(table.commit("WRITE", [do(table._add(part)) for part in parts]))
 
 
@@ -75,3 +79,45 @@ class Backfill:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.communicate()
+
+
+class DeltaTarget:
+    """A Delta table that a daemon of its own fills with the changes that come from now on.
+
+    Args:
+        pipeline: whose table and engine it has.
+    """
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._uri = pipeline.uri
+        self._folder = pipeline.folder / "targets" / "orders"
+        config = json.loads(pipeline.config.read_text())
+        config["pipeline"] = "target"
+        config["tables"] = [{"uri": pipeline.uri, "start": "latest"}]
+        config["sink"] = {"kind": "delta", "path": str(self._folder.parent)}
+        config["progress"] = {"ledger": "none"}
+        self._config = pipeline.folder / "target.yaml"
+        self._config.write_text(json.dumps(config))
+        self._first = DeltaTable(pipeline.uri).version() + 1
+
+    def daemon(self) -> Daemon:
+        """The daemon, started."""
+        return Daemon(self._config)
+
+    def version(self) -> int | None:
+        """The last version of the source whose changes are in the target."""
+        there = DeltaTable.is_deltatable(str(self._folder))
+        return DeltaTable(self._folder).transaction_version("cdfd/target/orders") if there else None
+
+    def unnamed(self) -> set[str]:
+        """The data files that no version names: those of tasks that run, and of tasks that died."""
+        there = DeltaTable.is_deltatable(str(self._folder))
+        named = {Path(uri).name for uri in DeltaTable(self._folder).file_uris()} if there else set()
+        return {file.name for file in self._folder.glob("*.parquet")} - named
+
+    def check(self) -> None:
+        """Each change is there once, in its place."""
+        found = DeltaTable(self._folder).to_pyarrow_table().select(["_commit_version", "_change_ordinal", "id", "v"])
+        rows = cdfd.changes(self._uri, self._first).read_all().select(found.schema.names)
+        order = [("_commit_version", "ascending"), ("_change_ordinal", "ascending")]
+        assert found.sort_by(order).to_pylist() == rows.sort_by(order).to_pylist()

@@ -18,8 +18,9 @@ from lake import SCHEMA, rows
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
 from tests.chaos.faults import SEED, share
-from tests.cluster.large import WITHIN, Backfill, append, change, delivered, engine
+from tests.cluster.large import WITHIN, Backfill, DeltaTarget, append, change, delivered, engine
 from tests.cluster.standalone import Standalone
+from tests.kafka.daemon_process import until
 from tests.kafka.pipeline import Pipeline, do
 from tests.kafka.reading import read_topic
 from tests.kafka.shared import SharedBroker
@@ -52,9 +53,9 @@ def kill_jvm(process: int) -> None:
     os.kill(found, signal.SIGKILL)
 
 
-def kill_executor(cluster: Standalone, random: Random) -> None:
+def kill_executor(cluster: Standalone, random: Random, within: float = 0.5) -> None:
     """At a random moment, one that runs. There is none if the application has just ended."""
-    time.sleep(random.uniform(0, 0.5))
+    time.sleep(random.uniform(0, within))
     running = [process for worker in cluster.workers for process in worker.executors()]
     if running:
         with suppress(ProcessLookupError):
@@ -102,6 +103,27 @@ def test_large_versions(cluster: Standalone, pipeline: Pipeline) -> None:
         daemon.stop()
     assert not [line for line in daemon.lines if line.get("table") == "beside" and line["level"] == "error"]
     delivered(pipeline)
+    into_a_delta_table(cluster, pipeline, table, random)
+
+
+def into_a_delta_table(cluster: Standalone, pipeline: Pipeline, table: TableWriter, random: Random) -> None:
+    """An executor dies between the first and the last file of a version. Each row is in the target once."""
+    target = DeltaTarget(pipeline)
+    with target.daemon() as daemon:
+        daemon.wait_for("starting at version")
+        killed = 0
+        for _ in range(5 * KILLS):
+            left = target.unnamed()
+            append(table, files=24)
+            until(lambda left=left: bool(target.unnamed() - left), WITHIN)
+            kill_executor(cluster, random, within=0.05)
+            killed += target.version() != table.version
+            until(lambda: target.version() == table.version, WITHIN)
+            if killed == KILLS:
+                break
+        daemon.stop()
+    assert killed == KILLS
+    target.check()
 
 
 def test_a_feed(cluster: Standalone, pipeline: Pipeline) -> None:
