@@ -71,7 +71,7 @@ class PathRange:
         changed = pa.array(self.changed, TEXT)
         listed = self.listing.batches(storage, with_stats=with_counts)
         found = (_between(batch, self.lower, self.upper) for batch in listed)
-        kept = [_without(counted(batch) if with_counts else batch, changed) for batch in found if len(batch)]
+        kept = self.listing.kept(_without(counted(batch) if with_counts else batch, changed) for batch in found)
         files = PackedFiles(Add, pa.concat_tables([pa.Table.from_batches(kept, FILES), self.others.table])).by_path()
         if len(files) != self.count:
             raise LogError(

@@ -238,6 +238,18 @@ def adds(storage: Storage, version: int, stat: Stat, columns: RowColumns) -> Ite
                 yield checkpoints.adds(batch)
 
 
+def bounded(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+    """Batches that are kept in memory, of checkpoint files of `size` bytes in total.
+
+    Raises:
+        LogError: they take more than the rows of such files may take.
+    """
+    budget = _MemoryBudget(MEMORY_BYTES + MEMORY_RATIO * size)
+    for batch in batches:
+        budget.reserve(batch.nbytes)
+        yield batch
+
+
 def _read_file(storage: Storage, path: str, size: int, columns: RowColumns, rows: _FileRows) -> None:
     with _open(storage, path, size) as file:
         rows.budget.allow(file)

@@ -10,7 +10,7 @@ The live files are those of the checkpoint whose path no later commit names, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -66,6 +66,14 @@ class Listing:
     def paths(self, storage: Storage) -> Iterator[pa.Array]:
         """Only the paths. Raises what `batches` does."""
         return (batch.column("path") for batch in self._batches(storage, PATHS))
+
+    def kept(self, batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        """Rows of its batches, to keep in memory.
+
+        Raises:
+            LogError: they take more memory than the rows of such a checkpoint may take.
+        """
+        return list(checkpoint_files.bounded((batch for batch in batches if len(batch)), self.size))
 
     def _batches(self, storage: Storage, columns: RowColumns) -> Iterator[pa.RecordBatch]:
         with Within(storage.uri, self.version, None):
@@ -151,7 +159,7 @@ def _found(listing: Listing, storage: Storage, paths: pa.Array) -> pa.Table:
         batch.filter(pc.is_in(batch.column("path"), value_set=paths))
         for batch in listing.batches(storage, with_stats=True)
     )
-    return pa.Table.from_batches([batch for batch in found if len(batch)], FILES)
+    return pa.Table.from_batches(listing.kept(found), FILES)
 
 
 def _has(some: pa.Array, paths: pa.Array) -> bool:

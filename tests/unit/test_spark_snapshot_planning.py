@@ -30,6 +30,7 @@ from cdfd.spark.range_partitions import RangePartition
 from cdfd.spark.source import BatchReader, CdfdSource
 from cdfd.spark.stream import StreamReader
 from cdfd.storage.local import LocalStorage
+from cdfd.tail import checkpoint_files
 from cdfd.tail.listing import list_live
 from cdfd.tail.log import DeltaLog
 from tests import lake
@@ -309,6 +310,17 @@ def insert(folder: Path, version: int, row: int) -> None:
         await one.insert(lake.rows(row))
 
     lake.run(more())
+
+
+def test_a_checkpoint_that_takes_too_much_memory(table: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small file may hold millions of equal rows."""
+    path = table(later=False)
+    monkeypatch.setattr(checkpoint_files, "MEMORY_BYTES", 1)
+    monkeypatch.setattr(checkpoint_files, "MEMORY_RATIO", 0)
+    made = reader(path)
+    partitions = made.partitions()
+    with pytest.raises(LogError, match="its rows take more than 1 bytes"):
+        read(made, partitions)
 
 
 class TestStreams:
