@@ -25,7 +25,7 @@ from tests.spark.refine_workload import Life
 from tests.spark.workload import READING, REFUSALS, name_of, settings
 from tests.spark.workload_answers import bag, folded
 
-COUNT = int(os.environ.get("CDFD_REFINE_ORACLE", 12))
+COUNT = int(os.environ.get("CDFD_REFINE_ORACLE", 8))
 FIRST = int(os.environ.get("CDFD_REFINE_ORACLE_FIRST", 0))
 FILTERS = [
     "x > 1",
