@@ -98,11 +98,9 @@ class Execution:
         return 1 if len(plans) == 1 and len(plans[0].scans) <= 4 and _is_small(plans[0].size) else self.threads
 
     def _parallel_scans(self, plans: Iterable[ChangePlan]) -> int:
-        """Files to read at a time. Files differ in size and results come in order, so one file per core would leave cores idle."""
-        if self.files.storage.remote:
-            # Each file starts with a round trip to the store.
-            return 2 * self.threads
-        return 1 if self.threads == 1 else self.threads + 1
+        """Files to read at a time. More of them than cores would take the processor's caches from each other."""
+        # Each file of a remote store starts with a round trip.
+        return 2 * self.threads if self.files.storage.remote else self.threads
 
     def batches(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Generator[ChangeBatch, None, None]:
         """The change rows of `plans`, in their shape. If the last rows of a version are left out, its last batch is empty.
@@ -145,7 +143,9 @@ class Execution:
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
         tasks = self._tasks(plans, 0 if start is None else start.part)
         columns: VersionColumns | None = None
-        for scanned in run_in_order(tasks, workers=self._parallel_scans(plans)):
+        # Files differ in size and results come in order, so without another file cores would be idle.
+        ahead = 0 if self.files.storage.remote else 1
+        for scanned in run_in_order(tasks, workers=self._parallel_scans(plans), ahead=ahead):
             plan = scanned.plans[0][0] if isinstance(scanned, JoinedRows) else scanned.plan
             if columns is None:
                 columns = VersionColumns(plan.version, plan.timestamp_ms)

@@ -130,10 +130,11 @@ def _raise(error: CdfdError) -> NoReturn:
     raise error
 
 
-def run_in_order(tasks: Iterable[Task[B]], *, workers: int, depth: int = 8) -> Iterator[B]:
+def run_in_order(tasks: Iterable[Task[B]], *, workers: int, ahead: int = 0, depth: int = 4) -> Iterator[B]:
     """The results of all tasks, in the order of the tasks, while `workers` tasks run at a time.
 
-    At most `workers * (depth + 1)` results wait. The first error is raised after all results that come before it. Closing the iterator
+    Up to `ahead` tasks more are begun by workers whose tasks have ended, while their results wait for those of earlier tasks. At most
+    `(workers + ahead) * (depth + 1)` results wait. The first error is raised after all results that come before it. Closing the iterator
     stops the running tasks. A single task runs in the calling thread, because nothing could run beside it.
     """
     source = _with_error(tasks)
@@ -147,7 +148,7 @@ def run_in_order(tasks: Iterable[Task[B]], *, workers: int, depth: int = 8) -> I
         for task in head:
             pool.start(task)
         while pool.started:
-            for task in islice(source, workers - len(pool.started)):
+            for task in islice(source, workers + ahead - len(pool.started)):
                 pool.start(task)
             oldest = pool.started[0]
             if isinstance(oldest, Inline):

@@ -231,7 +231,7 @@ class RefinedVersion:
         """Both sides, with the rows of all sources, in their order."""
         sources = self.refinement.sources
         tasks = (partial(self._guarded, read_source, number, scan) for number, scan in enumerate(sources))
-        for number, batch, buckets in run_in_order(tasks, workers=self.workers):
+        for number, batch, buckets in run_in_order(tasks, workers=self.workers, ahead=1):
             sides[sources[number].change_type == "insert"].add(batch, buckets)
         return sides
 

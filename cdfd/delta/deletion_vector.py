@@ -19,6 +19,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from uuid import UUID
 
 from cdfd.delta import paths, roaring, z85
@@ -53,7 +54,7 @@ def path_of(descriptor: DeletionVectorDescriptor) -> str | None:
         return None
     if descriptor.storage_type == "u":
         prefix, encoded = text[:-_UUID_CHARACTERS], text[-_UUID_CHARACTERS:]
-        binary = z85.decode(encoded)
+        binary = _decoded(encoded)
         if len(binary) != 16:
             raise DataError(f"the deletion vector {text!r} does not end in a UUID")
         return f"{prefix}{'/' if prefix else ''}{_file_name(UUID(bytes=binary))}"
@@ -180,6 +181,12 @@ def store(vectors: Sequence[RowSet]) -> tuple[bytes, list[tuple[int, int]]]:
 def describe(uuid: UUID, prefix: str, offset: int, size: int, cardinality: int) -> DeletionVectorDescriptor:
     """Descriptor of a vector in the file `<prefix>/deletion_vector_<uuid>.bin`; an empty prefix is the table's root."""
     return DeletionVectorDescriptor("u", prefix + z85.encode(uuid.bytes), offset, size, cardinality)
+
+
+@lru_cache(maxsize=64)
+def _decoded(encoded: str) -> bytes:
+    # The vectors of a version are in one file, and those of the version before are read again.
+    return z85.decode(encoded)
 
 
 def _file_name(uuid: UUID) -> str:

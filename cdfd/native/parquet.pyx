@@ -197,43 +197,96 @@ def page(const uint8_t[::1] data not None, Py_ssize_t at):
     return header.kind, header.size, header.stored, header.values, header.encoding, reader.at - &data[at]
 
 
-def pages(const uint8_t[::1] data not None, int64_t start, int64_t end, int64_t values):
-    """The pages of a column chunk of a file that is in memory, as `page` gives them. None where one is damaged or unusual."""
+cdef struct Run:
+    Header header
+    int64_t length
+
+
+cdef bint _joins(Run* run, Header* header, bint strings) noexcept nogil:
+    """Whether a page counts with those before it: of numbers and of indices, no more is asked than the largest page and all values."""
+    return (
+        run.length
+        and header.kind != 2
+        and header.kind == run.header.kind
+        and header.encoding == run.header.encoding
+        and (not strings or header.encoding == 2 or header.encoding == 8)
+    )
+
+
+cdef int _add(Run* run, Header* header, int64_t length, bint strings, list found) except -1:
+    """Add a page to a run, or put the run into `found` and begin another one."""
+    if _joins(run, header, strings):
+        run.header.size = max(run.header.size, header.size)
+        run.header.stored += length + header.stored
+        run.header.values += header.values
+        return 0
+    _end(run, found)
+    run.header = header[0]
+    run.length = length
+    return 0
+
+
+cdef int _end(Run* run, list found) except -1:
+    if run.length:
+        found.append(
+            (
+                run.header.kind,
+                run.header.size,
+                run.header.stored,
+                run.header.values,
+                run.header.encoding,
+                run.length,
+            )
+        )
+    return 0
+
+
+def pages(const uint8_t[::1] data not None, int64_t start, int64_t end, int64_t values, bint strings):
+    """The pages of a column chunk of a file that is in memory. None where one is damaged or unusual.
+
+    They are as `page` gives them, but consecutive ones of one kind and encoding are joined: the size is that of the largest. Those with
+    strings are not.
+    """
     cdef Reader reader
     cdef Header header
+    cdef Run run
     cdef int64_t seen = 0
     cdef int64_t size = data.shape[0]
+    cdef list found = []
     if start < 0 or end > size or not size:
         return None
-    found = []
+    run.length = 0
     while start < end and seen < values:
         reader.at = &data[start]
         reader.end = &data[0] + min(end, start + HEADER_BYTES)
         reader.bad = False
         if not _header(&reader, &header):
             return None
-        found.append((header.kind, header.size, header.stored, header.values, header.encoding, reader.at - &data[start]))
+        _add(&run, &header, reader.at - &data[start], strings, found)
         start += (reader.at - &data[start]) + header.stored
         if start > end:
             return None
         if header.kind != 2:
             seen += header.values
+    _end(&run, found)
     return found
 
 
-def stored_pages(read_at, int64_t start, int64_t end, int64_t values, Py_ssize_t most):
-    """At most `most` pages of a column chunk of a stored file, as `page` gives them. None where one is damaged or unusual.
+def pages_at(read_at, int64_t start, int64_t end, int64_t values, bint strings, int most):
+    """The first pages of a column chunk of a stored file, at most `most`, as `pages` gives them. None where one is damaged or unusual.
 
     `read_at` returns bytes of the file, given a number of bytes and a position; fewer at the file's end.
     """
     cdef Reader reader
     cdef Header header
+    cdef Run run
     cdef int64_t seen = 0
     cdef int64_t size
     cdef int64_t length = 0
     cdef bytes data
-    found = []
-    while start < end and seen < values and len(found) < most:
+    cdef list found = []
+    run.length = 0
+    while start < end and seen < values and most > 0:
         for size in (128, 4096, HEADER_BYTES):
             data = read_at(min(size, end - start), start)
             reader.at = <const uint8_t*>PyBytes_AS_STRING(data)
@@ -247,10 +300,12 @@ def stored_pages(read_at, int64_t start, int64_t end, int64_t values, Py_ssize_t
                 break
         if not length or length + header.stored > end - start:
             return None
-        found.append((header.kind, header.size, header.stored, header.values, header.encoding, length))
+        _add(&run, &header, length, strings, found)
         start += length + header.stored
         if header.kind != 2:
             seen += header.values
+        most -= 1
+    _end(&run, found)
     return found
 
 

@@ -12,4 +12,4 @@ except ImportError:
     native = None
 else:
     # The build of an earlier commit lacks some of them, and counts as none.
-    native = native if hasattr(native, "take") else None
+    native = native if hasattr(native, "pages_at") else None

@@ -105,17 +105,20 @@ def pages(read: Callable[[int, int], Any], start: int, end: int, values: int) ->
         yield found
 
 
-def pages_in(data: memoryview, start: int, end: int, values: int) -> Iterable[Page]:
-    """The same of a file that is in memory."""
-    if native is not None and (found := native.pages(data, start, end, values)) is not None:
+def pages_in(data: memoryview, start: int, end: int, values: int, *, strings: bool = True) -> Iterable[Page]:
+    """The same of a file that is in memory. Consecutive pages may come as one, whose size is that of the largest: those of one kind and
+    encoding, except `strings` that are not in a dictionary."""
+    if native is not None and (found := native.pages(data, start, end, values, strings)) is not None:
         return map(Page._make, found)
     return pages(lambda at, count: data[at : at + count], start, end, values)
 
 
-def pages_at(read_at: Callable[[int, int], bytes], start: int, end: int, values: int) -> Iterator[Page]:
+def pages_at(
+    read_at: Callable[[int, int], bytes], start: int, end: int, values: int, *, strings: bool = True
+) -> Iterator[Page]:
     """The same of a file that is read by `read_at`, which takes a length and a position."""
     while native is not None and start < end and values > 0:
-        found = native.stored_pages(read_at, start, end, values, MOST_PAGES)
+        found = native.pages_at(read_at, start, end, values, strings, MOST_PAGES)
         if found is None:
             break
         for each in map(Page._make, found):

@@ -158,13 +158,14 @@ class ParquetReader:
             self._texts = text_names(self.schema_arrow)
         return self._texts
 
-    def _pages(self, start: int, end: int, values: int) -> Iterable[Page]:
-        """The pages of a column chunk."""
+    def _pages(self, chunk: ColumnChunk) -> Iterable[Page]:
+        """The pages of a column chunk. Several may come as one."""
+        place = chunk.start, chunk.end, chunk.values
         if self._data is not None:
-            return pages_in(self._data, start, end, values)
+            return pages_in(self._data, *place, strings=chunk.leaf.strings)
         if self._read is not None:
-            return pages_at(self._source.read_at, start, end, values)
-        return pages(reader_of(self._source), start, end, values)
+            return pages_at(self._source.read_at, *place, strings=chunk.leaf.strings)
+        return pages(reader_of(self._source), *place)
 
     def _runs(self, groups: Iterable[int], columns: Sequence[str]) -> Iterator[tuple[list[int], list[ColumnChunk]]]:
         """Row groups that are read together, with their column chunks."""
@@ -346,7 +347,7 @@ class _Run:
         self._bounds = Bounds([chunk.without_pages() for chunk in self._bounds.chunks])
         for chunk in self._bounds.chunks:
             if not chunk.small:
-                for page in self._reader._pages(chunk.start, chunk.end, chunk.values):
+                for page in self._reader._pages(chunk):
                     chunk.add(page)
 
     def _scan_first_pages(self, read: Read) -> None:

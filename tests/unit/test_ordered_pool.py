@@ -175,6 +175,22 @@ class TestBound:
 
         assert len(list(run_in_order([task] * 30, workers=3))) == 90
         assert most <= 3
+        assert len(list(run_in_order([task] * 30, workers=3, ahead=5))) == 90
+        assert most <= 3
+
+    @pytest.mark.parametrize("ahead", [1, 2])
+    def test_a_worker_does_not_wait_for_an_earlier_task(self, ahead: int) -> None:
+        begun = [threading.Event() for _ in range(6)]
+
+        def task(number: int) -> Iterator[bool]:
+            begun[number].set()
+            # The first task has to wait for as many tasks as may be begun before its results are taken.
+            yield begun[1 + ahead].wait(PATIENCE) if number == 0 else True
+
+        results = run_in_order([partial(task, number) for number in range(6)], workers=2, ahead=ahead)
+        assert next(results)
+        assert not any(each.is_set() for each in begun[2 + ahead :])
+        assert list(results) == [True] * 5
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])

@@ -52,6 +52,25 @@ def native() -> Any:
     return pytest.importorskip("cdfd.native.parquet", reason="the kernels are not built")
 
 
+def runs(found: list[Page], *, strings: bool) -> list[Page]:
+    """The pages of a column chunk as kernels join them."""
+    joined: list[Page] = []
+    for page in found:
+        last = joined[-1] if joined else None
+        plain = strings and page.encoding not in (pages.PLAIN_DICTIONARY, pages.RLE_DICTIONARY)
+        if (
+            last is None
+            or plain
+            or page.kind == pages.DICTIONARY
+            or (page.kind, page.encoding) != (last.kind, last.encoding)
+        ):
+            joined.append(page)
+        else:
+            stored = last.stored + page.start + page.stored
+            joined[-1] = last._replace(size=max(last.size, page.size), stored=stored, values=last.values + page.values)
+    return joined
+
+
 def in_python(found: bytes, monkeypatch: pytest.MonkeyPatch) -> list[ChunkLocation] | None:
     with monkeypatch.context() as patch:
         patch.setattr(layout, "native", None)
@@ -71,7 +90,9 @@ def test_places_and_pages(codec: str, version: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(pages, "native", None)
     for _, _, start, end, _, values in found:
         expected = list(pages.pages(lambda at, count: data[at : at + count], start, end, values))
-        assert list(map(Page._make, kernels.pages(data, start, end, values))) == expected
+        for strings in (True, False):
+            joined = list(map(Page._make, kernels.pages(data, start, end, values, strings)))
+            assert joined == runs(expected, strings=strings)
         assert Page._make(kernels.page(data, start)) == expected[0]
 
 
@@ -201,13 +222,20 @@ def test_pages_of_a_stored_file(codec: str, tmp_path: Path, monkeypatch: pytest.
     native()
     data = file(codec, data_page_size=200, write_batch_size=50)
     (tmp_path / "file").write_bytes(data)
-    monkeypatch.setattr(pages, "MOST_PAGES", 3)
     with pa.OSFile(str(tmp_path / "file")) as source:
         for chunk in layout.chunks(footer(data)):
             place = chunk.start, chunk.end, chunk.values
-            found = list(pages.pages_at(source.read_at, *place))
-            assert found == list(pages.pages_in(memoryview(data), *place))
-            assert len(found) > 3
+            single = list(pages.pages(lambda at, count: data[at : at + count], *place))
+            assert len(single) > 6
+            for strings in (True, False):
+                with monkeypatch.context() as patch:
+                    patch.setattr(pages, "MOST_PAGES", 3)
+                    parts = list(pages.pages_at(source.read_at, *place, strings=strings))
+                assert runs(parts, strings=strings) == runs(single, strings=strings)
+                assert len(parts) >= len(single) // 3
+                whole = list(pages.pages_at(source.read_at, *place, strings=strings))
+                assert whole == list(pages.pages_in(memoryview(data), *place, strings=strings))
+                assert whole == runs(single, strings=strings)
 
 
 def test_damaged_pages_of_a_stored_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +247,8 @@ def test_damaged_pages_of_a_stored_file(tmp_path: Path, monkeypatch: pytest.Monk
     def outcome() -> object:
         with pa.OSFile(str(tmp_path / "file")) as source:
             try:
-                return list(pages.pages_at(source.read_at, chunk.start, chunk.end, chunk.values))
+                found = list(pages.pages_at(source.read_at, chunk.start, chunk.end, chunk.values))
+                return runs(found, strings=True)
             except ValueError as error:
                 return str(error)
 
