@@ -1,6 +1,7 @@
 """CPU seconds for a million rows, from Arrow to Kafka's record batches: each record format against flat JSON, in turn in one process.
 
-`python -m bench.record_formats` encodes the change rows of a table of the set, in one thread, with keys, into four partitions, with lz4.
+`python -m bench.record_formats` encodes the change rows of a table of the set, in batches of the daemon's size, in one
+thread, with keys, into four partitions, with lz4. With `ARROW_DEFAULT_MEMORY_POOL=system`, it has the daemon's allocator.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from cdfd.encoding.records import Origin, RecordEncoder
 from cdfd.sinks.kafka.records.batches import Batching, Partitions, RecordBatch, record_batches
 from cdfd.sinks.kafka.records.compression import Compression
 from cdfd.sinks.kafka.records.murmur2 import partitions
+from cdfd.tables.configured import BATCH_ROWS
 
 FORMATS = ("flat", "avro", "debezium", "arrow", "cloudevents")
 TARGETS = {"avro": 0.7, "debezium": 0.7, "arrow": 2, "cloudevents": 0.9}
@@ -66,7 +68,8 @@ def main() -> None:
         "| table | format | CPU seconds for a million rows: encoding, and all | flat's by it (worst) | target |\n|---|---|---|---|---|"
     )
     for table in settings.tables:
-        batches = list(cdfd.changes(TABLES[table].path(), 0))[:12]
+        read = pa.Table.from_batches(list(cdfd.changes(TABLES[table].path(), 0))[:12])
+        batches = read.to_batches(max_chunksize=BATCH_ROWS)
         rows = sum(map(len, batches)) / 1e6
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in FORMATS}
         for round_ in range(settings.rounds + 1):

@@ -21,14 +21,17 @@ import pyarrow as pa
 
 from cdfd.changes.columns import CHANGE_TYPES
 from cdfd.encoding.images import KeyedRows
-from cdfd.encoding.numbers import integers, raw_values
-from cdfd.encoding.pieces import Column, Integers, join, pool
+from cdfd.encoding.native_rows import Cells
+from cdfd.encoding.numbers import raw_values
+from cdfd.encoding.pieces import Column, Integers, join, literal, pool
 from cdfd.encoding.records import HeaderColumns, Headers, Layout, Origin
+from cdfd.encoding.values import Rules, cells
 from cdfd.errors import DataError
 
 _TYPES: Final = pool(*(f"cdfd.{name}".encode() for name in (*CHANGE_TYPES.to_pylist(), "tombstone")))
 _TOMBSTONE: Final = len(CHANGE_TYPES)
 _SUFFIXES: Final = pool(b"", b"/tombstone")
+_RULES: Final = Rules()
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -50,26 +53,40 @@ class CloudEventAttributes:
     def __call__(self, rows: KeyedRows, layout: Layout, snapshot: bool) -> tuple[Headers, HeaderColumns]:
         """Headers of rows, as `row_records.Attributes` says. `DataError` where a time is beyond the year 9999."""
         versions, times, ordinals = rows.batch.columns[-3:]
-        kinds = np.where(layout.tombstones, _TOMBSTONE, rows.codes[layout.rows])
-        columns = [
-            ("ce_type", _TYPES.take(pa.array(kinds))),
-            ("ce_id", self._ids(versions, ordinals, layout, snapshot)),
-        ]
-        stamps, which = np.unique(raw_values(times.cast(pa.timestamp("ms", "UTC")), np.int64), return_inverse=True)
-        texts = [_time_text(stamp) for stamp in stamps.tolist()]
+        kinds = rows.codes[layout.rows].astype(np.int64)
+        kinds[layout.tombstones] = _TOMBSTONE
+        stamps = raw_values(times.cast(pa.timestamp("ms", "UTC")), np.int64)
         headers: Headers = self._constant
-        if len(texts) == 1:
-            headers += (("ce_time", texts[0]),)
+        columns: HeaderColumns = (("ce_id", self._ids(versions, ordinals, layout, snapshot)),)
+        if _is_constant(stamps):
+            headers += (("ce_time", _time_text(int(stamps[0]))),)
         else:
-            columns.append(("ce_time", pool(*texts).take(pa.array(which[layout.rows]))))
-        return headers, tuple(columns)
+            different, which = np.unique(stamps, return_inverse=True)
+            texts = pool(*map(_time_text, different.tolist()))
+            columns += (("ce_time", texts.take(pa.array(which[layout.rows]))),)
+        # Most batches have rows of one type: a header that all records share is copied together with the others.
+        if _is_constant(kinds):
+            return (*headers, ("ce_type", _TYPES[int(kinds[0])].as_py())), columns
+        return headers, (("ce_type", _TYPES.take(pa.array(kinds))), *columns)
 
     def _ids(self, versions: pa.Array, ordinals: pa.Array, layout: Layout, snapshot: bool) -> pa.Array:
-        version, ordinal = (integers(column.take(pa.array(layout.rows))) for column in (versions, ordinals))
-        suffix: Integers = layout.tombstones.astype(np.int64)
-        between = b"/snapshot/" if snapshot else b"/"
-        separators = [self._table_id.encode() + b"/", between, b"", b""]
-        return join(separators, [version, ordinal, Column(_SUFFIXES, (suffix,))], len(layout.rows))
+        separators = [self._table_id.encode() + b"/", b"/snapshot/" if snapshot else b"/", b""]
+        if not layout.tombstones.any():
+            return join(separators, [_numbers(versions), _numbers(ordinals)], len(layout.rows))
+        places = pa.array(layout.rows)
+        suffix = Column(_SUFFIXES, (layout.tombstones.astype(np.int64),))
+        columns = [_numbers(versions.take(places)), _numbers(ordinals.take(places)), suffix]
+        return join([*separators, b""], columns, len(layout.rows))
+
+
+def _is_constant(values: Integers) -> bool:
+    return len(values) > 0 and bool((values == values[0]).all())
+
+
+def _numbers(array: pa.Array) -> Column | Cells:
+    """The cells of a column of numbers without nulls."""
+    values = raw_values(array, np.int64)
+    return literal(b"%d" % values[0]) if _is_constant(values) else cells(array, _RULES)
 
 
 def _time_text(milliseconds: int) -> bytes:
