@@ -19,7 +19,7 @@ from cdfd.tail.log import DeltaLog
 
 T = TypeVar("T")
 
-WITHIN = 30  # seconds until a test gives up; nothing waits for it otherwise
+WITHIN = 120  # seconds until a test gives up; nothing waits for it otherwise
 BEGINNING = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
