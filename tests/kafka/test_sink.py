@@ -526,13 +526,19 @@ class TestFailures:
                 expected.append(100 + number)
         assert ids(read(place.topic, at_least=len(expected))) == expected
 
-    async def test_opening_can_be_given_up(self, servers: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.05, 0.1, 0.2, 0.4])
+    async def test_opening_can_be_given_up(
+        self, servers: str, name: str, seconds: float, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """At any moment; and it does not fence the next sink then."""
         with caplog.at_level(logging.WARNING, "cdfd"):
             place = Place(servers, name)
             opening = asyncio.create_task(place.open())
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(seconds)
             opening.cancel()
-            await asyncio.gather(opening, return_exceptions=True)
+            (opened,) = await asyncio.gather(opening, return_exceptions=True)
+            if not isinstance(opened, BaseException):
+                await opened.close()
             async with place.sink() as sink:
                 await deliver(sink, rows(0))
         assert caplog.text == ""

@@ -3,15 +3,17 @@
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from threading import Lock
 from typing import Self
 from uuid import uuid4
 
 from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
+from cdfd.errors import SinkError
 from cdfd.sinks.base import Backfill, Delivered, Job, StageTimer, counts_of, unmeasured
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.kafka.client.producer import Producer
@@ -78,12 +80,17 @@ class KafkaSink:
             FencedError: another process took over at the same time.
         """
         sender = Worker(f"cdfd-send-{destination.table}")
-        opening = sender.submit(partial(_open, destination, make_producer))
+        takeover = _Takeover()
+        opening = sender.submit(partial(_open, destination, make_producer, takeover))
         try:
             opened = await finished(opening)
         except BaseException:
-            sender.submit(partial(_close_unused, opening))
+            closing = sender.submit(partial(_close_unused, opening))
             sender.close()
+            if takeover.give_up():
+                # It would fence the next sink if that were opened at once.
+                with suppress(TimeoutError):
+                    await finished(closing, destination.closing_timeout)
             raise
         facts, progress = opened.facts, opened.progress
         context = DeliveryContext(
@@ -211,7 +218,33 @@ class KafkaSink:
         await context.wait_for_end(self._closing)
 
 
-def _open(destination: Destination, make_producer: MakeProducer) -> _Opened:
+class _Takeover:
+    """Whether a sink that is being opened in a thread may fence other producers."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._given_up = False
+        self._begun = False
+
+    def begin(self) -> None:
+        """Call it before others are fenced.
+
+        Raises:
+            SinkError: opening was given up.
+        """
+        with self._lock:
+            if self._given_up:
+                raise SinkError("opening the sink was given up")
+            self._begun = True
+
+    def give_up(self) -> bool:
+        """Nobody waits for the sink any more. Returns whether others may be fenced nevertheless."""
+        with self._lock:
+            self._given_up = True
+            return self._begun
+
+
+def _open(destination: Destination, make_producer: MakeProducer, takeover: _Takeover) -> _Opened:
     """Check or create the topics, then start the producer. It ends open transactions, so that the newest position is final."""
     with TopicAdmin(destination.connection, timeout=min(destination.timeout, CONNECT_SECONDS)) as admin:
         existing = admin.find([destination.topic])
@@ -220,6 +253,7 @@ def _open(destination: Destination, make_producer: MakeProducer) -> _Opened:
         settings = destination.producer_settings(Batching(destination.compression, facts.limit))
         producer = make_producer(settings)
         try:
+            takeover.begin()
             producer.init_transactions()
             progress = _progress(destination, admin) if destination.exactly_once else None
             if not existing and progress is not None:
