@@ -42,15 +42,15 @@ def _place() -> Path:
     import pyspark
 
     java = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else shutil.which("java")
-    of = [os.path.realpath(java or ""), str(pyspark.__file__), pyspark.__version__, Path(__file__).read_text()]
+    # The JVM compares files, not their names: checkouts that share the cache by links share the archive.
+    files = [os.path.realpath(java or ""), os.path.realpath(str(pyspark.__file__))]
+    of = [*files, pyspark.__version__, Path(__file__).read_text()]
     key = hashlib.sha256("\n".join(of).encode()).hexdigest()[:16]
     return jars()[0].parents[1] / f"classes-{key}.jsa"
 
 
 def _make(place: Path) -> None:
     print("archiving the classes that Spark loads, once", file=sys.stderr, flush=True)
-    for old in place.parent.glob("classes-*.jsa"):
-        old.unlink()
     partial = place.with_suffix(".partial")
     partial.unlink(missing_ok=True)
     command = [sys.executable, "-m", "tests.spark.archive"]
