@@ -238,7 +238,7 @@ class _Takeover:
             self._begun = True
 
     def give_up(self) -> bool:
-        """Nobody waits for the sink any more. Returns whether others may be fenced nevertheless."""
+        """The caller no longer waits for the sink. Returns whether other producers may be fenced nevertheless."""
         with self._lock:
             self._given_up = True
             return self._begun
