@@ -11,6 +11,8 @@ from functools import partial
 from textwrap import dedent
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from pydantic.fields import FieldInfo
+
 from cdfd.config import discovery, values
 from cdfd.config.discovery import Discovery
 from cdfd.config.fields import in_folder
@@ -190,7 +192,9 @@ def _type(annotation: Any, metadata: Sequence[Any] = ()) -> tuple[str, str]:
     if get_origin(annotation) is Annotated and _sections_in(annotation):
         return "mapping", ""
     if get_origin(annotation) is Annotated:
-        return _type(arguments[0], arguments[1:])
+        # pydantic does the same with the field itself, but not within `| None`.
+        flat = (each for one in arguments[1:] for each in (one.metadata if isinstance(one, FieldInfo) else (one,)))
+        return _type(arguments[0], tuple(flat))
     if get_origin(annotation) is Literal:
         return "text", _choices(arguments)
     functions = [one.func for one in metadata if hasattr(one, "func")]
