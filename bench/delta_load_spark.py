@@ -26,33 +26,13 @@ from bench.refine_spark import JAVA
 from cdfd.config.settings import Settings
 from cdfd.spark.engine import SparkEngine
 from tests.kafka.delivering import run_loop
-from tests.spark.session import session
+from tests.spark.session import Borrowed, session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from cdfd.errors import CdfdError
     from cdfd.jobs.assignment import Engine
 
 FILES = 10
 PART_BYTES = 16 << 20
-
-
-class Warm:
-    """A session that outlives each load."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-
-    def get(self) -> SparkSession:
-        """The session."""
-        return self._spark
-
-    def check(self, session: SparkSession, error: CdfdError) -> None:
-        """The session lives."""
-
-    def drop(self) -> None:
-        """Keep the session."""
 
 
 def main() -> None:
@@ -66,7 +46,7 @@ def main() -> None:
         source, each = Path(folder) / "rows", given.rows // FILES
         for number in range(FILES):
             write_deltalake(source, tables.orders(number * each, each), mode="append")
-        engine = SparkEngine(Warm(spark))
+        engine = SparkEngine(Borrowed(spark))
         for mode in ("changelog", "mirror"):
             load = partial(loaded, source, Path(folder), mode, each * FILES)
             pairs = [(load(None), load(engine)) for _ in range(given.runs + 1)][1:]

@@ -20,6 +20,8 @@ from tests.spark.installation import jars
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from cdfd.errors import CdfdError
+
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
@@ -77,6 +79,23 @@ def quick(folder: str) -> dict[str, str]:
     """Of these, the ones with which a JVM starts sooner, and nothing else is different."""
     given = settings(folder)
     return {name: given[name] for name in ("spark.driver.extraClassPath", "spark.driver.extraJavaOptions")}
+
+
+class Borrowed:
+    """A session that outlives the engines that are given it."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def get(self) -> SparkSession:
+        """The session."""
+        return self._spark
+
+    def check(self, session: SparkSession, error: CdfdError) -> None:
+        """The session lives."""
+
+    def drop(self) -> None:
+        """Keep the session."""
 
 
 @contextmanager

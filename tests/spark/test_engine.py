@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from cdfd.changes.cutting import cut
 from cdfd.changes.position import Position
 from cdfd.demo.writer import TableWriter
-from cdfd.errors import CdfdError, MissingFileError
+from cdfd.errors import MissingFileError
 from cdfd.jobs.assignment import Assignment
 from cdfd.sinks.base import Job
 from cdfd.spark.engine import SparkEngine
@@ -26,25 +26,9 @@ from tests.kafka.pipeline import Pipeline, do
 from tests.kafka.reading import read_topic
 from tests.kafka.shared import SharedBroker
 from tests.oracle.workload import Workload
-from tests.spark.session import quick
+from tests.spark.session import Borrowed, quick
 
 ROOT = Path(__file__).parents[2]
-
-
-class Borrowed:
-    """The session of the tests, which no engine ends."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-
-    def get(self) -> SparkSession:
-        return self._spark
-
-    def check(self, session: SparkSession, error: CdfdError) -> None:
-        """Nothing."""
-
-    def drop(self) -> None:
-        """Nothing."""
 
 
 @pytest.fixture
