@@ -15,6 +15,7 @@ from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.refined import refined_versions
 from cdfd.changes.shape.shape import AS_IT_IS
 from cdfd.changes.slices import read_slices
+from cdfd.changes.stream import PlanStream
 from cdfd.errors import MissingFileError
 from cdfd.spark.options import SourceOptions
 from cdfd.spark.target import Target
@@ -46,6 +47,15 @@ def opened(options: SourceOptions) -> Table:
 @lru_cache(maxsize=8)
 def _opened(path: str, storage: tuple[tuple[str, object], ...], allowed_roots: tuple[str, ...]) -> Table:
     return Table.open(path, dict(storage), allowed_roots)
+
+
+def stream_of(table: Table, options: SourceOptions, target: Target) -> PlanStream:
+    """The plans of a table's versions, for rows of a schema.
+
+    Raises:
+        ConfigError: as `Table.stream` says.
+    """
+    return table.stream(options.changes, options.refine, options.key, options.shape, target.schema)
 
 
 def execution_of(

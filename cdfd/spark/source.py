@@ -18,13 +18,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from cdfd.changes.plan import ChangePlan, plan_snapshot
-from cdfd.changes.stream import PlanStream
 from cdfd.errors import ConfigError
 from cdfd.spark.filters import Filters
 from cdfd.spark.options import SourceOptions
 from cdfd.spark.partitioning import PlanRange, Schemas, partition_slices
 from cdfd.spark.range_partitions import listed_snapshot, range_partitions
-from cdfd.spark.reading import ChangePartition, execution_of, opened, read_partition
+from cdfd.spark.reading import ChangePartition, execution_of, opened, read_partition, stream_of
 from cdfd.spark.stream import StreamReader
 from cdfd.spark.target import Target, resolve_target
 from cdfd.tables.table import Table
@@ -89,7 +88,7 @@ class BatchReader(DataSourceReader):
         """The partitions, one for each task."""
         table, target = opened(self._options), self._target
         if self._options.start == "snapshot" and not self._filters.conditions:
-            live = asyncio.run(listed_snapshot(_stream(table, self._options, target), self._options, target.version))
+            live = asyncio.run(listed_snapshot(stream_of(table, self._options, target), self._options, target.version))
             if live is not None:
                 return range_partitions(live, table, target, self._options) or [ChangePartition((), target)]
         plan_ranges = asyncio.run(self._plan_ranges(table))
@@ -143,13 +142,9 @@ class _PushFilters:
         return filters
 
 
-def _stream(table: Table, options: SourceOptions, target: Target) -> PlanStream:
-    return table.stream(options.changes, options.refine, options.key, options.shape, target.schema)
-
-
 async def _plans(table: Table, options: SourceOptions, filters: Filters, target: Target) -> list[ChangePlan]:
     last = target.version
-    stream = _stream(table, options, target)
+    stream = stream_of(table, options, target)
     if options.start == "snapshot":
         return [(await stream.snapshot(last, with_counts=target.ordered)).plan]
     first = (

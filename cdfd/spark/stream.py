@@ -166,9 +166,7 @@ class _Planning:
             start = end.at(end.first)
         self._at, self._latest = end, None
         plan_ranges = self._run(self._planner.plan_ranges(start.position, end.position))
-        listed = (
-            None if start.position == end.position else self._run(self._planner.listed(start.position, end.position))
-        )
+        listed = self._run(self._planner.listed(start.position, end.position))
         first = [] if listed is None else range_partitions(listed, self._table, self._target, self._options)
         execution = execution_of(self._table, self._options)
         found = partition_slices(

@@ -17,7 +17,7 @@ from cdfd.spark.backlog import Backlog, PendingBytes
 from cdfd.spark.options import SourceOptions
 from cdfd.spark.partitioning import LEAST_BYTES, PlanRange, Schemas, measured
 from cdfd.spark.range_partitions import counted_paths, listed_snapshot
-from cdfd.spark.reading import execution_of
+from cdfd.spark.reading import execution_of, stream_of
 from cdfd.spark.snapshot_windows import SnapshotWindows, Window
 from cdfd.spark.target import Target
 from cdfd.tables.table import Table
@@ -154,9 +154,8 @@ class StreamPlanner:
     async def _listing(self, at: Position) -> tuple[Version, LiveListing] | None:
         """Where the files of the snapshot at a position are listed; None if it is small."""
         if self._listed is None or self._listed[0] != at.version:
-            options = self.options
-            stream = self.table.stream(options.changes, shape=options.shape, target=self.target.schema)
-            self._listed = at.version, await listed_snapshot(stream, options, at.version, await self._tail(at))
+            stream = stream_of(self.table, self.options, self.target)
+            self._listed = at.version, await listed_snapshot(stream, self.options, at.version, await self._tail(at))
         return self._listed[1]
 
     async def _windows_at(self, at: Position) -> SnapshotWindows | None:
@@ -243,7 +242,7 @@ class StreamPlanner:
 
     async def _live(self, at: Position) -> Version:
         if self._snapshot is None or self._snapshot.plan.version != at.version:
-            stream = self.table.stream(self.options.changes, shape=self.options.shape, target=self.target.schema)
+            stream = stream_of(self.table, self.options, self.target)
             self._snapshot = await stream.snapshot(at.version, await self._tail(at), with_counts=True)
         return self._snapshot
 
@@ -280,10 +279,7 @@ class StreamPlanner:
         if version > last:
             return
         if self._stream is None or self._next != version:
-            options = self.options
-            self._stream = self.table.stream(
-                options.changes, options.refine, options.key, options.shape, self.target.schema
-            )
+            self._stream = stream_of(self.table, self.options, self.target)
             self._stream.unrefined = self._unrefined
         async with contextlib.aclosing(self._stream.versions(await self._tail(at), version, last)) as versions:
             async for found in versions:
