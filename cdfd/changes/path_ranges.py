@@ -28,7 +28,7 @@ from cdfd.delta.files import FILES, TEXT, PackedFiles
 from cdfd.delta.statistics import record_counts
 from cdfd.errors import LogError
 from cdfd.storage.base import Storage
-from cdfd.tail.listing import Listing, LiveListing
+from cdfd.tail.listing import Listing, LiveListing, without
 
 MOST_RANGES = 16_384
 """Ranges of a version, about. They have similar numbers of files, because their bounds are a sample of the paths."""
@@ -71,7 +71,7 @@ class PathRange:
         changed = pa.array(self.changed, TEXT)
         listed = self.listing.batches(storage, with_stats=with_counts)
         found = (_between(batch, self.lower, self.upper) for batch in listed)
-        kept = self.listing.kept(_without(counted(batch) if with_counts else batch, changed) for batch in found)
+        kept = self.listing.kept(without(counted(batch) if with_counts else batch, changed) for batch in found)
         files = PackedFiles(Add, pa.concat_tables([pa.Table.from_batches(kept, FILES), self.others.table])).by_path()
         if len(files) != self.count:
             raise LogError(
@@ -213,7 +213,3 @@ def _between(rows: Rows, lower: str | None, upper: str | None) -> Rows:
     before = None if upper is None else pc.less(paths, pa.scalar(upper, TEXT))
     masks = [mask for mask in (after, before) if mask is not None]
     return rows if not masks else rows.filter(masks[0] if len(masks) == 1 else pc.and_(*masks))
-
-
-def _without(batch: pa.RecordBatch, paths: pa.Array) -> pa.RecordBatch:
-    return batch.filter(pc.invert(pc.is_in(batch.column("path"), value_set=paths))) if len(paths) else batch

@@ -102,9 +102,12 @@ class LiveListing:
 
     def unchanged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch of the listing whose files no later commit names."""
-        if not len(self.changed):
-            return batch
-        return batch.filter(pc.invert(pc.is_in(batch.column("path"), value_set=self.changed)))
+        return without(batch, self.changed)
+
+
+def without(batch: pa.RecordBatch, paths: pa.Array) -> pa.RecordBatch:
+    """The rows of a batch whose path is not among some paths."""
+    return batch.filter(pc.invert(pc.is_in(batch.column("path"), value_set=paths))) if len(paths) else batch
 
 
 async def list_live(log: DeltaLog, version: int | None = None, *, least_bytes: int = 0) -> LiveListing | None:
