@@ -167,11 +167,11 @@ def planning(runs: int) -> Iterator[Figure]:
         driver=lambda: probe("spark_plan", uri, "driver"),
         executors=lambda: probe("spark_plan", uri, "executors"),
     )
-    for how, most in (("driver", 1000), ("executors", 500)):
+    for how, listed, most in (("driver", "the driver lists", 1000), ("executors", "executors list", 500)):
         found = both[how]
         ours = f"{found['peak_mb']:.0f} MB, {found['seconds']:.1f} s, {found['count']:,.0f} partitions"
-        name = f"planning a first snapshot of 1 M files that the {how} list: the driver's Python"
-        yield Figure(name.replace("driver list:", "driver lists:"), ours, "", found["peak_mb"], " MB", most)
+        name = f"planning a first snapshot of 1 M files that {listed}: the driver's Python"
+        yield Figure(name, ours, "", found["peak_mb"], " MB", most)
 
 
 SPARK: Mapping[str, Callable[[int], Iterable[Figure]]] = {

@@ -29,10 +29,6 @@ def _unobserved(waits: bool) -> None:
     """Ignores that a delivery waits."""
 
 
-def _keep() -> None:
-    """Returns no memory."""
-
-
 @dataclass(eq=False, slots=True)
 class _Request:
     """A delivery that waits for a slot."""
@@ -55,10 +51,10 @@ class Admission:
     Args:
         limit: large deliveries at a time.
         stall: seconds without progress after which a delivery loses its slot.
-        rest: called when there has been no large delivery for `REST_SECONDS`.
+        rest: called when there has been no large delivery for `REST_SECONDS`; None: nothing is.
     """
 
-    def __init__(self, limit: int, stall: float = STALL_SECONDS, rest: Callable[[], None] = _keep) -> None:
+    def __init__(self, limit: int, stall: float = STALL_SECONDS, rest: Callable[[], None] | None = None) -> None:
         self._limit = limit
         self._free = limit
         self._rest = rest
@@ -113,7 +109,7 @@ class Admission:
         self._waiting = [each for each in self._waiting if not each.granted.done()]
         if not self._waiting:
             self._free += 1
-            if self._free == self._limit and self._rest is not _keep:
+            if self._free == self._limit and self._rest is not None:
                 self._resting = asyncio.get_running_loop().call_later(REST_SECONDS, self._rest)
             return
         first = min(self._waiting, key=_Request.rank)  # the earliest of equals

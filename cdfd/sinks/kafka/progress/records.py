@@ -182,8 +182,7 @@ class _Reader:
     def __init__(self, connect: Callable[[], KafkaConsumer], partition: TopicPartition) -> None:
         self._connect = connect
         self._partition = partition
-        self._consumer = connect()
-        self._consumer.assign([partition])
+        self._consumer = self._assigned()
 
     def seek(self, offset: int) -> None:
         """Go on at an offset."""
@@ -196,14 +195,18 @@ class _Reader:
 
     def reconnect(self, offset: int) -> None:
         """Go on at an offset, by another consumer."""
-        self._consumer.close()
-        self._consumer = self._connect()
-        self._consumer.assign([self._partition])
+        self.close()
+        self._consumer = self._assigned()
         self.seek(offset)
 
     def close(self) -> None:
         """Release the connection."""
         self._consumer.close()
+
+    def _assigned(self) -> KafkaConsumer:
+        consumer = self._connect()
+        consumer.assign([self._partition])
+        return consumer
 
 
 def _has_hidden(
