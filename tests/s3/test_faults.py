@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from pathlib import Path
 
 import pytest
 
 from cdfd.errors import ExistsError, NotFoundError, StorageError
+from cdfd.storage.base import Storage
 from cdfd.storage.location import open_storage
 from cdfd.storage.s3 import clock as s3_clock
 from cdfd.storage.s3.storage import S3Storage
@@ -25,6 +27,12 @@ def through(proxy: Proxy, bucket: str, **options: object) -> S3Storage:
     found = open_storage(f"s3://{bucket}/t", Server(proxy.url).options(**quick))
     assert isinstance(found, S3Storage)
     return found
+
+
+def of_profile(proxy: Proxy, bucket: str) -> Storage:
+    """A store behind the proxy, with the credentials of a profile."""
+    options = {"endpoint_url": proxy.url, "region": "us-east-1", "profile": "lake", "deadline": 20}
+    return open_storage(f"s3://{bucket}/t", options)
 
 
 def is_get(asked: Asked) -> bool:
@@ -151,7 +159,7 @@ class TestRefused:
         assert not error.retriable
         assert not isinstance(error, NotFoundError)
         assert hint.replace("{}", bucket) in str(error)
-        assert len(proxy.asked) == 1
+        assert len(proxy.asked) == (2 if doing == "stat" else 1)
 
     def test_another_region(self, proxy: Proxy, bucket: str) -> None:
         store = through(proxy, bucket)
@@ -197,6 +205,15 @@ class TestRefused:
 
 
 class TestCredentials:
+    @pytest.fixture
+    def profile(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        """The only credentials are those of a file, with an old key."""
+        without_credentials(monkeypatch)
+        file = f"{tmp_path}/credentials"
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", file)
+        write_profile(file, "OLDKEY")
+        return file
+
     def test_given_ones_that_have_expired(self, proxy: Proxy, bucket: str) -> None:
         store = through(proxy, bucket)
         proxy.faults = [Fault("answer", 99, 400, "ExpiredToken")]
@@ -204,25 +221,42 @@ class TestCredentials:
         assert "The credentials have expired: provide new ones" in str(error)
         assert len(proxy.asked) == 1
 
-    async def test_those_of_a_profile_are_looked_up_anew(
-        self, proxy: Proxy, bucket: str, tmp_path: object, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        without_credentials(monkeypatch)
-        file = f"{tmp_path}/credentials"
-        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", file)
-        write_profile(file, "OLDKEY")
-        store = open_storage(
-            f"s3://{bucket}/t", {"endpoint_url": proxy.url, "region": "us-east-1", "profile": "lake", "deadline": 20}
-        )
-
+    async def test_those_of_a_profile_are_looked_up_anew(self, proxy: Proxy, bucket: str, profile: str) -> None:
+        store = of_profile(proxy, bucket)
         await store.put("x", b"data")
-        write_profile(file, "NEWKEY")
+        write_profile(profile, "NEWKEY")
         proxy.faults = [Fault("answer", 1, 400, "ExpiredToken", concerns=is_get)]
         assert await store.read("x") == b"data"
         assert [("OLDKEY" in key, "NEWKEY" in key) for key in (asked.key for asked in proxy.asked[-2:])] == [
             (True, False),
             (False, True),
         ]
+
+    @pytest.mark.parametrize("doing", ["stat", "put_if_absent"])
+    async def test_an_answer_to_a_head_does_not_name_its_error(
+        self, proxy: Proxy, bucket: str, profile: str, doing: str
+    ) -> None:
+        """A HEAD follows a conditional PUT that is refused, too."""
+        store = of_profile(proxy, bucket)
+        await store.put("x", b"data")
+        write_profile(profile, "NEWKEY")
+        proxy.faults = [
+            Fault("answer", 99, 400, "ExpiredToken", concerns=lambda asked: "OLDKEY" in asked.key and not is_put(asked))
+        ]
+        if doing == "stat":
+            assert (await store.stat("x")).size == 4
+        else:
+            with pytest.raises(ExistsError):
+                await store.put_if_absent("x", b"data")
+        assert "NEWKEY" in proxy.asked[-1].key
+
+    def test_a_head_that_is_denied(self, proxy: Proxy, bucket: str) -> None:
+        store = through(proxy, bucket)
+        proxy.faults = [Fault("answer", 99, 403, "InvalidAccessKeyId")]
+        error = failure(lambda: store.stat("x"))
+        assert not error.retriable
+        assert "InvalidAccessKeyId" in str(error)
+        assert [asked.method for asked in proxy.asked] == ["HEAD", "GET"]
 
     def test_no_secret_is_said(
         self, proxy: Proxy, bucket: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -251,6 +285,14 @@ class TestClock:
         assert asyncio.run(store.read("x")) == b"data"
         assert abs(proxy.asked[-1].time - theirs) < timedelta(minutes=2)
         assert abs(proxy.asked[-2].time - datetime.now(UTC)) < timedelta(minutes=2)
+
+    def test_a_head_does_not_say_that_the_clock_is_wrong(self, proxy: Proxy, bucket: str) -> None:
+        store = through(proxy, bucket)
+        asyncio.run(store.put("x", b"data"))
+        theirs = datetime.now(UTC) + timedelta(hours=5)
+        proxy.faults = [Fault("answer", 2, 403, "RequestTimeTooSkewed", {"Date": format_datetime(theirs, usegmt=True)})]
+        assert asyncio.run(store.stat("x")).size == 4
+        assert [asked.method for asked in proxy.asked[-3:]] == ["HEAD", "GET", "HEAD"]
 
     def test_a_store_that_does_not_say_the_time(self, proxy: Proxy, bucket: str) -> None:
         store = through(proxy, bucket)

@@ -41,6 +41,8 @@ RENEW_SECONDS = 5.0
 """Seconds between two attempts to renew expired credentials, at least."""
 BUFFERED_BODY_BYTES, MAX_BODY_BYTES = 128 << 10, 64 << 20
 """Bytes from which a body is read into a buffer of its size. For a request without a length, also the maximum for that."""
+_NAMELESS = frozenset({"400", "403"})
+"""Codes of errors of a HEAD. Botocore has only the status, and the store has several codes of the same status."""
 WARN_AFTER, WARN_SECONDS = 3, 30.0
 """Failed attempts of a request before a warning, and seconds between two warnings, at least."""
 
@@ -89,7 +91,7 @@ class S3Client:
             except ClientError as error:
                 if code_of(error) not in ("InvalidRange", "416"):
                     raise
-                found = await client.head_object(**self._object_parameters(request))
+                found = await self._headers(client, request)
                 return GetResult(b"", found["ContentLength"], _modified_ms(found), found["ETag"])
             return await _body(response, start, length)
 
@@ -99,7 +101,7 @@ class S3Client:
         """Size, modification time and ETag of an object."""
 
         async def attempt(client: Any) -> GetResult:
-            found = await client.head_object(**self._object_parameters(request))
+            found = await self._headers(client, request)
             return GetResult(b"", found["ContentLength"], _modified_ms(found), found["ETag"])
 
         return await self._retried(request, attempt)
@@ -120,7 +122,7 @@ class S3Client:
             except ClientError as error:
                 if absent is None or code_of(error) not in EXISTS:
                     raise
-                found = await client.head_object(**self._object_parameters(request))
+                found = await self._headers(client, request)
                 if found.get("Metadata", {}).get(_WRITER) != absent:
                     raise
 
@@ -153,6 +155,21 @@ class S3Client:
             return found
 
         return await self._retried(request, attempt)
+
+    async def _headers(self, client: Any, request: Request) -> dict[str, Any]:
+        """The answer to a HEAD.
+
+        It has no body that names an error: expired credentials and a wrong clock are only a status. So a GET asks for the code.
+        """
+        named = self._object_parameters(request)
+        try:
+            found: dict[str, Any] = await client.head_object(**named)
+        except ClientError as error:
+            if code_of(error) in _NAMELESS:
+                response = await client.get_object(**named, Range="bytes=0-0")
+                response["Body"].close()
+            raise
+        return found
 
     def _object_parameters(self, request: Request) -> dict[str, Any]:
         named: dict[str, Any] = {"Bucket": request.bucket, "Key": request.key}
