@@ -21,7 +21,7 @@ from cdfd.changes.image_order import REORDER_BUFFER_BYTES, ImageOrder, MemoryBud
 from cdfd.changes.joined import JoinedRows, PlannedScan, groups_of, read_joined
 from cdfd.changes.joined_images import ImageOrders, JoinedImages, image_orders, joined_images
 from cdfd.changes.no_ops import where_matched_by_key, without_no_ops
-from cdfd.changes.ordered_pool import Inline, run_in_order
+from cdfd.changes.ordered_pool import After, Inline, run_in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
 from cdfd.changes.prefetch import files_ahead, prefetch_later_scan, prefetch_plans
@@ -202,14 +202,17 @@ class Execution:
             if remote:
                 prefetch_later_scan(scans, number, ahead, self.files, self.whole)
             if scan.path in joined:
-                if scan.path == joined[scan.path].scans[0].path:
-                    yield partial(self._read_phase_together, plan, joined[scan.path], scan, budget, orders)
+                images = joined[scan.path]
+                if scan.path == images.scans[0].path:
+                    together = partial(self._read_phase_together, plan, images, scan, budget, orders)
+                    yield together if scan.image_phase == "early" else After(images.early_read, together)
                 continue
             if scan.image_phase == "early":
                 buffers[scan.path] = Future()
             if scan.image_phase in ("early", "late"):
-                use_threads = self._uses_threads(plan, scan)
-                yield partial(self._read_phase, plan, scan, use_threads, budget, buffers.get(scan.path), orders)
+                use_threads, buffer = self._uses_threads(plan, scan), buffers.get(scan.path)
+                task = partial(self._read_phase, plan, scan, use_threads, budget, buffer, orders)
+                yield task if scan.image_phase == "early" or buffer is None else After(buffer, task)
             else:
                 yield self._task_of(plan, scan)
 

@@ -37,6 +37,18 @@ class Inline(Generic[B]):
         return self.task()
 
 
+@dataclass(frozen=True, slots=True)
+class After(Generic[B]):
+    """A task that depends on an earlier one, which sets `ready` at its end: no thread waits for it until then."""
+
+    ready: Future[Any]
+    task: Task[B]
+
+    def __call__(self) -> Iterator[B]:
+        """The results."""
+        return self.task()
+
+
 class _End:
     """The last item of a task's queue. It carries the error that ended the task, if any."""
 
@@ -95,7 +107,10 @@ class _OrderedPool(Generic[B]):
             return
         queued = _QueuedTask(task, self._depth)
         self.started.append(queued)
-        self._jobs.put(queued)
+        if isinstance(task, After):
+            task.ready.add_done_callback(lambda _: self._jobs.put(queued))
+        else:
+            self._jobs.put(queued)
 
     def close(self) -> None:
         for queued in self.started:
@@ -136,6 +151,9 @@ def run_in_order(tasks: Iterable[Task[B]], *, workers: int, ahead: int = 0, dept
     Up to `ahead` tasks more are begun by workers whose tasks have ended, while their results wait for those of earlier tasks. At most
     `(workers + ahead) * (depth + 1)` results wait. The first error is raised after all results that come before it. Closing the iterator
     stops the running tasks. A single task runs in the calling thread, because nothing could run beside it.
+
+    With at most one `ahead`, a thread is always free for a task that was not `ready` before: of the tasks that follow it, at most
+    `workers - 1` were begun meanwhile.
     """
     source = _with_error(tasks)
     head = list(islice(source, 2))

@@ -165,8 +165,8 @@ async def test_a_backfill_takes_parts_beside_the_daemon(tmp_path: Path) -> None:
         sink.move_to(position, {"from": NEWEST})
         job = await sink.begin_job(version, position, 1, 1 << 30, "0f")
         assignment = Assignment(config, "rows", version, position, job, "backfill")
-        part = await assignment.deliver(0, cut(version.plan, 1 << 30)[0], 1)
-        await sink.finish_job(version, position, job, [part])
+        parts = await assignment.deliver(0, cut(version.plan, 1 << 30)[0], 1)
+        await sink.finish_job(version, position, job, parts)
     stored = await sinks.backfill(table, "backfill")
     assert stored is not None
     assert stored.position == Position(version.table_id, NEWEST + 1)

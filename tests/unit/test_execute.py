@@ -175,6 +175,32 @@ class TestInThread:
             asyncio.run(collected())
         assert found == [1]
 
+    async def test_the_end_is_looked_for_together_with_what_may_be_the_last_item(self) -> None:
+        closed = list[bool]()
+
+        def items() -> Iterator[int]:
+            try:
+                yield from (1, 2, 10, 11, 3)
+            finally:
+                closed.append(threading.current_thread() is threading.main_thread())
+
+        found = [item async for item in iterate_in_thread(items(), lambda item: item > 2)]
+        assert found == [1, 2, 10, 11, 3]
+        assert closed == [False]
+
+    async def test_closed_before_its_end(self) -> None:
+        closed = list[bool]()
+
+        def items() -> Iterator[int]:
+            try:
+                yield from (1, 2, 3)
+            finally:
+                closed.append(threading.current_thread() is threading.main_thread())
+
+        async with aclosing(iterate_in_thread(items(), lambda item: item == 1)) as found:
+            assert await anext(found) == 1
+        assert closed == [False]
+
     async def test_cancelled_while_an_item_is_made(self) -> None:
         """What runs in a thread cannot be stopped there; it is waited for, and closed."""
         making, go_on, closed = threading.Event(), threading.Event(), threading.Event()

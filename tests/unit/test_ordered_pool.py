@@ -4,11 +4,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
 import pytest
 
-from cdfd.changes.ordered_pool import Inline, map_in_order, run_in_order
+from cdfd.changes.ordered_pool import After, Inline, map_in_order, run_in_order
 from cdfd.errors import DataError, LogError
 
 Task = Callable[[], Iterator[int]]
@@ -35,16 +37,16 @@ class Results(list[int]):
             self.append(result)
 
 
-def ours() -> list[str]:
-    """Threads of the worker pool. Other tests may have left those that a process keeps, as that of S3."""
-    names = ("cdfd-read", "cdfd-encode")
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith(names)]
-
-
 @pytest.fixture(autouse=True)
-def _no_thread_is_left() -> Iterator[None]:
-    yield
-    assert ours() == []
+def new_threads() -> Iterator[Callable[[], list[str]]]:
+    """Gives the names of threads that were not there before the test, and expects none after it. A process keeps some, as that of S3."""
+    before = set(threading.enumerate())
+
+    def new() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread not in before]
+
+    yield new
+    assert new() == []
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
@@ -264,9 +266,65 @@ def test_inline_tasks_run_in_the_thread_of_the_consumer_and_in_order() -> None:
     assert list(run_in_order(tasks, workers=2)) == [(number, number % 3 > 0) for number in range(9)]
 
 
-def test_an_error_of_an_inline_task_comes_after_the_results_before_it() -> None:
+def test_an_error_of_an_inline_task_comes_after_the_results_before_it(new_threads: Callable[[], list[str]]) -> None:
     results = Results()
     with pytest.raises(DataError):
         results.take(run_in_order([counting(0, 3), Inline(failing(3, 2)), counting(9, 1)], workers=2))
     assert results == [0, 1, 2, 3, 4]
-    assert not ours()
+    assert not new_threads()
+
+
+def test_no_thread_waits_for_what_a_task_depends_on() -> None:
+    """The first task ends once the third one has begun, although two run at a time and the second one depends on the first."""
+    begun, ready = threading.Event(), Future[int]()
+
+    def first() -> Iterator[int]:
+        assert begun.wait(PATIENCE)
+        yield 1
+        ready.set_result(2)
+
+    def third() -> Iterator[int]:
+        begun.set()
+        yield 3
+
+    work: list[Task] = [first, After(ready, lambda: iter([ready.result()])), third]
+    assert list(run_in_order(work, workers=2, ahead=1)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_tasks_that_depend_on_others_come_in_order(workers: int, ahead: int) -> None:
+    """Each of them has more results than may wait."""
+
+    def earlier(number: int, ready: Future[int]) -> Iterator[int]:
+        yield from range(number, number + 20)
+        ready.set_result(number + 20)
+
+    def later(ready: Future[int]) -> Iterator[int]:
+        yield from range(ready.result(), ready.result() + 20)
+
+    work: list[Task] = []
+    for version in range(0, 1000, 200):
+        several = [Future[int]() for _ in range(version // 200)]
+        work += [partial(earlier, version + 40 * place, ready) for place, ready in enumerate(several)]
+        work += [After(ready, partial(later, ready)) for ready in several]
+        work.append(counting(version + 180, 20))
+    expected = [
+        number
+        for version in range(0, 1000, 200)
+        for first in (
+            *range(version, version + version // 5, 40),
+            *range(version + 20, version + version // 5, 40),
+            version + 180,
+        )
+        for number in range(first, first + 20)
+    ]
+    assert list(run_in_order(work, workers=workers, ahead=ahead)) == expected
+
+
+def test_a_reader_that_ends_before_a_task_is_ready() -> None:
+    ready = Future[int]()
+    results: Any = run_in_order([counting(0, 20), After(ready, counting(20, 1)), counting(30, 20)], workers=2, ahead=1)
+    assert next(results) == 0
+    results.close()
+    ready.set_result(1)

@@ -31,4 +31,4 @@ def submit(call: Callable[[], T], *, here: bool = False) -> Future[T]:
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(CORES, "cdfd-encode")
+    return ThreadPoolExecutor(CORES, "cdfd-delta")
