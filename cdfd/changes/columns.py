@@ -125,6 +125,21 @@ def _most(codes: pa.Int8Array) -> int:
     return int(codes.to_numpy().max()) if len(codes) else 0
 
 
+_NUMBERS: Final = np.arange(_FEW, dtype=np.int64)
+_FIRST_ORDINALS: Final = pa.array(_NUMBERS)
+
+
+def _ordinals(first: int, count: int) -> pa.Int64Array:
+    """The numbers from `first` on. Those of small versions are one array for all; others are in Arrow's memory, whose pages stay."""
+    if first + count <= _FEW:
+        return _FIRST_ORDINALS.slice(first, count)
+    if count > _FEW:
+        return pa.array(np.arange(first, first + count, dtype=np.int64))
+    found = pa.allocate_buffer(8 * count)
+    np.add(_NUMBERS[:count], first, out=np.frombuffer(found, np.int64))
+    return pa.Array.from_buffers(pa.int64(), count, [None, found])
+
+
 _NO_VERSIONS = pa.array([], pa.int64())
 _NO_TIMESTAMPS = pa.array([], _TIMESTAMP)
 
@@ -158,8 +173,8 @@ class VersionColumns:
         if len(self._versions) < count:
             self._versions = pa.repeat(pa.scalar(self._version, pa.int64()), count)
             self._timestamps = pa.repeat(pa.scalar(self._timestamp_ms, _TIMESTAMP), count)
-        ordinals = pa.array(np.arange(first_ordinal, first_ordinal + count, dtype=np.int64))
-        columns = [*batch.columns, self._versions.slice(0, count), self._timestamps.slice(0, count), ordinals]
+        constants = self._versions.slice(0, count), self._timestamps.slice(0, count)
+        columns = [*batch.columns, *constants, _ordinals(first_ordinal, count)]
         return pa.RecordBatch.from_arrays(columns, schema=self._completed(batch.schema))
 
     def complete_several(self, batch: pa.RecordBatch, runs: Sequence[tuple[int, int, int, int]]) -> pa.RecordBatch:

@@ -55,6 +55,7 @@ class Version:
         only_txns: the appIds of a version that consists of transaction identifiers alone; empty for other versions.
         digest: hash of its log entry (see `cdfd.tail.history`); None if the entry is gone.
         touched: the files of a re-snapshot that it removes or brings back; None if there is no re-snapshot.
+        listed: of a snapshot whose plan has no scans, where its files are listed; None for all others.
     """
 
     plan: ChangePlan
@@ -63,6 +64,7 @@ class Version:
     only_txns: tuple[str, ...] = ()
     digest: str | None = None
     touched: Touched | None = None
+    listed: LiveListing | None = None
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
@@ -170,7 +171,8 @@ async def _write(request: Request, writer: Writer) -> None:
             schema = change_schema(shape.published(shape.target(found)).arrow)
         writer.begin(schema, empty=request.existing == "overwrite")
         stream = table.stream(request.changes, request.refine, request.key, shape)
-        planned = versions(table, tailer, stream, first, last, snapshot=request.snapshot)
+        snapshot = partial(stream.snapshot, first, tailer) if request.snapshot else None
+        planned = versions(tailer, stream, first, last, snapshot=snapshot)
         async with contextlib.aclosing(version_batches(planned)) as ready:
             async for burst in ready:
                 await asyncio.to_thread(writer.write, execution, [version.plan for version in burst])

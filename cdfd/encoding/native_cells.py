@@ -20,10 +20,12 @@ from cdfd.encoding.native_rows import (
     Cells,
 )
 from cdfd.encoding.numbers import limbs, raw_values, without_gaps
-from cdfd.encoding.pieces import Booleans, Integers, nulls_of, parts, pool_of
+from cdfd.encoding.pieces import Booleans, Integers, nulls_of, text_parts
 from cdfd.encoding.times import DAY, FIRST_DAY, LAST_DAY, days_of, microseconds
 
 _LARGEST_SCALE = 38
+_FEW_ROWS = 16
+"""Rows that the kernel prints faster than it is found out whether all of them are the same."""
 
 
 def cells(array: pa.Array) -> Cells | None:
@@ -44,7 +46,9 @@ def cells(array: pa.Array) -> Cells | None:
 
 
 def _same(values: Integers, nulls: Booleans | None) -> bool:
-    return nulls is None and bool(values[0] == values[-1] and values.min() == values.max())
+    if nulls is not None or len(values) < _FEW_ROWS:
+        return False
+    return bool(values[0] == values[-1] and values.min() == values.max())
 
 
 def _integers(array: pa.Array, nulls: Booleans | None) -> Cells | None:
@@ -78,11 +82,10 @@ def _booleans(array: pa.Array, nulls: Booleans | None) -> Cells:
 
 
 def _strings(array: pa.Array, nulls: Booleans | None) -> Cells | None:
-    pool = pool_of(array)
-    offsets, data = parts(pool)
+    offsets, data = text_parts(array)
     used = data[offsets[0] : offsets[-1]]
     text.check_utf8(array, used)
-    if nulls is None and text.same_everywhere(pool, used):
+    if nulls is None and len(array) >= _FEW_ROWS and text.same_everywhere(array, offsets, used):
         return None
     return Cells(STRINGS, data, nulls, np.ascontiguousarray(offsets)).quoted()
 

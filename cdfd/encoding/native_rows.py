@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -55,7 +55,7 @@ class Cells:
 
     def quoted(self) -> Cells:
         """The same in quotes."""
-        return replace(self, opening=b'"', closing=b'"')
+        return Cells(self.kind, self.values, self.nulls, self.offsets, self.number, b'"', b'"')
 
     @property
     def parts(self) -> Parts:

@@ -114,6 +114,15 @@ def pool_of(array: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(pa.large_binary(), len(array), [None, offsets, data], offset=array.offset)
 
 
+def text_parts(array: pa.Array) -> tuple[Integers, Bytes]:
+    """Offsets of 64 bits and data of any string or binary array; see `parts`. Faster than a `pool_of` of few rows."""
+    if not (pa.types.is_string(array.type) or pa.types.is_binary(array.type)) or not len(array):
+        return parts(pool_of(array))
+    _, offsets, data = array.buffers()
+    values = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    return values.astype(np.int64), np.frombuffer(data if data is not None else b"", np.uint8)
+
+
 def nulls_of(array: pa.Array) -> Booleans | None:
     """A mask of the null rows; None if there are none."""
     return array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None

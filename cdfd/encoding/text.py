@@ -5,7 +5,7 @@ import binascii
 import numpy as np
 import pyarrow as pa
 
-from cdfd.encoding.pieces import Bytes, Column, join, nulls_of, parts, pool, pool_from_parts, pool_of
+from cdfd.encoding.pieces import Bytes, Column, Integers, join, nulls_of, parts, pool, pool_from_parts, pool_of
 from cdfd.errors import DataError
 
 _QUOTE = b'"'
@@ -23,7 +23,7 @@ def strings(array: pa.Array) -> Column:
     data = _data(texts)
     check_utf8(array, data)
     escape = _needs_escapes(data)
-    if nulls is None and same_everywhere(texts, data):
+    if nulls is None and same_everywhere(texts, parts(texts)[0], data):
         first = texts.slice(0, 1)
         return Column(_escaped(first) if escape else first, (0,), None, _QUOTE, _QUOTE)
     return Column(_escaped(texts) if escape else texts, (np.arange(len(array)),), nulls, _QUOTE, _QUOTE)
@@ -85,9 +85,14 @@ def _needs_escapes(data: Bytes) -> bool:
     return bool(data.min() < 32) or b'"' in plain or b"\\" in plain
 
 
-def same_everywhere(texts: pa.Array, data: Bytes) -> bool:
-    """Whether all texts are equal, as in a partition column. Comparing both ends rules that out in most cases."""
-    offsets, _ = parts(texts)
+def same_everywhere(texts: pa.Array, offsets: Integers, data: Bytes) -> bool:
+    """Whether all texts are equal, as in a partition column. Comparing both ends rules that out in most cases.
+
+    Args:
+        texts: an array of them.
+        offsets: where each one begins, and the last one ends.
+        data: the bytes from the first offset to the last one.
+    """
     width = offsets[1] - offsets[0]
     if texts[0] != texts[len(texts) - 1] or (np.diff(offsets) != width).any():
         return False

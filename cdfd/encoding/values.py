@@ -67,6 +67,8 @@ def column(array: pa.Array, rules: Rules) -> Column:
 
 def cells(array: pa.Array, rules: Rules) -> Column | Cells:
     """The cells of an array, for `join` alone: those that a kernel prints are not texts yet. Raises as `column` does."""
+    if types.is_dictionary(array.type) and len(array.dictionary) > len(array):
+        return cells(array.dictionary_decode(), rules)
     found = native_cells.cells(array)
     if found is None:
         return column(array, rules)

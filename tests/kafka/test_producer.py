@@ -96,6 +96,21 @@ def whole_transaction(producer: Producer, topic: str, *values: bytes) -> None:
     producer.commit()
 
 
+def test_records_that_may_wait_for_others(start: Open, create: Any, read: Any, topic: str) -> None:
+    create(topic, 2)
+    producer = start()
+    producer.begin()
+    producer.send(topic, 0, of(b"taken back"), 1, more=True)
+    producer.abort()
+    producer.begin()
+    producer.send(topic, 0, of(b"a"), 1, more=True)
+    producer.send(topic, 1, of(b"b"), 1, more=True)
+    producer.commit()
+    found = read(topic, at_least=2)
+    assert values_of(found, 0) == [b"a"]
+    assert values_of(found, 1) == [b"b"]
+
+
 def test_visible_when_committed_and_not_before(start: Open, create: Any, read: Any, topic: str) -> None:
     create(topic, 2)
     producer = start()

@@ -15,7 +15,7 @@ from cdfd.changes.execute import Execution
 from cdfd.changes.in_thread import iterate_in_thread
 from cdfd.changes.plan import ChangePlan
 from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
+from cdfd.changes.stream import PlanStream, Version
 from cdfd.console.progress_line import ProgressLine
 from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.monitor import Monitor
@@ -25,6 +25,7 @@ from cdfd.errors import CdfdError, SinkError
 from cdfd.jobs.large_versions import LargeVersions
 from cdfd.sinks.base import Delivery, RunDelivery, Sink
 from cdfd.tail.clock import Clock
+from cdfd.tail.tailer import Tailer
 
 PART_BYTES = 128 << 20
 """Default size of a part: a version with more bytes of files is delivered in parts."""
@@ -84,6 +85,16 @@ class Deliverer:
         """Whether parts of the version at the sink's position may be delivered, although the position does not say so."""
         return self.large is not None and self.large.begun
 
+    async def snapshot(self, stream: PlanStream, position: Position, tailer: Tailer) -> Version:
+        """The live rows at a position, as `deliver` takes them.
+
+        Raises:
+            CdfdError: as `PlanStream.snapshot` says.
+        """
+        if self.large is None:
+            return await stream.snapshot(position.version, tailer)
+        return await self.large.snapshot(stream, position, tailer)
+
     async def deliver(self, versions: Sequence[Version], position: Position) -> int:
         """Deliver the first of `versions`, which is at `position`, and as many of the following ones as fit into the same delivery.
 
@@ -117,10 +128,11 @@ class Deliverer:
 
     async def _deliver_large(self, large: LargeVersions, version: Version, position: Position) -> int:
         """Deliver one version on the engine for large versions; 0 if a stop came first."""
-        counts = await large.deliver(version, position)
-        if counts is None:
+        found = await large.deliver(version, position)
+        if found is None:
             return 0
-        self.monitor.committed(_after(version), [version], counts, version.plan.size)
+        counts, size = found
+        self.monitor.committed(_after(version), [version], counts, size)
         self.report.count(version.plan.version, sum(counts.values()))
         return 1
 
@@ -193,7 +205,7 @@ class Deliverer:
         self, writer: _DeliveryWriter, plans: Sequence[ChangePlan], position: Position, progressed: Callable[[], None]
     ) -> None:
         deadline = self.clock.monotonic() + self.limits.max_seconds
-        chunks = iterate_in_thread(_chunks(self.execution.runs(plans, position)))
+        chunks = iterate_in_thread(_chunks(self.execution.runs(plans, position)), _is_partial)
         async with contextlib.aclosing(_timed(chunks, self.monitor)) as timed:
             async for chunk in timed:
                 for run in chunk:
@@ -315,12 +327,21 @@ def _chunks(runs: Generator[ChangeRun, None, None]) -> Iterator[list[ChangeRun]]
     with contextlib.closing(runs):
         for run in runs:
             chunk.append(run)
-            size += run.rows.get_total_buffer_size() if run.rows.num_rows < 1024 else _CHUNK_BYTES
+            size += _chunk_share(run)
             if size >= _CHUNK_BYTES or len(chunk) >= _CHUNK_BATCHES:
                 yield chunk
                 chunk, size = [], 0
     if chunk:
         yield chunk
+
+
+def _chunk_share(run: ChangeRun) -> int:
+    return run.rows.nbytes if run.rows.num_rows < 1024 else _CHUNK_BYTES
+
+
+def _is_partial(chunk: list[ChangeRun]) -> bool:
+    """Whether a chunk is the last one because it is not full."""
+    return len(chunk) < _CHUNK_BATCHES and sum(map(_chunk_share, chunk)) < _CHUNK_BYTES
 
 
 async def _timed(

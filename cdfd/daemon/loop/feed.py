@@ -368,7 +368,7 @@ class Feed:
     async def _snapshot(self, stream: PlanStream, position: Position) -> Position | None:
         """Deliver the live rows at `position`; the position after them, or None if a stop came first."""
         self._log("snapshot of version %d started", position.version, position)
-        version = await stream.snapshot(position.version, self.tailer)
+        version = await self._deliverer.snapshot(stream, position, self.tailer)
         assert stream.header is not None
         await self._check_configuration(stream.header)
         self.monitor.found_version(position.version)

@@ -10,11 +10,18 @@ interface instead.
 
 import inspect
 from functools import partial
+from threading import current_thread
 from typing import Any
 
 import kafka
 from kafka import KafkaProducer, TopicPartition
-from kafka.errors import BrokerResponseError, IllegalStateError, InvalidProducerEpochError, KafkaTimeoutError
+from kafka.errors import (
+    BrokerResponseError,
+    IllegalStateError,
+    InvalidProducerEpochError,
+    KafkaError,
+    KafkaTimeoutError,
+)
 from kafka.producer.producer_batch import ProducerBatch
 from kafka.producer.record_accumulator import RecordAccumulator
 from kafka.producer.sender import Sender
@@ -73,23 +80,47 @@ class BatchSender:
         self._sender = client._sender
         self._batching = batching
         self._in_flight = in_flight
+        self._unannounced = 0
 
-    def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> list[Oversized]:
-        """Send records; the oversized ones, which are not sent."""
-        oversized, unannounced = [], 0
+    def send(
+        self, topic: str, partitions: Partitions, records: Records, timestamp: int, *, more: bool
+    ) -> list[Oversized]:
+        """Send records; the oversized ones, which are not sent. With `more`, the last ones wait for what follows."""
+        oversized = []
         for partition, item in record_batches(records, partitions, timestamp, self._batching):
             if isinstance(item, Oversized):
                 oversized.append(item)
                 continue
             size = len(item.data)
             # Waking the sender switches threads, so it is not done for each batch. But it must send before more bytes may be in flight.
-            if unannounced >= _WAKE_BYTES or not self._in_flight.has_room(size):
-                self._sender.wakeup()
-                unannounced = 0
+            if self._unannounced >= _WAKE_BYTES or not self._in_flight.has_room(size):
+                self._wake()
             self._send(TopicPartition(topic, partition), item)
-            unannounced += size
-        self._sender.wakeup()
+            self._unannounced += size
+        if not more:
+            self._wake()
         return oversized
+
+    def flush(self) -> None:
+        """Wait until all batches are acknowledged. Raises the error of the first that failed."""
+        self._wake()
+        self._in_flight.wait_for_all()
+
+    def commit(self, timeout: float) -> None:
+        """Flush and commit the transaction. The sender begins the commit when it gets the last answer."""
+        ending: list[Any] = []
+        self._wake()
+        self._in_flight.wait_for_all(lambda: ending.append(self._begin_commit()))
+        (begun,) = ending
+        if isinstance(begun, Exception):
+            raise begun
+        _wait(begun, timeout)
+
+    def abort(self, timeout: float) -> None:
+        """Abort the transaction."""
+        begun = self._manager.begin_abort()
+        self._wake()
+        _wait(begun, timeout)
 
     def _send(self, partition: TopicPartition, batch: RecordBatch) -> None:
         size = len(batch.data)
@@ -125,12 +156,20 @@ class BatchSender:
             # The client would now request a new epoch, and brokers before 2.7 grant it. That would fence the producer that fenced this one.
             self._sender.force_close()
 
-    def end(self, timeout: float, *, commit: bool) -> None:
-        """End the transaction. The public methods would wait forever."""
-        result = self._manager.begin_commit() if commit else self._manager.begin_abort()
+    def _begin_commit(self) -> Any:
+        """Begin the commit, in the sender's thread or in that of the caller. The result to wait for, or an error."""
+        try:
+            return self._manager.begin_commit()
+        except KafkaError as error:
+            return error
+        finally:
+            if current_thread() is not self._sender:
+                self._wake()
+
+    def _wake(self) -> None:
+        """Tell the sender to look for work."""
+        self._unannounced = 0
         self._sender.wakeup()
-        if not result.wait(timeout_ms=timeout * 1000):
-            raise KafkaTimeoutError(f"no answer within {timeout:g} seconds")
 
     def cause(self, error: Exception) -> Exception:
         """The original error. Every call after a fatal error fails with a text about it."""
@@ -141,6 +180,12 @@ class BatchSender:
         """End the sender thread without waiting for responses. Batches in flight fail."""
         self._sender.force_close()
         self._sender.join(timeout)
+
+
+def _wait(ending: Any, timeout: float) -> None:
+    """Wait for the end of a transaction. The public methods would wait forever."""
+    if not ending.wait(timeout_ms=timeout * 1000):
+        raise KafkaTimeoutError(f"no answer within {timeout:g} seconds")
 
 
 def _error_of(errors_by_record: Any, count: int) -> Exception | None:

@@ -21,6 +21,7 @@ class InFlight:
         self._bytes = 0
         self._parts = 0
         self._failure: SinkError | None = None
+        self._then: Callable[[], None] | None = None
 
     def has_room(self, size: int) -> bool:
         """Whether a part can be sent without waiting. A part larger than the limit is sent alone."""
@@ -39,12 +40,28 @@ class InFlight:
             self._bytes -= size
             self._parts -= 1
             self._failure = self._failure or failure
+            self._run_once_settled()
             self._changed.notify_all()
 
-    def wait_for_all(self) -> None:
-        """Wait until every part is acknowledged. Raises the error of the first part that failed."""
+    def wait_for_all(self, then: Callable[[], None] | None = None) -> None:
+        """Wait until every part is acknowledged. Raises the error of the first part that failed.
+
+        Args:
+            then: called at that moment, unless a part failed or the wait has timed out: by the thread of `settle`, which need not wait for
+                this one to wake up. It must not raise.
+        """
         with self._changed:
-            self._wait(lambda: not self._parts)
+            self._then = then
+            try:
+                self._run_once_settled()
+                self._wait(lambda: not self._parts)
+            finally:
+                self._then = None
+
+    def _run_once_settled(self) -> None:
+        if self._then is not None and not self._parts and self._failure is None:
+            then, self._then = self._then, None
+            then()
 
     def settled(self, timeout: float) -> bool:
         """Wait at most `timeout` seconds until every part is acknowledged or failed; whether that is so."""

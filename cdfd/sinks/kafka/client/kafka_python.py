@@ -2,7 +2,7 @@
 
 Known defects of kafka-python 3.0.12, and the workarounds here:
 
-- It commits a transaction although a batch failed. So `commit` first waits for every answer and checks it.
+- It commits a transaction although a batch failed. So the commit begins once every answer has come, and none is an error.
 - `commit_transaction` and `abort_transaction` wait forever. Here they have deadlines.
 - It buffers without a limit. `InFlight` bounds the bytes in flight.
 - Until the markers of a transaction are written, a broker answers CONCURRENT_TRANSACTIONS to the next one, for a few milliseconds. The client
@@ -44,9 +44,15 @@ _CODECS = {"gzip": has_gzip, "snappy": has_snappy, "lz4": has_lz4, "zstd": has_z
 class _RecordTransport(Protocol):
     """Passes records to a `KafkaProducer`, and covers the operations that its public interface lacks."""
 
-    def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> list[Oversized]: ...
+    def send(
+        self, topic: str, partitions: Partitions, records: Records, timestamp: int, *, more: bool
+    ) -> list[Oversized]: ...
 
-    def end(self, timeout: float, *, commit: bool) -> None: ...
+    def flush(self) -> None: ...
+
+    def commit(self, timeout: float) -> None: ...
+
+    def abort(self, timeout: float) -> None: ...
 
     def cause(self, error: Exception) -> Exception: ...
 
@@ -83,21 +89,24 @@ class KafkaPythonProducer(Producer):
     def _init_transactions(self) -> None:
         self._client.init_transactions()
 
-    def _send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> Sequence[Oversized]:
-        unknown = set(np.unique(partitions).tolist()) - self._client.partitions_for(topic)
+    def _send(
+        self, topic: str, partitions: Partitions, records: Records, timestamp: int, *, more: bool
+    ) -> Sequence[Oversized]:
+        used = [partitions] if isinstance(partitions, int) else np.flatnonzero(np.bincount(partitions)).tolist()
+        unknown = set(used) - self._client.partitions_for(topic)
         if unknown:
             raise SinkError(f"topic {topic} has no partition {min(unknown)}")
-        return self._transport.send(topic, partitions, records, timestamp)
+        return self._transport.send(topic, partitions, records, timestamp, more=more)
 
     def _flush(self) -> None:
-        self._in_flight.wait_for_all()
+        self._transport.flush()
 
     def _commit(self) -> None:
-        self._transport.end(self._settings.timeout, commit=True)
+        self._transport.commit(self._settings.timeout)
 
     def _abort(self, timeout: float) -> None:
         if self._transactional and not self._fenced:
-            self._transport.end(timeout, commit=False)
+            self._transport.abort(timeout)
         if not self._in_flight.settled(timeout):
             self._fail(KafkaTimeoutError(f"no answer within {timeout:g} seconds"), "abort sent records")
 

@@ -130,7 +130,9 @@ class LibrdkafkaProducer(Producer):
     def _init_transactions(self) -> None:
         self._client.init_transactions(self._settings.timeout)
 
-    def _send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> Sequence[Oversized]:
+    def _send(
+        self, topic: str, partitions: Partitions, records: Records, timestamp: int, *, more: bool
+    ) -> Sequence[Oversized]:
         """See the port. The limit applies to a record's size before compression."""
         oversized = []
         found = zip(each(partitions), rows(records), strict=False)
@@ -182,6 +184,7 @@ class LibrdkafkaProducer(Producer):
             raise _not_acknowledged(left, self._settings.timeout)
 
     def _commit(self) -> None:
+        self._flush()
         self._client.commit_transaction(self._settings.timeout)
 
     def _abort(self, timeout: float) -> None:

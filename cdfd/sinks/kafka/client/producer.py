@@ -87,7 +87,9 @@ class Producer(ABC):
                 self._client.begin_transaction()
             self._in_transaction = True
 
-    def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> Sequence[Oversized]:
+    def send(
+        self, topic: str, partitions: Partitions, records: Records, timestamp: int, *, more: bool = False
+    ) -> Sequence[Oversized]:
         """Send records. Waits while too many bytes are in flight, and returns once these are in flight.
 
         Records for one partition arrive in the order in which they were sent.
@@ -97,12 +99,13 @@ class Producer(ABC):
             partitions: existing partitions, one for all records or one for each.
             records: in order. Do not change their arrays afterwards.
             timestamp: of all records, in milliseconds since 1970.
+            more: whether further records or `commit` follow at once. These records may then wait for them, to go into the same requests.
 
         Returns:
             The records that are too large for the topic, which were not sent.
         """
         with self._attempt(f"deliver to topic {topic}"):
-            return self._send(topic, partitions, records, timestamp)
+            return self._send(topic, partitions, records, timestamp, more=more)
 
     def flush(self) -> None:
         """Wait until all sent records are acknowledged. Raises as soon as any of them has failed."""
@@ -112,9 +115,10 @@ class Producer(ABC):
     def commit(self) -> None:
         """Flush, then commit. Never commits unless every part is acknowledged. If it raises, the outcome may be unknown."""
         with self._attempt("commit a transaction"):
-            self._flush()
             if self._transactional:
                 self._commit()
+            else:
+                self._flush()
             self._in_transaction = False
 
     def abort(self) -> None:
@@ -173,14 +177,17 @@ class Producer(ABC):
     def _init_transactions(self) -> None: ...
 
     @abstractmethod
-    def _send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> Sequence[Oversized]: ...
+    def _send(
+        self, topic: str, partitions: Partitions, records: Records, timestamp: int, *, more: bool
+    ) -> Sequence[Oversized]: ...
 
     @abstractmethod
     def _flush(self) -> None:
         """Wait until all records are acknowledged. Raise the error of any that failed."""
 
     @abstractmethod
-    def _commit(self) -> None: ...
+    def _commit(self) -> None:
+        """Flush, and commit once all records are acknowledged. Raise the error of any that failed, without a commit."""
 
     @abstractmethod
     def _abort(self, timeout: float) -> None:
@@ -210,6 +217,8 @@ def send_record(
     key: bytes | None,
     value: bytes | None,
     headers: tuple[tuple[str, bytes], ...] = (),
+    *,
+    more: bool = False,
 ) -> None:
     """Send one record with the current time.
 
@@ -217,7 +226,7 @@ def send_record(
         SinkError: as `Producer.send`, or the record is too large.
     """
     records = Records(pa.array([key], pa.large_binary()), pa.array([value], pa.large_binary()), headers)
-    for oversized in producer.send(topic, partition, records, time.time_ns() // 1_000_000):
+    for oversized in producer.send(topic, partition, records, time.time_ns() // 1_000_000, more=more):
         raise SinkError(
             f"a record of {oversized.size} bytes is too large for topic {topic}", hint="Raise its max.message.bytes"
         )

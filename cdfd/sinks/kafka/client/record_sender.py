@@ -27,8 +27,10 @@ class RecordSender:
         self._client = client
         self._in_flight = in_flight
 
-    def send(self, topic: str, partitions: Partitions, records: Records, timestamp: int) -> list[Oversized]:
-        """Send records; the oversized ones, by their size before compression, which are not sent."""
+    def send(
+        self, topic: str, partitions: Partitions, records: Records, timestamp: int, *, more: bool
+    ) -> list[Oversized]:
+        """Send records; the oversized ones, by their size before compression, which are not sent. `more` changes nothing."""
         oversized = []
         for number, (partition, (key, value, headers)) in enumerate(zip(each(partitions), rows(records), strict=False)):
             size = len(key or b"") + len(value or b"")
@@ -49,10 +51,22 @@ class RecordSender:
         doing = f"deliver to partition {partition.partition} of topic {partition.topic}"
         self._in_flight.settle(size, translated(answer, doing) if isinstance(answer, Exception) else None)
 
-    def end(self, timeout: float, *, commit: bool) -> None:
+    def flush(self) -> None:
+        """Wait until all records are acknowledged. Raises the error of the first that failed."""
+        self._in_flight.wait_for_all()
+
+    def commit(self, timeout: float) -> None:
+        """Flush, then commit the transaction."""
+        self.flush()
+        self._end(self._client.commit_transaction, timeout)
+
+    def abort(self, timeout: float) -> None:
+        """Abort the transaction."""
+        self._end(self._client.abort_transaction, timeout)
+
+    def _end(self, call: Callable[[], None], timeout: float) -> None:
         """End the transaction. The client has no timeout for that, so another thread waits for it, possibly forever."""
         ended: Future[None] = Future()
-        call = self._client.commit_transaction if commit else self._client.abort_transaction
         Thread(target=_run, args=(call, ended), name="kafka-transaction-end", daemon=True).start()
         try:
             ended.result(timeout)

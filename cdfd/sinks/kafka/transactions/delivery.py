@@ -234,9 +234,8 @@ class KafkaDelivery:
     def _finish(self, chunk: Chunk, progress: Progress) -> None:
         context = self._context
         with self._guarded(chunk.version):
-            context.send_stage.send(
-                context.encode_stage.encode(chunk, self._position.table_id, last=True), chunk.side_records
-            )
+            encoded = context.encode_stage.encode(chunk, self._position.table_id, last=True)
+            context.send_stage.send(encoded, chunk.side_records, last=True)
             context.cursor.mark_uncertain()
             context.send_stage.commit(progress)
             context.cursor.advance(progress.position)

@@ -92,29 +92,33 @@ class SendStage:
         self._last_partition = 0
         self.oversized = OversizedRecords(destination, facts.limit)
 
-    def send(self, encoded: Iterable[EncodedRecords], side_records: Iterable[SideRecord]) -> None:
-        """Send records, then side records.
+    def send(
+        self, encoded: Iterable[EncodedRecords], side_records: Iterable[SideRecord], *, last: bool = False
+    ) -> None:
+        """Send records, then side records. After the last ones, `commit` has to follow at once.
 
         Their timestamp is the current time. A commit's time may be long past, so that the topic's retention would delete its records at
         once. It may also be in the future, which brokers refuse.
         """
         now = time.time_ns() // 1_000_000
+        # Where an error comes before `commit`, the end of a transaction also sends or drops records that wait. Without one nothing would.
+        more = last and self._destination.exactly_once
         with _timed(self._stage, "send"):
             for each in encoded:
                 self._begin()
                 topic, records = self._destination.topic, each.records
-                oversized = self._producer.send(topic, self._partitions_of(records), records, now)
+                oversized = self._producer.send(topic, self._partitions_of(records), records, now, more=more)
                 if oversized:
                     self.oversized.handle(self._producer, records, oversized, each.version)
             for side in _merged(side_records):
-                self._send_side_record(side, now)
+                self._send_side_record(side, now, more=more)
 
     def commit(self, progress: Progress) -> None:
         """Send the progress record, if delivery is exactly once, and commit."""
         self._begin()
         if self._destination.exactly_once:
             topic = self._destination.progress.name
-            send_record(self._producer, topic, PROGRESS_PARTITION, self._key, value_of(progress))
+            send_record(self._producer, topic, PROGRESS_PARTITION, self._key, value_of(progress), more=True)
         self._producer.commit()
         self._in_transaction = False
 
@@ -128,9 +132,9 @@ class SendStage:
         """Close the producer."""
         self._producer.close()
 
-    def _send_side_record(self, side: SideRecord, timestamp: int) -> None:
+    def _send_side_record(self, side: SideRecord, timestamp: int, *, more: bool) -> None:
         self._begin()
-        for oversized in self._producer.send(side.topic, 0, side.record, timestamp):
+        for oversized in self._producer.send(side.topic, 0, side.record, timestamp, more=more):
             raise SinkError(
                 f"a record of {oversized.size} bytes is too large for topic {side.topic}",
                 hint=f"Raise max.message.bytes of it and of topic {self._destination.topic}, whose limit holds for both",
