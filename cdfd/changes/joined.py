@@ -21,6 +21,7 @@ from cdfd.changes.read import BATCH_BYTES, TableFiles
 from cdfd.delta import values
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, DataError
+from cdfd.parquet.dictionaries import taken
 from cdfd.parquet.joining import FEW, Joined, joined
 from cdfd.parquet.reader import opened
 
@@ -234,5 +235,5 @@ class Constants:
         if not self._each:
             return self._same
         ends = np.clip(self._starts, row, row + count)
-        numbers = pa.array(np.repeat(np.arange(len(ends) - 1), np.diff(ends)))
-        return {name: column.take(numbers) for name, column in self._each.items()}
+        numbers = pa.array(np.repeat(np.arange(len(ends) - 1, dtype=np.int32), np.diff(ends)))
+        return {name: taken(column, numbers) for name, column in self._each.items()}

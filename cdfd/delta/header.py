@@ -101,6 +101,8 @@ def scan(version: int, data: bytes | Iterable[bytes]) -> PartialHeader:
     Raises:
         LogError: as `commit.parse`, for the lines that are parsed.
     """
+    if isinstance(data, bytes) and len(data) <= commits.LINE_BYTES and not any(word in data for word in _WORDS):
+        return PartialHeader(version)
     wanted = (line if any(word in line for word in _WORDS) else b"" for line in commits.lines(data))
     commit = commits.parse(version, (line + b"\n" for line in wanted))
     return PartialHeader(version, commit.protocol, commit.metadata)

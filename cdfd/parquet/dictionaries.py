@@ -117,6 +117,12 @@ def _strings(column: pa.DictionaryArray) -> pa.Array:
     return column.dictionary_decode() if found is None else found
 
 
+def taken(values: Any, indices: Any) -> pa.Array:
+    """The values of indices (int32), which are faster to take of strings here than by Arrow."""
+    found = _taken(values, indices) if is_text(values.type) else None
+    return values.take(indices) if found is None else found
+
+
 def _taken(dictionary: Any, indices: Any) -> pa.Array | None:
     """The strings of a dictionary's indices. None where Arrow has to take them, or to refuse them."""
     count, nulls = len(indices), indices.null_count

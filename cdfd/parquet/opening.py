@@ -39,18 +39,8 @@ _known: tuple[tuple[pa.Schema, frozenset[str]], ...] = ()
 """String columns of the schemas that were read last: files of a table share a schema. Replaced as a whole, so it is thread-safe."""
 
 
-_views: tuple[tuple[pa.Schema, bool], ...] = ()
-"""Whether these schemas have views, as `_known`."""
-
-
-def _has_views(schema: pa.Schema) -> bool:
-    global _views
-    for known, found in _views:
-        if schema.equals(known):
-            return found
-    found = any("_view" in str(field.type) for field in schema)
-    _views = ((schema, found), *_views)[:8]
-    return found
+_endings: tuple[tuple[bytes, bool], ...] = ()
+"""Ends of the footers that were read last, from the schema of their writer on, and whether it has views. Replaced as `_known`."""
 
 
 def text_names(schema: pa.Schema) -> frozenset[str]:
@@ -68,16 +58,25 @@ def text_names(schema: pa.Schema) -> frozenset[str]:
 
 def opened_file(source: Any, footer: int) -> pq.ParquetFile:
     """A file as pyarrow opens it, but with plain strings where its writer had views, which take another copy to convert."""
-    file = pq.ParquetFile(source, **options())
-    if footer > LARGE_FOOTER or not _has_views(file.schema_arrow):
-        return file
+    global _endings
+    if not 0 < footer <= LARGE_FOOTER:
+        return pq.ParquetFile(source, **options())
     found = source.read_at(footer + 8, source.size() - 8 - footer)
-    at = found.rfind(_ARROW_SCHEMA)
-    if found.count(_ARROW_SCHEMA) != 1:
-        # It may be the name of a column.
-        return file
-    rest = found[at + len(_ARROW_SCHEMA) :]
-    renamed = pa.BufferReader(b"".join([b"PAR1", found[:at], _ARROW_SCHEMA[:-1], b"_", rest]))
+    before, key, ending = found.rpartition(_ARROW_SCHEMA)
+    if not key or key in before:
+        # Another one may be the name of a column.
+        return pq.ParquetFile(source, **options())
+    has_views = next((views for known, views in _endings if known == ending), None)
+    if has_views is None:
+        file = pq.ParquetFile(source, **options())
+        has_views = any("_view" in str(field.type) for field in file.schema_arrow)
+        if len(ending) <= 64 << 10:
+            _endings = ((ending, has_views), *_endings)[:8]
+        if not has_views:
+            return file
+    elif not has_views:
+        return pq.ParquetFile(source, **options())
+    renamed = pa.BufferReader(b"".join([b"PAR1", before, _ARROW_SCHEMA[:-1], b"_", ending]))
     with pq.ParquetFile(renamed, **options()) as known:
         return pq.ParquetFile(source, metadata=known.metadata, **options())
 

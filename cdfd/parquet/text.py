@@ -36,7 +36,8 @@ def check_text(batch: pa.RecordBatch, places: Sequence[int]) -> None:
         DataError: text that is not UTF-8, a decimal of too many digits.
     """
     for place in places:
-        for array in _texts(batch.column(place)):
+        column = batch.column(place)
+        for array in (column,) if pa.types.is_string(column.type) else _texts(column):
             if not _is_valid(array):
                 name = batch.schema.field(place).name
                 if pa.types.is_decimal(array.type):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -134,11 +134,16 @@ def _text(uri: object) -> str:
 
 
 async def versions(
-    table: Table, tailer: Tailer, stream: PlanStream, start: int, until: int | None, *, snapshot: bool = False
+    tailer: Tailer,
+    stream: PlanStream,
+    start: int,
+    until: int | None,
+    *,
+    snapshot: Callable[[], Awaitable[Version]] | None = None,
 ) -> AsyncGenerator[Version, None]:
-    """Plans from `start` on; with `snapshot`, first the live rows at `start` and then the later versions."""
-    if snapshot:
-        yield await stream.snapshot(start, tailer)
+    """Plans from `start` on; with `snapshot`, first the live rows at `start`, which it gives, and then the later versions."""
+    if snapshot is not None:
+        yield await snapshot()
         start += 1
     async with aclosing(stream.versions(tailer, start, until)) as following:
         async for version in following:
