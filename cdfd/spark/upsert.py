@@ -23,8 +23,8 @@ from datetime import timedelta
 from typing import Any, Final
 from uuid import uuid4
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
@@ -41,6 +41,7 @@ _TXN_APP: Final = "spark.databricks.delta.write.txnAppId"
 _TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
 _JOIN_PARTITIONS: Final = {"spark.sql.optimizer.canChangeCachedPlanOutputPartitioning": "true"}
 """Small partitions of persisted rows are joined, as those of other rows are. Otherwise each batch is written as 200 files."""
+_NULL_KEY: Final = "cdfd: a key is null"
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 _BATCHES_BETWEEN_SWEEPS: Final = 100
 
@@ -131,6 +132,7 @@ class Upsert:
     remembered: timedelta | None = None
     _found: bool = False
     _stream: str | None = None
+    _null_keys: bool = False
 
     def __call__(self, batch: DataFrame, batch_id: int = 0) -> None:
         """Apply a batch. A repeated batch changes nothing.
@@ -138,20 +140,30 @@ class Upsert:
         Raises:
             ConfigError: as in `apply_changes`.
         """
-        spark = batch.sparkSession
         columns = _table_columns(batch)
         _check_keys(batch.schema, columns, self.keys)
+        try:
+            self._apply(batch, batch_id, columns)
+        except PySparkException as error:
+            if self._null_keys or _NULL_KEY not in str(error):
+                raise
+            self._null_keys = True
+            self._apply(batch, batch_id, columns)
+
+    def _apply(self, batch: DataFrame, batch_id: int, columns: Sequence[str]) -> None:
+        spark = batch.sparkSession
         newest = self._newest(batch, columns)
         self._prepare(spark, newest)
-        if batch.isEmpty():
-            return
         if self.deleted is None:
-            # Delta persists the rows of a source that it reads twice.
+            # Delta persists the rows of a source that it reads twice, and commits nothing if there are none.
             self._merge(spark, newest, columns)
             return
         with _settings(spark, _JOIN_PARTITIONS):
+            # A look at the batch itself would read it twice, and end the Python processes that read it.
             newest.persist()
             try:
+                if newest.isEmpty():
+                    return
                 with self._once(spark, batch_id, self._without_deleted(spark, newest, batch_id)) as living:
                     self._merge(spark, living, columns)
             finally:
@@ -162,6 +174,8 @@ class Upsert:
         order = [sql.col(COMMIT_VERSION).desc(), sql.col(CHANGE_TYPE).isin(*_DELETES), sql.col(CHANGE_ORDINAL).desc()]
         window = Window.partitionBy(*(sql.col(quoted(key)) for key in self.keys)).orderBy(*order)
         ranked = batch.withColumn("_cdfd_rank", sql.row_number().over(window)).where(sql.col("_cdfd_rank") == 1)
+        if not self._null_keys:
+            ranked = ranked.where(self._no_null_key())
         return ranked.select(
             *(sql.col(quoted(name)) for name in columns),
             sql.col(COMMIT_VERSION).alias(VERSION),
@@ -236,7 +250,14 @@ class Upsert:
         _run(spark, changes, statement)
 
     def _same_key(self) -> str:
-        return " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in self.keys)
+        # Spark joins by `=` rows that the window has partitioned and sorted by their keys. For `<=>` it does both again.
+        same = "<=>" if self._null_keys else "="
+        return " AND ".join(f"t.{quoted(key)} {same} s.{quoted(key)}" for key in self.keys)
+
+    def _no_null_key(self) -> Column:
+        """True; a null in a key is an error."""
+        null = " OR ".join(f"{quoted(key)} IS NULL" for key in self.keys)
+        return sql.expr(f"IF({null}, raise_error('{_NULL_KEY}'), true)")
 
 
 @contextmanager

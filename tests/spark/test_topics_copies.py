@@ -109,6 +109,37 @@ def test_a_row_that_is_deleted_does_not_come_back(
 
 
 @pytest.mark.parametrize("remembers", [False, True])
+def test_a_key_that_is_null(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, remembers: bool
+) -> None:
+    """It is a key as any other one, also where earlier batches had none."""
+    target = f"{tmp_path}/copy"
+    upsert = Upsert(target, ("id",), deleted=f"{tmp_path}/deleted" if remembers else None)
+    upsert(made(*FIRST), 0)
+    upsert(made((None, "n", "insert", 5, 0), (1, "A", "delete", 5, 1)), 1)
+    assert copied(spark, target) == [(4, "c"), (None, "n")]
+    upsert(made((None, "n", "update_preimage", 6, 0), (None, "N", "update_postimage", 6, 1)), 2)
+    assert copied(spark, target) == [(4, "c"), (None, "N")]
+    upsert(made((None, "N", "delete", 7, 0)), 3)
+    if remembers:
+        upsert(made((None, "n", "insert", 5, 0), (1, "a", "insert", 1, 0)), 4)
+    assert copied(spark, target) == [(4, "c")]
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_a_batch_without_rows_creates_the_copy_and_commits_nothing_more(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, remembers: bool
+) -> None:
+    target = f"{tmp_path}/copy"
+    upsert = Upsert(target, ("id",), deleted=f"{tmp_path}/deleted" if remembers else None)
+    for batch in range(2):
+        upsert(made(*FIRST).limit(0), batch)
+    assert version(spark, target) == 0
+    upsert(made(*FIRST), 2)
+    assert copied(spark, target) == [(1, "A"), (4, "c")]
+
+
+@pytest.mark.parametrize("remembers", [False, True])
 def test_a_batch_is_written_as_few_files(
     spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, remembers: bool
 ) -> None:
