@@ -7,22 +7,29 @@ v1
 
 import asyncio
 import json
+from collections.abc import Mapping
 
 from cdfd.errors import CdfdError
 from cdfd.spark.offsets import Offset
+from cdfd.storage.base import Storage
 from cdfd.storage.location import open_storage
 
 _OFFSETS = "offsets/"
 _LONGEST = 1 << 20
 
 
-def snapshot_version(location: str) -> int | None:
+def snapshot_version(location: str, storage_options: Mapping[str, object] | None = None) -> int | None:
     """The version of the snapshot with which a stream of `format("cdfd")` began.
 
-    None if it began with changes, has another source, or if the checkpoint cannot be read here. Formats then treat live rows as inserts.
+    Args:
+        location: of the checkpoint.
+        storage_options: settings of its store.
+
+    Returns:
+        None if it began with changes, has another source, or if the checkpoint cannot be read here. Formats then treat live rows as inserts.
     """
     try:
-        text = asyncio.run(_newest(location))
+        text = asyncio.run(_newest(open_storage(location, storage_options)))
         lines = [] if text is None else text.decode().splitlines()
         found = json.loads(lines[2]) if len(lines) == 3 else None
         offset = Offset.from_json(found) if isinstance(found, dict) else None
@@ -31,9 +38,8 @@ def snapshot_version(location: str) -> int | None:
     return offset.first_version if offset is not None and offset.first_phase == "snapshot" else None
 
 
-async def _newest(location: str) -> bytes | None:
+async def _newest(storage: Storage) -> bytes | None:
     """The file of the newest micro-batch."""
-    storage = open_storage(location)
     # The folder also has checksum files, such as `.7.crc`.
     names = [stat.path.removeprefix(_OFFSETS) async for stat in storage.list(_OFFSETS)]
     numbers = [int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 20]

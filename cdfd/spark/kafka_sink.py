@@ -79,7 +79,8 @@ class CdfdKafka(DataSource):
             and checkpoint is not None
             and record_format(out.options.sink.format).tells_snapshots
         ):
-            out = replace(out, options=replace(out.options, snapshot=snapshot_version(checkpoint)))
+            snapshot = snapshot_version(checkpoint, out.options.config.storage.options(checkpoint))
+            out = replace(out, options=replace(out.options, snapshot=snapshot))
         return StreamWriter(out)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

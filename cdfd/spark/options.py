@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal, cast, get_args
 
+from cdfd.changes.path_ranges import SnapshotPlanning
 from cdfd.changes.plan import Changes
 from cdfd.changes.refinement import Refine
 from cdfd.changes.shape.chosen import Chosen
 from cdfd.changes.shape.shape import AS_IT_IS, Shape, check_key_masks
-from cdfd.config.shapes import shape_of
 from cdfd.errors import ConfigError
 from cdfd.tail.bounds import After, Bound, parse_bound
 
@@ -27,9 +27,6 @@ MOST = 2**63 - 1
 
 OnReplace = Literal["stop", "continue"]
 """The policy of a stream at a `CREATE OR REPLACE TABLE`."""
-
-SnapshotPlanning = Literal["auto", "driver", "executors"]
-"""Which processes list the files of a snapshot."""
 
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -117,7 +114,7 @@ class SourceOptions:
             _flag(rest, "dropUnchanged"),
             _flag(rest, "netChanges"),
             None if (columns := _list(rest, "columns")) is None else tuple(map(Chosen.parse, columns)),
-            shape_of(rest.get("where"), None, masks, _list(rest, "excludeChangeTypes") or ()),
+            _shape(rest, masks),
             _flag(rest, "ignoreMissingFiles"),
             _count(rest, "maxFilesPerTrigger"),
             _size(rest, "maxBytesPerTrigger"),
@@ -177,6 +174,17 @@ _OPTIONS = (
     "snapshotPlanning",
 )
 _NAMES = {name.lower(): name for name in _OPTIONS}
+
+
+def _shape(options: Mapping[str, str], masks: Mapping[str, str]) -> Shape:
+    """The shape of the rows, but for their columns."""
+    where, excluded = options.get("where"), _list(options, "excludeChangeTypes") or ()
+    if where is None and not masks and not excluded:
+        return AS_IT_IS
+    # It imports the configuration, which takes each Python process of Spark as long as half of everything else.
+    from cdfd.config.shapes import shape_of
+
+    return shape_of(where, None, masks, excluded)
 
 
 def _shown(name: str, options: Mapping[str, str]) -> str:

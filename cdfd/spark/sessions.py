@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from cdfd.config.settings import SparkEngine
 from cdfd.errors import CdfdError, ConfigError, SinkError
+from cdfd.spark.versions import check_versions
 
 log = logging.getLogger("cdfd.spark")
 
@@ -47,7 +48,7 @@ class Sessions:
         """The session; another one if the last has died.
 
         Raises:
-            ConfigError: Spark cannot be started or reached. It is retriable if Spark was started before.
+            ConfigError: Spark cannot be started or reached, or is too old. It is retriable if Spark was started before.
         """
         with self._lock:
             if self._session is not None and not _is_alive(self._session):
@@ -97,7 +98,7 @@ class Sessions:
         if settings.remote is None:
             _choose_python(settings)
         try:
-            return builder.getOrCreate()
+            return _checked(builder.getOrCreate())
         except (*FAILURES, ImportError) as error:
             if settings.remote is None:
                 _end_jvm()  # it may keep a context that has stopped
@@ -113,6 +114,16 @@ class Sessions:
         )
         # Settings that worked before are right, and the cluster may come back.
         return ConfigError(what, hint=hint, retriable=self._has_started)
+
+
+def _checked(session: SparkSession) -> SparkSession:
+    """The session; stopped, and refused, if its Spark is too old."""
+    try:
+        check_versions(session)
+    except ConfigError:
+        _stop(session)
+        raise
+    return session
 
 
 def first_line(error: BaseException) -> str:

@@ -23,6 +23,7 @@ from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError
 from cdfd.jobs.assignment import Assignment
 from cdfd.spark import parts
+from cdfd.spark.kafka_sink import CdfdKafka
 from cdfd.spark.reading import ChangePartition, opened
 from cdfd.spark.sink_options import SinkOptions
 from cdfd.spark.source import CdfdSource
@@ -136,6 +137,32 @@ def test_the_sink() -> None:
     parsed = SinkOptions.parse(options, {"PASSWORD_OF_THIS_TEST": PASSWORD})
     assert parsed.config.storage.options("s3://lake/orders")["secret_access_key"] == SECRET
     assert has_none(parsed, repr(parsed), repr(parsed.sink), repr(parsed.config))
+
+
+def test_the_start_that_a_checkpoint_in_the_store_has(moto_server: Server, uri: str) -> None:
+    """The sink reads it with the keys of its options, and then tells live rows from inserts."""
+    found = source(moto_server, uri, columns="id,_commit_version,_change_type,_change_ordinal,_commit_timestamp")
+    reader = found.streamReader(found.schema())
+    offset = reader.initialOffset()
+    reader.stop()
+    checkpoint = uri.replace("/orders", "/checkpoint")
+    store = open_storage(checkpoint, moto_server.options())
+    lines = ["v1", '{"batchWatermarkMs":0}', json.dumps(offset)]
+    lake.run(store.put_if_absent("offsets/0", "\n".join(lines).encode()))
+    given = {
+        "pipeline": "shop",
+        "uri": uri,
+        "bootstrap_servers": "k:9092",
+        "format": "debezium",
+        "checkpointlocation": checkpoint,
+        "storage.s3.endpoint_url": moto_server.url,
+        "storage.s3.region": "us-east-1",
+        "storage.s3.access_key_id": KEY_ID,
+        "storage.s3.secret_access_key": SECRET,
+    }
+    writer = CdfdKafka(given).streamWriter(found.schema(), overwrite=False)
+    assert writer._out.options.snapshot == 2
+    assert has_none(repr(writer), writer._out.options)
 
 
 def test_the_engine_and_backfill(moto_server: Server, uri: str) -> None:

@@ -12,13 +12,17 @@ import pytest
 from lake import SCHEMA, rows
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import listener
 
 import cdfd
 import cdfd.spark
 from cdfd.demo.writer import TableWriter
+from cdfd.spark.lag import Lag, lag, lag_now
 from cdfd.spark.topics import apply_changes, read_changes
 from cdfd.storage.local import LocalStorage
-from tests.kafka.pipeline import do
+from tests.cluster.large import append, change, delivered
+from tests.kafka.daemon_process import until
+from tests.kafka.pipeline import Pipeline, do
 from tests.kafka.reading import read_topic
 
 URL, SERVERS = json.loads(os.environ.get("CDFD_CONNECT", '["", ""]'))
@@ -95,9 +99,76 @@ def test_a_stream_to_a_topic_and_back(spark: SparkSession, table: str, tmp_path:
     assert ids(spark, f"{tmp_path}/copy") == ids(spark, table)
 
 
+class Heard(listener.StreamingQueryListener):
+    """The lags that the server's events tell this client."""
+
+    def __init__(self) -> None:
+        self.lags: list[Lag] = []
+
+    def onQueryStarted(self, event: listener.QueryStartedEvent) -> None:
+        """Nothing is read yet."""
+
+    def onQueryProgress(self, event: listener.QueryProgressEvent) -> None:
+        self.lags += lag(event.progress) if event.progress.numInputRows else []
+
+    def onQueryTerminated(self, event: listener.QueryTerminatedEvent) -> None:
+        """It may have failed."""
+
+
+def test_lag(spark: SparkSession, table: str, tmp_path: Path) -> None:
+    """In the progress that the client asks for, and in the events that its listeners get."""
+    read = spark.readStream.format("cdfd").option("startingVersion", 1).option("maxVersionsPerTrigger", 1).load(table)
+    written = read.writeStream.format("noop").option("checkpointLocation", f"{tmp_path}/lag")
+    heard = Heard()
+    spark.streams.addListener(heard)
+    query = written.start()
+    try:
+        query.processAllAvailable()
+        found = [each for progress in query.recentProgress if progress.numInputRows for each in lag(progress)]
+        last = query.lastProgress
+        until(lambda: len(heard.lags) == len(found), WITHIN)
+    finally:
+        query.stop()
+        spark.streams.removeListener(heard)
+    assert [each.versions for each in found] == [2, 1, 0]
+    assert [each.bytes or 0 for each in found] == sorted((each.bytes or 0 for each in found), reverse=True)
+    assert found[0].bytes
+    assert heard.lags == found
+    assert last is not None
+    assert lag_now(last, table) == Lag(0, 0, 0.0)
+
+
+def test_run_available(spark: SparkSession, table: str, tmp_path: Path) -> None:
+    """In micro-batches within the limit."""
+    read = spark.readStream.format("cdfd").option("startingVersion", 1).option("maxVersionsPerTrigger", 1).load(table)
+    written = read.writeStream.format("parquet").option("checkpointLocation", f"{tmp_path}/available")
+    cdfd.spark.run_available(written.option("path", f"{tmp_path}/rows"))
+    assert changes(spark.read.parquet(f"{tmp_path}/rows")) == expected(table)
+    assert len(list((tmp_path / "available" / "commits").glob("[0-9]*"))) == 3
+
+
 def test_a_batch_that_is_applied(spark: SparkSession, table: str, tmp_path: Path) -> None:
     apply_changes(spark.read.format("cdfd").load(table), f"{tmp_path}/copy", ["id"])
     assert ids(spark, f"{tmp_path}/copy") == ids(spark, table)
+
+
+@pytest.mark.parametrize("kind", ["auto", "spark"])
+def test_the_daemon(kind: str, tmp_path: Path) -> None:
+    """Its large versions, and all of them, are work of the server."""
+    pipeline = Pipeline(tmp_path, f"connect-{uuid.uuid4().hex[:8]}", SERVERS, SERVERS)
+    table = pipeline.table()
+    append(table)
+    remote = {"remote": URL, "threshold": "1KB", "part_size": "1KB", "checkpoint": f"{tmp_path}/checkpoints"}
+    pipeline.configure(engine={"kind": kind, "spark": remote})
+    with pipeline.daemon() as daemon:
+        delivered(pipeline)
+        change(table)
+        append(table)
+        delivered(pipeline)
+        if kind == "auto":
+            daemon.wait_for("tasks done", timeout=WITHIN)
+        daemon.stop()
+    delivered(pipeline)
 
 
 def test_errors_are_ours(spark: SparkSession, table: str) -> None:

@@ -44,8 +44,9 @@ def _make(place: Path, requirements: tuple[str, ...], own: str) -> None:
     print(f"installing {', '.join(requirements)}, once", file=sys.stderr, flush=True)
     shutil.rmtree(place, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, timeout=_SECONDS)
-    pip = [sys.executable, "-m", "pip", "--python", str(place), "install", "--quiet"]
-    subprocess.run([*pip, *requirements], check=True, timeout=_SECONDS)
+    pip = [sys.executable, "-m", "pip", "--python", str(place), "install", "--quiet", "--no-compile"]
+    uncompressed = {"DIST_EXTRA_CONFIG": str(ROOT / ".ci" / "wheels.cfg")}
+    subprocess.run([*pip, *requirements], env=os.environ | uncompressed, check=True, timeout=_SECONDS)
     (packages,) = place.glob("lib/python*/site-packages")
     # After its own packages, and with the links of this folder.
     (packages / "_tests.pth").write_text(f"import site; site.addsitedir({own!r})\n")

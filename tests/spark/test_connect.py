@@ -10,7 +10,7 @@ from tests.kafka.shared import SharedBroker
 from tests.spark import environments
 from tests.spark.connect_server import connect_server
 
-SECONDS = 540
+SECONDS = 900
 
 pytestmark = pytest.mark.slow
 
