@@ -27,7 +27,7 @@ MOST_BYTES = 1 << 40
 """Upper bound of a file's weight, if the log claims more."""
 
 MOST_PIECES = 1024
-"""Of one file; opening it in each costs more than reading it, from there on."""
+"""Of one file; opening it in each costs more than reading it, from there on. Numbers of deliveries depend on it: see `Assignment`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,19 @@ class Slice:
     wanted: bool = True
 
     @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return self.plan.size
+
+    @property
+    def count(self) -> int:
+        """Number of its scans."""
+        return len(self.plan.scans)
+
+    @property
     def weight(self) -> int:
         """Bytes of its files, and `FILE_BYTES` for each."""
-        return self.plan.size + FILE_BYTES * len(self.plan.scans)
+        return self.size + FILE_BYTES * self.count
 
     @property
     def is_placed(self) -> bool:
@@ -186,7 +196,7 @@ def placed(plan: ChangePlan, slices: Sequence[Slice], measured: Sequence[Measure
         following = ordinal + held.rows + sum(_rows(scan, images, pairs) for scan in each.plan.scans)
         scans = each.plan.scans if pairs else tuple(replace(scan, pairs=False) for scan in each.plan.scans)
         there = replace(each.plan, scans=scans, cross_partition=())
-        found.append(Slice(there, each.part, ordinal, following, wanted=each.wanted))
+        found.append(replace(each, plan=there, ordinal=ordinal, following=following, looks=()))
         ordinal = following
     return found
 

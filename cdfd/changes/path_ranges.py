@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +31,16 @@ from cdfd.errors import LogError
 from cdfd.storage.base import Storage
 from cdfd.tail.listing import Listing, LiveListing, without
 
+LARGE_BYTES: Final = 128 << 20
+"""Bytes of a checkpoint from which its files are listed by ranges: these are one to two million, and would take a process 1 GB."""
+
+SnapshotPlanning = Literal["auto", "driver", "executors"]
+"""Which processes list the files of a snapshot. `auto`: executors, if the checkpoint has `LARGE_BYTES`."""
+
 MOST_RANGES = 16_384
-"""Ranges of a version, about. They have similar numbers of files, because their bounds are a sample of the paths."""
+"""Ranges of a version, about. They have similar numbers of files, because their bounds are a sample of the paths. Another number is another
+cut: jobs that an older release began could not go on.
+"""
 
 Counts: TypeAlias = npt.NDArray[np.int64]
 
@@ -129,30 +138,31 @@ class PathRanges:
 
 
 def sampled_bounds(live: LiveListing, storage: Storage, most: int = MOST_RANGES) -> pa.Array:
-    """At most about `most` paths of a checkpoint, ascending, with similar numbers of files between them. The same ones at any time.
+    """At most about `most` live paths, ascending, with similar numbers of files between them. Any checkpoint of the version gives the same.
 
     Raises:
         CdfdError: the checkpoint cannot be read; it names table, version and file.
     """
     # The sample is thinned out whenever it becomes too large, because the number of files is not known before.
-    limit, seen = 2**64, 0
-    found, places = pa.array([], TEXT), np.array([], np.uint64)
-    for paths in live.listing.paths(storage):
-        some = _scattered(seen, len(paths))
-        chosen = np.flatnonzero(some <= np.uint64(limit - 1))
-        found, places = pa.concat_arrays([found, paths.take(pa.array(chosen))]), np.concatenate([places, some[chosen]])
-        seen += len(paths)
-        while len(found) > 2 * most:
-            limit //= 2
-            chosen = np.flatnonzero(places <= np.uint64(limit - 1))
-            found, places = found.take(pa.array(chosen)), places[chosen]
+    highest, found = 2**64 - 1, pa.array([], TEXT)
+    for paths in live.paths(storage):
+        found = pa.concat_arrays([found, _up_to(highest, paths)])
+        while highest and len(found) > 2 * most:
+            highest >>= 1
+            found = _up_to(highest, found.unique())
     found = found.unique()
     return found.take(pc.sort_indices(found))
 
 
-def _scattered(first: int, count: int) -> npt.NDArray[np.uint64]:
-    """A pseudo-random number for each row number (SplitMix64). Every n-th row would be no sample: writers distribute rows in turns."""
-    mixed = (np.arange(first + 1, first + count + 1, dtype=np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+def _up_to(highest: int, paths: pa.Array) -> pa.Array:
+    """The paths whose pseudo-random number is at most `highest`."""
+    return paths.filter(pa.array(_scattered(paths) <= np.uint64(highest)))
+
+
+def _scattered(paths: pa.Array) -> npt.NDArray[np.uint64]:
+    """A pseudo-random number for each path: SplitMix64 of a checksum. Neither writers nor the order of a checkpoint have a say in it."""
+    known = paths.cast(pa.large_binary()).to_pylist()
+    mixed = np.fromiter(map(crc32, known), np.uint64, len(known)) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))

@@ -283,13 +283,14 @@ class Backfill:
             part if self._request.engine == "spark" else None,
             part,
             self._stop,
+            self._config.engine.spark.snapshot_planning,
         )
 
     async def _deliver(self, job: Job, position: Position, tailer: Tailer, deliverer: Deliverer) -> None:
-        snapshot = position.phase == "snapshot"
         stream = self._opened.stream(self._table.changes, self._table.refine, self._table.key, self._table.shape)
         stream.continue_from(position)
-        planned = versions(self._opened, tailer, stream, position.version, job.last, snapshot=snapshot)
+        snapshot = partial(deliverer.snapshot, stream, position, tailer) if position.phase == "snapshot" else None
+        planned = versions(tailer, stream, position.version, job.last, snapshot=snapshot)
         async with contextlib.aclosing(version_batches(planned)) as ready:
             async for group in ready:
                 rest = group

@@ -124,6 +124,12 @@ class SparkEngine(Section):
     part_size: Size = 128 << 20
     """With `auto`: bytes of files that one Spark task delivers; with Kafka, in one transaction."""
 
+    snapshot_planning: Literal["auto", "driver", "executors"] = "auto"
+    """Which processes list the files of a first snapshot. `driver`: the daemon, or Spark's driver with `spark`.
+    `executors`: Spark's tasks, from the checkpoint. `auto`: Spark's tasks if the checkpoint has more than 128 MiB,
+    which are one to two million files.
+    """
+
     master: Text | None = None
     """Spark's master, such as `yarn`, `k8s://…`, `spark://host:7077` or `local[4]`.
 

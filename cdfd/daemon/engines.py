@@ -140,7 +140,9 @@ def large_versions(
         return None
     assert isinstance(sink, JobSink)
     kind, assign = engine_of(config), partial(Assignment.of, config, table.name)
-    return LargeVersions(open_table(config, table).uri, sink, assign, engine, kind.threshold, kind.part_bytes, stop)
+    planning = config.engine.spark.snapshot_planning
+    uri = open_table(config, table).uri
+    return LargeVersions(uri, sink, assign, engine, kind.threshold, kind.part_bytes, stop, planning)
 
 
 class EmbeddedEngine:
@@ -159,8 +161,8 @@ class EmbeddedEngine:
 
     async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
         """See the port."""
-        delivered = []
+        delivered = list[Delivered]()
         for number, part in some:
-            async with self._admission.admit(part.plan.size):
-                delivered.append(await assignment.deliver(number, part))
+            async with self._admission.admit(part.size):
+                delivered += await assignment.deliver(number, part)
         return delivered

@@ -5,19 +5,23 @@ A thread of the daemon or an executor of a cluster delivers a part by `Assignmen
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
 from cdfd.changes.batch import ChangeBatch
-from cdfd.changes.cutting import Measured, Part, Slice
+from cdfd.changes.cutting import MOST_PIECES, Measured, Part, Slice, cut
 from cdfd.changes.execute import Execution
 from cdfd.changes.in_thread import iterate_in_thread
 from cdfd.changes.ordered_pool import map_in_order
+from cdfd.changes.path_ranges import counted_ranges, sampled_bounds
+from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
-from cdfd.changes.slices import measure, read_slice
+from cdfd.changes.range_slices import RangeSlice, listed_and_measured, range_slices
+from cdfd.changes.slices import read_slice
 from cdfd.changes.stream import Version
 from cdfd.config import settings
 from cdfd.config.settings import Settings
@@ -25,8 +29,12 @@ from cdfd.encoding.side import RowCounts
 from cdfd.errors import CdfdError
 from cdfd.sinks.base import Counts, Delivered, Delivery, Job, connector
 from cdfd.tables.configured import execution, open_table
+from cdfd.tail.listing import LiveListing
 
 _AT_A_TIME = 8
+
+_READ_BYTES = 1 << 10
+"""Bytes of files of a range, for each file of the snapshot: each range costs reading the checkpoint. Another number is another cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +62,33 @@ class Assignment:
         cls, config: Settings, table: str, version: Version, position: Position, role: str | None = None
     ) -> Assignment:
         """One to measure a version with; it takes a job to deliver."""
-        bare = replace(version, plan=replace(version.plan, scans=(), cross_partition=(), refinement=None))
+        bare = replace(version, plan=replace(version.plan, scans=(), cross_partition=(), refinement=None), listed=None)
         return cls(config, table, bare, Position(position.table_id, position.version, phase=position.phase), role=role)
 
-    def measured(self, part: Slice, workers: int | None = None) -> Measured:
-        """The contents of a slice; see `measure`. Blocks."""
-        return measure(part, self.execution(workers))
+    def ranges(self, plan: ChangePlan, live: LiveListing, limit: int) -> list[RangeSlice]:
+        """A snapshot cut into ranges of paths, for deliveries of `limit` bytes. Reads the checkpoint twice, and blocks.
 
-    async def deliver(self, number: int, part: Slice, workers: int | None = None) -> Delivered:
+        The ranges are placed if the log has the rows of all files; others are to be measured.
+
+        Raises:
+            CdfdError: the checkpoint cannot be read.
+        """
+        storage = open_table(self.config, self._table).log.storage
+        bounds = sampled_bounds(live, storage)
+        try:
+            found = counted_ranges(live, bounds, storage, _refuse)
+        except _NotInLogError:
+            found = counted_ranges(live, bounds, storage, None)
+        return list(range_slices(found, plan, max(limit, _READ_BYTES * int(found.files.sum()))))
+
+    def measured(self, part: Slice, workers: int | None = None) -> Measured:
+        """The contents of a slice; see `listed_and_measured`. Blocks."""
+        return listed_and_measured(part, self.execution(workers))
+
+    async def deliver(self, number: int, part: Slice, workers: int | None = None) -> list[Delivered]:
         """Deliver a part, unless it is delivered already; see `Connector.deliver_part`.
+
+        The files of a range of paths are more than one delivery takes. They are listed and cut here, and delivered one cut after the other.
 
         Args:
             number: of the part.
@@ -72,6 +98,29 @@ class Assignment:
         Raises:
             CdfdError: it cannot be read or delivered; it names the table.
         """
+        if not isinstance(part, RangeSlice):
+            return [await self._deliver(number, part, workers)]
+        delivered, ordinal = list[Delivered](), part.ordinal or 0
+        pieces = await asyncio.to_thread(self._pieces, part)
+        for number, piece in pieces:
+            # The last one ends where the next range begins, or is refused.
+            following = part.following if number == pieces[-1][0] else None
+            found = await self._deliver(number, replace(piece, ordinal=ordinal, following=following), workers)
+            ordinal += sum(found.counts.values())
+            delivered.append(found)
+        return delivered
+
+    def _pieces(self, part: RangeSlice) -> list[Part]:
+        """The deliveries of a range. Their numbers are those of no other range, because no file is cut into more than `MOST_PIECES`."""
+        assert self.job is not None
+        table = self._table
+        try:
+            whole = part.listed(open_table(self.config, table).log.storage)
+        except CdfdError as error:
+            raise error.within(table=table.uri, version=self.version.plan.version) from None
+        return list(enumerate(cut(whole.plan, self.job.bytes), part.part * MOST_PIECES))
+
+    async def _deliver(self, number: int, part: Slice, workers: int | None) -> Delivered:
         assert self.job is not None
         table = self._table
 
@@ -107,6 +156,14 @@ class Assignment:
         return found
 
 
+class _NotInLogError(Exception):
+    """The log lacks the row count of a file."""
+
+
+def _refuse(scans: Sequence[FileScan]) -> Iterator[int]:
+    raise _NotInLogError
+
+
 class Engine(Protocol):
     """Runs jobs. Both calls may be cancelled; then nothing of them goes on but what cannot be reached any more."""
 
@@ -118,7 +175,7 @@ class Engine(Protocol):
         """
 
     async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
-        """Deliver parts, in any order; all of them.
+        """Deliver parts, in any order; all of them. A range of paths is several deliveries.
 
         Raises:
             CdfdError: of the first part that could not be delivered. Others may be.
@@ -132,7 +189,7 @@ async def measured_here(assignment: Assignment, slices: Sequence[Slice]) -> list
         CdfdError: as `measure` says.
     """
     execution = assignment.execution()
-    measured = map_in_order(partial(measure, execution=execution), slices, workers=_AT_A_TIME)
+    measured = map_in_order(partial(listed_and_measured, execution=execution), slices, workers=_AT_A_TIME)
     found = []
     each: AsyncGenerator[Measured, None] = iterate_in_thread(measured)
     async with aclosing(each):

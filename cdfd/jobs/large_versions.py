@@ -9,6 +9,9 @@ same job, with whatever engine it then has, and parts that are delivered are not
 
 A Delta sink keeps nothing: parts are data files, and the version of the target at the end of the job names all of them. After a daemon
 dies, the job begins again, and no version names the files before.
+
+The files of a snapshot may be too many for one process. Its parts are then ranges of paths, and the process that delivers one lists its
+files. The digest of a job says how it was cut, and a job goes on as it was begun.
 """
 
 import asyncio
@@ -17,12 +20,16 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from cdfd.changes.cutting import Slice, cut, digest, placed, stages
+from cdfd.changes import path_ranges
+from cdfd.changes.cutting import Slice, cut, placed, stages
+from cdfd.changes.path_ranges import SnapshotPlanning
 from cdfd.changes.position import Position
-from cdfd.changes.stream import Version
+from cdfd.changes.range_slices import MARK, digest
+from cdfd.changes.stream import PlanStream, Version
 from cdfd.errors import SinkError
 from cdfd.jobs.assignment import Assignment, Engine
 from cdfd.sinks.base import Counts, Delivered, Job, JobSink, counts_of
+from cdfd.tail.tailer import Tailer
 
 log = logging.getLogger("cdfd.engine")
 
@@ -44,6 +51,7 @@ class LargeVersions:
         threshold: bytes of files beyond which a version is large. None: none is, but what was begun as a job is finished as one.
         part_bytes: bytes of files of a part.
         stop: where it is set, a job ends early.
+        planning: which processes list the files of a snapshot.
     """
 
     table: str
@@ -53,6 +61,7 @@ class LargeVersions:
     threshold: int | None
     part_bytes: int
     stop: asyncio.Event
+    planning: SnapshotPlanning = "auto"
 
     @property
     def begun(self) -> bool:
@@ -65,10 +74,35 @@ class LargeVersions:
 
     def takes(self, version: Version, position: Position) -> bool:
         """Whether what stands at `position` is to be handed over. A version that the daemon began alone is finished by it."""
+        if version.listed is not None:
+            return True
         return not position.part and (self.begun or (self.is_large(version) and self.sink.takes_job(position)))
 
-    async def deliver(self, version: Version, position: Position) -> Counts | None:
-        """Deliver a version; its rows, or None where a stop came first.
+    async def snapshot(self, stream: PlanStream, position: Position, tailer: Tailer) -> Version:
+        """The live rows at a position, as they are to be delivered there: with their files, or with where these are listed.
+
+        Raises:
+            CdfdError: as `PlanStream.snapshot` says.
+        """
+        # A filter needs the statistics of each file.
+        if stream.shape.where is None and self._ranges_at(position):
+            large = self.sink.job is None and self.planning == "auto"
+            least = path_ranges.LARGE_BYTES if large else 0
+            found = await stream.listed_snapshot(position.version, tailer, least_bytes=least)
+            if found is not None:
+                return replace(found[0], listed=found[1])
+        return await stream.snapshot(position.version, tailer)
+
+    def _ranges_at(self, position: Position) -> bool:
+        """Whether parts of a snapshot may be ranges of paths. A job goes on as it was begun."""
+        job = self.sink.job
+        if job is not None:
+            return job.digest.startswith(MARK)
+        may = self.threshold is not None and self.planning != "driver"
+        return may and not position.part and self.sink.takes_job(position)
+
+    async def deliver(self, version: Version, position: Position) -> tuple[Counts, int] | None:
+        """Deliver a version; its rows, and the bytes of its files. None where a stop came first.
 
         Raises:
             CdfdError: what a part failed of, or the job cannot be gone on with.
@@ -95,10 +129,17 @@ class LargeVersions:
                 return None
             delivered += found
         await self.sink.finish_job(version, position, job, delivered)
-        return counts_of(delivered)
+        return counts_of(delivered), sum(part.size for part in slices)
 
     async def _slices(self, version: Version, assignment: Assignment, limit: int) -> list[Slice] | None:
-        slices = cut(version.plan, limit)
+        live, slices = version.listed, list[Slice]()
+        if live is None:
+            slices = cut(version.plan, limit)
+        else:
+            ranges = await self._watched(asyncio.to_thread(assignment.ranges, version.plan, live, limit))
+            if ranges is None:
+                return None
+            slices += ranges
         if all(each.is_placed for each in slices):
             return slices
         measured = await self._watched(self.engine.measure(assignment, slices))
@@ -109,7 +150,7 @@ class LargeVersions:
             f"this version was begun as {job.parts} parts, and what it would be cut into now are others",
             table=self.table,
             version=job.version,
-            hint="Put `changes` and `refine` back to what they were; or see which rows are delivered, and `cdfd progress set` where to go on",
+            hint="Put `changes`, `refine` and `where` back; or see which rows are delivered, and `cdfd progress set` where to go on",
         )
 
     async def _watched(

@@ -40,7 +40,7 @@ class SparkEngine:
 
     async def measure(self, assignment: Assignment, slices: Sequence[Slice]) -> list[Measured]:
         """See the port."""
-        if sum(len(part.plan.scans) for part in slices) <= _FEW_FILES:
+        if sum(part.count for part in slices) <= _FEW_FILES:
             return await measured_here(assignment, slices)
         items = [parts.packed(part) for part in enumerate(slices)]
         results = await self._run(assignment, items, partial(parts.measure, assignment))
@@ -50,7 +50,7 @@ class SparkEngine:
         """See the port."""
         items = [parts.packed(part) for part in some]
         results = await self._run(assignment, items, partial(parts.deliver, assignment))
-        return [parts.delivered_of(result) for result in results]
+        return [delivery for result in results for delivery in parts.delivered_of(result)]
 
     async def close(self) -> None:
         """Stop Spark."""

@@ -26,14 +26,13 @@ def deliver(assignment: Assignment, item: bytes) -> bytes:
         CdfdError: as in `Assignment.deliver`.
     """
     number, part = _unpacked(item)
-    found = asyncio.run(assignment.deliver(number, part, _WORKERS))
-    return json.dumps([found.counts, base64.b64encode(found.receipt).decode()]).encode()
+    delivered = asyncio.run(assignment.deliver(number, part, _WORKERS))
+    return json.dumps([[found.counts, base64.b64encode(found.receipt).decode()] for found in delivered]).encode()
 
 
-def delivered_of(result: bytes) -> Delivered:
-    """The part that was delivered."""
-    counts, receipt = json.loads(result)
-    return Delivered(counts, base64.b64decode(receipt))
+def delivered_of(result: bytes) -> list[Delivered]:
+    """The deliveries of the part."""
+    return [Delivered(counts, base64.b64decode(receipt)) for counts, receipt in json.loads(result)]
 
 
 def measure(assignment: Assignment, item: bytes) -> bytes:

@@ -82,6 +82,7 @@ def source_options(config: Settings, table: Table) -> dict[str, str]:
         "dropUnchanged": str(table.drop_unchanged).lower(),
         "ignoreMissingFiles": str(table.on_missing_file == "skip").lower(),
         "maxBytesPerTrigger": str(config.engine.spark.batch_size),
+        "snapshotPlanning": config.engine.spark.snapshot_planning,
     }
     if table.start.timestamp_ms is not None:
         options["startingTimestamp"] = str(table.start)

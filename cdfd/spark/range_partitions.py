@@ -6,15 +6,13 @@ bounds and the totals of ranges. It never holds the list of files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from cdfd.changes.cutting import FILE_BYTES, Slice
+from cdfd.changes import path_ranges
 from cdfd.changes.execute import Execution
-from cdfd.changes.path_ranges import PathRange, PathRanges, counted_ranges, sampled_bounds
-from cdfd.changes.plan import ChangePlan, LiveScans
+from cdfd.changes.path_ranges import PathRanges, counted_ranges, sampled_bounds
+from cdfd.changes.range_slices import range_slices
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.spark.admission import counted
 from cdfd.spark.options import SourceOptions
@@ -25,23 +23,8 @@ from cdfd.tables.table import Table
 from cdfd.tail.listing import LiveListing
 from cdfd.tail.tailer import Tailer
 
-LARGE_BYTES: Final = 128 << 20
-"""Bytes of a checkpoint from which executors list its files: these are one to two million, and would take the driver 1 GB."""
-
 READ_RATIO: Final = 16
 """Bytes of files in a partition, for each byte of the checkpoint that its task reads again. Reading rows then takes most of the time."""
-
-
-@dataclass(frozen=True)
-class RangePartition(ChangePartition):
-    """The work of one task, whose slice has no scans yet: they are the files of a range of paths."""
-
-    files: PathRange
-
-    def listed(self, table: Table) -> tuple[Slice, ...]:
-        """The slice with its scans. Reads the checkpoint."""
-        (part,) = self.slices
-        return (replace(part, plan=replace(part.plan, scans=LiveScans(self.files.files(table.log.storage)))),)
 
 
 async def listed_snapshot(
@@ -56,7 +39,7 @@ async def listed_snapshot(
     """
     if options.snapshot_planning == "driver" or options.shape.where is not None:
         return None
-    least = LARGE_BYTES if options.snapshot_planning == "auto" else 0
+    least = path_ranges.LARGE_BYTES if options.snapshot_planning == "auto" else 0
     return await stream.listed_snapshot(version, tailer, least_bytes=least)
 
 
@@ -71,7 +54,10 @@ def range_partitions(
     version, live = snapshot
     plan = Schemas.to(target.schema).of(version.plan, table.uri)
     ranges = counted_paths(live, table, plan.version, execution_of(table, options), ordered=target.ordered)
-    return list(_partitions(ranges, plan, target, options.partition_bytes))
+    limit = options.partition_bytes
+    if limit is None:
+        limit = max(partition_bytes(ranges.weight), READ_RATIO * live.listing.size)
+    return [ChangePartition((part,), target) for part in range_slices(ranges, plan, limit)]
 
 
 def counted_paths(
@@ -81,14 +67,3 @@ def counted_paths(
     storage = table.log.storage
     rows = partial(counted, version, execution=execution) if ordered else None
     return counted_ranges(live, sampled_bounds(live, storage), storage, rows)
-
-
-def _partitions(ranges: PathRanges, plan: ChangePlan, target: Target, limit: int | None) -> Iterator[ChangePartition]:
-    if limit is None:
-        limit = max(partition_bytes(ranges.weight), READ_RATIO * ranges.live.listing.size)
-    part, ordinal = 0, None if ranges.rows is None else 0
-    for first, end in ranges.runs(max(limit, FILE_BYTES)):
-        files = ranges.between(first, end)
-        following = None if ranges.rows is None else (ordinal or 0) + int(ranges.rows[first:end].sum())
-        yield RangePartition((Slice(plan, part, ordinal, following),), target, files)
-        part, ordinal = part + files.count, following

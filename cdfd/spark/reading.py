@@ -11,6 +11,7 @@ from pyspark.sql.datasource import InputPartition
 from cdfd.changes.cutting import Slice
 from cdfd.changes.execute import Execution, raise_missing
 from cdfd.changes.net import NetChanges
+from cdfd.changes.range_slices import listed
 from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.refined import refined_versions
 from cdfd.changes.shape.shape import AS_IT_IS
@@ -33,10 +34,6 @@ class ChangePartition(InputPartition):
 
     slices: tuple[Slice, ...]
     target: Target
-
-    def listed(self, table: Table) -> tuple[Slice, ...]:
-        """The slices with all of their scans."""
-        return self.slices
 
 
 def opened(options: SourceOptions) -> Table:
@@ -89,8 +86,9 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
     execution = execution_of(table, options, 1, portion.target)
     reconciler = SchemaReconciler(portion.target.published)
     convert = portion.target.spark_batches(reconciler)
-    slices = read_slices(portion.listed(table), execution)
-    rows = (reconciler.reconcile(found) for found in slices if found.rows.num_rows)
+    slices = [listed(part, table.log.storage) for part in portion.slices]
+    found = read_slices(slices, execution)
+    rows = (reconciler.reconcile(batch) for batch in found if batch.rows.num_rows)
     for batch in _net(rows, portion.target, options, execution) if options.net else rows:
         yield convert(batch)
 

@@ -100,6 +100,16 @@ class LiveListing:
         """The version."""
         return self.state.version
 
+    def paths(self, storage: Storage) -> Iterator[pa.Array]:
+        """The paths of all live files, in any order.
+
+        Raises:
+            CdfdError: a file of the checkpoint cannot be read; it names table, version and file.
+        """
+        for paths in self.listing.paths(storage):
+            yield self.unchanged(pa.record_batch([paths], names=["path"])).column("path")
+        yield from self.state.live().table.column("path").chunks
+
     def unchanged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of a batch of the listing whose files no later commit names."""
         return without(batch, self.changed)

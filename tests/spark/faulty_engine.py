@@ -1,6 +1,6 @@
 """A job whose tasks die in every way: what a test runs as a process of its own.
 
-python -m tests.spark.faulty_engine MASTER SERVERS NAME TABLE NEWEST NOTES
+python -m tests.spark.faulty_engine MASTER SERVERS NAME TABLE NEWEST NOTES PLANNING
 """
 
 import asyncio
@@ -57,10 +57,10 @@ class FaultyEngine(SparkEngine):
     async def deliver(self, assignment: Assignment, some: Sequence[Part]) -> list[Delivered]:
         items = [parts.packed(part) for part in some]
         results = await self._run(assignment, items, partial(faulty, self._notes, assignment))
-        return [parts.delivered_of(result) for result in results]
+        return [delivery for result in results for delivery in parts.delivered_of(result)]
 
 
-async def main(master: str, servers: str, name: str, table: str, newest: str, notes: str) -> None:
+async def main(master: str, servers: str, name: str, table: str, newest: str, notes: str, planning: str) -> None:
     conf = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -71,9 +71,9 @@ async def main(master: str, servers: str, name: str, table: str, newest: str, no
     settings = Settings.model_validate({"master": master, "conf": conf})
     engine = FaultyEngine(Sessions(settings, name), notes)
     try:
-        noted = await Delivering(servers, name, table, {"key": ["id"]}, {}).deliver(
-            int(newest), engine, part_size=100_000
-        )
+        more = {"key": ["id"], "start": "snapshot"}
+        delivering = Delivering(servers, name, table, more, {}, {"snapshot_planning": planning})
+        noted = await delivering.deliver(int(newest), engine, part_size=100_000)
     finally:
         await engine.close()
     print(dict(noted.rows))

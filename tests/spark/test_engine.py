@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import lake
 import pyarrow.compute as pc
 import pytest
 from lake import SCHEMA, rows
@@ -21,6 +22,8 @@ from cdfd.sinks.base import Job
 from cdfd.spark.engine import SparkEngine
 from cdfd.storage.local import LocalStorage
 from cdfd.tables.table import Table
+from cdfd.tail.listing import list_live
+from tests.checkpointed_table import CHECKPOINT, LAYOUTS, STATS, changed, checkpoint, filled, writer
 from tests.kafka.delivering import Delivering, contents, in_order
 from tests.kafka.pipeline import Pipeline, do
 from tests.kafka.reading import read_topic
@@ -54,16 +57,42 @@ async def test_the_same_records_as_the_daemon(
         assert in_order(second)
 
 
-def test_tasks_that_die(broker: SharedBroker, name: str, tmp_path: Path, spark: SparkSession) -> None:
+async def test_a_first_load_whose_files_executors_list(
+    engine: SparkEngine, broker: SharedBroker, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log lacks the rows of some files, so executors measure the ranges, too."""
+    monkeypatch.setattr("cdfd.spark.engine._FEW_FILES", 0)
+    monkeypatch.setattr("cdfd.jobs.assignment._READ_BYTES", 40_000)
+    storage, one = LocalStorage(str(tmp_path)), writer(tmp_path)
+    await filled(one)
+    await checkpoint(storage, CHECKPOINT, LAYOUTS["sidecars of Parquet"], STATS["some"])
+    await changed(one)
+    more, planning = {"key": ["id"], "start": "snapshot"}, {"snapshot_planning": "executors"}
+    table = Delivering(broker.bootstrap_servers, name, str(tmp_path), more, {}, planning)
+
+    embedded = await table.deliver(one.version)
+    first = table.records()
+    await table.forget()
+    on_spark = await table.deliver(one.version, engine, part_size=150_000)
+    second = table.since(first)
+    assert contents(second) == contents(first)
+    assert on_spark.rows == embedded.rows
+    ordinals = [json.loads(record.value or b"")["_change_ordinal"] for record in second]
+    assert sorted(ordinals) == list(range(len(second)))
+
+
+@pytest.mark.parametrize("planning", ["driver", "executors"])
+def test_tasks_that_die(broker: SharedBroker, name: str, tmp_path: Path, spark: SparkSession, planning: str) -> None:
     table = TableWriter(LocalStorage(tmp_path / "rows", sync=False), SCHEMA)
     do(table.create())
     added = [do(table._add(rows(*range(1000 * part, 1000 * part + 1000)))) for part in range(6)]
     do(table.commit("WRITE", added))
+    asyncio.run(lake.checkpoint(table.storage, 1))
     (tmp_path / "notes").mkdir()
     # A task may fail three times. On "local-cluster[2,1,512]" executors die, too, if there is a note "cluster"; that takes a minute longer.
     command = [sys.executable, "-m", "tests.spark.faulty_engine", "local[2,4]", broker.bootstrap_servers, name]
-    folders = [f"{tmp_path}/rows", "1", f"{tmp_path}/notes"]
-    done = subprocess.run([*command, *folders], capture_output=True, text=True, timeout=150, cwd=ROOT)
+    rest = [f"{tmp_path}/rows", "1", f"{tmp_path}/notes", planning]
+    done = subprocess.run([*command, *rest], capture_output=True, text=True, timeout=150, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "'insert': 6000" in done.stdout
     records = read_topic(broker.bootstrap_servers, f"{name}.rows")
@@ -134,11 +163,16 @@ def test_a_stop_cancels_the_job_and_the_next_start_goes_on_with_it(
     assert sorted(json.loads(record.value or b"")["id"] for record in records) == list(range(12))
 
 
-async def test_two_attempts_at_once(engine: SparkEngine, broker: SharedBroker, name: str, tmp_path: Path) -> None:
-    """As a speculative one: the later fences the earlier, which sees the part delivered."""
+@pytest.mark.parametrize("files", [1, 3])
+async def test_two_attempts_at_once(
+    engine: SparkEngine, broker: SharedBroker, name: str, tmp_path: Path, files: int
+) -> None:
+    """As a speculative one: the later fences the earlier, which sees the part delivered. Files of a range are deliveries, too."""
     table = TableWriter(LocalStorage(tmp_path / "rows", sync=False), SCHEMA)
     await table.create()
-    await table.insert(rows(*range(100_000)))
+    each = 100_000 // files + 1
+    await table.commit("WRITE", [await table._add(rows(*range(n * each, n * each + each))) for n in range(files)])
+    await lake.checkpoint(table.storage, 1)
     delivering = Delivering(broker.bootstrap_servers, name, f"{tmp_path}/rows", {}, {})
     config = delivering.settings("auto")
 
@@ -146,10 +180,15 @@ async def test_two_attempts_at_once(engine: SparkEngine, broker: SharedBroker, n
     opened = Table.open(f"{tmp_path}/rows")
     version = await opened.stream().snapshot(1)
     position = Position(version.table_id, 1, phase="snapshot")
-    assignment = replace(
-        Assignment.of(config, "rows", version, position), job=Job("j", 1, "snapshot", 1, 1 << 30, "", 0)
-    )
-    part = (0, cut(version.plan, 1 << 30)[0])
-    found = await asyncio.gather(*(engine.deliver(assignment, [part]) for _ in range(2)))
-    assert [part.counts["insert"] for each in found for part in each] == [100_000, 100_000]
-    assert len(delivering.records()) == 100_000
+    size = 1 << 30 if files == 1 else 400_000
+    assignment = replace(Assignment.of(config, "rows", version, position), job=Job("j", 1, "snapshot", 1, size, "", 0))
+    if files == 1:
+        part = cut(version.plan, size)[0]
+    else:
+        live = await list_live(opened.log, 1)
+        assert live is not None
+        (part,) = assignment.ranges(version.plan, live, 1 << 40)
+    found = await asyncio.gather(*(engine.deliver(assignment, [(0, part)]) for _ in range(2)))
+    assert [[part.counts["insert"] for part in attempt] for attempt in found] == [[each] * files] * 2
+    ordinals = [json.loads(record.value or b"")["_change_ordinal"] for record in delivering.records()]
+    assert sorted(ordinals) == list(range(files * each))

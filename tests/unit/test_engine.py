@@ -5,6 +5,7 @@ import os
 import pickle
 import sys
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from cdfd.changes.stream import Version
 from cdfd.config.settings import Settings, SparkEngine
 from cdfd.delta.schema import TableSchema
 from cdfd.delta.schema_string import parse
-from cdfd.errors import MissingFileError, SinkError, StorageError
+from cdfd.errors import ConfigError, MissingFileError, SinkError, StorageError
 from cdfd.jobs.assignment import Assignment
 from cdfd.sinks.base import Job
 from cdfd.sinks.kafka.progress.records import Progress, progress_of, value_of
@@ -148,6 +149,19 @@ class TestNotStarted:
         found = made._not_started(self.error)
         assert found.retriable is retriable
         assert said in found.hint
+
+
+def test_an_old_spark_is_refused_and_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large versions and backfills need no format, so nothing else looks at the version."""
+    sessions = pytest.importorskip("cdfd.spark.sessions")
+    made, stopped = SimpleNamespace(version="4.0.1"), []
+    builder = SimpleNamespace(config=lambda *_: builder, getOrCreate=lambda: made)
+    monkeypatch.setattr(sessions, "SparkSession", SimpleNamespace(builder=builder))
+    monkeypatch.setattr(sessions, "_stop", stopped.append)
+    monkeypatch.setenv("PYSPARK_PYTHON", "python")
+    with pytest.raises(ConfigError, match=r"the session's Spark 4\.0\.1 is too old: cdfd needs 4\.1 or newer"):
+        sessions.Sessions(SparkEngine(), "x").get()
+    assert stopped == [made]
 
 
 class TestTasks:

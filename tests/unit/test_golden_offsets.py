@@ -19,6 +19,8 @@ pytest.importorskip("pyspark")
 from cdfd.changes import refining
 from cdfd.errors import ConfigError
 from cdfd.spark.checkpoints import snapshot_version
+from cdfd.spark.lag import Lag, lag
+from tests.unit.test_spark_lag import progress
 from tests.unit.test_spark_stream import Row, insert, reading, rows_between
 
 OFFSETS = Path(__file__).parent / "offsets"
@@ -28,6 +30,7 @@ NAMES = (
     "snapshot-middle",
     "snapshot-start",
     "version",
+    "version-backlog",
     "version-part",
     "version-part-of-files",
     "version-part-refined",
@@ -89,6 +92,11 @@ def test_the_start_that_a_checkpoint_has(
     lines = ["v1", '{"batchWatermarkMs":0}', json.dumps(golden(name, monkeypatch)["offset"])]
     (offsets / "0").write_text("\n".join(lines))
     assert snapshot_version(str(tmp_path)) == version
+
+
+def test_the_lag_that_an_offset_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = golden("version-backlog", monkeypatch)
+    assert lag(progress(known["offset"])) == [Lag(2, 3520, 90.5)]
 
 
 def test_a_field_of_a_later_release(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
