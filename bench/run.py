@@ -1,8 +1,8 @@
 """Measures everything that has a target, ours and the peer's in turn, and writes the tables into `bench/README.md`.
 
-`python -m bench.run` runs all of it; `--only changes list` some, `--only kafka` those that deliver to Kafka, `--only spark` those on Spark;
-`--runs 9` more often; `--dry` leaves the README as it is. Every measurement is a process of its own (on Spark, a session); the first round
-(page cache, warm-up) does not count; figures are medians.
+`python -m bench.run` runs all of it; `--only changes list` some, `--only kafka` those that deliver to Kafka, `--only spark` those on Spark,
+`--only spark-cluster` those on a cluster of it; `--runs 9` more often; `--dry` leaves the README as it is. Every measurement is a process of
+its own (on Spark, a session); the first round (page cache, warm-up) does not count; figures are medians.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from bench.delivery.spark import VERSIONS
 from bench.figure import HEADER, Figure
 from bench.latency import COMMITS, commit_to_row_ms
 from bench.processes import CDFD, alternating, bare_mb, probe, process
+from bench.spark.cluster import SPARK_CLUSTER
 from bench.spark.figures import SPARK
 
 README = Path(__file__).parent / "README.md"
@@ -168,7 +169,7 @@ READING: Benchmarks = {
 
 STORE: Benchmarks = {"s3": s3}
 
-GROUPS: Mapping[str, Benchmarks] = {"s3": STORE, "kafka": DELIVERY, "spark": SPARK}
+GROUPS: Mapping[str, Benchmarks] = {"s3": STORE, "kafka": DELIVERY, "spark": SPARK, "spark-cluster": SPARK_CLUSTER}
 
 
 def machine() -> str:
@@ -210,7 +211,7 @@ def write(section: str, preface: str, lines: Sequence[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
     parser.add_argument(
-        "--only", nargs="+", choices=[*READING, *GROUPS, *DELIVERY, *SPARK], default=[*READING, *GROUPS]
+        "--only", nargs="+", choices=[*READING, *GROUPS, *DELIVERY, *SPARK, *SPARK_CLUSTER], default=[*READING, *GROUPS]
     )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--dry", action="store_true", help="print the tables, leave the README as it is")
@@ -218,12 +219,13 @@ def main() -> None:
     asked = [each for name in settings.only for each in GROUPS.get(name, [name])]
     arguments = " ".join(sys.argv[1:])
     command = f"`python -m bench.run{' ' + arguments if arguments else ''}`"
-    preface = f"{command}: medians of {settings.runs} runs on {machine()}"
+    preface = f"{command}: medians of {settings.runs} runs on {machine()}, load {os.getloadavg()[0]:.1f} before"
     sections = {
         "measured": (READING, f"{preface}."),
         "from s3": (STORE, f"{preface}."),
         "delivered": (DELIVERY, f"{preface}, {VERSIONS}."),
         "on spark": (SPARK, f"{preface}, {VERSIONS}."),
+        "on a cluster": (SPARK_CLUSTER, f"{preface}, {VERSIONS}."),
     }
     for section, (benchmarks, words) in sections.items():
         if names := [name for name in benchmarks if name in asked]:

@@ -10,6 +10,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +21,8 @@ def tell(**what: Any) -> None:
     print(json.dumps(what), flush=True)
 
 
-def session(jars: str, cores: int) -> SparkSession:
+def session(jars: str, cores: int, more: Mapping[str, str] | None = None) -> SparkSession:
+    """A session on so many cores of this machine, or with the master that `more` names."""
     builder = SparkSession.builder.master(f"local[{cores}]").appName("bench")
     options = {
         "spark.jars": jars,
@@ -34,7 +36,7 @@ def session(jars: str, cores: int) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
     }
-    for name, value in options.items():
+    for name, value in (options | dict(more or {})).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 

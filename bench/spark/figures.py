@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -17,7 +19,7 @@ from bench.spark.session import Session, session
 from tests.spark.installation import missing
 
 CORES = 2
-OURS, THEIRS = "cdfd", "delta"
+OURS, SAME_COLUMNS, THEIRS = "cdfd", "cdfd-same-columns", "delta"
 APPLIED_BEFORE = 3
 """The copy has the rows of this version of the change table, before later changes are applied."""
 
@@ -27,6 +29,21 @@ def available() -> bool:
         print(f"Spark is left out: {reason}", file=sys.stderr, flush=True)
     return reason is None
 
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where Spark runs.
+
+    Attributes:
+        name: in figures.
+        session: starts one there.
+    """
+
+    name: str
+    session: Callable[[], AbstractContextManager[Session]]
+
+
+LOCAL = Place(f"local[{CORES}]", lambda: session(CORES))
 
 Taken = dict[str, list[dict[str, Any]]]
 """For each reader, what its rounds took."""
@@ -43,37 +60,28 @@ def rounds(running: Session, readers: Sequence[str], runs: int, **asked: Any) ->
     return found
 
 
-def taken(running: Session, uri: str, readers: Sequence[str], runs: int) -> dict[str, float]:
-    """Median seconds of reads into nowhere, in turn."""
-    found = rounds(running, readers, runs, do="read", table=uri)
-    return {reader: median(one["seconds"] for one in of) for reader, of in found.items()}
-
-
-def compared(name: str, found: Taken, target: float, moonshot: float) -> Iterator[Figure]:
+def compared(name: str, found: Taken, target: float, moonshot: float, reader: str = OURS) -> Iterator[Figure]:
     """Figures of the clock and of processors, each with the worst round."""
     for what, of in (("", "seconds"), (", processor time", "processor")):
-        ours, theirs = (median(one[of] for one in found[reader]) for reader in (OURS, THEIRS))
-        worst = min(peer[of] / own[of] for own, peer in zip(found[OURS], found[THEIRS], strict=True))
+        ours, theirs = (median(one[of] for one in found[who]) for who in (reader, THEIRS))
+        worst = min(peer[of] / own[of] for own, peer in zip(found[reader], found[THEIRS], strict=True))
         peer = f"{theirs:.2f} s; worst round {worst:.2f}×"
         yield Figure(name + what, f"{ours:.2f} s", peer, theirs / ours, "×", target, moonshot, more=True)
 
 
-def read(runs: int) -> Iterator[Figure]:
+def read(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
     if not available():
         return
     uri = tables.changes_table()
-    readers = (OURS, "cdfd-same-columns", THEIRS)
-    with session(CORES) as running:
+    readers = (OURS, SAME_COLUMNS, THEIRS)
+    with place.session() as running:
         counts = {running.ask(do="count", reader=reader, table=uri)["count"] for reader in (OURS, THEIRS)}
         if len(counts) != 1:
             raise SystemExit(f"not the same rows: {counts}")
-        number = counts.pop()
-        found = taken(running, uri, readers, runs)
-    theirs = f"{number / found[THEIRS] / 1e6:.2f} M/s (`readChangeFeed`)"
-    name = f"batch read of the change table into `noop`, warm, local[{CORES}] ({number / 1e6:.2f} M rows)"
-    for reader, what in ((OURS, ""), ("cdfd-same-columns", ", without `_change_ordinal`")):
-        ours = f"{number / found[reader] / 1e6:.2f} M/s"
-        yield Figure(name + what, ours, theirs, found[THEIRS] / found[reader], "×", 1.0, 1.5, more=True)
+        found = rounds(running, readers, runs, do="read", table=uri)
+    name = f"batch read of the change table into `noop`, warm, {place.name} ({counts.pop() / 1e6:.2f} M rows)"
+    for reader, what in ((OURS, ""), (SAME_COLUMNS, ", without `_change_ordinal`")):
+        yield from compared(name + what, found, 1.15, 1.5, reader)
 
 
 def scaling(runs: int) -> Iterator[Figure]:
@@ -83,39 +91,39 @@ def scaling(runs: int) -> Iterator[Figure]:
     found = {}
     for cores in (1, 2):
         with session(cores) as running:
-            found[cores] = taken(running, uri, (OURS,), runs)[OURS]
+            taken = rounds(running, (OURS,), runs, do="read", table=uri)[OURS]
+            found[cores] = median(one["seconds"] for one in taken)
     ours = f"{found[2]:.2f} s on two, {found[1]:.2f} s on one"
     yield Figure(
         "executors' cores, two against one: batch read", ours, "", found[1] / found[2], "×", 1.7, 1.9, more=True
     )
 
 
-def stream(runs: int) -> Iterator[Figure]:
+def stream(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
     if not available():
         return
     uri = tables.changes_table()
     number = int(probe("changes_streamed", uri)["count"])
-    seconds: dict[str, list[float]] = {OURS: [], THEIRS: []}
-    with cluster() as servers, session(CORES) as running:
+    found: Taken = {OURS: [], THEIRS: []}
+    with cluster() as servers, place.session() as running:
         for round_ in range(min(runs, 3) + 1):
-            for reader, taken_ in seconds.items():
+            for reader, taken in found.items():
                 with topics.topic(servers) as topic:
-                    found = running.ask(
+                    one = running.ask(
                         do="stream",
                         reader=reader,
                         table=uri,
                         topic=topic,
                         producer=PRODUCER | {"bootstrap.servers": servers},
                         sink=_sink(servers, topic, uri, f"bench{round_}"),
-                    )["seconds"]
+                    )
                     arrived = topics.count(servers, topic, number)
                     if arrived != number:
                         raise SystemExit(f"{reader}: {arrived} of {number} rows arrived")
                 if round_:
-                    taken_.append(found)
-    ours, theirs = (number / median(seconds[who]) / 1e6 for who in (OURS, THEIRS))
-    name = f"stream to Kafka, availableNow, warm, local[{CORES}]: exactly once against at least once"
-    yield Figure(name, f"{ours:.2f} M/s", f"{theirs:.2f} M/s", ours / theirs, "×", 1.0, 1.5, more=True)
+                    taken.append(one)
+    name = f"stream to Kafka, availableNow, warm, {place.name}: exactly once against at least once"
+    yield from compared(f"{name} ({number / 1e6:.2f} M rows)", found, 1.3, 2.0)
 
 
 def _sink(servers: str, topic: str, uri: str, pipeline: str) -> dict[str, str]:
@@ -123,41 +131,43 @@ def _sink(servers: str, topic: str, uri: str, pipeline: str) -> dict[str, str]:
     return where | {"pipeline": pipeline, "uri": uri, "table": "orders", "key": "id", "topics.schemas": "false"}
 
 
-def snapshot(runs: int) -> Iterator[Figure]:
+def snapshot(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
     if not available():
         return
     uri = tables.changes_table()
-    with session(CORES) as running:
-        found = rounds(running, (OURS, THEIRS), runs, do="snapshot", table=uri)
+    with place.session() as running:
+        found = rounds(running, (SAME_COLUMNS, OURS, THEIRS), runs, do="snapshot", table=uri)
     counts = {one["count"] for of in found.values() for one in of}
     if len(counts) != 1:
         raise SystemExit(f"not the same rows: {counts}")
-    name = f"snapshot of the change table into `noop`, the same columns, warm, local[{CORES}] ({counts.pop() / 1e6:.2f} M rows)"
-    yield from compared(name, found, 0.9, 1.2)
+    name = f"snapshot of the change table into `noop`, warm, {place.name} ({counts.pop() / 1e6:.2f} M rows)"
+    for reader, what in ((SAME_COLUMNS, ", the table's columns"), (OURS, ", with the change columns")):
+        yield from compared(name + what, found, 0.9, 1.2, reader)
 
 
-def applied(runs: int) -> Iterator[Figure]:
+def applied(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
     if not available():
         return
-    with session(CORES) as running:
+    with place.session() as running:
         found = rounds(running, (OURS, THEIRS), runs, do="apply", table=tables.changes_table(), before=APPLIED_BEFORE)
     wrong = {(one["wrong"], one["count"]) for of in found.values() for one in of}
     if len(wrong) != 1 or wrong.pop()[0]:
         raise SystemExit("the copies differ")
-    yield from compared(
-        "changes of four versions into a copy: `Upsert` against a MERGE that a user writes, warm", found, 1.0, 1.5
-    )
+    name = f"changes of four versions into a copy: `Upsert` against a MERGE that a user writes, warm, {place.name}"
+    yield from compared(name, found, 1.0, 1.5)
 
 
-def tip(runs: int) -> Iterator[Figure]:
+def tip(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
     if not available():
         return
-    with session(CORES) as running:
+    with place.session() as running:
         found = rounds(running, (OURS, THEIRS), min(runs, 3), do="tip")
     for what, of in (("before its rows are read", "before"), ("whole", "whole")):
-        ours, theirs = (median(each for one in found[reader] for each in one[of]) for reader in (OURS, THEIRS))
-        name = f"a micro-batch at the tip of a table, p50, {what}"
-        yield Figure(name, f"{ours:.0f} ms", f"{theirs:.0f} ms", theirs / ours, "×", 1.0, 2.0, more=True)
+        ours, theirs = ([median(one[of]) for one in found[reader]] for reader in (OURS, THEIRS))
+        worst = min(peer / own for own, peer in zip(ours, theirs, strict=True))
+        name = f"a micro-batch at the tip of a table, p50, {what}, {place.name}"
+        peer = f"{median(theirs):.0f} ms; worst round {worst:.2f}×"
+        yield Figure(name, f"{median(ours):.0f} ms", peer, median(theirs) / median(ours), "×", 1.0, 2.0, more=True)
 
 
 def planning(runs: int) -> Iterator[Figure]:

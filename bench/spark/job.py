@@ -25,6 +25,8 @@ import cdfd.spark
 from bench.delivery.spark_feed import session
 from cdfd.spark.topics import Upsert
 
+COUNTED = [os.getsid(0)]
+"""Sessions of processes whose processor time counts: of this one, its JVM and its Python; and those of workers elsewhere."""
 TIP_COMMITS = 40
 """Commits that a stream follows at the tip of a table. The first quarter warms up."""
 
@@ -45,9 +47,11 @@ def read(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def snapshot(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
-    """All rows of the newest version into nowhere."""
+    """All rows of the newest version into nowhere: the table's columns, or those of change rows."""
     table, delta = asked["table"], spark.read.format("delta").load(asked["table"])
-    ours = spark.read.format("cdfd").option("startingVersion", "snapshot").option("columns", ",".join(delta.columns))
+    ours = spark.read.format("cdfd").option("startingVersion", "snapshot")
+    if asked["reader"] == "cdfd-same-columns":
+        ours = ours.schema(delta.schema)
     frame = delta if asked["reader"] == "delta" else ours.load(table)
     return taken(lambda: frame.write.format("noop").mode("overwrite").save()) | {"count": frame.count()}
 
@@ -128,23 +132,25 @@ def following(query: StreamingQuery, seen: int) -> StreamingQueryProgress:
 
 
 def taken(work: Callable[[], object]) -> dict[str, Any]:
-    """Seconds of a clock, and processor seconds of this process, its JVM and the workers."""
-    began, processor = time.perf_counter(), processor_seconds()
+    """Seconds of a clock, and processor seconds: of the driver's processes, of those of each worker, and of all."""
+    began, before = time.perf_counter(), processor_seconds()
     work()
-    return {"seconds": time.perf_counter() - began, "processor": processor_seconds() - processor}
+    seconds, after = time.perf_counter() - began, processor_seconds()
+    driver, *workers = (now - then for then, now in zip(before, after, strict=True))
+    return {"seconds": seconds, "processor": driver + sum(workers), "workers": workers}
 
 
-def processor_seconds() -> float:
-    """Of all processes of this session. Each one has the seconds of its children that have ended, too."""
-    ticks = 0
+def processor_seconds() -> list[float]:
+    """Of all processes of each session that counts. Each one has the seconds of its children that have ended, too."""
+    ticks = dict.fromkeys(COUNTED, 0)
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(fields[3]) == os.getsid(0):
-            ticks += sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+        if (of := int(fields[3])) in ticks:
+            ticks[of] += sum(map(int, fields[11:15]))
+    return [each / os.sysconf("SC_CLK_TCK") for each in ticks.values()]
 
 
 def count(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
@@ -153,7 +159,10 @@ def count(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
 
 def stream(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
     """All of a table's changes to a topic, until nothing is left."""
-    began = time.perf_counter()
+    return taken(lambda: sent(spark, asked))
+
+
+def sent(spark: SparkSession, asked: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder:
         if asked["reader"] == "delta":
             feed = spark.readStream.format("delta").option("readChangeFeed", "true").option("startingVersion", 0)
@@ -170,7 +179,6 @@ def stream(spark: SparkSession, asked: dict[str, Any]) -> dict[str, Any]:
             for name, value in asked["sink"].items():
                 writer = writer.option(name, value)
         writer.trigger(availableNow=True).option("checkpointLocation", folder).start().awaitTermination()
-    return {"seconds": time.perf_counter() - began}
 
 
 DOES = {"read": read, "count": count, "stream": stream, "snapshot": snapshot, "apply": apply, "tip": tip}
@@ -178,7 +186,8 @@ DOES = {"read": read, "count": count, "stream": stream, "snapshot": snapshot, "a
 
 def main() -> None:
     settings = json.loads(sys.argv[1])
-    spark = session(settings["jars"], settings["cores"])
+    COUNTED.extend(settings["beside"])
+    spark = session(settings["jars"], settings["cores"], settings["settings"])
     cdfd.spark.register(spark)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,16 +49,22 @@ class Session:
 
 
 @contextmanager
-def session(cores: int) -> Iterator[Session]:
-    """A session on so many cores."""
-    settings = json.dumps({"cores": cores, "jars": ",".join(map(str, jars()))})
+def session(cores: int, settings: Mapping[str, str] | None = None, beside: Sequence[int] = ()) -> Iterator[Session]:
+    """A session on so many cores.
+
+    Args:
+        cores: of this machine.
+        settings: more of Spark's; with a master among them, that one.
+        beside: sessions of processes whose processor time counts, too.
+    """
+    given = {"cores": cores, "jars": ",".join(map(str, jars())), "settings": dict(settings or {}), "beside": [*beside]}
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     environment.pop("SPARK_HOME", None)
     pipe = subprocess.PIPE
     with tempfile.TemporaryFile("w+") as log:
         # A session of its own: the JVM is a child of the Python process, and has to go with it whatever happens.
         process = subprocess.Popen(
-            [sys.executable, "-m", "bench.spark.job", settings],
+            [sys.executable, "-m", "bench.spark.job", json.dumps(given)],
             cwd=ROOT,
             stdin=pipe,
             stdout=pipe,

@@ -87,7 +87,12 @@ class Application:
 
 @contextmanager
 def application(
-    cluster: Standalone, folder: Path, more: Mapping[str, str] | None = None, *, packed: bool = True
+    cluster: Standalone,
+    folder: Path,
+    more: Mapping[str, str] | None = None,
+    *,
+    packed: bool = True,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Application]:
     """Start an application, and kill it in the end.
 
@@ -96,7 +101,9 @@ def application(
         folder: an empty one: its working directory.
         more: settings of Spark.
         packed: whether Spark sends the environment to the executors.
+        variables: more of the driver's environment.
     """
+    own = cluster.environment() | dict(variables or {})
     with socket.create_server(("127.0.0.1", 0)) as server:
         folder.mkdir(exist_ok=True)
         # Away from the tests: Python imports from the folder of a script.
@@ -104,9 +111,7 @@ def application(
         command = cluster.submit(folder, script, str(server.getsockname()[1]), more=more, packed=packed)
         log = folder / "driver.log"
         with log.open("wb") as file:
-            process = subprocess.Popen(
-                command, cwd=folder, env=cluster.environment(), stdout=file, stderr=file, start_new_session=True
-            )
+            process = subprocess.Popen(command, cwd=folder, env=own, stdout=file, stderr=file, start_new_session=True)
         try:
             connection = _accepted(server, process, log)
             with connection, connection.makefile("rw") as lines:

@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -46,6 +47,7 @@ class Worker:
     def __init__(self, cluster: "Standalone", number: int) -> None:
         self.folder = cluster.folder / f"worker-{number}"
         self._cluster = cluster
+        self._core = number if cluster.pinned else None
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -53,8 +55,14 @@ class Worker:
         self.folder.mkdir(exist_ok=True)
         options = ["--cores", "1", "--memory", "2g", "--host", "127.0.0.1", "--work-dir", str(self.folder)]
         self._process = self._cluster.launch(
-            "worker.Worker", ["--webui-port", "0", *options, self._cluster.url], self.folder
+            "worker.Worker", ["--webui-port", "0", *options, self._cluster.url], self.folder, self._core
         )
+
+    @property
+    def session(self) -> int:
+        """The id of the session of its process and those of its executors; they are all of it."""
+        assert self._process is not None, "it does not run"
+        return self._process.pid
 
     def executors(self) -> list[int]:
         """The ids of its executors' processes."""
@@ -88,14 +96,20 @@ class Standalone:
 
     Args:
         folder: an empty one, for everything.
+        pinned: whether a worker's executors, JVM and Python, have one core of the machine together: that of the worker's number.
     """
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    def __init__(self, folder: Path, workers: int = 2, *, pinned: bool = False) -> None:
         self.folder = folder
+        self.pinned = pinned
         self._port, self._page = free_ports(2)
         self._master: subprocess.Popen[bytes] | None = None
         self.workers = [Worker(self, number) for number in range(workers)]
-        self.wheel = environment.wheel(folder)
+
+    @cached_property
+    def wheel(self) -> Path:
+        """cdfd, for `--py-files`."""
+        return environment.wheel(self.folder)
 
     @property
     def url(self) -> str:
@@ -189,9 +203,12 @@ class Standalone:
         """For a driver. The Python processes in which Spark plans a stream ignore `--py-files`, and know only PYTHONPATH."""
         return _clean() | {"PYTHONPATH": str(self.wheel)}
 
-    def launch(self, name: str, options: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
-        """Start a master or a worker, which ends with this process."""
-        command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *options]
+    def launch(
+        self, name: str, options: Sequence[str], folder: Path, core: int | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a master or a worker, on a core if one is given. It ends with this process."""
+        pinned = [] if core is None else ["taskset", "-c", str(core)]
+        command = [*pinned, str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *options]
         own = {
             "SPARK_DAEMON_JAVA_OPTS": _DAEMON_JAVA,
             # Each executor unpacks some 300 MB.

@@ -16,8 +16,10 @@ from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
 from tests.cluster import environment
 from tests.cluster.standalone import HOME, PYTHON, Standalone, sent
+from tests.cluster.test_s3 import PROVIDER
 from tests.docs.pages import blocks
 from tests.kafka.pipeline import do
+from tests.spark.installation import S3A
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 WITHIN = 240.0  # seconds until a command counts as stuck; nothing waits for it otherwise
@@ -44,6 +46,14 @@ def test_the_options_are_those_of_the_tests() -> None:
         assert words[words.index(name) + 1] == value
     for name, value in PYTHON.items():
         assert f"{name}={value}" in words
+
+
+def test_a_checkpoint_in_s3_needs_what_the_tests_have() -> None:
+    """Hadoop's file system, of the version of PySpark's own Hadoop, and the way to its keys."""
+    (version,) = re.findall(r"hadoop-aws:([\d.]+)", PAGE.read_text())
+    assert (HOME / "jars" / f"hadoop-client-api-{version}.jar").exists()
+    assert f"<version>{version}</version>" in S3A.read_text()
+    assert f"fs.s3a.aws.credentials.provider={PROVIDER}" in PAGE.read_text()
 
 
 @pytest.mark.slow

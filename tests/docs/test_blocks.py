@@ -66,6 +66,7 @@ REASONS = {
     ("spark", "python3 -m venv environment"): "run by tests/cluster/test_page.py",
     ("spark", "PYTHONPATH=cdfd.zip spark-submit"): "run by tests/cluster/test_page.py, on a cluster",
     ("spark", "+----------------+-----+"): "the output of that command",
+    ("spark", "spark-submit --packages org.apache.hadoop:hadoop-aws:"): "tests/cluster compares it with what it runs",
     (
         "spark-recipes",
         "spark-submit deliver.py --uri",
