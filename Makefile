@@ -4,21 +4,26 @@ BIN := .venv/bin
 PACKAGE := .venv/.package
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 test fuzz chaos soak simulate oracle oracle-preview lint lock helm docs page site bench bench-quick kafka spark clean
+.PHONY: help demo demo-kafka demo-s3 test programs prepared fuzz chaos soak simulate oracle oracle-preview lint lock helm docs page site bench bench-quick kafka spark clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
 
-$(PACKAGE): pyproject.toml
+$(BIN)/python:
 	$(PYTHON) -m venv .venv
+
+$(PACKAGE): pyproject.toml | $(BIN)/python
 	CDFD_NATIVE=0 $(BIN)/python -m pip install --quiet --editable .
 	touch $@
 
-$(MARK): pyproject.toml hatch_build.py $(wildcard cdfd/native/*.pyx cdfd/native/*.pxd) | $(PACKAGE)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	touch $@
+# uv needs half of pip's processor time. It does not read pip's settings, so where it cannot install, pip does.
+# PySpark comes as a source, and compressing a wheel of it takes longer than all the rest.
+$(MARK): export DIST_EXTRA_CONFIG = $(CURDIR)/.ci/wheels.cfg
+$(MARK): pyproject.toml hatch_build.py $(wildcard cdfd/native/*.pyx cdfd/native/*.pxd) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --upgrade pip 'uv==0.13.9'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]' || $(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $(PACKAGE) $@
 
 demo: $(PACKAGE)  ## A table that changes, and every change as it is delivered
 	$(BIN)/cdfd demo
@@ -36,8 +41,15 @@ lint: $(MARK)  ## ruff, mypy, import walls, words
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.docs.words
 
-test: lint  ## All tests
+test: lint prepared  ## All tests
 	$(BIN)/python -m pytest -n 2
+
+# What tests fetch or build where it is missing, beside the installation and lint: those keep one core busy. Tests tell what fails here.
+programs:
+	-$(PYTHON) -m tests.prepare programs
+
+prepared: programs $(MARK)
+	-$(BIN)/python -m tests.prepare jars packages environments
 
 fuzz: $(MARK)  ## Hostile tables and answers for SECONDS (600), or MUTANTS of them; of SEED (1), of one TARGET; keeps what it finds
 	PYTHONPATH=.:tests $(BIN)/python -m fuzz.run --keep --seed $(or $(SEED),1) $(if $(TARGET),--target $(TARGET)) \

@@ -66,6 +66,7 @@ def compiled(root: Path, *, in_place: bool) -> list[Path]:
         ]
         extensions = cythonize(extensions, build_dir=str(work / "c"), quiet=True, force=True)
         command = Distribution({"name": "cdfd", "ext_modules": extensions}).get_command_obj("build_ext")
+        command.parallel = os.cpu_count()
         command.build_temp = str(work / "objects")
         command.build_lib = str(root if in_place else work / "modules")
         command.ensure_finalized()

@@ -27,12 +27,14 @@ class Copy:
         path: of the folder that the target is in.
         table: more of the table's settings.
         sink: more of the sink's.
+        spark: more of the engine's.
     """
 
     uri: Path
     path: Path
     table: Mapping[str, Any] = field(default_factory=dict)
     sink: Mapping[str, Any] = field(default_factory=dict)
+    spark: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def target(self) -> Path:
@@ -47,7 +49,7 @@ class Copy:
                 "sink": {"kind": "delta", "path": str(self.path), **self.sink},
                 "progress": {"ledger": "none"},
                 "poll": {"interval": 0.05, "max_interval": 0.1},
-                "engine": {"kind": kind, "spark": {"threshold": 1, "part_size": part_size}},
+                "engine": {"kind": kind, "spark": {"threshold": 1, "part_size": part_size, **self.spark}},
                 "http": {"listen": None},
             }
         )

@@ -134,6 +134,9 @@ def test_its_parts_are_those_of_the_lock(image: Image) -> None:
     names = {name.split("-")[0] for name in packages}
     assert {"cdfd", "pyarrow", "kafka_python"} <= names
     assert not {"pip", "setuptools", "hatchling", "pyspark", "pytest"} & names
+    [native] = image.layer.glob("opt/cdfd/lib/python3*/site-packages/cdfd/native")
+    kernels = {file.name.split(".")[0] for file in native.glob("*.so")}
+    assert kernels == {path.stem for path in (ROOT / "cdfd" / "native").glob("*.pyx")}
     assert image.labels["org.opencontainers.image.version"] == "1.2.3"
     assert image.labels["org.opencontainers.image.revision"] == "abc"
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Protocol = Literal["SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 
 _GUARD_SECONDS = 20
+_COMMAND_SECONDS = 60
+_COMMAND_CHARACTERS = 12_000
 
 _DEFAULTS = {
     "auto.create.topics.enable": "false",
@@ -130,12 +132,22 @@ class Broker:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Errors of a `with` tell the end of its log."""
+        """Errors of a `with` tell the end of its log, and its transactions."""
         try:
             yield
         except Exception as error:
             error.add_note(f"The broker's log:\n{self.log()[-4000:]}")
+            error.add_note(f"The broker's transactions:\n{self.transactions()}")
             raise
+
+    def transactions(self) -> str:
+        """The records of its transaction coordinator, and of the topics that have positions, from its files."""
+        dump = "org.apache.kafka.tools.DumpLogSegments"
+        files = sorted((self.folder / "data").glob("__transaction_state-*/*.log"))
+        answers = [_output(installed().command(dump, "--transaction-log-decoder", "--files", _names(files)))]
+        files = sorted((self.folder / "data").glob("_cdfd_progress*/*.log"))
+        answers.append(_output(installed().command(dump, "--files", _names(files))))
+        return "\n".join(answers)
 
     def start(self) -> None:
         """Return when it is ready for clients; with what it had when it was stopped or killed. `BrokerError` where it is never ready."""
@@ -191,6 +203,19 @@ class Broker:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _names(files: Sequence[Path]) -> str:
+    return ",".join(map(str, files))
+
+
+def _output(command: Sequence[str]) -> str:
+    """The end of what a command of Kafka prints; or why there is none."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        return str(error)
+    return (done.stdout + done.stderr)[-_COMMAND_CHARACTERS:]
 
 
 _AUTHORIZER = {

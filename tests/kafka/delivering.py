@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cdfd.changes.position import Position
@@ -30,6 +30,7 @@ class Delivering:
         uri: of the table.
         more: of its configuration.
         sink: more of `sink`.
+        spark: more of `engine.spark`.
     """
 
     servers: str
@@ -37,6 +38,7 @@ class Delivering:
     uri: str
     more: Mapping[str, Any]
     sink: Mapping[str, Any]
+    spark: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def topic(self) -> str:
@@ -52,7 +54,7 @@ class Delivering:
                 "sink": {"kind": "kafka", "bootstrap_servers": self.servers, "topics": topics} | dict(self.sink),
                 "progress": {"ledger": "none"},
                 "poll": {"interval": 0.05, "max_interval": 0.1},
-                "engine": {"kind": kind, "spark": {"threshold": 1, "part_size": part_size}},
+                "engine": {"kind": kind, "spark": {"threshold": 1, "part_size": part_size, **self.spark}},
                 "http": {"listen": None},
             }
         )

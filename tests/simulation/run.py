@@ -102,7 +102,7 @@ class Simulation:
             disk = Disk(f"memory://lake/t{number}", weather, remote=remote)
             world = World(number, weather, disk, disturbances=disturbances, checkpoints=checkpoints)
             topic = Topic(world, weather, exactly_once=settled.exactly_once, on_missing=settled.on_missing)
-            world.passed = topic.whole
+            world.passed = partial(self._passed, topic)
             world.halt = self._kill
             if not settled.exactly_once:
                 world.restorable = partial(self._before_the_ledger, topic)
@@ -113,6 +113,12 @@ class Simulation:
         self.auditor = Auditor(weather, settled, self.topics)
         self._recover = False
         self._not_before = 0.0
+
+    def _passed(self, topic: Topic) -> int:
+        """The last version that no later process asks for: of two positions, the ledger has the older one."""
+        if self.settled.exactly_once or self.settled.ledger == "none":
+            return topic.whole()
+        return min(topic.whole(), self._before_the_ledger(topic))
 
     def _before_the_ledger(self, topic: Topic) -> int:
         """How many versions are before the one that the ledger knows, where its entry is the only one that tells a backup from the table.

@@ -12,6 +12,8 @@ from pathlib import Path
 
 POMS = {"4.1": Path(__file__).with_name("pom.xml"), "4.2": Path(__file__).with_name("pom-4.2.xml")}
 """The lists of jars, by the version of PySpark."""
+S3A = Path(__file__).with_name("pom-s3a.xml")
+"""The list for Hadoop's file system in S3, which only PySpark 4.1 has here."""
 CACHE = Path(__file__).parents[2] / ".cache" / "spark-jars"
 _DOWNLOAD_SECONDS = 600
 
@@ -33,23 +35,24 @@ def missing() -> str | None:
     version = re.search(r'version "(\d+)', answer.stderr)
     if answer.returncode != 0 or version is None or int(version[1]) < 17:
         return f"Spark needs Java 17 or newer: `java -version` says {answer.stderr.strip()[:100]!r}"
-    if not (_place() / "complete").exists() and shutil.which("mvn") is None:
+    if not (_place(_pom()) / "complete").exists() and shutil.which("mvn") is None:
         return "the jars come from Maven Central: there is no `mvn` on the PATH, and none were fetched before"
     return None
 
 
-def jars() -> list[Path]:
-    """What there is, fetched first where there is nothing. Several processes may ask at once.
+def jars(pom: Path | None = None) -> list[Path]:
+    """The jars of a list, by default that of this PySpark; fetched if they are missing. Several processes may ask at once.
 
     Raises:
         JarsError: Maven cannot fetch them.
     """
-    place = _place()
+    pom = pom or _pom()
+    place = _place(pom)
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (place / "complete").exists():
-            _fetch(place)
+            _fetch(pom, place)
     return sorted((place / "jars").glob("*.jar"))
 
 
@@ -65,8 +68,8 @@ def _pom() -> Path:
     return found
 
 
-def _place() -> Path:
-    return CACHE / hashlib.sha256(_pom().read_bytes()).hexdigest()[:16]
+def _place(pom: Path) -> Path:
+    return CACHE / hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
 
 
 def _java() -> str:
@@ -74,11 +77,11 @@ def _java() -> str:
     return os.path.join(home, "bin", "java") if home else "java"
 
 
-def _fetch(place: Path) -> None:
-    print("fetching delta-spark and Spark's Kafka connector from Maven Central, once", file=sys.stderr, flush=True)
+def _fetch(pom: Path, place: Path) -> None:
+    print(f"fetching the jars of {pom.name} from Maven Central, once", file=sys.stderr, flush=True)
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
-    command = ["mvn", "-B", "-q", "-ntp", "-f", str(_pom()), "dependency:copy-dependencies"]
+    command = ["mvn", "-B", "-q", "-ntp", "-f", str(pom), "dependency:copy-dependencies"]
     options = [f"-DoutputDirectory={place / 'jars'}", "-DincludeScope=runtime"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS)
     if done.returncode:

@@ -54,6 +54,12 @@ def answers(version: str, commands: Sequence[Sequence[object]], options: Sequenc
     return found
 
 
+def installed() -> None:
+    """All versions are there."""
+    for version in VERSIONS:
+        _installed(version)
+
+
 def _installed(version: str) -> Path:
     place = _place(version)
     CACHE.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.distribution import TOGETHER, unit
+from tests.distribution import SHORT, TOGETHER, rank, unit
 
 ROOT = Path(__file__).parents[2]
 MODULES = (
@@ -27,6 +27,12 @@ def test_there_is_what_is_together() -> None:
     places = [place for each in TOGETHER.values() for place in each]
     assert [place for place in places if not (ROOT / place).exists()] == []
     assert len(places) == len(set(places))
+
+
+def test_the_longest_begin_first_and_the_shortest_last() -> None:
+    units = ["tests/unit/test_a.py", "tests/spark/test_versions.py", "image", "tests/golden/test_golden.py", "cluster"]
+    assert sorted(units, key=rank) == [units[4], units[2], units[1], units[0], units[3]]
+    assert [place for place in SHORT if not (ROOT / place).exists()] == []
 
 
 def test_each_unit_has_one_worker(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ async def test_a_table_of_it_is_read(root: str) -> None:
     found = []
     async with asyncio.timeout(WITHIN):
         with table.tailer() as tailer:
-            async for version in versions(table, tailer, table.stream(), 1, 3):
+            async for version in versions(tailer, table.stream(), 1, 3):
                 for batch in execution.batches([version.plan]):
                     found += batch.rows.column("id").to_pylist()
     assert (found) == [1, 2, 3]
