@@ -82,6 +82,7 @@ def test_failing_connections(pipeline: Pipeline, proxied: tuple[Proxy, Broker], 
             fail(proxied[0], number, random)
             assert daemon.running, daemon.log()
         proxied[0].resume()
+        daemon.wait_for("at version")  # on a busy machine it may take that long to come to life
         daemon.stop()
 
 
@@ -103,9 +104,9 @@ def fail(proxy: Proxy, number: int, random: Random) -> None:
             proxy.next(api, ("lost", "halved", "unanswered")[kind % 3])
 
 
-def test_daemons_that_are_succeeded_while_they_live(pipeline: Pipeline) -> None:
+def test_daemons_that_are_succeeded_while_they_live(pipeline: Pipeline, proxied: tuple[Proxy, Broker]) -> None:
     """One is started while another is at work, which it fences."""
-    with while_writing("daemons succeeded", SUCCESSORS, pipeline) as random:
+    with proxied[1].explaining(), while_writing("daemons succeeded", SUCCESSORS, pipeline) as random:
         for _ in range(SUCCESSORS):
             with pipeline.daemon() as first:
                 first.wait_for("at version")

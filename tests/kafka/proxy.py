@@ -25,7 +25,7 @@ from tests.kafka.node import free_ports
 PRODUCE, METADATA, INIT_PRODUCER_ID, END_TXN = 0, 3, 22, 26
 
 T = TypeVar("T")
-Fate = Literal["lost", "halved", "unanswered", "stalled"]
+Fate = Literal["lost", "halved", "unanswered", "stalled", "failed"]
 
 _WITHIN = 60.0
 
@@ -36,9 +36,10 @@ class Fault:
     - `lost`: the broker never gets it;
     - `halved`: the broker gets the first half of it;
     - `unanswered`: the broker does what it is asked to, and its answer is lost;
-    - `stalled`: it is the first one that is held up by `Proxy.stall`.
+    - `stalled`: it is the first one that is held up by `Proxy.stall`;
+    - `failed`: the broker never gets it, and the answer is UNKNOWN_SERVER_ERROR. Only of END_TXN.
 
-    The connection is reset, in each case but the last.
+    The connection is reset, in each case but the last two.
     """
 
     def __init__(self, api: int, fate: Fate) -> None:
@@ -190,9 +191,13 @@ class Proxy:
     async def _requests_of(self, link: _Link) -> None:
         while True:
             request = await _message(link.client[0])
-            api, _, number = struct.unpack_from(">hhi", request, 4)
+            api, version, number = struct.unpack_from(">hhi", request, 4)
             await self._flowing.wait()
             fault = self._fault(api)
+            if fault is not None and fault.fate == "failed":
+                link.client[1].write(_failed_end(version, number))
+                fault.done()
+                continue
             if fault is not None and fault.fate == "unanswered":
                 link.unanswered[number] = fault
             elif fault is not None and fault.fate == "stalled":
@@ -244,6 +249,13 @@ class _Link:
     def reset(self) -> None:
         _reset(self.client[1])
         _reset(self.broker[1])
+
+
+def _failed_end(version: int, number: int) -> bytes:
+    """The answer to END_TXN: no throttling, UNKNOWN_SERVER_ERROR. From version 3 on header and body end with tagged fields."""
+    tags = b"\x00" if version >= 3 else b""
+    answer = struct.pack(">i", number) + tags + struct.pack(">ih", 0, -1) + tags
+    return struct.pack(">i", len(answer)) + answer
 
 
 async def _message(reader: asyncio.StreamReader) -> bytes:

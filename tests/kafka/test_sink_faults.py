@@ -16,6 +16,8 @@ from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 
 from cdfd.errors import FencedError, SinkError
+from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
+from cdfd.sinks.kafka.client.producer import ProducerSettings, send_record
 from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress import records as progress_records
 from cdfd.sinks.kafka.progress.positions import move_position, read_position
@@ -159,6 +161,53 @@ def test_a_commit_without_an_answer(
     expected = asyncio.run(scenario())
     direct = broker_behind[1].bootstrap_servers
     assert ids(read_topic(direct, f"{name}.orders", at_least=len(expected))) == expected
+
+
+class TestACoordinatorThatFails:
+    """It does so where a transaction ends while another producer fences this one. Only its next answer says whether that is so."""
+
+    @pytest.fixture
+    def settings(self, proxy: Proxy, broker_behind: tuple[Proxy, Broker], name: str) -> ProducerSettings:
+        with KafkaAdminClient(bootstrap_servers=broker_behind[1].bootstrap_servers) as admin:
+            admin.create_topics({name: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
+        return ProducerSettings({"bootstrap_servers": [proxy.address]}, f"cdfd.{name}", timeout=20)
+
+    def test_once(self, settings: ProducerSettings, proxy: Proxy, name: str) -> None:
+        with closing(KafkaPythonProducer(settings)) as producer:
+            producer.init_transactions()
+            producer.begin()
+            send_record(producer, name, 0, None, b"a")
+            fault = proxy.next(END_TXN, "failed")
+            producer.commit()
+        assert fault.happened
+        assert [record.value for record in read_topic(proxy.address, name, at_least=1)] == [b"a"]
+
+    def test_and_another_producer_has_taken_over(self, settings: ProducerSettings, proxy: Proxy, name: str) -> None:
+        with closing(KafkaPythonProducer(settings)) as producer, closing(KafkaPythonProducer(settings)) as successor:
+            producer.init_transactions()
+            producer.begin()
+            send_record(producer, name, 0, None, b"a")
+            producer.flush()
+            successor.init_transactions()
+            fault = proxy.next(END_TXN, "failed")
+            with pytest.raises(FencedError):
+                producer.commit()
+            assert fault.happened
+            successor.begin()
+            send_record(successor, name, 0, None, b"b")
+            successor.commit()
+        assert [record.value for record in read_topic(proxy.address, name, at_least=1)] == [b"b"]
+
+    def test_always(self, settings: ProducerSettings, proxy: Proxy, name: str) -> None:
+        with closing(KafkaPythonProducer(settings)) as producer:
+            producer.init_transactions()
+            producer.begin()
+            send_record(producer, name, 0, None, b"a")
+            faults = [proxy.next(END_TXN, "failed") for _ in range(100)]
+            with pytest.raises(SinkError, match="UnknownError") as raised:
+                producer.commit()
+            assert raised.value.retriable
+            assert all(fault.happened for fault in faults)
 
 
 async def test_a_cluster_that_does_not_answer_does_not_keep_a_sink_from_closing(

@@ -9,6 +9,7 @@ interface instead.
 """
 
 import inspect
+from collections.abc import Callable, Iterator
 from functools import partial
 from threading import current_thread
 from typing import Any
@@ -21,11 +22,12 @@ from kafka.errors import (
     InvalidProducerEpochError,
     KafkaError,
     KafkaTimeoutError,
+    UnknownError,
 )
 from kafka.producer.producer_batch import ProducerBatch
 from kafka.producer.record_accumulator import RecordAccumulator
 from kafka.producer.sender import Sender
-from kafka.producer.transaction_manager import TransactionManager
+from kafka.producer.transaction_manager import EndTxnHandler, TransactionManager
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
 from cdfd.encoding.records import Records
@@ -35,11 +37,21 @@ from cdfd.sinks.kafka.records.batches import Batching, Oversized, Partitions, Re
 
 _KNOWN_VERSION = "3.0."
 _RECORD_FORMAT = 2
+# Requests for the end of a transaction that the coordinator fails to answer, a few milliseconds apart.
+_ENDINGS = 100
 # Bytes of batches after which to wake the sender.
 _WAKE_BYTES = 1 << 20
 
 _ACCUMULATOR_PARTS = ("_appends_in_progress", "_batches", "_closed", "_incomplete", "_tp_lock")
-_MANAGER_PARTS = ("begin_abort", "begin_commit", "is_transactional", "last_error", "maybe_add_partition_to_transaction")
+_MANAGER_PARTS = (
+    "_enqueue_request",
+    "begin_abort",
+    "begin_commit",
+    "is_transactional",
+    "last_error",
+    "maybe_add_partition_to_transaction",
+)
+_HANDLER_PARTS = ("handle_response", "is_retry", "reenqueue")
 _SENDER_PARTS = ("force_close", "join", "wakeup")
 
 
@@ -54,6 +66,7 @@ def incompatibilities(client: KafkaProducer) -> list[str]:
         "record format": getattr(accumulator, "config", {}).get("message_version") == _RECORD_FORMAT,
         "sender": isinstance(sender, Sender) and _has(sender, _SENDER_PARTS),
         "transaction manager": isinstance(manager, TransactionManager) and _has(manager, _MANAGER_PARTS),
+        "end of a transaction": _has(EndTxnHandler, _HANDLER_PARTS),
         "batch": list(inspect.signature(ProducerBatch).parameters) == ["tp", "records", "now"],
         "records of a batch": methods <= set(dir(_FinishedRecords)),
     }
@@ -81,6 +94,8 @@ class BatchSender:
         self._batching = batching
         self._in_flight = in_flight
         self._unannounced = 0
+        if self._manager is not None:
+            _ask_again(self._manager)
 
     def send(
         self, topic: str, partitions: Partitions, records: Records, timestamp: int, *, more: bool
@@ -180,6 +195,30 @@ class BatchSender:
         """End the sender thread without waiting for responses. Batches in flight fail."""
         self._sender.force_close()
         self._sender.join(timeout)
+
+
+def _ask_again(manager: TransactionManager) -> None:
+    """Let the manager repeat the end of a transaction that the coordinator answers with UNKNOWN_SERVER_ERROR.
+
+    The coordinator gives this answer if the request comes at the moment at which another producer fences this one. A new producer would
+    fence that one in turn. The next answer says whether this producer is fenced.
+    """
+    enqueue = manager._enqueue_request
+
+    def enqueue_asking(handler: Any) -> None:
+        if isinstance(handler, EndTxnHandler) and not handler.is_retry:
+            handler.handle_response = partial(_answered, handler, handler.handle_response, iter(range(_ENDINGS - 1)))
+        enqueue(handler)
+
+    manager._enqueue_request = enqueue_asking
+
+
+def _answered(handler: Any, handle: Callable[[Any], None], attempts: Iterator[int], response: Any) -> None:
+    """Callback of the sender thread for the answer to the end of a transaction."""
+    if response.error_code == UnknownError.errno and next(attempts, None) is not None:
+        handler.reenqueue()
+    else:
+        handle(response)
 
 
 def _wait(ending: Any, timeout: float) -> None:
