@@ -19,7 +19,7 @@ from bench.spark.session import Session, session
 from tests.spark.installation import missing
 
 CORES = 2
-OURS, SAME_COLUMNS, THEIRS = "cdfd", "cdfd-same-columns", "delta"
+OURS, SAME_COLUMNS, PACKED, THEIRS = "cdfd", "cdfd-same-columns", "cdfd-packed", "delta"
 APPLIED_BEFORE = 3
 """The copy has the rows of this version of the change table, before later changes are applied."""
 
@@ -104,7 +104,7 @@ def stream(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
         return
     uri = tables.changes_table()
     number = int(probe("changes_streamed", uri)["count"])
-    found: Taken = {OURS: [], THEIRS: []}
+    found: Taken = {OURS: [], PACKED: [], THEIRS: []}
     with cluster() as servers, place.session() as running:
         for round_ in range(min(runs, 3) + 1):
             for reader, taken in found.items():
@@ -115,7 +115,7 @@ def stream(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
                         table=uri,
                         topic=topic,
                         producer=PRODUCER | {"bootstrap.servers": servers},
-                        sink=_sink(servers, topic, uri, f"bench{round_}"),
+                        sink=_sink(servers, topic, uri, f"{reader}{round_}"),
                     )
                     arrived = topics.count(servers, topic, number)
                     if arrived != number:
@@ -123,7 +123,8 @@ def stream(runs: int, place: Place = LOCAL) -> Iterator[Figure]:
                 if round_:
                     taken.append(one)
     name = f"stream to Kafka, availableNow, warm, {place.name}: exactly once against at least once"
-    yield from compared(f"{name} ({number / 1e6:.2f} M rows)", found, 1.3, 2.0)
+    for reader, what in ((PACKED, ", `packed`"), (OURS, "")):
+        yield from compared(f"{name} ({number / 1e6:.2f} M rows){what}", found, 1.3, 2.0, reader)
 
 
 def _sink(servers: str, topic: str, uri: str, pipeline: str) -> dict[str, str]:

@@ -175,6 +175,7 @@ def sent(spark: SparkSession, asked: dict[str, Any]) -> None:
                 writer = writer.option(f"kafka.{name}", value)
         else:
             feed = spark.readStream.format("cdfd").option("startingVersion", 0)
+            feed = feed.option("packed", asked["reader"] == "cdfd-packed")
             writer = feed.load(asked["table"]).writeStream.format("cdfd-kafka")
             for name, value in asked["sink"].items():
                 writer = writer.option(name, value)

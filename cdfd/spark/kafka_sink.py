@@ -49,6 +49,7 @@ from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from cdfd.spark.change_rows import ChangeRows
 from cdfd.spark.checkpoints import snapshot_version
+from cdfd.spark.packed import rows_schema, unpack
 from cdfd.spark.sink_options import SinkOptions
 from cdfd.tables.configured import open_table
 
@@ -100,6 +101,7 @@ class TaskSink:
         table_id: of the table.
         schema: of the rows, but for the change columns.
         shape: of the records' rows; those of Spark are brought into it.
+        packed: whether Spark's rows are packed; see `cdfd.spark.packed`.
     """
 
     options: SinkOptions
@@ -107,6 +109,7 @@ class TaskSink:
     table_id: str
     schema: TableSchema
     shape: Shape = AS_IT_IS
+    packed: bool = False
 
     def deliver(self, batches: Iterator[pa.RecordBatch], query: str, batch: int, number: int) -> int:
         """Deliver one partition's rows, unless they are delivered; their number.
@@ -119,7 +122,8 @@ class TaskSink:
         Raises:
             CdfdError: the partition cannot be delivered. Spark then retries.
         """
-        rows = self._shaped(self.rows(some) for some in batches if some.num_rows)
+        found = unpack(batches) if self.packed else batches
+        rows = self._shaped(self.rows(some) for some in found if some.num_rows)
         first = next(rows, None)
         if first is None:
             return 0
@@ -256,10 +260,11 @@ def _task_sink(given: object, schema: StructType) -> TaskSink:
         known = shape.published(shape.select(known))
         shape = AS_IT_IS
     wanted = None if shape.columns is None else shape.select(known).names
-    rows = ChangeRows.plan(schema.json(), known.arrow, wanted)
+    packed = rows_schema(schema)
+    rows = ChangeRows.plan((packed or schema).json(), known.arrow, wanted)
     columns = TableSchema(from_arrow(pa.schema(list(rows.schema)[: -len(CHANGE_COLUMNS)])))
     shape.check_rows(columns, options.table.key)
-    return TaskSink(options, rows, header.metadata.id, columns, shape)
+    return TaskSink(options, rows, header.metadata.id, columns, shape, packed is not None)
 
 
 def _place(options: SinkOptions, number: int) -> Destination:

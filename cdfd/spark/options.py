@@ -52,6 +52,7 @@ class SourceOptions:
         allowed_roots: additional locations for absolute paths in the log.
         snapshot_planning: which processes list the files of a snapshot.
         on_replace: whether a stream continues after a `CREATE OR REPLACE TABLE`. Batches always do.
+        packed: whether the rows pass through Spark as bytes; see `cdfd.spark.packed`.
         storage: options of the table's store. Never shown, because they may be secrets.
     """
 
@@ -74,6 +75,7 @@ class SourceOptions:
     allowed_roots: tuple[str, ...] = ()
     on_replace: OnReplace = "stop"
     snapshot_planning: SnapshotPlanning = "auto"
+    packed: bool = False
     storage: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -124,6 +126,7 @@ class SourceOptions:
             _list(rest, "allowedRoots") or (),
             cast(OnReplace, _word(rest, "onReplace", "stop", get_args(OnReplace))),
             cast(SnapshotPlanning, _word(rest, "snapshotPlanning", "auto", get_args(SnapshotPlanning))),
+            _flag(rest, "packed"),
             storage,
         )
         found.check_key()
@@ -172,6 +175,7 @@ _OPTIONS = (
     "allowedRoots",
     "onReplace",
     "snapshotPlanning",
+    "packed",
 )
 _NAMES = {name.lower(): name for name in _OPTIONS}
 

@@ -83,6 +83,7 @@ def source_options(config: Settings, table: Table) -> dict[str, str]:
         "ignoreMissingFiles": str(table.on_missing_file == "skip").lower(),
         "maxBytesPerTrigger": str(config.engine.spark.batch_size),
         "snapshotPlanning": config.engine.spark.snapshot_planning,
+        "packed": "true",
     }
     if table.start.timestamp_ms is not None:
         options["startingTimestamp"] = str(table.start)

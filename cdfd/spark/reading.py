@@ -19,6 +19,7 @@ from cdfd.changes.slices import read_slices
 from cdfd.changes.stream import PlanStream
 from cdfd.errors import MissingFileError
 from cdfd.spark.options import SourceOptions
+from cdfd.spark.packed import pack
 from cdfd.spark.target import Target
 from cdfd.tables.table import Table
 
@@ -90,7 +91,7 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
     found = read_slices(slices, execution)
     rows = (reconciler.reconcile(batch) for batch in found if batch.rows.num_rows)
     for batch in _net(rows, portion.target, options, execution) if options.net else rows:
-        yield convert(batch)
+        yield pack(convert(batch)) if options.packed else convert(batch)
 
 
 def _net(

@@ -21,6 +21,7 @@ from cdfd.changes.plan import ChangePlan, plan_snapshot
 from cdfd.errors import ConfigError
 from cdfd.spark.filters import Filters
 from cdfd.spark.options import SourceOptions
+from cdfd.spark.packed import packed_schema
 from cdfd.spark.partitioning import PlanRange, Schemas, partition_slices
 from cdfd.spark.range_partitions import listed_snapshot, range_partitions
 from cdfd.spark.reading import ChangePartition, execution_of, opened, read_partition, stream_of
@@ -45,17 +46,24 @@ class CdfdSource(DataSource):
     def schema(self) -> StructType:
         """The columns as of the last version to read. That version is fixed here, once for each DataFrame."""
         self._target = asyncio.run(resolve_target(opened(self._options), self._options))
-        return self._target.spark_schema
+        rows = self._target.spark_schema
+        return packed_schema(rows) if self._options.packed else rows
 
     def reader(self, schema: StructType) -> BatchReader:
         """A reader of the existing versions."""
+        self._check_packed()
         return BatchReader(self._options, self._target, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """A reader of the existing and all new versions."""
         if self._options.net:
             raise ConfigError("a stream has no net changes", hint="Net changes are those of a range: use spark.read")
+        self._check_packed()
         return StreamReader(self._options, self._target, schema)
+
+    def _check_packed(self) -> None:
+        if self._options.packed and self._target is None:
+            raise ConfigError("packed rows have their own schema", hint="Name columns by the option `columns`")
 
 
 class BatchReader(DataSourceReader):

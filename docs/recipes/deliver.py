@@ -32,8 +32,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def source_options(given: argparse.Namespace) -> dict[str, str]:
-    """The options of `format("cdfd")`."""
-    return _pairs(given.source) | {"path": given.uri}
+    """The options of `format("cdfd")`. The rows go to the sink as they are, so they are packed."""
+    return {"packed": "true"} | _pairs(given.source) | {"path": given.uri}
 
 
 def sink_options(given: argparse.Namespace) -> dict[str, str]:

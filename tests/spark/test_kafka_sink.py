@@ -10,6 +10,8 @@ import pytest
 from commands import cdfd as command
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from schema_registry import serving
 
 from cdfd.config import load
@@ -87,7 +89,7 @@ class Sink:
             "topics.partitions": "2",
         }
 
-    def stream(self, rows: DataFrame | None = None, **options: object) -> None:
+    def stream(self, rows: DataFrame | None = None, **options: object) -> list[StreamingQueryProgress]:
         """What there is, from a checkpoint."""
         if rows is None:
             rows = self.spark.readStream.format("cdfd").option("startingVersion", 0).load(self.table)
@@ -97,6 +99,7 @@ class Sink:
             assert query.awaitTermination(WITHIN)
         finally:
             query.stop()
+        return query.recentProgress
 
     def forget_commit(self) -> None:
         """As if Spark had died after the executors' last commit and before its own."""
@@ -124,14 +127,18 @@ def test_the_records_of_the_embedded_engine(
         config = configure(tmp_path, name, broker.bootstrap_servers, [{"uri": rich}], sink=told)
         assert command("backfill", "-c", config, "orders", "--from", "earliest").code == 0
         embedded = read_topic(broker.bootstrap_servers, f"{name}.orders", at_least=1)
-        rows = spark.read.format("cdfd").option("startingVersion", 0).option("key", "id").load(rich)
-        # Updates of keys are told as such where their images are side by side.
-        rows.coalesce(1).write.format("cdfd-kafka").option("config", str(config)).mode("append").save()
-        both = read_topic(broker.bootstrap_servers, f"{name}.orders", at_least=2 * len(embedded))
-    places = {(record.partition, record.offset) for record in embedded}
-    on_spark = [record for record in both if (record.partition, record.offset) not in places]
-    assert contents(on_spark) == contents(embedded)
-    assert in_order(on_spark) == in_order(embedded)
+        read = spark.read.format("cdfd").option("startingVersion", 0).option("key", "id")
+        seen = embedded
+        for packed in (False, True):
+            rows = read.option("packed", packed).load(rich)
+            # Updates of keys are told as such where their images are side by side.
+            rows.coalesce(1).write.format("cdfd-kafka").option("config", str(config)).mode("append").save()
+            everything = read_topic(broker.bootstrap_servers, f"{name}.orders", at_least=len(seen) + len(embedded))
+            places = {(record.partition, record.offset) for record in seen}
+            on_spark = [record for record in everything if (record.partition, record.offset) not in places]
+            assert contents(on_spark) == contents(embedded)
+            assert in_order(on_spark) == in_order(embedded)
+            seen = everything
 
 
 @pytest.mark.parametrize("form", ["flat", "debezium"])
@@ -185,6 +192,17 @@ class TestStream:
         assert set(ids(sink.read()).values()) == {1}
         sink.stream()
         assert ids(sink.read(50)) == Counter(range(50))
+
+    def test_packed_rows_are_counted_and_delivered_once(self, sink: Sink) -> None:
+        feed = sink.spark.readStream.format("cdfd").option("startingVersion", 0)
+        sink.stream(feed.load(sink.table))
+        sink.forget_commit()
+        packed = feed.option("packed", "true").load(sink.table)
+        sink.stream(packed)
+        insert(sink.spark, sink.table, 40)
+        progress = sink.stream(packed)
+        assert [each.numInputRows for each in progress] == [10]
+        assert ids(sink.read(at_least=50)) == Counter(range(50))
 
     def test_a_batch_that_is_cut_in_another_way_is_an_error(self, sink: Sink) -> None:
         rows = sink.spark.readStream.format("cdfd").option("startingVersion", 0).load(sink.table)
@@ -248,3 +266,20 @@ class TestRefused:
         rows = sink.spark.read.format("cdfd").option("startingVersion", 0).load(sink.table)
         with pytest.raises(PySparkException, match=said):
             change(rows).write.format("cdfd-kafka").options(**sink.options).mode(mode).save()
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda rows: rows.withColumn("more", lit(1)),
+            lambda rows: rows.select(rows[0].alias("_packed_rows", metadata={})),
+        ],
+    )
+    def test_packed_rows_that_were_changed(self, sink: Sink, change: Callable[[DataFrame], DataFrame]) -> None:
+        rows = sink.spark.read.format("cdfd").option("startingVersion", 0).option("packed", "true").load(sink.table)
+        with pytest.raises(PySparkException, match="packed rows were changed"):
+            change(rows).write.format("cdfd-kafka").options(**sink.options).mode("append").save()
+
+    def test_a_schema_of_packed_rows(self, sink: Sink) -> None:
+        read = sink.spark.read.format("cdfd").option("packed", "true").schema("id BIGINT")
+        with pytest.raises(PySparkException, match="packed rows have their own schema"):
+            read.load(sink.table).count()
