@@ -43,7 +43,10 @@ class Place:
     session: Callable[[], AbstractContextManager[Session]]
 
 
-LOCAL = Place(f"local[{CORES}]", lambda: session(CORES))
+UNIX_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
+"""As the documentation of Spark says: the JVM and Python exchange batches through sockets of the file system."""
+
+LOCAL = Place(f"local[{CORES}]", lambda: session(CORES, UNIX_SOCKETS))
 
 Taken = dict[str, list[dict[str, Any]]]
 """For each reader, what its rounds took."""

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -15,6 +17,7 @@ from random import Random
 import pytest
 from lake import SCHEMA, rows
 
+import cdfd
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
 from tests.chaos.faults import SEED, share
@@ -29,8 +32,8 @@ pytestmark = pytest.mark.slow
 
 KILLS = share(2, least=1)
 """Of each kind."""
-PATIENT = {"spark.task.maxFailures": "30"}
-"""A task that dies with its executor counts as a failed one."""
+PATIENT = {"spark.task.maxFailures": "30", "spark.python.unix.domain.socket.enabled": "true"}
+"""A task that dies with its executor counts as a failed one. The sockets are those of the documentation's applications."""
 
 
 @pytest.fixture
@@ -124,6 +127,24 @@ def into_a_delta_table(cluster: Standalone, pipeline: Pipeline, table: TableWrit
         daemon.stop()
     assert killed == KILLS
     target.check()
+
+
+def test_a_first_load(cluster: Standalone, pipeline: Pipeline) -> None:
+    """Executors list its files, by ranges of paths, and one of them dies."""
+    table = pipeline.table()
+    for _ in range(4):
+        append(table)
+    pipeline.place.delta().create_checkpoint()
+    change(table)
+    live = [row["id"] for batch in cdfd.snapshot(pipeline.uri) for row in batch.to_pylist()]
+    spark = engine(cluster, pipeline.folder, "auto", PATIENT, snapshot_planning="executors")
+    pipeline.configure({"start": "snapshot"}, engine=spark)
+    with pipeline.daemon() as daemon:
+        pipeline.read(1, timeout=WITHIN)
+        kill_executor(cluster, Random(SEED))
+        found = pipeline.read(len(live), timeout=WITHIN)
+        daemon.stop()
+    assert Counter(json.loads(record.value or b"")["id"] for record in found) == Counter(live)
 
 
 def test_a_feed(cluster: Standalone, pipeline: Pipeline) -> None:
