@@ -97,7 +97,7 @@ class TaskSink:
 
     Attributes:
         options: of the sink.
-        rows: converts Spark's rows to change rows.
+        rows: converts Spark's rows to change rows. Packed ones are such rows.
         table_id: of the table.
         schema: of the rows, but for the change columns.
         shape: of the records' rows; those of Spark are brought into it.
@@ -122,13 +122,17 @@ class TaskSink:
         Raises:
             CdfdError: the partition cannot be delivered. Spark then retries.
         """
-        found = unpack(batches) if self.packed else batches
-        rows = self._shaped(self.rows(some) for some in found if some.num_rows)
+        rows = self._shaped(self._change_rows(some for some in batches if some.num_rows))
         first = next(rows, None)
         if first is None:
             return 0
         part = _Part(self, query, batch, number, itertools.chain((first,), rows))
         return asyncio.run(part.deliver(first[COMMIT_VERSION][0].as_py()))
+
+    def _change_rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if not self.packed:
+            return map(self.rows, batches)
+        return (some.select(self.rows.schema.names) for some in unpack(batches))
 
     def _shaped(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if self.shape.is_plain:

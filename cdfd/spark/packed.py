@@ -1,8 +1,8 @@
 """Rows that pass through Spark as bytes, from `format("cdfd")` with the option `packed` to `format("cdfd-kafka")`.
 
 The JVM makes a row of its own of each row of Arrow, and a sink's batches of these. Where nothing happens between source and sink, this is
-most of the work. A packed batch has one column: its first row has the whole batch as an Arrow IPC stream, and the others are null. So it
-has as many rows as before, and Spark's metrics stay true.
+most of the work. A packed batch has one column: its first row has a batch of change rows as an Arrow IPC stream, and the others are null. So
+it has as many rows as that batch, and Spark's metrics stay true.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def rows_schema(given: StructType) -> StructType | None:
 
 
 def pack(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch as packed rows, of the same number."""
+    """A batch of change rows as packed rows, of the same number."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)

@@ -91,7 +91,7 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
     found = read_slices(slices, execution)
     rows = (reconciler.reconcile(batch) for batch in found if batch.rows.num_rows)
     for batch in _net(rows, portion.target, options, execution) if options.net else rows:
-        yield pack(convert(batch)) if options.packed else convert(batch)
+        yield pack(batch.select(portion.target.names)) if options.packed else convert(batch)
 
 
 def _net(
