@@ -16,7 +16,7 @@ from typing import Any
 from bench import tables
 from bench.figure import Figure
 from bench.spark import figures
-from bench.spark.figures import OURS, THEIRS, Place, available
+from bench.spark.figures import OURS, THEIRS, UNIX_SOCKETS, Place, available
 from bench.spark.session import ROOT, Session, session
 from tests.cluster.standalone import Standalone
 
@@ -35,8 +35,7 @@ def on_cluster(cluster: Standalone, executors: int = 2) -> Iterator[Session]:
         "spark.executor.cores": "1",
         "spark.executor.memory": "2g",
         "spark.executorEnv.PYTHONPATH": str(ROOT),
-        "spark.python.unix.domain.socket.enabled": "true",
-    }
+    } | UNIX_SOCKETS
     with session(executors, own, [worker.session for worker in cluster.workers]) as running:
         yield running
 

@@ -50,6 +50,11 @@ RowCounter: TypeAlias = Callable[[Sequence[FileScan]], Iterator[int]]
 Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
 
+def least_bytes(planning: SnapshotPlanning) -> int:
+    """Bytes of a checkpoint from which its files are listed by ranges, unless the driver lists them."""
+    return LARGE_BYTES if planning == "auto" else 0
+
+
 @dataclass(frozen=True, slots=True)
 class PathRange:
     """The live files from one path up to another one. A value; it pickles, and is small.

@@ -20,9 +20,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from cdfd.changes import path_ranges
 from cdfd.changes.cutting import Slice, cut, placed, stages
-from cdfd.changes.path_ranges import SnapshotPlanning
+from cdfd.changes.path_ranges import SnapshotPlanning, least_bytes
 from cdfd.changes.position import Position
 from cdfd.changes.range_slices import MARK, digest
 from cdfd.changes.stream import PlanStream, Version
@@ -86,8 +85,7 @@ class LargeVersions:
         """
         # A filter needs the statistics of each file.
         if stream.shape.where is None and self._ranges_at(position):
-            large = self.sink.job is None and self.planning == "auto"
-            least = path_ranges.LARGE_BYTES if large else 0
+            least = 0 if self.sink.job is not None else least_bytes(self.planning)
             found = await stream.listed_snapshot(position.version, tailer, least_bytes=least)
             if found is not None:
                 return replace(found[0], listed=found[1])

@@ -8,7 +8,7 @@ it has as many rows as that batch, and Spark's metrics stay true.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -41,9 +41,9 @@ def rows_schema(given: StructType) -> StructType | None:
     return StructType.fromJson(json.loads(known))
 
 
-def pack(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of change rows as packed rows, of the same number."""
-    sink = pa.BufferOutputStream()
+def pack(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """Columns of a batch of change rows as packed rows, of the same number."""
+    batch, sink = batch.select(names), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
     whole, count = sink.getvalue(), batch.num_rows

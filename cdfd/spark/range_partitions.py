@@ -9,9 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from cdfd.changes import path_ranges
 from cdfd.changes.execute import Execution
-from cdfd.changes.path_ranges import PathRanges, counted_ranges, sampled_bounds
+from cdfd.changes.path_ranges import PathRanges, counted_ranges, least_bytes, sampled_bounds
 from cdfd.changes.range_slices import range_slices
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.spark.admission import counted
@@ -39,8 +38,7 @@ async def listed_snapshot(
     """
     if options.snapshot_planning == "driver" or options.shape.where is not None:
         return None
-    least = path_ranges.LARGE_BYTES if options.snapshot_planning == "auto" else 0
-    return await stream.listed_snapshot(version, tailer, least_bytes=least)
+    return await stream.listed_snapshot(version, tailer, least_bytes=least_bytes(options.snapshot_planning))
 
 
 def range_partitions(

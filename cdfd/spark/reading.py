@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -86,12 +86,12 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
     table = opened(options)
     execution = execution_of(table, options, 1, portion.target)
     reconciler = SchemaReconciler(portion.target.published)
-    convert = portion.target.spark_batches(reconciler)
+    convert = partial(pack, names=portion.target.names) if options.packed else portion.target.spark_batches(reconciler)
     slices = [listed(part, table.log.storage) for part in portion.slices]
     found = read_slices(slices, execution)
     rows = (reconciler.reconcile(batch) for batch in found if batch.rows.num_rows)
     for batch in _net(rows, portion.target, options, execution) if options.net else rows:
-        yield pack(batch.select(portion.target.names)) if options.packed else convert(batch)
+        yield convert(batch)
 
 
 def _net(

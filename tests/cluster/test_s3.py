@@ -89,6 +89,12 @@ def pipeline(versitygw_server: Server, broker: SharedBroker, tmp_path: Path, nam
 
 
 @pytest.fixture
+def place(versitygw_server: Server) -> dict[str, str]:
+    """Where the store is, as a configuration has it."""
+    return {"endpoint_url": versitygw_server.url, "region": "us-east-1"}
+
+
+@pytest.fixture
 def logged(tmp_path: Path) -> dict[str, str]:
     """Settings of Spark for one executor, which say as much as they can in logs and in the event log."""
     (tmp_path / "events").mkdir()
@@ -155,10 +161,10 @@ def leaks(*found: tuple[object, bytes | str]) -> list[str]:
 
 
 def test_formats_with_keys_in_options(
-    cluster: Standalone, pipeline: Pipeline, versitygw_server: Server, logged: dict[str, str]
+    cluster: Standalone, pipeline: Pipeline, place: dict[str, str], logged: dict[str, str]
 ) -> None:
     """A batch, and the query of `engine: spark`. Executors have no other keys."""
-    folder, place = pipeline.folder, {"endpoint_url": versitygw_server.url, "region": "us-east-1"}
+    folder = pipeline.folder
     checkpoint = {"kind": "spark", "spark": {"checkpoint": f"{folder}/checkpoints"}}
     pipeline.configure(storage={"s3": place | KEYS}, engine=checkpoint)
     options = {f"storage.{name}": value for name, value in (place | KEYS).items()} | {"maxPartitionBytes": "1KB"}
@@ -180,11 +186,12 @@ def test_formats_with_keys_of_each_machine(
     cluster: Standalone,
     pipeline: Pipeline,
     versitygw_server: Server,
+    place: dict[str, str],
     logged: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A snapshot whose files executors list, and a query that goes on from its checkpoint in the store."""
-    folder, place = pipeline.folder, {"endpoint_url": versitygw_server.url, "region": "us-east-1"}
+    folder = pipeline.folder
     keys = {"AWS_SHARED_CREDENTIALS_FILE": keys_of_a_machine(folder, monkeypatch)}
     bucket = pipeline.uri.split("/")[2]
     checkpoint = {"kind": "spark", "spark": {"checkpoint": f"s3a://{bucket}/checkpoints"}}
@@ -212,12 +219,12 @@ def test_formats_with_keys_of_each_machine(
 def test_the_daemon_and_backfill(
     cluster: Standalone,
     pipeline: Pipeline,
-    versitygw_server: Server,
+    place: dict[str, str],
     logged: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """`engine: auto` with keys that each machine finds by itself, then a backfill with keys of the configuration."""
-    folder, place = pipeline.folder, {"endpoint_url": versitygw_server.url, "region": "us-east-1"}
+    folder = pipeline.folder
     keys = keys_of_a_machine(folder, monkeypatch)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", keys)
     found = {"spark.executorEnv.AWS_SHARED_CREDENTIALS_FILE": keys}
