@@ -1,4 +1,4 @@
-from numpy import int64, uint8
+from numpy import int64, uint8, uint32
 from numpy.typing import NDArray
 
 Texts = tuple[NDArray[uint8], NDArray[int64], NDArray[uint8] | None]
@@ -12,3 +12,4 @@ def write(
     columns: list[tuple[NDArray[uint8], Texts]],
     data: NDArray[uint8],
 ) -> int: ...
+def hashes(data: NDArray[uint8], offsets: NDArray[int64], out: NDArray[uint32]) -> None: ...

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""Records of Kafka's record batches (format 2) out of arrays of keys and values.
+"""Records of Kafka's record batches (format 2) out of arrays of keys and values, and the hashes of keys.
 
     length | attributes, timestamp delta | offset delta | key length | key | value length | value | headers
     varint   00 00                         varint         varint             varint
@@ -7,7 +7,7 @@
 The headers are their number, those that all records have, and those whose values are columns: a record whose value is null has none.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -167,3 +167,44 @@ def write(
                     out = _copied(_put(out + other.name_size, length), end, &other.values, row, length)
     free(others)
     return -1 if out == NULL else out - &data[0]
+
+
+cdef inline uint32_t _murmur2(const uint8_t* key, int64_t size) noexcept nogil:
+    cdef uint32_t factor = 0x5BD1E995
+    cdef uint32_t hashed = <uint32_t>0x9747B28C ^ <uint32_t>size
+    cdef uint32_t word
+    cdef int64_t rest = size & 3
+    cdef const uint8_t* end = key + (size - rest)
+    while key != end:
+        # Little-endian on every machine, as compilers see.
+        word = <uint32_t>key[0] | <uint32_t>key[1] << 8 | <uint32_t>key[2] << 16 | <uint32_t>key[3] << 24
+        word *= factor
+        word ^= word >> 24
+        word *= factor
+        hashed *= factor
+        hashed ^= word
+        key += 4
+    if rest > 2:
+        hashed ^= <uint32_t>key[2] << 16
+    if rest > 1:
+        hashed ^= <uint32_t>key[1] << 8
+    if rest:
+        hashed ^= key[0]
+        hashed *= factor
+    hashed ^= hashed >> 13
+    hashed *= factor
+    return hashed ^ hashed >> 15
+
+
+def hashes(const uint8_t[::1] data, const int64_t[::1] offsets, uint32_t[::1] out):
+    """Write the hash of each text.
+
+    Args:
+        data: the texts.
+        offsets: where each text starts in `data`, and the end of the last one.
+        out: gets a hash for each text.
+    """
+    cdef Py_ssize_t number
+    with nogil:
+        for number in range(out.shape[0]):
+            out[number] = _murmur2(&data[0] + offsets[number], offsets[number + 1] - offsets[number])

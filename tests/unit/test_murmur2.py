@@ -9,6 +9,8 @@ from kafka.partitioner import murmur2
 
 from cdfd.sinks.kafka.records.murmur2 import hashes, partitions
 
+pytestmark = pytest.mark.usefixtures("kernels")
+
 # From UtilsTest.testMurmur2 of Apache Kafka.
 JAVA = {
     b"21": -973932308,
