@@ -22,8 +22,9 @@ from tests.kafka.broker import Broker
 from tests.kafka.installation import missing
 
 ROUNDS = 3
-COMMITS, WARM_UP = 300, 50
-SPARK_COMMITS, SPARK_WARM_UP = 30, 10
+COMMITS, WARM_UP = 300, 500
+"""A broker that has just been started compiles its code during some hundred commits."""
+SPARK_COMMITS, SPARK_WARM_UP = 30, 50
 IDLE_TABLES = 20
 IDLE_SECONDS = 45
 SETTLE_SECONDS = 5

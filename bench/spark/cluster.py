@@ -13,6 +13,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import pyspark
+
 from bench import tables
 from bench.figure import Figure
 from bench.spark import figures
@@ -20,6 +22,8 @@ from bench.spark.figures import OURS, THEIRS, UNIX_SOCKETS, Place, available
 from bench.spark.session import ROOT, Session, session
 from tests.cluster.standalone import Standalone
 
+HOME = Path(pyspark.__file__).parent
+"""Of Spark, as its users have it."""
 ROUNDS = 2
 """Sessions of each number of executors."""
 WARM_UPS = 1
@@ -45,7 +49,7 @@ def two_workers() -> Iterator[Session]:
     """A session on a cluster of its own."""
     with (
         tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder,
-        Standalone(Path(folder)) as cluster,
+        Standalone(Path(folder), home=HOME) as cluster,
         on_cluster(cluster) as running,
     ):
         yield running
@@ -62,7 +66,7 @@ def scaling(runs: int) -> Iterator[Figure]:
     found: dict[int, dict[str, list[dict[str, Any]]]] = {1: {OURS: [], THEIRS: []}, 2: {OURS: [], THEIRS: []}}
     with (
         tempfile.TemporaryDirectory(prefix="cdfd-bench-") as folder,
-        Standalone(Path(folder), pinned=True) as cluster,
+        Standalone(Path(folder), pinned=True, home=HOME) as cluster,
     ):
         for _ in range(ROUNDS):
             for executors, taken in found.items():

@@ -18,11 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import pyspark
-
 from tests.cluster import environment
 from tests.kafka.node import free_ports
 from tests.spark import archive
+from tests.spark.home import spark_home
 from tests.spark.installation import jars
 from tests.spark.session import settings
 
@@ -32,7 +31,7 @@ PYTHON = {
 }
 """Relative to the working directory: the driver's, or an executor's."""
 
-HOME = Path(pyspark.__file__).parent
+HOME = spark_home()
 WITHIN = 60.0  # seconds until a master, a worker or an application counts as stuck
 _DAEMON_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _EXECUTOR_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
@@ -97,10 +96,12 @@ class Standalone:
     Args:
         folder: an empty one, for everything.
         pinned: whether a worker's executors, JVM and Python, have one core of the machine together: that of the worker's number.
+        home: of Spark.
     """
 
-    def __init__(self, folder: Path, workers: int = 2, *, pinned: bool = False) -> None:
+    def __init__(self, folder: Path, workers: int = 2, *, pinned: bool = False, home: Path = HOME) -> None:
         self.folder = folder
+        self.home = home
         self.pinned = pinned
         self._port, self._page = free_ports(2)
         self._master: subprocess.Popen[bytes] | None = None
@@ -191,7 +192,7 @@ class Standalone:
         conf = self.conf(folder, more if packed else self.installed_python() | dict(more or {}))
         properties.write_text("".join(f"{name} {value}\n" for name, value in conf.items()))
         options = ["--properties-file", str(properties), *sent(environment.archive() if packed else None, self.wheel)]
-        return [str(HOME / "bin" / "spark-submit"), *options, *command]
+        return [str(self.home / "bin" / "spark-submit"), *options, *command]
 
     def prepare(self, folder: Path) -> None:
         """Make `folder` the working directory of a driver: it has the environment, as `tar -x` unpacks it."""
@@ -201,14 +202,14 @@ class Standalone:
 
     def environment(self) -> dict[str, str]:
         """For a driver. The Python processes in which Spark plans a stream ignore `--py-files`, and know only PYTHONPATH."""
-        return _clean() | {"PYTHONPATH": str(self.wheel)}
+        return _clean(self.home) | {"PYTHONPATH": str(self.wheel)}
 
     def launch(
         self, name: str, options: Sequence[str], folder: Path, core: int | None = None
     ) -> subprocess.Popen[bytes]:
         """Start a master or a worker, on a core if one is given. It ends with this process."""
         pinned = [] if core is None else ["taskset", "-c", str(core)]
-        command = [*pinned, str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *options]
+        command = [*pinned, str(self.home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *options]
         own = {
             "SPARK_DAEMON_JAVA_OPTS": _DAEMON_JAVA,
             # Each executor unpacks some 300 MB.
@@ -223,7 +224,7 @@ class Standalone:
                 stdout=log,
                 stderr=log,
                 cwd=folder,
-                env=_clean() | own,
+                env=_clean(self.home) | own,
                 start_new_session=True,
             )
 
@@ -245,11 +246,11 @@ def sent(archive: Path | None, wheel: Path) -> list[str]:
     return [*(() if archive is None else ("--archives", f"{archive}#environment")), "--py-files", str(wheel)]
 
 
-def _clean() -> dict[str, str]:
+def _clean(home: Path) -> dict[str, str]:
     """No way to import from the repository, or from the tests' own Python, and no keys of anybody."""
     left_out = ("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV", "AWS_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
-    return kept | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(HOME)}
+    return kept | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(home)}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kafka.conftest import broker, name, needs_broker, read
 from tests.spark.installation import missing
-from tests.spark.session import session
+from tests.spark.session import SMALL_QUERIES, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ def needs_spark() -> None:
 @pytest.fixture(scope="session")
 def spark(needs_spark: None) -> Iterator[SparkSession]:
     """A session with delta-spark, the Kafka connector and nothing of ours registered."""
-    with session() as opened:
+    with session(options=SMALL_QUERIES) as opened:
         yield opened
 
 

@@ -9,15 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyspark
-
 from tests.kafka.node import free_ports
 from tests.spark import environments
-from tests.spark.session import settings
+from tests.spark.home import spark_home
+from tests.spark.session import SMALL_QUERIES, settings
 
 WITHIN = 120.0  # seconds until a server counts as stuck
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
-_HOME = Path(pyspark.__file__).parent
 
 
 @contextmanager
@@ -26,10 +24,11 @@ def connect_server(folder: Path, python: Path) -> Iterator[str]:
     (port,) = free_ports(1)
     bound = {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.connect.grpc.binding.port": str(port)}
     properties = folder / "spark.properties"
-    lines = (f"{name} {value}\n" for name, value in (settings(str(folder)) | bound).items())
+    lines = (f"{name} {value}\n" for name, value in (settings(str(folder)) | SMALL_QUERIES | bound).items())
     properties.write_text("".join(lines))
-    command = [str(_HOME / "bin" / "spark-submit"), "--properties-file", str(properties), "--class", _CLASS]
-    own = {"SPARK_HOME": str(_HOME), "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
+    home = spark_home()
+    command = [str(home / "bin" / "spark-submit"), "--properties-file", str(properties), "--class", _CLASS]
+    own = {"SPARK_HOME": str(home), "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"}
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             command,

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tests.spark import archive
+from tests.spark.home import spark_home
 from tests.spark.installation import jars
 
 if TYPE_CHECKING:
@@ -22,11 +23,21 @@ if TYPE_CHECKING:
 
     from cdfd.errors import CdfdError
 
+SMALL_QUERIES = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""For sessions of many queries of a few rows: compiling a plan takes longer than running it."""
+
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
 def settings(folder: str, cores: int = 2) -> dict[str, str]:
-    """What Spark is told: delta-spark is its catalog, and all that it writes besides tables is below `folder`."""
+    """What Spark is told: delta-spark is its catalog, and all that it writes besides tables is below `folder`.
+
+    The JVM has to be started with the `SPARK_HOME` that this process has from here on.
+    """
+    os.environ["SPARK_HOME"] = str(spark_home())
     return {
         "spark.master": f"local[{cores}]",
         "spark.app.name": "cdfd-tests",
@@ -48,6 +59,9 @@ def settings(folder: str, cores: int = 2) -> dict[str, str]:
                 "-XX:ReservedCodeCacheSize=400m",
                 "-XX:MetaspaceSize=512m",
                 "-XX:+UseSerialGC",
+                # By itself the heap begins with a sixty-fourth of the memory, and is collected all the time.
+                "-Xms768m",
+                "-Xmn512m",
                 *archive.options(),
                 f"-Dderby.system.home={folder}/derby",
                 f"-Djava.io.tmpdir={folder}",

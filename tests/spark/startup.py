@@ -12,7 +12,7 @@ import tempfile
 from pyspark.sql import SparkSession
 
 import cdfd.spark
-from tests.spark.session import settings
+from tests.spark.session import SMALL_QUERIES, settings
 
 _told = json.loads(os.environ["CDFD_SHELL"])
 folder, table, topic, servers = (_told[name] for name in ("folder", "table", "topic", "servers"))
@@ -21,7 +21,7 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 _temporary = tempfile.mkdtemp(prefix="cdfd-spark-")
 atexit.register(shutil.rmtree, _temporary, ignore_errors=True)
 _builder = SparkSession.builder
-for _name, _value in settings(_temporary).items():
+for _name, _value in (settings(_temporary) | SMALL_QUERIES).items():
     _builder = _builder.config(_name, _value)
 spark = _builder.getOrCreate()
 atexit.register(spark.stop)
