@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.connection import arguments
@@ -73,6 +74,27 @@ class TestMissing:
         assert times == {"LogAppendTime"}
         [found] = topics.ensure(wanted[3:]).values()
         assert found.config["message.timestamp.type"] == "CreateTime"
+
+    @pytest.mark.parametrize("answers", [1, None], ids=["at first", "until the timeout"])
+    def test_a_broker_that_does_not_know_a_new_topic(
+        self, broker: SharedBroker, name: str, monkeypatch: pytest.MonkeyPatch, answers: int | None
+    ) -> None:
+        """Of a cluster, any broker is asked for settings. Its answer is that for a topic which is not there."""
+        with open_admin(broker.bootstrap_servers, timeout=20.0 if answers else 1.0) as admin:
+            admin.ensure([data_topic(name, Topics(), keyed=True)])
+            ask, absent = admin._client.describe_configs, [ConfigResource(ConfigResourceType.TOPIC, f"{name}-absent")]
+            asked = iter(range(answers or 1_000))
+            monkeypatch.setattr(
+                admin._client,
+                "describe_configs",
+                lambda topics, **options: ask(topics if next(asked, None) is None else absent, **options),
+            )
+            if answers:
+                assert admin.find([name])[name].compacted is False
+            else:
+                error = error_of(lambda: admin.find([name]))
+                assert error.retriable
+                assert "brokers do not agree" in str(error)
 
     def test_several_at_once(self, topics: TopicAdmin, name: str) -> None:
         wanted = [data_topic(f"{name}-{number}", Topics(partitions=number), keyed=False) for number in (1, 2, 3)]

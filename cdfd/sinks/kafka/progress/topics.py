@@ -149,6 +149,20 @@ def tombstones(setting: Literal["auto", "always", "never"], found: ExistingTopic
     return found.compacted
 
 
+class _Admin(KafkaAdminClient):  # type: ignore[misc]  # kafka-python has no types
+    """A client whose `describe_configs` leaves out topics that the broker does not know.
+
+    kafka-python drops the error: the settings are empty, as for a topic whose settings the user may not read. Any broker answers. After a
+    topic is created, it takes a moment until each of them knows it.
+    """
+
+    @classmethod
+    def _describe_configs_process_responses(cls, responses: Sequence[Any], *options: Any) -> Any:
+        for response in responses:
+            response.results = [result for result in response.results if result.error_code != _UNKNOWN_TOPIC]
+        return super()._describe_configs_process_responses(responses, *options)
+
+
 class TopicAdmin:
     """Describes topics and creates them.
 
@@ -163,9 +177,7 @@ class TopicAdmin:
     def __init__(self, arguments: Mapping[str, Any], *, timeout: float = 20.0) -> None:
         self._timeout_ms = int(timeout * 1000)
         with network(arguments) as options:
-            self._client = KafkaAdminClient(
-                **options, bootstrap_timeout_ms=self._timeout_ms, request_timeout_ms=self._timeout_ms
-            )
+            self._client = _Admin(**options, bootstrap_timeout_ms=self._timeout_ms, request_timeout_ms=self._timeout_ms)
 
     def close(self) -> None:
         """Release connections and threads."""
@@ -183,14 +195,20 @@ class TopicAdmin:
         """The existing topics among `names`.
 
         Raises:
-            SinkError: the broker refuses the request, or a partition has no leader.
+            SinkError: the broker refuses the request, a partition has no leader, or brokers do not agree on whether a topic exists.
         """
         names = sorted(set(names))
-        with _translated("describe topics"):
-            described = {topic["name"]: topic for topic in self._client.describe_topics(names)}
-        present = [name for name in names if _exists(name, described[name])]
-        configs = self._configs(present)
-        return {name: _found(name, described[name], configs.get(name, {})) for name in present}
+        pauses = self._pauses()
+        while True:
+            with _translated("describe topics"):
+                described = {topic["name"]: topic for topic in self._client.describe_topics(names)}
+            present = [name for name in names if _exists(name, described[name])]
+            configs = self._configs(present)
+            unknown = [name for name in present if name not in configs]
+            if not unknown:
+                return {name: _found(name, described[name], configs[name]) for name in present}
+            if not next(pauses):
+                raise SinkError(f"brokers do not agree on whether topic {unknown[0]} exists", retriable=True)
 
     def ensure(self, topics: Sequence[Topic]) -> dict[str, ExistingTopic]:
         """All the topics, after creating the missing ones.
@@ -253,7 +271,7 @@ class TopicAdmin:
                 return
 
     def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """All settings by topic. kafka-python omits topics whose settings the user may not read."""
+        """All settings by topic: none of topics whose settings the user may not read. Topics that the broker does not know are missing."""
         if not names:
             return {}
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
@@ -291,21 +309,28 @@ class TopicAdmin:
 
     def _wait_for(self, names: Sequence[str]) -> dict[str, ExistingTopic]:
         """Wait until new topics can be used."""
-        deadline = time.monotonic() + self._timeout_ms / 1000
-        pause = 0.01
+        pauses = self._pauses()
         while True:
             try:
                 found = self.find(names)
             except SinkError as error:
-                if not error.retriable or time.monotonic() > deadline:
+                if not error.retriable or not next(pauses):
                     raise
             else:
                 if len(found) == len(set(names)):
                     return found
-                if time.monotonic() > deadline:
+                if not next(pauses):
                     raise SinkError("the new topics are not visible yet", retriable=True)
+
+    def _pauses(self) -> Iterator[bool]:
+        """Sleeps between attempts, longer each time, and yields True; False without a sleep, once the timeout is over."""
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        pause = 0.01
+        while time.monotonic() < deadline:
             time.sleep(pause)
+            yield True
             pause = min(2 * pause, 0.2)
+        yield False
 
 
 def _exists(name: str, described: Mapping[str, Any]) -> bool:
