@@ -5,6 +5,7 @@ To add an implementation, add it to `PRODUCERS`.
 
 import logging
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError
 from confluent_kafka import TopicPartition as Place
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
@@ -291,6 +292,20 @@ def test_a_transaction_of_which_a_batch_failed_is_never_committed(
     again = start()
     whole_transaction(again, topic, b"again")
     assert values_of(read(topic, at_least=1)) == [b"again"]
+
+
+def test_librdkafka_names_the_record_that_failed_first(
+    broker: SharedBroker, create: Any, name: str, topic: str
+) -> None:
+    """It gives up other records for that reason, and sometimes says so first."""
+    create(topic, max_message_bytes="2000")
+    with closing(Opener("librdkafka", broker.bootstrap_servers, name)) as opener:
+        producer = opener()
+        assert isinstance(producer, LibrdkafkaProducer)
+        producer.begin()
+        producer._note_undelivered(KafkaError(KafkaError._PURGE_QUEUE), None)
+        with pytest.raises(SinkError, match=re.escape("max.message.bytes")):
+            producer.send(topic, 0, of(os.urandom(3000)), 1)
 
 
 def test_a_batch_that_the_broker_finds_too_large_fails_the_transaction(

@@ -49,6 +49,8 @@ _TRANSIENT = frozenset(
         KafkaError._TRANSPORT,
     }
 )
+# The client gives records up with these after another record has failed.
+_PURGED = frozenset({KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE})
 _IN_PROTOCOL = {
     KafkaError._AUTHENTICATION: KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError._UNKNOWN_PARTITION: KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -57,6 +59,8 @@ _IN_PROTOCOL = {
 _QUEUE_RECORDS = 1_000_000
 _RETRY_BACKOFF_MS = 3
 _LINGER_MS = 5
+# Seconds to wait for the error that made the client give up other records.
+_CAUSE_SECONDS = 1.0
 # Seconds between two checks for space in the client's queue.
 _POLL = 0.05
 # Seconds until the first check for a refused login.
@@ -78,6 +82,7 @@ class LibrdkafkaProducer(Producer):
     def __init__(self, settings: ProducerSettings) -> None:
         super().__init__(settings)
         self._undelivered: SinkError | None = None
+        self._purged = False
         self._refusal: KafkaError | None = None
         self._client: Any = None
         self._credentials = Credentials(dict(settings.connection), time.monotonic())
@@ -170,12 +175,16 @@ class LibrdkafkaProducer(Producer):
 
     def _note_undelivered(self, error: KafkaError | None, _: object) -> None:
         """Callback of `poll` for records that the client gave up."""
-        if error is not None and self._undelivered is None:
+        if error is not None and (self._undelivered is None or (self._purged and error.code() not in _PURGED)):
             self._undelivered = _translated(error, "deliver records")
+            self._purged = error.code() in _PURGED
 
     def _raise_undelivered(self) -> None:
-        if self._undelivered is not None:
-            raise self._undelivered
+        if self._undelivered is None:
+            return
+        if self._purged:
+            self._client.flush(_CAUSE_SECONDS)  # the error of the record that failed first may still come
+        raise self._undelivered
 
     def _flush(self) -> None:
         left = self._client.flush(self._settings.timeout)
@@ -196,7 +205,7 @@ class LibrdkafkaProducer(Producer):
             self._client.abort_transaction(timeout)
 
     def _forget_failures(self) -> None:
-        self._undelivered = None
+        self._undelivered, self._purged = None, False
 
     def _disconnect(self, timeout: float) -> None:
         # The last reference: the client ends, and discards its queue.
