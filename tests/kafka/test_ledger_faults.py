@@ -142,7 +142,7 @@ class TestCannotBeWritten:
         assert pipeline.finish() == 3
         newest = max((pipeline.ledger / "_delta_log").glob("*.json"))
         whole = newest.read_bytes()
-        newest.write_bytes(whole[: len(whole) // 2])
+        newest.write_bytes(whole[: whole.index(b"\n") // 2])  # half of the entry may be whole lines
         do(table.insert(rows(3)))
         with pipeline.daemon() as daemon:
             line = daemon.wait_for("the ledger cannot be read")
