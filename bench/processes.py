@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -26,17 +24,27 @@ def probe(name: str, *arguments: str) -> Measured:
     return measured
 
 
+# Linux counts what a process had before it became another program towards its peak. So a small process starts the command, and not
+# this one, which may just have written a table.
+_STARTS = """
+import json, os, subprocess, sys, time
+start = time.perf_counter()
+child = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)
+_, status, usage = os.wait4(child.pid, 0)
+print(json.dumps({"seconds": time.perf_counter() - start, "peak_mb": usage.ru_maxrss / 1024}))
+sys.exit(os.waitstatus_to_exitcode(status) != 0)
+"""
+
+
 def process(*command: str) -> Measured:
     """A command from start to end: seconds, and its peak memory in MB."""
-    start = time.perf_counter()
-    with open(os.devnull, "wb") as nowhere:
-        child = subprocess.Popen(command, cwd=ROOT, stdout=nowhere)
-        _, status, usage = os.wait4(child.pid, 0)
-    seconds = time.perf_counter() - start
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise SystemExit(f"{' '.join(command)} failed with {child.returncode}")
-    return {"seconds": seconds, "peak_mb": usage.ru_maxrss / 1024}
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _STARTS, *command], cwd=ROOT, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    measured: Measured = json.loads(done.stdout)
+    return measured
 
 
 def bare_mb() -> float:
