@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,9 +16,9 @@ CDFD = [sys.executable, "-m", "cdfd"]
 Measured = dict[str, float]
 
 
-def probe(name: str, *arguments: str) -> Measured:
+def probe(name: str, *arguments: str, **environment: str) -> Measured:
     command = [sys.executable, "-m", "bench.probe", name, *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | environment)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     measured: Measured = json.loads(done.stdout.splitlines()[-1])

@@ -1,21 +1,30 @@
-"""Configuration: a YAML file and the environment to frozen settings. The only reader of the environment."""
+"""Configuration: a YAML file and the environment to frozen settings. The only reader of the environment.
 
-from cdfd.config.parser import folder_of, load, parse, storage
-from cdfd.config.problems import ConfigProblems
-from cdfd.config.settings import (
-    S3,
-    CatchUp,
-    Engine,
-    Http,
-    Poll,
-    Progress,
-    Settings,
-    SinkSettings,
-    SparkEngine,
-    Storage,
-    Table,
-)
-from cdfd.config.values import Ledger, Listen, Secret, Start
+Names are imported when they are used: the Python API needs the shapes of rows from here, and neither pydantic nor YAML.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cdfd.config.parser import folder_of, load, parse, storage
+    from cdfd.config.problems import ConfigProblems
+    from cdfd.config.settings import (
+        S3,
+        CatchUp,
+        Engine,
+        Http,
+        Poll,
+        Progress,
+        Settings,
+        SinkSettings,
+        SparkEngine,
+        Storage,
+        Table,
+    )
+    from cdfd.config.values import Ledger, Listen, Secret, Start
 
 __all__ = [
     "S3",
@@ -39,3 +48,16 @@ __all__ = [
     "parse",
     "storage",
 ]
+
+_MODULES = {
+    "parser": ("folder_of", "load", "parse", "storage"),
+    "problems": ("ConfigProblems",),
+    "values": ("Ledger", "Listen", "Secret", "Start"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF.get(name, 'settings')}"), name)
