@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -104,6 +105,7 @@ class Heard(listener.StreamingQueryListener):
 
     def __init__(self) -> None:
         self.lags: list[Lag] = []
+        self.terminated = threading.Event()
 
     def onQueryStarted(self, event: listener.QueryStartedEvent) -> None:
         """Nothing is read yet."""
@@ -112,7 +114,12 @@ class Heard(listener.StreamingQueryListener):
         self.lags += lag(event.progress) if event.progress.numInputRows else []
 
     def onQueryTerminated(self, event: listener.QueryTerminatedEvent) -> None:
-        """It may have failed."""
+        """The last event of the query: after it, the listener can be removed.
+
+        PySpark's `removeListener` holds the lock of the listeners while it waits for the thread that calls them. An event that comes
+        meanwhile would wait for that lock, and both of them for ever.
+        """
+        self.terminated.set()
 
 
 def test_lag(spark: SparkSession, table: str, tmp_path: Path) -> None:
@@ -129,6 +136,7 @@ def test_lag(spark: SparkSession, table: str, tmp_path: Path) -> None:
         until(lambda: len(heard.lags) == len(found), WITHIN)
     finally:
         query.stop()
+        assert heard.terminated.wait(WITHIN)
         spark.streams.removeListener(heard)
     assert [each.versions for each in found] == [2, 1, 0]
     assert [each.bytes or 0 for each in found] == sorted((each.bytes or 0 for each in found), reverse=True)

@@ -19,7 +19,19 @@ def test_cases(needs_spark: None, broker: SharedBroker, tmp_path: Path) -> None:
     python = environments.python(*environments.CONNECT)
     with connect_server(tmp_path, python) as url:
         given = {"CDFD_CONNECT": json.dumps([url, broker.bootstrap_servers])}
-        command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path}/cases"]
+        command = [
+            str(python),
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-o",
+            "faulthandler_timeout=300",
+            "-o",
+            "faulthandler_exit_on_timeout=true",
+            f"--basetemp={tmp_path}/cases",
+        ]
         done = subprocess.run(
             [*command, "-W", "default", str(Path(__file__).with_name("connect_cases.py"))],
             env=environments.variables() | given,

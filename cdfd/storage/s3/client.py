@@ -24,7 +24,7 @@ from botocore import UNSIGNED
 from botocore.exceptions import ClientError
 from botocore.utils import parse_timestamp
 
-from cdfd.errors import ExistsError, StorageError
+from cdfd.errors import ExistsError, NotFoundError, StorageError
 from cdfd.storage.s3 import clock as s3_clock
 from cdfd.storage.s3.errors import EXISTS, EXPIRED, FAILURES, SKEWED, Request, code_of, translated
 from cdfd.storage.s3.loop import RequestLoop, request_loop
@@ -142,8 +142,12 @@ class S3Client:
         )
 
     async def delete(self, request: Request) -> None:
-        """Remove an object, if it exists."""
-        await self._retried(request, lambda client: client.delete_object(**self._object_parameters(request)))
+        """Remove an object, if it exists.
+
+        S3 does not say whether it did. Other stores can have an error for an object that another request removes at the same time.
+        """
+        with contextlib.suppress(NotFoundError):
+            await self._retried(request, lambda client: client.delete_object(**self._object_parameters(request)))
 
     async def page(self, request: Request, parameters: dict[str, Any]) -> dict[str, Any]:
         """One page of a listing."""
