@@ -1,5 +1,7 @@
 """Reads Parquet files in batches of bounded memory, whatever the file says (`parquet.bounds`).
 
+A kernel decodes what it knows (`parquet.decoding`), and pyarrow the rest, which is what follows here.
+
 The page headers of a row group are read before its columns. Strings that are all in dictionaries are read as dictionaries. That is faster,
 and the length of a row's strings is known before they are copied. In remote files, where each read is a request, the headers are checked
 while the pages are read (`parquet.guard`).
@@ -26,6 +28,7 @@ from cdfd.parquet.bounds import (
     leaves,
     too_large,
 )
+from cdfd.parquet.decoding import Unread, decoder_of
 from cdfd.parquet.dictionaries import Read, can_be_measured, decoded, dictionary_of, longest, stored_longest
 from cdfd.parquet.group_statistics import ChunkStatistics, Decode, chunk_statistics, decoder
 from cdfd.parquet.guard import BoundsExceededError, GuardedFile, guarded
@@ -44,6 +47,8 @@ from cdfd.parquet.opening import (
 from cdfd.parquet.pages import Page, pages, pages_at, pages_in
 from cdfd.parquet.text import check_text, checked, text_columns
 
+THREADS = 2
+"""Threads that decode the columns of a file that is read alone."""
 CAREFUL_BYTES = 16 << 10
 """The same if the guard should not see pages long before they are decoded."""
 RUN_BYTES = 16 << 20
@@ -116,12 +121,43 @@ class ParquetReader:
         """
         left: Sequence[int] = range(self.metadata.num_row_groups) if groups is None else groups
         if self._bounded:
-            options = {"row_groups": list(left), "columns": list(columns), "use_threads": use_threads}
-            yield from checked(self._plain.iter_batches(rows, **options))
+            yield from self._bounded_batches(list(left), list(columns), rows, use_threads)
             return
         for run, found in self._runs(left, columns):
             yield from _Run(self, run, columns, found, use_threads, left).batches(rows)
             left = left[len(run) :]
+
+    def _bounded_batches(
+        self, groups: list[int], columns: list[str], rows: int, use_threads: bool
+    ) -> Iterator[pa.RecordBatch]:
+        done, places = 0, self._places(columns)
+        chunks = [chunk for group in groups for chunk in self._chunks(group, places)]
+        try:
+            for batch in self.decoded(groups, columns, chunks, rows, use_threads):
+                done += batch.num_rows
+                yield batch
+        except Unread:
+            options = {"row_groups": groups, "columns": columns, "use_threads": use_threads}
+            yield from self._left_to_pyarrow(checked(self._plain.iter_batches(rows, **options)), done)
+
+    def _left_to_pyarrow(self, batches: Iterable[pa.RecordBatch], done: int) -> Iterator[pa.RecordBatch]:
+        """The rows of batches after the first `done` ones, which the kernel has read."""
+        for batch in batches:
+            if done < batch.num_rows:
+                yield batch.slice(done) if done else batch
+            done -= min(done, batch.num_rows)
+
+    def decoded(
+        self, groups: Sequence[int], columns: Sequence[str], chunks: Sequence[ColumnChunk], rows: int, use_threads: bool
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows as the kernel decodes them. Unread where pyarrow has to read them from there on."""
+        source = self._data
+        if source is None:
+            source = getattr(self._source, "buffer_at", self._source.read_at)
+        decoder = decoder_of(source, self._plain, columns, chunks, groups, self._dictionaries)
+        if decoder is None:
+            raise Unread
+        return decoder.batches(rows, THREADS if use_threads else 1)
 
     def statistics(self, columns: Collection[str]) -> list[tuple[dict[str, ChunkStatistics], dict[str, Decode | None]]]:
         """For each row group, the statistics of columns that are not nested, and the functions that decode their bounds.
@@ -221,7 +257,8 @@ class _Run:
     ) -> None:
         self._reader = reader
         self._left = left
-        self._options = {"row_groups": groups, "columns": list(columns), "use_threads": use_threads}
+        self._columns, self._use_threads = list(columns), use_threads
+        self._options: dict[str, Any] = {"row_groups": groups, "columns": self._columns, "use_threads": use_threads}
         self._groups = groups
         self._decoded = reader.texts - reader._dictionaries
         self._bounds = Bounds(chunks)
@@ -230,6 +267,16 @@ class _Run:
         self._watched: list[ColumnChunk] = []
 
     def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
+        reader, done, chunks = self._reader, 0, self._bounds.chunks
+        try:
+            for batch in reader.decoded(self._groups, self._columns, chunks, rows, self._use_threads):
+                done += batch.num_rows
+                yield batch
+        except Unread:
+            yield from reader._left_to_pyarrow(self._read_batches(rows), done)
+
+    def _read_batches(self, rows: int) -> Iterator[pa.RecordBatch]:
+        """All rows, as pyarrow reads them."""
         if not self._reader._dictionaries and self._is_small():
             yield from self._small_batches(rows)
             return
@@ -339,7 +386,7 @@ class _Run:
             chunk.learn(watched)
         prefetch = getattr(self._reader._source, "prefetch_columns", None)
         if prefetch is not None:
-            prefetch(self._options["columns"], set(self._left))
+            prefetch(self._columns, set(self._left))
 
     def _scan_pages(self) -> None:
         """Read the headers of all pages."""

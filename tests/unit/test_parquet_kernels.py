@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd.parquet import dictionaries, layout, pages, reader
+from cdfd.parquet import decoding, dictionaries, layout, pages, reader
 from cdfd.parquet.layout import ChunkLocation
 from cdfd.parquet.pages import Page
 
@@ -44,7 +44,7 @@ def footer(data: bytes) -> bytes:
 
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (layout, pages):
+    for module in (layout, pages, decoding):
         monkeypatch.setattr(module, "native", None)
 
 
@@ -142,6 +142,7 @@ def test_the_longest_value(values: list[bytes], longest: int) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_dictionaries_are_measured_without_decoding_them(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     native()
+    monkeypatch.setattr(decoding, "native", None)
     measured = []
 
     def stored_longest(*arguments: Any) -> int | None:

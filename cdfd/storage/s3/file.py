@@ -11,6 +11,7 @@ time, as long as the unread ones fit into `PREFETCH_BYTES`. Anything else is fet
 from __future__ import annotations
 
 import struct
+import threading
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
@@ -86,6 +87,12 @@ class RangeFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
 
     def __init__(self, ranges: _RangeBuffer, mode: str) -> None:
         self._ranges = ranges
+        self._lock = threading.Lock()
+
+    def buffer_at(self, count: int, at: int) -> memoryview:
+        """Bytes from a position on, as `read_at` returns them. They are not copied if they were fetched together."""
+        with self._lock:
+            return memoryview(self._ranges.range(at, at + count)).cast("B")
 
     def prefetch_columns(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:
         """Announce that these columns, with their children, are read next: of these row groups, or of all."""
@@ -143,7 +150,7 @@ class _RangeBuffer:
 
     def read_buffer(self, count: int | None = None) -> pa.Buffer:
         left = max(0, self._size - self._at)
-        data = self._range(self._at, self._at + (left if count is None or count < 0 else min(count, left)))
+        data = self.range(self._at, self._at + (left if count is None or count < 0 else min(count, left)))
         self._at += data.size
         return data
 
@@ -189,12 +196,13 @@ class _RangeBuffer:
     def _chunks(self) -> list[ChunkLocation]:
         if self._size < 12:
             return []
-        (length,) = struct.unpack("<I", self._range(self._size - 8, self._size - 4).to_pybytes())
+        (length,) = struct.unpack("<I", self.range(self._size - 8, self._size - 4).to_pybytes())
         if length > min(MAX_FOOTER_BYTES, self._size - 8):
             return []
-        return chunks(self._range(self._size - 8 - length, self._size - 8).to_pybytes())
+        return chunks(self.range(self._size - 8 - length, self._size - 8).to_pybytes())
 
-    def _range(self, start: int, end: int) -> pa.Buffer:
+    def range(self, start: int, end: int) -> pa.Buffer:
+        end = min(end, self._size)
         parts: list[pa.Buffer] = []
         while start < end:
             piece = self._piece(start, end)
