@@ -6,6 +6,7 @@ and types, pages of unusual size, and all damage, so that errors do not depend o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -25,6 +26,9 @@ try:
     from cdfd.native import parquet_pages as native
 except ImportError:
     native = None
+else:
+    # The kernel takes numbers as Parquet has them, which is little-endian.
+    native = native if sys.byteorder == "little" else None
 
 MEMORY_BYTES = 256 << 20
 """Bytes of the pages of all columns that are open at a time, at most, and of what is made of them."""

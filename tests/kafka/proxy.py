@@ -195,8 +195,9 @@ class Proxy:
             await self._flowing.wait()
             fault = self._fault(api)
             if fault is not None and fault.fate == "failed":
-                link.client[1].write(_failed_end(version, number))
+                # Who gets the answer may look at once whether it happened.
                 fault.done()
+                link.client[1].write(_failed_end(version, number))
                 continue
             if fault is not None and fault.fate == "unanswered":
                 link.unanswered[number] = fault
