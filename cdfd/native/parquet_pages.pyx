@@ -6,7 +6,8 @@ bounded. What is damaged, unusual or larger than allowed raises `Unusual`: anoth
 refuses them. Encodings and levels: https://github.com/apache/parquet-format/blob/master/Encodings.md
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from cpython.buffer cimport PyBuffer_FillInfo
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
@@ -33,7 +34,10 @@ cdef enum:
     UNCOMPRESSED = 0
     SNAPPY = 1
     SLACK = 64  # bytes after a page, a dictionary or strings that may be read or written
-    WINDOW = 1048576
+    WINDOW = 262144
+    KEPT = 64  # pieces of memory that are kept, at most, their bytes together, and those of each
+    KEPT_BYTES = 33554432
+    KEPT_LEAST = 65536
 
 KINDS = {
     "four": FOUR,
@@ -366,29 +370,78 @@ cdef bint _is_ascii(const uint8_t* at, int64_t size) noexcept nogil:
 
 
 cdef struct Memory:
-    # Bytes that are kept from one page to the next.
+    # Bytes that are kept from one page to the next, or returned.
     uint8_t* data
     int64_t size
+
+cdef Memory _kept[KEPT]
+cdef int _kept_count = 0
+cdef int64_t _kept_bytes = 0
 
 
 cdef int _unusual() except -1 with gil:
     raise Unusual
 
 
-cdef int _no_memory() except -1 with gil:
-    raise MemoryError
+cdef int _allocate(Memory* memory, int64_t size) except -1 with gil:
+    """Have so many bytes, and `SLACK` after them: if possible those of memory that was released."""
+    global _kept_count, _kept_bytes
+    cdef int number
+    cdef int best = -1
+    for number in range(_kept_count):
+        if size <= _kept[number].size <= 2 * size and (best < 0 or _kept[number].size < _kept[best].size):
+            best = number
+    if best >= 0:
+        memory[0] = _kept[best]
+        _kept_bytes -= memory.size
+        _kept_count -= 1
+        for number in range(best, _kept_count):
+            _kept[number] = _kept[number + 1]
+        return 0
+    size += size >> 3
+    memory.data = <uint8_t*>malloc(size + SLACK)
+    if memory.data == NULL:
+        memory.size = 0
+        raise MemoryError
+    memory.size = size
+    return 0
+
+
+cdef int _release(Memory* memory) except -1 with gil:
+    """Give memory back. Some of what was released last is kept: the system takes what is freed, and clears it before it gives it out again."""
+    global _kept_count, _kept_bytes
+    cdef int number
+    if memory.size < KEPT_LEAST or memory.size > KEPT_BYTES // 4:
+        free(memory.data)
+    else:
+        while _kept_count == KEPT or _kept_bytes + memory.size > KEPT_BYTES:
+            free(_kept[0].data)
+            _kept_bytes -= _kept[0].size
+            _kept_count -= 1
+            for number in range(_kept_count):
+                _kept[number] = _kept[number + 1]
+        _kept[_kept_count] = memory[0]
+        _kept_count += 1
+        _kept_bytes += memory.size
+    memory.data = NULL
+    memory.size = 0
+    return 0
+
+
+def release():
+    """Free the memory that is kept."""
+    global _kept_count, _kept_bytes
+    while _kept_count:
+        _kept_count -= 1
+        free(_kept[_kept_count].data)
+    _kept_bytes = 0
 
 
 cdef int _room(Memory* memory, int64_t size) except -1 nogil:
     """Have so many bytes, and `SLACK` after them. The content is lost."""
     if memory.size < size:
-        free(memory.data)
-        memory.size = 0
-        size += size >> 2
-        memory.data = <uint8_t*>malloc(size + SLACK)
-        if memory.data == NULL:
-            _no_memory()
-        memory.size = size
+        _release(memory)
+        _allocate(memory, size + (size >> 2))
     return 0
 
 
@@ -396,39 +449,37 @@ cdef int _more_room(Memory* memory, int64_t size, int64_t used) except -1 nogil:
     """The same, and the first `used` bytes are kept."""
     cdef Memory larger
     if memory.size < size:
-        larger.data = NULL
-        larger.size = 0
-        _room(&larger, 2 * size)
+        _allocate(&larger, size + (size >> 2) if memory.size else size)
         if used:
             memcpy(larger.data, memory.data, used)
-        free(memory.data)
+        _release(memory)
         memory[0] = larger
     return 0
 
 
-cdef class _Block:
-    """A buffer that is written and can be resized. None has no bytes."""
+cdef class Block:
+    """Bytes that `Column.take` writes, which are a buffer then.
 
-    cdef object _buffer
-    cdef uint8_t* data
-    cdef int64_t _size
+    Args:
+        size: bytes, about.
+        whole: whether so many bytes are a buffer at once.
 
-    def __cinit__(self, buffer):
-        self._buffer = buffer
-        self._size = 0 if buffer is None else buffer.size
-        self.data = NULL if buffer is None else <uint8_t*><uintptr_t>buffer.address
+    Attributes:
+        size: of the buffer.
+    """
 
-    cdef int grow(self, int64_t size) except -1 nogil:
-        """Have at least so many bytes."""
-        if self._size < size:
-            size = (size + (size >> 2) if self._size else size) + 63
-            self._resize(size & ~63)
-        return 0
+    cdef Memory _memory
+    cdef readonly int64_t size
 
-    cdef int _resize(self, int64_t size) except -1 with gil:
-        self._buffer.resize(size)
-        self._size, self.data = size, <uint8_t*><uintptr_t>self._buffer.address
-        return 0
+    def __cinit__(self, int64_t size, bint whole=False):
+        _allocate(&self._memory, size)
+        self.size = size if whole else 0
+
+    def __dealloc__(self):
+        _release(&self._memory)
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self._memory.data, self.size, 0, flags)
 
 
 cdef class Column:
@@ -497,8 +548,8 @@ cdef class Column:
     cdef int64_t _dictionary_bytes
     cdef bint _dictionary_is_ascii
     # What is taken.
-    cdef _Block _out
-    cdef _Block _ends
+    cdef Block _out
+    cdef Block _ends
     cdef Memory _taken_definitions
     cdef Memory _taken_repetitions
 
@@ -530,14 +581,14 @@ cdef class Column:
 
     def __dealloc__(self):
         free(self._chunks)
-        free(self._page_memory.data)
-        free(self._definitions.data)
-        free(self._repetitions.data)
-        free(self._indices.data)
-        free(self._dictionary.data)
-        free(self._offsets.data)
-        free(self._taken_definitions.data)
-        free(self._taken_repetitions.data)
+        _release(&self._page_memory)
+        _release(&self._definitions)
+        _release(&self._repetitions)
+        _release(&self._indices)
+        _release(&self._dictionary)
+        _release(&self._offsets)
+        _release(&self._taken_definitions)
+        _release(&self._taken_repetitions)
 
     # --- bytes of the file ---
 
@@ -894,8 +945,8 @@ cdef class Column:
 
     # --- rows ---
 
-    def take(self, int64_t rows, int64_t most, values, offsets):
-        """Take rows into `values` and `offsets`, buffers that can be resized.
+    def take(self, int64_t rows, int64_t most, Block values not None, Block offsets):
+        """Take rows into `values` and `offsets`.
 
         Values have no gaps for nulls. `offsets` (int32) is that of strings, and has one more than there are values. It is None for others.
 
@@ -910,12 +961,17 @@ cdef class Column:
         self.entries = self.count = self.text_bytes = 0
         self.has_levels = self._keeps
         self.is_ascii = True
-        self._out, self._ends = _Block(values), _Block(offsets)
+        if self._kind == STRINGS and offsets is None:
+            raise TypeError("offsets of strings")
+        self._out, self._ends = values, offsets
         try:
             with nogil:
                 taken = self._take(rows, most)
         finally:
             self._out = self._ends = None
+        values.size = self.text_bytes if self._kind == STRINGS else self.count * self._size
+        if offsets is not None:
+            offsets.size = 4 * (self.count + 1)
         return taken
 
     cdef int64_t _take(self, int64_t rows, int64_t most) except -1 nogil:
@@ -924,8 +980,8 @@ cdef class Column:
         cdef int64_t strings
         cdef bint cut = False
         if self._kind == STRINGS:
-            self._ends.grow(4)
-            (<int32_t*>self._ends.data)[0] = 0
+            _room(&self._ends._memory, 4)
+            (<int32_t*>self._ends._memory.data)[0] = 0
         while not cut:
             if self._level >= self._levels:
                 if taken >= rows and not self._repetition:
@@ -1005,8 +1061,8 @@ cdef class Column:
         cdef const uint8_t* dictionary = self._dictionary.data
         if not count:
             return 0
-        self._out.grow((self.count + count) * self._size)
-        out = self._out.data + self.count * self._size
+        _more_room(&self._out._memory, (self.count + count) * self._size, self.count * self._size)
+        out = self._out._memory.data + self.count * self._size
         if self._indexed:
             indices = <const uint32_t*>self._indices.data + self._value
             if self._size == 8:
@@ -1055,8 +1111,8 @@ cdef class Column:
             count = 0
             for level in range(self._level, self._level + some):
                 count += self._definitions.data[level] == self._definition
-        self._ends.grow(4 * (self.count + count + 1))
-        ends = <int32_t*>self._ends.data + self.count
+        _more_room(&self._ends._memory, 4 * (self.count + count + 1), 4 * (self.count + 1))
+        ends = <int32_t*>self._ends._memory.data + self.count
         if self._indexed:
             indices = <const uint32_t*>self._indices.data + self._value
             while number < count:
@@ -1098,8 +1154,8 @@ cdef class Column:
                 some = level - self._level
         self._pass_levels(some)
         if end > self.text_bytes:
-            self._out.grow(end + SLACK)
-            out = self._out.data
+            _more_room(&self._out._memory, end, self.text_bytes)
+            out = self._out._memory.data
             if self._indexed:
                 start = self.text_bytes
                 for number in range(count):

@@ -35,8 +35,6 @@ MEMORY_BYTES = 256 << 20
 MOST_TYPES = 256
 """Strings of a column that is read as indices, at most."""
 
-_POOL = pa.system_memory_pool()
-"""Arrow's default pool returns the memory of each batch to the system, which then clears it for the next one; malloc has it again."""
 _WIDTHS = {
     "int96": 8,
     "decimal4": 16,
@@ -79,7 +77,7 @@ def _decompressed(codec: int, data: Any, size: int) -> Any:
     """Decompressed bytes of a page; None if they are damaged, or the codec is another one."""
     name = CODECS.get(codec)
     try:
-        return None if name is None else memoryview(pa.Codec(name).decompress(data, size, memory_pool=_POOL)).cast("B")
+        return None if name is None else memoryview(pa.Codec(name).decompress(data, size)).cast("B")
     except (pa.ArrowException, OSError):
         return None
 
@@ -99,7 +97,7 @@ class _Field:
         unify = None if self._indices is None else self._indices.unify
         self._columns = {each.leaf: column(each, "indices" if indexed else each.kind, unify) for each in node.leaves()}
         self._cuttable = node.kind == "strings" and not indexed
-        self._bytes_of_row = 8.0
+        self._bytes_of_row, self._levels_of_row = 8.0, 2.0
         self.type = pa.dictionary(pa.int32(), pa.string()) if indexed else node.type
         self.doubtful = False
 
@@ -110,25 +108,24 @@ class _Field:
 
     def take(self, rows: int, most: int) -> pa.Array:
         """The next rows: fewer if strings would have more than `most` bytes. Sets `doubtful` if text has to be checked."""
+        assert native is not None
         found, self.doubtful = dict[int, tuple[Any, Any]](), False
         for node in self._node.leaves():
             column = self._columns[node.leaf]
             kind = "indices" if self._indices is not None else node.kind
-            size = int(rows * self._bytes_of_row * 1.125) + 64 if kind == "strings" else rows * _WIDTHS[kind]
-            values = pa.allocate_buffer(
-                min(size, most) if kind == "strings" else size, resizable=True, memory_pool=_POOL
-            )
-            offsets = (
-                pa.allocate_buffer(4 * (rows + 1), resizable=True, memory_pool=_POOL) if kind == "strings" else None
-            )
+            levels = int(rows * self._levels_of_row * 1.125) + 64 if column.is_repeated else rows
+            size = int(rows * self._bytes_of_row * 1.125) + 64 if kind == "strings" else levels * _WIDTHS[kind]
+            values = native.Block(min(size, most) if kind == "strings" else size)
+            offsets = native.Block(4 * (levels + 1)) if kind == "strings" else None
             taken = column.take(rows, most, values, offsets)
             if taken != rows and not (self._cuttable and taken):
                 raise Unread
+            self._levels_of_row = column.entries / max(taken, 1)
             if kind == "strings" and column.count:
-                self._bytes_of_row = column.text_bytes / max(column.entries, 1)
+                self._bytes_of_row = column.text_bytes / taken
                 self.doubtful |= not column.is_ascii and not pa.types.is_binary(node.type)
             self.doubtful |= kind.startswith("decimal")
-            found[node.leaf] = values, offsets
+            found[node.leaf] = pa.py_buffer(values), None if offsets is None else pa.py_buffer(offsets)
         array = self._array(self._node, found)
         if self._indices is not None:
             return pa.DictionaryArray.from_arrays(array, self._indices.strings)
@@ -145,7 +142,7 @@ class _Field:
             if any(len(child) != count for child in children):
                 raise Unread
             return pa.Array.from_buffers(node.type, count, [valid], nulls, children=children)
-        offsets = pa.allocate_buffer(4 * (column.entries + 1), memory_pool=_POOL)
+        offsets = _buffer(4 * (column.entries + 1))
         numbers = np.frombuffer(offsets, np.int32)
         lists = column.lists(node.depth, node.exists, node.valid + 1, numbers)
         items = self._array(node.children[0], found)
@@ -183,9 +180,14 @@ class _Field:
         return pa.Array.from_buffers(kind, count, [valid, values], nulls)
 
 
+def _buffer(size: int) -> pa.Buffer:
+    assert native is not None
+    return pa.py_buffer(native.Block(size, True))
+
+
 def _spread(bits: Any, count: int, width: int, values: Any, have: int) -> pa.Buffer:
     assert native is not None
-    found = pa.allocate_buffer(count * width, memory_pool=_POOL)
+    found = _buffer(count * width)
     dense = np.frombuffer(values, np.uint8, have * width)
     if not native.spread(np.frombuffer(bits, np.uint8), count, width, dense, np.frombuffer(found, np.uint8)):
         raise Unread
@@ -194,7 +196,7 @@ def _spread(bits: Any, count: int, width: int, values: Any, have: int) -> pa.Buf
 
 def _spread_ends(bits: Any, count: int, ends: Any, have: int) -> pa.Buffer:
     assert native is not None
-    found = pa.allocate_buffer(4 * (count + 1), memory_pool=_POOL)
+    found = _buffer(4 * (count + 1))
     dense = np.frombuffer(ends, np.int32, have + 1)
     if not native.spread_ends(np.frombuffer(bits, np.uint8), count, dense, np.frombuffer(found, np.int32)):
         raise Unread
