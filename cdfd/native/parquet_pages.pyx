@@ -719,7 +719,8 @@ cdef class Column:
                 data = self._decompressed(data, page.stored - length, page.size - length)
                 end = data + page.size - length
         else:
-            if page.definition_encoding != RLE or page.repetition_encoding != RLE:
+            # Without levels, their encoding says nothing, and parquet-mr has another one.
+            if (self._definition and page.definition_encoding != RLE) or (self._repetition and page.repetition_encoding != RLE):
                 _unusual()
             data = self._decompressed(data, page.stored, page.size)
             end = data + page.size
