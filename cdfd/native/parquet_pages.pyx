@@ -34,7 +34,6 @@ cdef enum:
     UNCOMPRESSED = 0
     SNAPPY = 1
     SLACK = 64  # bytes after a page, a dictionary or strings that may be read or written
-    WINDOW = 262144
     KEPT = 64  # pieces of memory that are kept, at most, their bytes together, and those of each
     KEPT_BYTES = 33554432
     KEPT_LEAST = 65536
@@ -486,7 +485,7 @@ cdef class Column:
     """A leaf column of some row groups, which is read from its beginning to its end.
 
     Args:
-        source: the file as a buffer, or a function that returns bytes of it, given a number of them and a position.
+        source: the file as a buffer, or a function that returns bytes of it: at least so many and at most so many, from a position on.
         chunks: (start, end, values, codec) of the column in each row group.
         kind: of its values, one of `KINDS`.
         width: bytes of a value that is stored as big-endian bytes.
@@ -518,6 +517,7 @@ cdef class Column:
     cdef const uint8_t[::1] _whole
     cdef const uint8_t[::1] _window
     cdef int64_t _window_start, _window_bytes
+    cdef int64_t _usual
     cdef const uint8_t[::1] _held_data
     cdef int64_t* _chunks
     cdef int64_t _chunk_count, _next
@@ -608,12 +608,12 @@ cdef class Column:
             return &self._window[at - start]
         if at >= self._end:
             _unusual()
-        self._read_window(at, min(self._end - at, max(size, <int64_t>WINDOW)))
+        self._read_window(at, min(self._end - at, size))
         have[0] = self._window_bytes
         return &self._window[0]
 
     cdef int _read_window(self, int64_t at, int64_t size) except -1 with gil:
-        self._window = self._read(size, at)
+        self._window = self._read(size, self._end - at, at)
         self._window_start = at
         self._window_bytes = self._window.shape[0]
         if not self._window_bytes:
@@ -647,7 +647,8 @@ cdef class Column:
             while self._left <= 0:
                 if not self._open_chunk():
                     return False
-            data = self._file(self._at, 64, &have)
+            # Most pages of a column have about the same size.
+            data = self._file(self._at, min(self._end - self._at, 64 + self._usual + (self._usual >> 3)), &have)
             reader.at, reader.end, reader.bad = data, data + min(have, <int64_t>HEADER_BYTES), False
             if not _page(&reader, &page):
                 data = self._file(self._at, HEADER_BYTES, &have)
@@ -663,6 +664,7 @@ cdef class Column:
                     _unusual()
             data += length
             self._at += length + page.stored
+            self._usual = page.stored
             if page.kind == DICTIONARY:
                 self._open_dictionary(data, &page)
                 continue

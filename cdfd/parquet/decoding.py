@@ -217,7 +217,7 @@ class Decoder:
         """Columns `nodes` by name, in the order of the file, and their chunks in `rows` rows.
 
         Args:
-            source: the file as a buffer, or a function that returns bytes of it, given a number of them and a position.
+            source: the file as a buffer, or a function that returns bytes of it: at least so many and at most so many, from a position on.
             nodes: columns by name, in the order of the file.
             chunks: of their leaves, in the order of row groups and of the file.
             rows: of all row groups.

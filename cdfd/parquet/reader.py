@@ -49,6 +49,8 @@ from cdfd.parquet.text import check_text, checked, text_columns
 
 THREADS = 2
 """Threads that decode the columns of a file that is read alone."""
+WINDOW_BYTES = 256 << 10
+"""Bytes that are read at a time, at least, of a column that the kernel decodes."""
 CAREFUL_BYTES = 16 << 10
 """The same if the guard should not see pages long before they are decoded."""
 RUN_BYTES = 16 << 20
@@ -151,13 +153,17 @@ class ParquetReader:
         self, groups: Sequence[int], columns: Sequence[str], chunks: Sequence[ColumnChunk], rows: int, use_threads: bool
     ) -> Iterator[pa.RecordBatch]:
         """Rows as the kernel decodes them. Unread where pyarrow has to read them from there on."""
-        source = self._data
+        source: Any = self._data
         if source is None:
-            source = getattr(self._source, "buffer_at", self._source.read_at)
+            source = getattr(self._source, "buffer_at", self._windows)
         decoder = decoder_of(source, self._plain, columns, chunks, groups, self._dictionaries)
         if decoder is None:
             raise Unread
         return decoder.batches(rows, THREADS if use_threads else 1)
+
+    def _windows(self, count: int, most: int, at: int) -> Any:
+        """Bytes of the file for the kernel, which decodes several pages of them."""
+        return self._source.read_at(min(most, max(count, WINDOW_BYTES)), at)
 
     def statistics(self, columns: Collection[str]) -> list[tuple[dict[str, ChunkStatistics], dict[str, Decode | None]]]:
         """For each row group, the statistics of columns that are not nested, and the functions that decode their bounds.

@@ -89,10 +89,10 @@ class RangeFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
         self._ranges = ranges
         self._lock = threading.Lock()
 
-    def buffer_at(self, count: int, at: int) -> memoryview:
-        """Bytes from a position on, as `read_at` returns them. They are not copied if they were fetched together."""
+    def buffer_at(self, count: int, most: int, at: int) -> memoryview:
+        """At least `count` bytes from a position on, and at most `most`: as many as were fetched together, which are not copied then."""
         with self._lock:
-            return memoryview(self._ranges.range(at, at + count)).cast("B")
+            return memoryview(self._ranges.range(at, at + count, at + most)).cast("B")
 
     def prefetch_columns(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:
         """Announce that these columns, with their children, are read next: of these row groups, or of all."""
@@ -201,8 +201,12 @@ class _RangeBuffer:
             return []
         return chunks(self.range(self._size - 8 - length, self._size - 8).to_pybytes())
 
-    def range(self, start: int, end: int) -> pa.Buffer:
+    def range(self, start: int, end: int, most: int = 0) -> pa.Buffer:
+        """The bytes `[start, end)`, and more of them up to `most`, if they are in one piece."""
         end = min(end, self._size)
+        piece = self._covering(start)
+        if piece is not None and end <= piece.end:
+            end = min(max(end, most), piece.end)
         parts: list[pa.Buffer] = []
         while start < end:
             piece = self._piece(start, end)
