@@ -8,6 +8,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -231,3 +232,28 @@ def test_damage_gives_no_other_rows_than_pyarrow(codec: str, version: str) -> No
             found.validate(full=True)
             assert expected is None or found.equals(expected)
     assert damaged > 100
+
+
+def test_memory_of_released_blocks_is_used_again() -> None:
+    """A part of it: what is kept has a limit."""
+    native = decoding.native
+    assert native is not None
+
+    def place(block: Any) -> int:
+        return int(np.frombuffer(block, np.uint8).ctypes.data)
+
+    native.release()
+    size = 1 << 20
+    block = native.Block(size, True)
+    before = place(block)
+    del block
+    again = native.Block(size - 1_000, True)
+    assert place(again) == before
+    assert memoryview(again).nbytes == size - 1_000
+    blocks = [native.Block(size, True) for _ in range(100)]
+    places = {place(block) for block in blocks}
+    assert len(places) == 100
+    del blocks, again
+    kept = [native.Block(size, True) for _ in range(100)]
+    assert len({place(block) for block in kept}) == 100
+    native.release()
