@@ -999,6 +999,9 @@ cdef class Column:
                 taken += some
             if not some:
                 break
+            # Nulls and empty lists have levels, but no values.
+            if self._repetition and 8 * (self.entries + some) > most:
+                _unusual()
             if self._kind == STRINGS:
                 strings = self._take_strings(some, most)
                 cut = strings < some

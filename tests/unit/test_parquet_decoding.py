@@ -234,6 +234,20 @@ def test_damage_gives_no_other_rows_than_pyarrow(codec: str, version: str) -> No
     assert damaged > 100
 
 
+def test_lists_of_very_many_nulls_are_left_to_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of a few bytes may have millions of them, in one row."""
+    monkeypatch.setattr(decoding, "NESTED_BYTES", 80_000)
+    count = 20_000
+    nulls = pa.nulls(count, pa.int64())
+    table = pa.table({"list": pa.ListArray.from_arrays(pa.array([0, count, count], pa.int32()), nulls)})
+    data, left = stored(table), []
+    with monkeypatch.context() as patch:
+        whole = reader.ParquetReader._left_to_pyarrow
+        patch.setattr(reader.ParquetReader, "_left_to_pyarrow", lambda *given: left.append(given) or whole(*given))
+        same(read(data, 10), table.to_batches(), table.schema)
+    assert left
+
+
 def test_memory_of_released_blocks_is_used_again() -> None:
     """A part of it: what is kept has a limit."""
     native = decoding.native
