@@ -242,6 +242,9 @@ class Decoder:
         self._schema = pa.schema(
             [pa.field(name, field.type, node.nullable) for (name, node), field in zip(nodes, self._fields, strict=True)]
         )
+        # Rows of these are not read in parts: pyarrow reads them if a batch has more, in batches of fewer rows.
+        whole = sum(node.kind != "strings" for _, node in nodes for _ in node.leaves())
+        self._whole_bytes = min(2 * BATCH_BYTES, NESTED_BYTES // max(1, whole))
         self._rows = rows
         width = sum(_WIDTHS.get(leaf.kind, 4) + 1 for leaf in leaves)
         self._most_rows = max(1, BATCH_BYTES // max(1, width))
@@ -280,7 +283,7 @@ class Decoder:
         """The next rows of each field, after those that wait since the batch before had fewer of another field."""
         rates = [field.rate for field in self._fields]
         room = BATCH_BYTES / max(1.0, sum(rates))
-        shares = [max(1, int(room * rate)) if rate else NESTED_BYTES for rate in rates]
+        shares = [max(1, int(room * rate)) if rate else self._whole_bytes for rate in rates]
 
         def take(place: int) -> Any:
             before, field = waiting[place], self._fields[place]

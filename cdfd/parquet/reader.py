@@ -139,8 +139,11 @@ class ParquetReader:
                 done += batch.num_rows
                 yield batch
         except Unread:
-            options = {"row_groups": groups, "columns": columns, "use_threads": use_threads}
-            yield from self._left_to_pyarrow(checked(self._plain.iter_batches(rows, **options)), done)
+            pass  # its traceback has the kernel's memory, so it ends before pyarrow begins
+        else:
+            return
+        options = {"row_groups": groups, "columns": columns, "use_threads": use_threads}
+        yield from self._left_to_pyarrow(checked(self._plain.iter_batches(rows, **options)), done)
 
     def _left_to_pyarrow(self, batches: Iterable[pa.RecordBatch], done: int) -> Iterator[pa.RecordBatch]:
         """The rows of batches after the first `done` ones, which the kernel has read."""
@@ -279,7 +282,10 @@ class _Run:
                 done += batch.num_rows
                 yield batch
         except Unread:
-            yield from reader._left_to_pyarrow(self._read_batches(rows), done)
+            pass  # its traceback has the kernel's memory, so it ends before pyarrow begins
+        else:
+            return
+        yield from reader._left_to_pyarrow(self._read_batches(rows), done)
 
     def _read_batches(self, rows: int) -> Iterator[pa.RecordBatch]:
         """All rows, as pyarrow reads them."""
