@@ -10,7 +10,7 @@ while the pages are read (`parquet.guard`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -132,18 +132,10 @@ class ParquetReader:
     def _bounded_batches(
         self, groups: list[int], columns: list[str], rows: int, use_threads: bool
     ) -> Iterator[pa.RecordBatch]:
-        done, places = 0, self._places(columns)
+        places = self._places(columns)
         chunks = [chunk for group in groups for chunk in self._chunks(group, places)]
-        try:
-            for batch in self.decoded(groups, columns, chunks, rows, use_threads):
-                done += batch.num_rows
-                yield batch
-        except Unread:
-            pass  # its traceback has the kernel's memory, so it ends before pyarrow begins
-        else:
-            return
         options = {"row_groups": groups, "columns": columns, "use_threads": use_threads}
-        yield from self._left_to_pyarrow(checked(self._plain.iter_batches(rows, **options)), done)
+        yield from self.decoded(chunks, rows, options, lambda: checked(self._plain.iter_batches(rows, **options)))
 
     def _left_to_pyarrow(self, batches: Iterable[pa.RecordBatch], done: int) -> Iterator[pa.RecordBatch]:
         """The rows of batches after the first `done` ones, which the kernel has read."""
@@ -153,13 +145,31 @@ class ParquetReader:
             done -= min(done, batch.num_rows)
 
     def decoded(
-        self, groups: Sequence[int], columns: Sequence[str], chunks: Sequence[ColumnChunk], rows: int, use_threads: bool
+        self,
+        chunks: Sequence[ColumnChunk],
+        rows: int,
+        options: dict[str, Any],
+        by_pyarrow: Callable[[], Iterator[pa.RecordBatch]],
     ) -> Iterator[pa.RecordBatch]:
-        """Rows as the kernel decodes them. Unread where pyarrow has to read them from there on."""
+        """Rows as the kernel decodes them. Those that it leaves are taken from `by_pyarrow`, which reads all. `options` are pyarrow's."""
+        done = 0
+        try:
+            for batch in self._by_kernel(chunks, rows, **options):
+                done += batch.num_rows
+                yield batch
+        except Unread:
+            pass  # its traceback has the kernel's memory, so it ends before pyarrow begins
+        else:
+            return
+        yield from self._left_to_pyarrow(by_pyarrow(), done)
+
+    def _by_kernel(
+        self, chunks: Sequence[ColumnChunk], rows: int, *, row_groups: list[int], columns: list[str], use_threads: bool
+    ) -> Iterator[pa.RecordBatch]:
         source: Any = self._data
         if source is None:
             source = getattr(self._source, "buffer_at", self._windows)
-        decoder = decoder_of(source, self._plain, columns, chunks, groups, self._dictionaries)
+        decoder = decoder_of(source, self._plain, columns, chunks, row_groups, self._dictionaries)
         if decoder is None:
             raise Unread
         return decoder.batches(rows, THREADS if use_threads else 1)
@@ -266,8 +276,7 @@ class _Run:
     ) -> None:
         self._reader = reader
         self._left = left
-        self._columns, self._use_threads = list(columns), use_threads
-        self._options: dict[str, Any] = {"row_groups": groups, "columns": self._columns, "use_threads": use_threads}
+        self._options: dict[str, Any] = {"row_groups": groups, "columns": list(columns), "use_threads": use_threads}
         self._groups = groups
         self._decoded = reader.texts - reader._dictionaries
         self._bounds = Bounds(chunks)
@@ -276,16 +285,7 @@ class _Run:
         self._watched: list[ColumnChunk] = []
 
     def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
-        reader, done, chunks = self._reader, 0, self._bounds.chunks
-        try:
-            for batch in reader.decoded(self._groups, self._columns, chunks, rows, self._use_threads):
-                done += batch.num_rows
-                yield batch
-        except Unread:
-            pass  # its traceback has the kernel's memory, so it ends before pyarrow begins
-        else:
-            return
-        yield from reader._left_to_pyarrow(self._read_batches(rows), done)
+        yield from self._reader.decoded(self._bounds.chunks, rows, self._options, lambda: self._read_batches(rows))
 
     def _read_batches(self, rows: int) -> Iterator[pa.RecordBatch]:
         """All rows, as pyarrow reads them."""
@@ -398,7 +398,7 @@ class _Run:
             chunk.learn(watched)
         prefetch = getattr(self._reader._source, "prefetch_columns", None)
         if prefetch is not None:
-            prefetch(self._columns, set(self._left))
+            prefetch(self._options["columns"], set(self._left))
 
     def _scan_pages(self) -> None:
         """Read the headers of all pages."""
