@@ -46,6 +46,8 @@ _DEFAULTS = {
     # The first transaction and the first group create these topics, and wait for it: 50 partitions take a second.
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "4",
+    # Records of some tests have times of 1970, which the first look at retention, half a minute after the start, would delete.
+    "log.retention.ms": "-1",
     "group.initial.rebalance.delay.ms": "0",
     # After `kill` the node's former self has to be given up before it may start again: by default 9 seconds.
     "broker.session.timeout.ms": "2000",

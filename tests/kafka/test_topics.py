@@ -166,7 +166,7 @@ class TestExistingTopic:
             ("compact", {}, True),
             ("compact,delete", {"retention_ms": "-1", "retention_bytes": "-1"}, True),
             ("compact,delete", {"retention_ms": "-1", "retention_bytes": "1000000"}, False),
-            ("compact,delete", {}, False),
+            ("compact,delete", {"retention_ms": "604800000"}, False),
             ("delete", {"retention_ms": "-1", "retention_bytes": "-1"}, False),
         ],
     )
