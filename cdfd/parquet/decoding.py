@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from threading import Lock
 from types import ModuleType
 from typing import Any
 
@@ -203,6 +204,27 @@ def _spread_ends(bits: Any, count: int, ends: Any, have: int) -> pa.Buffer:
     return found
 
 
+class _Busy:
+    """The decoders of this process that are at work. Where there are several, they use the cores, and each of them one thread."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._lock = Lock()
+
+    def __enter__(self) -> int:
+        """One more is at work: the number of others."""
+        with self._lock:
+            self._count += 1
+            return self._count - 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+
+
+_busy = _Busy()
+
+
 class Decoder:
     """Columns of some row groups, which are read from their beginning to their end."""
 
@@ -260,12 +282,16 @@ class Decoder:
         left, wanted = self._rows, min(rows, self._most_rows)
         waiting: list[Any] = [None] * len(self._fields)
         with ExitStack() as stack:
-            several = threads > 1 and len(self._fields) > 1
-            run = stack.enter_context(ThreadPoolExecutor(threads)).map if several else map
+            pool: ThreadPoolExecutor | None = None
             while left:
                 count = min(wanted, left)
                 try:
-                    found = self._taken(count, waiting, run)
+                    with _busy as others:
+                        if threads > 1 and len(self._fields) > 1 and not others:
+                            pool = pool or stack.enter_context(ThreadPoolExecutor(threads))
+                            found = self._taken(count, waiting, pool.map)
+                        else:
+                            found = self._taken(count, waiting, map)
                 except native.Unusual:
                     raise Unread from None
                 got = min(map(len, found))
