@@ -13,7 +13,7 @@ from cdfd.tables.table import Table
 
 logger = logging.getLogger("cdfd.feed")
 
-BATCH_ROWS = 12_288
+BATCH_ROWS = 20_480
 """Rows of a batch to encode and deliver: encoding takes several times a batch's own memory."""
 
 
