@@ -89,6 +89,8 @@ async def finished(work: Future[T], timeout: float | None = None) -> T:
     Raises:
         TimeoutError: after `timeout` seconds; the call continues.
     """
+    if work.done():
+        return work.result()
     done = asyncio.wrap_future(work)
     # Retrieve the exception, so that asyncio does not log it after a cancelled wait.
     done.add_done_callback(lambda future: future.cancelled() or future.exception())

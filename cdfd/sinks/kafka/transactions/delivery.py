@@ -88,7 +88,7 @@ class KafkaDelivery:
         self._markers = Markers(context.destination, position, context.progress)
         self._accumulator = Accumulator(context.chunk_bytes)
         self._version: Version | None = None
-        self._in_flight: deque[Future[Future[None]]] = deque()
+        self._in_flight: deque[Future[None]] = deque()
         self._submitted = self._has_rows = False
         self._state: DeliveryState = "open"
         self._aborting: Future[None] | None = None
@@ -201,18 +201,19 @@ class KafkaDelivery:
 
     async def _submit(self) -> None:
         """Pass the current chunk to the threads, once few enough chunks are in flight."""
-        while self._in_flight and (len(self._in_flight) >= _MAX_CHUNKS or _is_done(self._in_flight[0])):
+        while self._in_flight and (len(self._in_flight) >= _MAX_CHUNKS or self._in_flight[0].done()):
             await self._wait_for_oldest()
         self._encode(self._accumulator.take(), last=False)
 
     def _encode(self, chunk: Chunk, *, last: bool) -> None:
         self._submitted = True
-        work = partial(self._encode_in_thread, chunk, last=last)
-        self._in_flight.append(self._context.encoder.submit(work))
+        sent: Future[None] = Future()
+        self._context.encoder.submit(partial(self._encode_in_thread, chunk, sent, last=last))
+        self._in_flight.append(sent)
 
     async def _wait_for_oldest(self) -> None:
         """Return when the oldest chunk in flight is sent, or raise its error."""
-        await finished(await finished(self._in_flight[0]))
+        await finished(self._in_flight[0])
         self._in_flight.popleft()
 
     def _reopen(self) -> None:
@@ -221,11 +222,15 @@ class KafkaDelivery:
 
     # In threads.
 
-    def _encode_in_thread(self, chunk: Chunk, *, last: bool) -> Future[None]:
-        with self._guarded(chunk.version):
-            encoded = self._context.encode_stage.encode(chunk, self._position.table_id, last=last)
-        # The rows themselves are not kept until they are sent.
-        return self._context.sender.submit(partial(self._send, encoded, chunk.side_records, chunk.version))
+    def _encode_in_thread(self, chunk: Chunk, sent: Future[None], *, last: bool) -> None:
+        """Encode a chunk and pass it to the thread that sends. `sent` gets the end of both, or the error."""
+        try:
+            with self._guarded(chunk.version):
+                encoded = self._context.encode_stage.encode(chunk, self._position.table_id, last=last)
+            # The rows themselves are not kept until they are sent.
+            self._context.sender.submit(partial(self._send, encoded, chunk.side_records, chunk.version), sent)
+        except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
+            sent.set_exception(error)
 
     def _send(self, encoded: list[EncodedRecords], side_records: list[SideRecord], version: int | None) -> None:
         with self._guarded(version):
@@ -282,10 +287,3 @@ class KafkaChunk:
     async def abort(self) -> None:
         """See the port."""
         await self._delivery.abort()
-
-
-def _is_done(encoded: Future[Future[None]]) -> bool:
-    """Whether a chunk was sent, or failed."""
-    if not encoded.done():
-        return False
-    return encoded.exception() is not None or encoded.result().done()
