@@ -127,13 +127,11 @@ def read_joined(
     Raises:
         CdfdError, pa.ArrowException, OSError, ValueError, OverflowError, MemoryError: they cannot be read together from here on.
     """
-    at = 0
-    for part in parts_of([each.scan for each in group], files):
-        rows, row = _Rows(group[at : at + len(part.scans)], part.joined.rows), 0
-        for batch in part.rows_of(schema, files, batch_rows, rows.types):
-            yield JoinedRows(schema, batch, rows.plans(row, batch.num_rows))
-            row += batch.num_rows
-        at += len(part.scans)
+    found = JoinedFiles.of([each.scan for each in group], files)
+    rows, row = _Rows(group, found.joined.rows), 0
+    for batch in found.batches(schema, files, batch_rows, rows.types):
+        yield JoinedRows(schema, batch, rows.plans(row, batch.num_rows))
+        row += batch.num_rows
 
 
 class _Rows:
@@ -163,19 +161,7 @@ class _Rows:
         return found
 
 
-def parts_of(scans: Sequence[FileScan], files: TableFiles, *, measured: bool = True) -> Iterator[Part]:
-    """The files of scans as one file, or as a few (see `joined`). Raises what `read_joined` does."""
-    found = files.read_whole([scan.path for scan in scans], [scan.size for scan in scans])
-    parts = () if found is None else joined(found, measured=measured)
-    if not parts:
-        raise DataError("the files differ")
-    at = 0
-    for part in parts:
-        yield Part(part, scans[at : at + len(part.rows)])
-        at += len(part.rows)
-
-
-class Part(NamedTuple):
+class JoinedFiles(NamedTuple):
     """Files that are joined.
 
     Attributes:
@@ -186,15 +172,24 @@ class Part(NamedTuple):
     joined: Joined
     scans: Sequence[FileScan]
 
-    def rows_of(
+    @classmethod
+    def of(cls, scans: Sequence[FileScan], files: TableFiles) -> JoinedFiles:
+        """The files of scans as one file. Raises what `read_joined` does."""
+        found = files.read_whole([scan.path for scan in scans], [scan.size for scan in scans])
+        together = None if found is None else joined(found)
+        if together is None:
+            raise DataError("the files differ")
+        return cls(together, scans)
+
+    def batches(
         self, schema: TableSchema, files: TableFiles, batch_rows: int, types: Types
     ) -> Iterator[pa.RecordBatch]:
         """Their rows in order. `types` returns the change types of so many rows from a row on. Raises what `read_joined` does."""
-        part, row = self.joined, 0
-        total = sum(part.rows)
-        constants = Constants(self.scans, part.rows, schema)
-        most = max(1, min(batch_rows, BATCH_BYTES * total // max(part.size, 1)))
-        with opened(pa.BufferReader(part.data), bounded=part.bounded) as file:
+        found, row = self.joined, 0
+        total = sum(found.rows)
+        constants = Constants(self.scans, found.rows, schema)
+        most = max(1, min(batch_rows, BATCH_BYTES * total // max(found.size, 1)))
+        with opened(pa.BufferReader(found.data)) as file:
             layout = files.layouts.of(schema, file.schema_arrow)
             waiting: pa.RecordBatch | None = None
             for batch in file.batches(list(layout.projection.columns), rows=most):
@@ -203,8 +198,8 @@ class Part(NamedTuple):
                 if waiting is not None:
                     yield waiting
                 columns = layout.projection.apply(batch, constants.of(row, batch.num_rows))
-                found = [*columns, types(row, batch.num_rows)]
-                waiting = pa.RecordBatch.from_arrays(found, schema=layout.schema)
+                columns = [*columns, types(row, batch.num_rows)]
+                waiting = pa.RecordBatch.from_arrays(columns, schema=layout.schema)
                 row += batch.num_rows
         # Before the last batch is handed out, it is certain that there is no other row.
         if row != total or waiting is None:

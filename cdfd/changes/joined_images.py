@@ -31,7 +31,7 @@ from cdfd.changes.image_order import (
     divided,
     late_rows,
 )
-from cdfd.changes.joined import Constants, Part, PlannedScan, groups_of, parts_of
+from cdfd.changes.joined import Constants, JoinedFiles, PlannedScan, groups_of
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.read import BATCH_ROWS, READ_ERRORS, RowBatch, TableFiles, check_change_type, read_image_order
 from cdfd.delta.schema import TableSchema
@@ -189,18 +189,15 @@ class JoinedImages:
         self, schema: TableSchema, batch_rows: int, codes: Sequence[Codes] | None
     ) -> Iterator[tuple[int, list[pa.RecordBatch], list[RowBatch]]]:
         """For each batch the number of its first row, its early rows and its late rows."""
-        first, number = 0, 0
-        for part in parts_of(self.scans, self._files):
-            found = self._codes_of(part) if codes is None else codes[number : number + len(part.scans)]
-            number += len(part.scans)
-            order, row = self._order(found), 0
-            written = np.concatenate(found)
-            written[written == MOVED] = POST_IMAGE
-            types = pa.DictionaryArray.from_arrays(pa.array(written), CHANGE_TYPES)
-            for batch in part.rows_of(schema, self._files, batch_rows, types.slice):
-                yield first + row, *_divided(batch, row, order)
-                row += batch.num_rows
-            first += row
+        files = JoinedFiles.of(self.scans, self._files)
+        found = self._codes_of(files) if codes is None else codes
+        order, row = self._order(found), 0
+        written = np.concatenate(found)
+        written[written == MOVED] = POST_IMAGE
+        types = pa.DictionaryArray.from_arrays(pa.array(written), CHANGE_TYPES)
+        for batch in files.batches(schema, self._files, batch_rows, types.slice):
+            yield row, *_divided(batch, row, order)
+            row += batch.num_rows
 
     def _order(self, codes: Sequence[Codes]) -> _Files:
         starts = [0, *accumulate(map(len, codes))]
@@ -209,31 +206,29 @@ class JoinedImages:
         return _Files(np.concatenate([late for late, _ in found]), gaps, starts[1:])
 
     def _read_codes(self) -> list[Codes]:
-        # Change types repeat, so other strings need not be measured.
-        parts = parts_of(self.scans, self._files, measured=False)
-        return [codes for part in parts for codes in self._codes_of(part)]
+        return self._codes_of(JoinedFiles.of(self.scans, self._files))
 
-    def _codes_of(self, part: Part) -> list[Codes]:
+    def _codes_of(self, files: JoinedFiles) -> list[Codes]:
         """The codes of the change types of each file."""
-        rows = part.joined.rows
+        rows = files.joined.rows
         if sum(rows) > KEPT_CODES:
             raise DataError("the files have too many rows to be read together")
         starts = [0, *accumulate(rows)]
-        codes = np.concatenate(list(self._read_types(part, starts)))
+        codes = np.concatenate(list(self._read_types(files, starts)))
         if len(codes) != starts[-1]:
             raise DataError(f"{len(codes)} change types were read of {starts[-1]}")
         return np.split(codes, starts[1:-1])
 
-    def _read_types(self, part: Part, starts: Sequence[int]) -> Iterator[Codes]:
-        key, joined = self._key, part.joined
-        with opened(pa.BufferReader(joined.data), [CHANGE_TYPE], bounded=joined.bounded) as file:
+    def _read_types(self, files: JoinedFiles, starts: Sequence[int]) -> Iterator[Codes]:
+        key, joined = self._key, files.joined
+        with opened(pa.BufferReader(joined.data), [CHANGE_TYPE]) as file:
             check_change_type(file)
             if key is None:
                 for batch in file.batches([CHANGE_TYPE], rows=BATCH_ROWS):
                     yield _types(batch).indices.to_numpy()
                 return
             layout = self._files.layouts.of(key, file.schema_arrow)
-            constants = Constants(part.scans, joined.rows, key)
+            constants = Constants(files.scans, joined.rows, key)
 
             def columns() -> Iterator[tuple[int, tuple[pa.Array, Sequence[pa.Array]]]]:
                 row = 0

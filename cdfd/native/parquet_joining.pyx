@@ -27,17 +27,10 @@ from cdfd.native.compact cimport (
 )
 
 cdef enum:
-    BYTE_ARRAY = 6
-    FIXED_BYTE_ARRAY = 7
     DATA = 0
     DICTIONARY = 2
     DATA_V2 = 3
-    VALUE_BYTES = 21
-    PAGE_BYTES = 1048576
     MAGIC_BYTES = 4
-    # Dictionaries of strings that are returned, at most, and the bytes from which one makes a bound large.
-    DICTIONARIES = 1024
-    LARGE = 65536
 
 cdef struct Writer:
     uint8_t* at
@@ -48,40 +41,14 @@ cdef struct Chunk:
     # All that comes before the size in the file.
     const uint8_t* begin
     const uint8_t* end
-    int64_t type
-    int64_t codec
     int64_t values
     int64_t size
     int64_t data_page
     int64_t dictionary_page
 
-cdef struct Dictionary:
-    # A dictionary page of strings, in a file of this number, and the end of its column chunk.
-    int64_t file
-    int64_t start
-    int64_t header
-    int64_t end
-    int64_t codec
-    Header page
-
-cdef struct Moved:
-    # A column chunk that has another place in the joined file, is larger there, and whose longest string is known.
-    int64_t file
-    int64_t start
-    int64_t at
-    int64_t growth
-    int64_t longest
-
-cdef struct Dictionaries:
-    Dictionary* found
-    int64_t count
-    const Moved* moved
-    const Moved* moved_end
-
 cdef struct File:
-    # The file, its number, where it begins in the joined one, and where its footer begins.
+    # The file, where it begins in the joined one, and where its footer begins.
     const uint8_t* data
-    int64_t number
     int64_t base
     int64_t footer
     # What precedes the number of rows and follows the row groups.
@@ -93,32 +60,26 @@ cdef struct File:
     int64_t groups
     int64_t columns
     int64_t bytes
-    double bound
 
 
-def joined(list files not None, list moved not None):
-    """The footer, the number of rows of each file, the bytes that each decodes to at most, all that footers say of decoded bytes, dictionaries.
+def joined(list files not None):
+    """The footer of the joined file, the number of rows of each file, and how many bytes their footers say they decode to.
 
     Args:
         files: each as its bytes.
-        moved: column chunks that have another place: (file, start in the file, start in the joined file, growth in bytes, longest string),
-            in the order of the dictionaries that an earlier call returned.
 
     Returns:
-        None if they cannot be joined. The dictionaries are those that make the bounds large: (file, start, bytes of the header, end of the
-        column chunk, codec, decompressed size, stored size, values, encoding).
+        None if they cannot be joined.
     """
     cdef const uint8_t[::1] data
     cdef Writer writer
     cdef File first, file
-    cdef Dictionaries dictionaries
-    cdef Moved* places
     cdef int64_t base = 0
     cdef int64_t capacity = 1024
     cdef int64_t rows = 0
     cdef int64_t groups = 0
     cdef int64_t size = 0
-    cdef int64_t length, number
+    cdef int64_t length
     cdef bint fits
     cdef uint8_t* place
     if not files:
@@ -130,27 +91,19 @@ def joined(list files not None, list moved not None):
         # A column takes more bytes in a footer than are added to it here.
         capacity += 4 * length
     place = <uint8_t*>malloc(capacity)
-    dictionaries.found = <Dictionary*>malloc(DICTIONARIES * sizeof(Dictionary))
-    places = <Moved*>malloc((len(moved) + 1) * sizeof(Moved))
-    if place == NULL or dictionaries.found == NULL or places == NULL:
-        free(place)
-        free(dictionaries.found)
-        free(places)
+    if place == NULL:
         raise MemoryError
     writer.at, writer.end, writer.bad = place, place + capacity, False
     first.before = first.after = NULL
     first.before_bytes = first.after_bytes = first.columns = 0
-    counts, bounds = [], []
+    counts = []
     try:
-        for number, (a, b, c, d, e) in enumerate(moved):
-            places[number] = Moved(a, b, c, d, e)
-        dictionaries.count, dictionaries.moved, dictionaries.moved_end = 0, places, places + len(moved)
-        for number, data in enumerate(files):
-            file.data, file.number, file.base = &data[0], number, base
+        for data in files:
+            file.data, file.base = &data[0], base
             file.footer = data.shape[0] - 8 - _footer_bytes(data)
             length = data.shape[0] - 8
             with nogil:
-                fits = _file(&file, &writer, &dictionaries, length)
+                fits = _file(&file, &writer, length)
             if not fits:
                 return None
             if not counts:
@@ -158,12 +111,11 @@ def joined(list files not None, list moved not None):
             elif not _agree(&first, &file):
                 return None
             counts.append(file.rows)
-            bounds.append(file.bound)
             rows += file.rows
             groups += file.groups
             size += file.bytes
             base += data.shape[0]
-        if writer.bad or dictionaries.moved != dictionaries.moved_end:
+        if writer.bad:
             return None
         footer = b"".join((
             PyBytes_FromStringAndSize(<const char*>first.before, first.before_bytes),
@@ -172,22 +124,9 @@ def joined(list files not None, list moved not None):
             PyBytes_FromStringAndSize(<const char*>place, writer.at - place),
             PyBytes_FromStringAndSize(<const char*>first.after, first.after_bytes),
         ))
-        return footer, counts, bounds, size, _found(&dictionaries)
+        return footer, counts, size
     finally:
         free(place)
-        free(dictionaries.found)
-        free(places)
-
-
-cdef list _found(const Dictionaries* dictionaries):
-    cdef const Dictionary* each
-    cdef int64_t number
-    found = []
-    for number in range(dictionaries.count):
-        each = &dictionaries.found[number]
-        found.append((each.file, each.start, each.header, each.end, each.codec,
-                      each.page.size, each.page.stored, each.page.values, each.page.encoding))
-    return found
 
 
 cdef int64_t _footer_bytes(const uint8_t[::1] data) noexcept nogil:
@@ -210,7 +149,7 @@ cdef bint _agree(const File* first, const File* file) noexcept nogil:
     )
 
 
-cdef bint _file(File* file, Writer* writer, Dictionaries* dictionaries, int64_t end) noexcept nogil:
+cdef bint _file(File* file, Writer* writer, int64_t end) noexcept nogil:
     cdef Reader reader
     cdef int field = 0
     cdef int last = 0
@@ -222,7 +161,6 @@ cdef bint _file(File* file, Writer* writer, Dictionaries* dictionaries, int64_t 
     reader.at, reader.end, reader.bad = file.data + file.footer, file.data + end, False
     file.before = reader.at
     file.rows = file.columns = file.bytes = 0
-    file.bound = 0
     while True:
         last, at = field, reader.at
         kind = _field(&reader, &field)
@@ -243,14 +181,14 @@ cdef bint _file(File* file, Writer* writer, Dictionaries* dictionaries, int64_t 
         return False
     file.groups = count
     while count:
-        if not _group(&reader, file, writer, dictionaries):
+        if not _group(&reader, file, writer):
             return False
         count -= 1
     file.after, file.after_bytes = reader.at, reader.end - reader.at
     return file.rows == promised
 
 
-cdef bint _group(Reader* reader, File* file, Writer* writer, Dictionaries* dictionaries) noexcept nogil:
+cdef bint _group(Reader* reader, File* file, Writer* writer) noexcept nogil:
     cdef int field = 0
     cdef int item = 0
     cdef int kind
@@ -272,7 +210,7 @@ cdef bint _group(Reader* reader, File* file, Writer* writer, Dictionaries* dicti
             _put_byte(writer, 0x19)
             _put_length(writer, count)
             while count:
-                if not _column(reader, file, writer, dictionaries, &values):
+                if not _column(reader, file, writer, &values):
                     return False
                 count -= 1
         elif field == 2 and kind == I64:
@@ -294,13 +232,12 @@ cdef bint _group(Reader* reader, File* file, Writer* writer, Dictionaries* dicti
     return True
 
 
-cdef bint _column(Reader* reader, File* file, Writer* writer, Dictionaries* dictionaries, int64_t* values) noexcept nogil:
+cdef bint _column(Reader* reader, File* file, Writer* writer, int64_t* values) noexcept nogil:
     """A column, with its place in the joined file. Statistics and indexes are left out."""
     cdef int field = 0
     cdef int kind
     cdef bint known = False
     cdef Chunk chunk
-    cdef Moved place
     while True:
         kind = _field(reader, &field)
         if reader.bad:
@@ -316,19 +253,19 @@ cdef bint _column(Reader* reader, File* file, Writer* writer, Dictionaries* dict
             return False
         else:
             _skip(reader, kind, 0)
-    if not known or (values[0] >= 0 and values[0] != chunk.values) or not _pages(file, &chunk, dictionaries, &place):
+    if not known or (values[0] >= 0 and values[0] != chunk.values) or not _pages(file, &chunk):
         return False
     values[0] = chunk.values
     _put_byte(writer, 0x26)
     _put_integer(writer, 0)
     _put_byte(writer, 0x10 | STRUCT)
     _put(writer, chunk.begin, chunk.end - chunk.begin)
-    _put_integer(writer, chunk.size + place.growth)
+    _put_integer(writer, chunk.size)
     _put_byte(writer, 0x26)
-    _put_integer(writer, chunk.data_page - place.start + place.at + place.growth)
+    _put_integer(writer, chunk.data_page + file.base)
     if chunk.dictionary_page:
         _put_byte(writer, 0x26)
-        _put_integer(writer, place.at)
+        _put_integer(writer, chunk.dictionary_page + file.base)
     _put_byte(writer, 0)
     _put_byte(writer, 0)
     return not writer.bad
@@ -340,7 +277,7 @@ cdef bint _meta_data(Reader* reader, Chunk* chunk) noexcept nogil:
     cdef int last
     cdef int kind
     chunk.begin, chunk.end = reader.at, NULL
-    chunk.type = chunk.codec = chunk.values = chunk.size = chunk.data_page = -1
+    chunk.values = chunk.size = chunk.data_page = -1
     chunk.dictionary_page = 0
     while True:
         last = field
@@ -351,11 +288,7 @@ cdef bint _meta_data(Reader* reader, Chunk* chunk) noexcept nogil:
             break
         if field <= 7 and field != last + 1:
             return False
-        if field == 1 and kind == I32:
-            chunk.type = _integer(reader)
-        elif field == 4 and kind == I32:
-            chunk.codec = _integer(reader)
-        elif field == 5 and kind == I64:
+        if field == 5 and kind == I64:
             chunk.values = _integer(reader)
         elif field == 7 and kind == I64:
             chunk.end = reader.at
@@ -368,66 +301,35 @@ cdef bint _meta_data(Reader* reader, Chunk* chunk) noexcept nogil:
             _skip(reader, kind, 0)
     if chunk.dictionary_page < 0 or chunk.dictionary_page >= chunk.data_page:
         return False
-    return chunk.end != NULL and chunk.type >= 0 and chunk.values >= 0 and chunk.size >= 0
+    return chunk.end != NULL and chunk.values >= 0 and chunk.size >= 0
 
 
-cdef bint _pages(File* file, const Chunk* chunk, Dictionaries* dictionaries, Moved* place) noexcept nogil:
-    """Whether the pages of a column are within its file, and have its values. Adds the bytes that they decode to, at most.
-
-    `place` becomes its place in the joined file.
-    """
+cdef bint _pages(File* file, const Chunk* chunk) noexcept nogil:
+    """Whether the pages of a column are within its file, and have its values."""
     cdef Reader reader
     cdef Header header
     cdef int64_t start = chunk.dictionary_page if chunk.dictionary_page else chunk.data_page
     cdef int64_t seen = 0
     cdef int64_t end
-    cdef double longest = 0
-    cdef double mean = 0
-    cdef Dictionary dictionary
-    cdef double indexed = 0
-    cdef bint strings = chunk.type == BYTE_ARRAY
-    cdef bint sized = strings or chunk.type == FIXED_BYTE_ARRAY
     if start < MAGIC_BYTES or start > file.footer or chunk.size > file.footer - start:
         return False
     end = start + chunk.size
-    place.file, place.start, place.at, place.growth, place.longest = file.number, start, start + file.base, 0, -1
-    if dictionaries.moved != dictionaries.moved_end:
-        if dictionaries.moved.file == file.number and dictionaries.moved.start == start:
-            place[0] = dictionaries.moved[0]
-            dictionaries.moved += 1
-    file.bound += <double>VALUE_BYTES * chunk.values
     while start < end:
         reader.at = file.data + start
         reader.end = file.data + min(end, start + HEADER_BYTES)
         reader.bad = False
         if not _header(&reader, &header) or header.stored > end - (reader.at - file.data):
             return False
-        if header.size > PAGE_BYTES:
-            file.bound += 1e15
         if header.kind == DICTIONARY:
             if start != chunk.dictionary_page:
                 return False
-            longest = max(0, header.size - 4 * header.values) if place.longest < 0 else place.longest
-            dictionary = Dictionary(file.number, start, reader.at - file.data - start, end, chunk.codec, header)
-            mean = <double>header.size / max(1, header.values)
         elif header.kind == DATA or header.kind == DATA_V2:
             if start < chunk.data_page:
                 return False
             seen += header.values
-            if sized:
-                if header.encoding in (2, 8):
-                    file.bound += header.values * (longest if strings else mean)
-                    indexed += header.values * longest
-                elif header.encoding in (0, 6):
-                    file.bound += header.size
-                else:
-                    file.bound += <double>header.values * header.size
         else:
             return False
         start = reader.at - file.data + header.stored
-    if strings and indexed > LARGE and place.longest < 0 and dictionaries.count < DICTIONARIES:
-        dictionaries.found[dictionaries.count] = dictionary
-        dictionaries.count += 1
     return seen == chunk.values
 
 

@@ -70,23 +70,22 @@ _RATIOS = {0: 1, 1: 22, 5: 256, 7: 256}
 
 
 @contextlib.contextmanager
-def opened(source: Any, dictionaries: Collection[str] = (), *, bounded: bool = False) -> Iterator[ParquetReader]:
-    """A file for reading. `dictionaries` are columns to return as dictionaries. With `bounded`, all rows are known to fit into a batch.
+def opened(source: Any, dictionaries: Collection[str] = ()) -> Iterator[ParquetReader]:
+    """A file for reading. `dictionaries` are columns to return as dictionaries.
 
     Raises:
         pa.ArrowException, OSError, ValueError: the file is damaged.
         DataError: it requires too much memory.
     """
-    with ParquetReader(source, dictionaries, bounded=bounded) as reader:
+    with ParquetReader(source, dictionaries) as reader:
         yield reader
 
 
 class ParquetReader:
     """An open file."""
 
-    def __init__(self, source: Any, dictionaries: Collection[str], *, bounded: bool = False) -> None:
+    def __init__(self, source: Any, dictionaries: Collection[str]) -> None:
         self._source = source
-        self._bounded = bounded
         self.size: int = source.size()
         self._footer = footer_size(source)
         # pyarrow's objects take many times the memory of the footer.
@@ -122,20 +121,9 @@ class ParquetReader:
             pa.ArrowException, OSError, ValueError: the file is damaged.
         """
         left: Sequence[int] = range(self.metadata.num_row_groups) if groups is None else groups
-        if self._bounded:
-            yield from self._bounded_batches(list(left), list(columns), rows, use_threads)
-            return
         for run, found in self._runs(left, columns):
             yield from _Run(self, run, columns, found, use_threads, left).batches(rows)
             left = left[len(run) :]
-
-    def _bounded_batches(
-        self, groups: list[int], columns: list[str], rows: int, use_threads: bool
-    ) -> Iterator[pa.RecordBatch]:
-        places = self._places(columns)
-        chunks = [chunk for group in groups for chunk in self._chunks(group, places)]
-        options = {"row_groups": groups, "columns": columns, "use_threads": use_threads}
-        yield from self.decoded(chunks, rows, options, lambda: checked(self._plain.iter_batches(rows, **options)))
 
     def _left_to_pyarrow(self, batches: Iterable[pa.RecordBatch], done: int) -> Iterator[pa.RecordBatch]:
         """The rows of batches after the first `done` ones, which the kernel has read."""

@@ -5,6 +5,7 @@ Each file is read in a child process whose address space is limited: where memor
 
 import json
 import resource
+import shutil
 import struct
 import subprocess
 import sys
@@ -232,19 +233,25 @@ TEXTS = {"type": "map", "keyType": "string", "valueType": "string", "valueContai
 STRUCTS = {"type": "struct", "fields": [{"name": "a", "type": "string", "nullable": True, "metadata": {}}]}
 
 
-def table(path: Path, data: Callable[[Path], None] | bytes, kind: object, column: str = "c") -> None:
+def table(path: Path, data: Callable[[Path], None] | bytes, kind: object, column: str = "c", copies: int = 0) -> None:
     (path / "_delta_log").mkdir(parents=True)
     if callable(data):
         data(path / "f.parquet")
     else:
         (path / "f.parquet").write_bytes(data)
+    others = [f"copy-{number}.parquet" for number in range(copies)]
+    for name in others:
+        shutil.copy(path / "f.parquet", path / name)
     schema = {"type": "struct", "fields": [{"name": column, "type": kind, "nullable": True, "metadata": {}}]}
     metadata = {"id": "x", "format": {"provider": "parquet"}, "schemaString": json.dumps(schema)}
     size = (path / "f.parquet").stat().st_size
     actions = [
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
         {"metaData": metadata | {"partitionColumns": [], "configuration": {}}},
-        {"add": {"path": "f.parquet", "partitionValues": {}, "size": size, "modificationTime": 0, "dataChange": True}},
+        *(
+            {"add": {"path": name, "partitionValues": {}, "size": size, "modificationTime": 0, "dataChange": True}}
+            for name in ("f.parquet", *others)
+        ),
     ]
     (path / "_delta_log" / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
 
@@ -332,6 +339,14 @@ def test_what_is_much_in_few_bytes_is_read_in_parts(name: str, tmp_path: Path) -
     make, kind, rows, size = READ_WELL[name]
     table(tmp_path / "t", make(), kind)
     assert outcome(tmp_path / "t") == f"rows {rows} {size}"
+
+
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd", "gzip", "brotli", "lz4"])
+def test_small_files_that_are_joined(codec: str, tmp_path: Path) -> None:
+    """Together they have more than the process may, whether the kernel knows their codec or not."""
+    size = 128 << 10
+    table(tmp_path / "t", repeated(8_000, size, compression=codec), "string", copies=5)
+    assert outcome(tmp_path / "t") == f"rows 48000 {48_000 * size}"
 
 
 SNAPSHOT = """

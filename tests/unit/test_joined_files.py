@@ -165,10 +165,10 @@ def test_the_kernel_refuses_any_damage_of_footers_or_reads_it_alike() -> None:
         data = bytearray(whole)
         for _ in range(chance.randrange(1, 6)):
             data[chance.randrange(len(data) - 600, len(data) - 4)] = chance.randrange(256)
-        answers += kernel.joined([whole, bytes(data)], []) is not None
+        answers += kernel.joined([whole, bytes(data)]) is not None
     assert answers < 20_000
     for size in range(len(whole)):
-        assert kernel.joined([whole[:size]], []) is None
+        assert kernel.joined([whole[:size]]) is None
 
 
 def test_a_file_that_is_gone(tmp_path: Path, together: list[int]) -> None:
@@ -354,37 +354,17 @@ def distinct(number: int, rows: int = 400, longest: int = 40, **options: Any) ->
     return sink.getvalue()
 
 
-@pytest.fixture
-def room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches have so few bytes that joined dictionaries are measured."""
-    monkeypatch.setattr(joining, "BATCH_BYTES", 400_000)
-
-
-@pytest.mark.usefixtures("room")
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd", "gzip"])
 @pytest.mark.parametrize("longest", [40, 3_000])
-def test_dictionaries_are_measured(tmp_path: Path, together: list[int], compression: str, longest: int) -> None:
-    """The longest string of a dictionary bounds the memory. Those of gzip are not measured, so that any string may be as long as all."""
+def test_large_dictionaries(tmp_path: Path, together: list[int], compression: str, longest: int) -> None:
     files = [distinct(number, longest=longest, compression=compression) for number in range(COUNT)]
-    assert [part.bounded for part in joining.joined(files)] == [compression != "gzip" and longest == 40]
     scans = [scan(tmp_path, number, data) for number, data in enumerate(files)]
     assert found(tmp_path, scans) == alone(tmp_path, scans)
     assert together == [COUNT]
 
 
-@pytest.mark.usefixtures("room")
-def test_a_dictionary_of_several_blocks(tmp_path: Path, together: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """zstd stores at most 128 KiB in a block."""
-    monkeypatch.setattr(joining, "BATCH_BYTES", 4_000_000)
-    files = [distinct(number, 5_000, compression="zstd") for number in range(4)]
-    assert [part.bounded for part in joining.joined(files)] == [True]
-    scans = [scan(tmp_path, number, data) for number, data in enumerate(files)]
-    assert found(tmp_path, scans) == alone(tmp_path, scans)
-
-
-@pytest.mark.usefixtures("room")
 @pytest.mark.parametrize("compression", ["none", "snappy", "zstd"])
-def test_damage_of_measured_dictionaries(tmp_path: Path, together: list[int], compression: str) -> None:
+def test_damage_of_large_dictionaries(tmp_path: Path, together: list[int], compression: str) -> None:
     """Any byte of any file: the same rows come, and then the same error."""
     chance, whole = random.Random(17), [distinct(number, 300, compression=compression) for number in range(5)]
     intact = found(tmp_path, [scan(tmp_path, place, each) for place, each in enumerate(whole)], workers=1)
