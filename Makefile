@@ -1,5 +1,8 @@
 # Everything needs `.venv`, which is made from pyproject.toml where it is missing or older. The demo needs only the package itself.
 PYTHON ?= python3
+# uv installs without compiling. If the environment forbids Python to keep what it compiles, as images often do, each of some thousand
+# processes would compile its modules again: twice the processor time of a daemon's start. Empty is as good as unset.
+export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 PACKAGE := .venv/.package
 MARK := .venv/.installed
