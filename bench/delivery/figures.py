@@ -38,7 +38,7 @@ def cluster() -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
-LATENCY = {"p50": (20, 10), "p99": (80, 40)}
+LATENCY = {"p50": (12, 8), "p99": (30, 20)}
 SOONER = {"p50": (20, 40)}
 """Targets and moonshots, ms and times."""
 
@@ -122,13 +122,13 @@ def _rows_figures(
         else f"{spark_flowing:.3f} M/s (delta-spark; {spark_query:.3f} from the query's start)",
         _ratio(flowing, spark_flowing),
         "×",
-        1.2,
-        2.0,
+        2.5,
+        4.0,
         more=True,
     )
     for what, rate, target, moonshot in (
         ("random letters, its own records of that size", tools[0], 1.5, 2.5),
-        ("the same JSON lines", tools[1], None, None),
+        ("the same JSON lines", tools[1], 1.2, 2.0),
     ):
         yield Figure(
             f"the same against rows that are ready to be sent, no keys, no transactions: {what}",
