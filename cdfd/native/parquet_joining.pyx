@@ -13,7 +13,6 @@ from libc.string cimport memcmp, memcpy
 from cdfd.native.compact cimport (
     END,
     HEADER_BYTES,
-    I32,
     I64,
     LIST,
     STRUCT,

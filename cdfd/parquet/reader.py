@@ -10,7 +10,7 @@ while the pages are read (`parquet.guard`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -131,25 +131,6 @@ class ParquetReader:
             if done < batch.num_rows:
                 yield batch.slice(done) if done else batch
             done -= min(done, batch.num_rows)
-
-    def decoded(
-        self,
-        chunks: Sequence[ColumnChunk],
-        rows: int,
-        options: dict[str, Any],
-        by_pyarrow: Callable[[], Iterator[pa.RecordBatch]],
-    ) -> Iterator[pa.RecordBatch]:
-        """Rows as the kernel decodes them. Those that it leaves are taken from `by_pyarrow`, which reads all. `options` are pyarrow's."""
-        done = 0
-        try:
-            for batch in self._by_kernel(chunks, rows, **options):
-                done += batch.num_rows
-                yield batch
-        except Unread:
-            pass  # its traceback has the kernel's memory, so it ends before pyarrow begins
-        else:
-            return
-        yield from self._left_to_pyarrow(by_pyarrow(), done)
 
     def _by_kernel(
         self, chunks: Sequence[ColumnChunk], rows: int, *, row_groups: list[int], columns: list[str], use_threads: bool
@@ -273,7 +254,17 @@ class _Run:
         self._watched: list[ColumnChunk] = []
 
     def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
-        yield from self._reader.decoded(self._bounds.chunks, rows, self._options, lambda: self._read_batches(rows))
+        """The rows as the kernel decodes them, and those that it leaves as pyarrow does."""
+        done = 0
+        try:
+            for batch in self._reader._by_kernel(self._bounds.chunks, rows, **self._options):
+                done += batch.num_rows
+                yield batch
+        except Unread:
+            pass  # its traceback has the kernel's memory, so it ends before pyarrow begins
+        else:
+            return
+        yield from self._reader._left_to_pyarrow(self._read_batches(rows), done)
 
     def _read_batches(self, rows: int) -> Iterator[pa.RecordBatch]:
         """All rows, as pyarrow reads them."""
