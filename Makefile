@@ -16,8 +16,9 @@ help:  ## What there is to make
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
+# pip would compile every module of every dependency. A process compiles those that it imports, and keeps them.
 $(PACKAGE): pyproject.toml | $(BIN)/python
-	CDFD_NATIVE=0 $(BIN)/python -m pip install --quiet --editable .
+	CDFD_NATIVE=0 $(BIN)/python -m pip install --quiet --no-compile --editable .
 	touch $@
 
 # uv needs half of pip's processor time. It does not read pip's settings, so where it cannot install, pip does.
