@@ -92,7 +92,7 @@ def test_a_store_that_fails_while_somebody_writes(make: Callable[..., Pipeline],
     """What passes within the deadline is not even an error."""
     pipeline = make(deadline="30s")
     faults = [
-        Fault("answer", 3, 503, "SlowDown", concerns=lambda asked: asked.path.endswith(f"{3:020d}.json")),
+        Fault("answer", 4, 503, "SlowDown", concerns=lambda asked: asked.path.endswith(f"{3:020d}.json")),
         Fault("answer", 2, 500, "InternalError"),
         Fault("reset", 3),
         Fault("truncate", 3),

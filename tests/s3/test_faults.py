@@ -159,7 +159,8 @@ class TestRefused:
         assert not error.retriable
         assert not isinstance(error, NotFoundError)
         assert hint.replace("{}", bucket) in str(error)
-        assert len(proxy.asked) == (2 if doing == "stat" else 1)
+        # Reads and listings are tried by both clients. The answer to a HEAD does not say why it is denied.
+        assert len(proxy.asked) == (2 if doing in ("read", "list", "stat") else 1)
 
     def test_another_region(self, proxy: Proxy, bucket: str) -> None:
         store = through(proxy, bucket)
@@ -219,15 +220,16 @@ class TestCredentials:
         proxy.faults = [Fault("answer", 99, 400, "ExpiredToken")]
         error = failure(lambda: store.read("x"))
         assert "The credentials have expired: provide new ones" in str(error)
-        assert len(proxy.asked) == 1
+        assert len(proxy.asked) == 2
 
     async def test_those_of_a_profile_are_looked_up_anew(self, proxy: Proxy, bucket: str, profile: str) -> None:
         store = of_profile(proxy, bucket)
         await store.put("x", b"data")
         write_profile(profile, "NEWKEY")
-        proxy.faults = [Fault("answer", 1, 400, "ExpiredToken", concerns=is_get)]
+        proxy.faults = [Fault("answer", 2, 400, "ExpiredToken", concerns=is_get)]
         assert await store.read("x") == b"data"
-        assert [("OLDKEY" in key, "NEWKEY" in key) for key in (asked.key for asked in proxy.asked[-2:])] == [
+        assert [("OLDKEY" in key, "NEWKEY" in key) for key in (asked.key for asked in proxy.asked[-3:])] == [
+            (True, False),
             (True, False),
             (False, True),
         ]
@@ -263,7 +265,7 @@ class TestCredentials:
     ) -> None:
         caplog.set_level(logging.DEBUG)
         store = through(proxy, bucket, session_token="a-session-token")
-        proxy.faults = [Fault("answer", 1, 403, f"Said{SECRET}a-session-token")]
+        proxy.faults = [Fault("answer", 2, 403, f"Said{SECRET}a-session-token")]
         error = failure(lambda: store.read("x"))
         said = f"{error} {error!r} {error.__dict__} {caplog.text} {store.__dict__} {store._client.options!r}"
         assert SECRET not in said
@@ -281,7 +283,7 @@ class TestClock:
         asyncio.run(store.put("x", b"data"))
         theirs = datetime.now(UTC) + timedelta(hours=5)
         headers = {"Date": format_datetime(theirs, usegmt=True)}
-        proxy.faults = [Fault("answer", 1, 403, "RequestTimeTooSkewed", headers, concerns=is_get)]
+        proxy.faults = [Fault("answer", 2, 403, "RequestTimeTooSkewed", headers, concerns=is_get)]
         assert asyncio.run(store.read("x")) == b"data"
         assert abs(proxy.asked[-1].time - theirs) < timedelta(minutes=2)
         assert abs(proxy.asked[-2].time - datetime.now(UTC)) < timedelta(minutes=2)

@@ -50,17 +50,13 @@ def natively(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def native(store: S3Storage) -> NativeReader:
-    found = store._client._native
-    assert found is not None
-    return found
-
-
 async def got(
     store: S3Storage, path: str, start: int = 0, length: int | None = None, etag: str | None = None
 ) -> GetResult | None:
     async def ask() -> GetResult | None:
-        return await native(store).get(store._request("read", path), start, length, etag)
+        native = await store._client.native()
+        assert native is not None
+        return await native.get(store._request("read", path), start, length, etag)
 
     return await store._client.loop.run(ask())
 
@@ -73,7 +69,7 @@ class TestBytes:
         store = opened(server.url, new_bucket(server))
         await store.put("a b%20c/ü=?#.parquet", DATA)
         request = store._request("read", "a b%20c/ü=?#.parquet")
-        theirs = await store._client.loop.run(store._client.get(request, start, length))
+        theirs = await store._client.loop.run(store._client._asked(request, start, length, None, 0))
         ours = await got(store, "a b%20c/ü=?#.parquet", start, length)
         assert ours is not None
         assert bytes(ours.data) == bytes(theirs.data)
@@ -95,13 +91,19 @@ class TestBytes:
 
 
 class TestUnknown:
-    async def test_an_object_that_is_not_there_is_asked_for_again(self, proxy: Proxy, bucket: str) -> None:
+    async def test_an_object_that_is_not_there(self, proxy: Proxy, bucket: str, natively: list[str]) -> None:
         store = opened(proxy.url, bucket)
         await store.put("x", DATA)
-        assert await got(store, "none") is None
-        with pytest.raises(NotFoundError):
+        with pytest.raises(NotFoundError, match="no object with that name"):
             await asyncio.to_thread(store.open_input_file, "none", 10)
+        assert (natively, proxy.count("GET")) == (["t/none"], 1)
         assert await got(store, "x") is not None
+
+    async def test_an_answer_that_does_not_say_what_is_not_there(self, proxy: Proxy, bucket: str) -> None:
+        store = opened(proxy.url, bucket)
+        await store.put("x", DATA)
+        proxy.faults = [Fault("answer", 1, 404, "", concerns=is_get)]
+        assert await store.read("x") == DATA
 
     async def test_another_write_of_an_object(self, proxy: Proxy, bucket: str) -> None:
         store = opened(proxy.url, bucket)
@@ -173,6 +175,73 @@ def _read_in_child(url: str, bucket: str) -> int:
         return 2
 
 
+def lists(proxy: Proxy) -> list[bool]:
+    """For each LIST, whether it was sent by obstore, which lists folders in folders too."""
+    return ["delimiter" not in asked.query for asked in proxy.asked if "list-type" in asked.query]
+
+
+NAMES = [f"log/{number:04d}" for number in range(1005)]
+"""More than one page of a listing."""
+
+
+@pytest.fixture(scope="module")
+def large_bucket(moto_server: Server) -> str:
+    """A bucket with these objects."""
+    bucket = new_bucket(moto_server)
+    store = opened(moto_server.url, bucket)
+
+    async def put() -> None:
+        for first in range(0, len(NAMES), 50):
+            await asyncio.gather(*(store.put(name, b"x") for name in NAMES[first : first + 50]))
+
+    asyncio.run(put())
+    return bucket
+
+
+class TestListings:
+    @pytest.mark.parametrize("after", ["", "log/00.json", "log/01", "log/😀"])
+    async def test_are_those_of_botocore(self, proxy: Proxy, bucket: str, after: str) -> None:
+        store = opened(proxy.url, bucket)
+        for name in ("log/00.json", "log/01 %20ü.json", "log/02.json", "logs/03.json", "log"):
+            await store.put(name, name.encode())
+        ours = [stat async for stat in store.list("log/", after)]
+        theirs = [stat async for stat in S3Storage(bucket, "t", store._client, page=2).list("log/", after)]
+        assert ours == theirs
+        assert lists(proxy)[0]
+        assert not any(lists(proxy)[1:])
+
+    async def test_a_folder_that_does_not_exist(self, proxy: Proxy, bucket: str) -> None:
+        store = opened(proxy.url, bucket)
+        assert [stat async for stat in store.list("log/")] == []
+        assert lists(proxy) == [True]
+
+    async def test_pages(self, proxy: Proxy, large_bucket: str) -> None:
+        store = opened(proxy.url, large_bucket)
+        assert [stat.path async for stat in store.list("log/")] == NAMES
+        assert lists(proxy) == [True, True]
+
+    @pytest.mark.parametrize("inside", ["log/_sidecars/1", "log/_sidecars/", "log/_empty"])
+    async def test_a_folder_in_the_folder_is_left_to_botocore(self, proxy: Proxy, bucket: str, inside: str) -> None:
+        """And so is an empty object, which may be the marker of a folder."""
+        store = opened(proxy.url, bucket)
+        for name in ("log/00", "log/_last", "log/~"):
+            await store.put(name, b"x")
+        # The port refuses to write a marker.
+        marked = Request("write", bucket, f"t/{inside}", inside)
+        await store._client.loop.run(store._client.put(marked, b"" if inside != "log/_sidecars/1" else b"x"))
+        expected = ["log/00", "log/_last", "log/~"]
+        found = [stat.path async for stat in store.list("log/")]
+        assert found == (sorted([*expected, inside]) if inside == "log/_empty" else expected)
+        assert lists(proxy) == [True, False]
+
+    @pytest.mark.parametrize("kind", ["answer", "reset", "truncate", "stall"])
+    async def test_after_a_failure_botocore_goes_on(self, proxy: Proxy, large_bucket: str, kind: str) -> None:
+        store = opened(proxy.url, large_bucket)
+        proxy.faults = [Fault(kind, concerns=lambda asked: "continuation-token" in asked.query)]  # type: ignore[arg-type]  # one of the kinds
+        assert [stat.path async for stat in store.list("log/")] == NAMES
+        assert lists(proxy) == [True, True, False]
+
+
 class TestSettings:
     async def test_credentials_that_are_renewed(
         self, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
@@ -212,9 +281,10 @@ class TestSettings:
 
     async def test_unsigned_requests(self, proxy: Proxy, bucket: str) -> None:
         options = parse({"endpoint_url": proxy.url, "skip_signature": "true"}, {})
-        reader = await reader_for(AioSession(), _Client(proxy.url), options)
+        reader = await reader_for(AioSession(), options, _unexpected)
         assert reader is not None
-        await reader.get(Request("read", bucket, "t/x", "x"), 0, None, None)
+        with pytest.raises(NotFoundError):
+            await reader.get(Request("read", bucket, "t/x", "x"), 0, None, None)
         assert (proxy.asked[-1].path, proxy.asked[-1].key) == ("t/x", "")
 
     @pytest.mark.parametrize(
@@ -233,8 +303,8 @@ class TestSettings:
     ) -> None:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        options = parse({"access_key_id": "key", "secret_access_key": "secret"}, {})
-        reader = await reader_for(AioSession(), _Client(url), options)
+        options = parse({"access_key_id": "key", "secret_access_key": "secret", "endpoint_url": url}, {})
+        reader = await reader_for(AioSession(), options, _unexpected)
         assert (reader is None) is kept
 
     @pytest.mark.parametrize(
@@ -259,12 +329,8 @@ class TestSettings:
         assert str(store.config["request_payer"]) == "true"
 
 
-class _Client:
-    """The part of botocore's client that has its endpoint and region."""
-
-    def __init__(self, url: str) -> None:
-        self.meta = self
-        self.endpoint_url, self.region_name = url, "us-east-1"
+async def _unexpected() -> None:
+    raise AssertionError("there is an endpoint, so no client is needed")
 
 
 class _Renewing:

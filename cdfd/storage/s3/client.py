@@ -29,7 +29,7 @@ from cdfd.storage.s3 import clock as s3_clock
 from cdfd.storage.s3.errors import EXISTS, EXPIRED, FAILURES, SKEWED, Request, code_of, translated
 from cdfd.storage.s3.loop import RequestLoop, request_loop
 from cdfd.storage.s3.models import CachedLoader
-from cdfd.storage.s3.native import CONNECTIONS, NativeReader, reader_for
+from cdfd.storage.s3.native import CONNECTIONS, NativeListing, NativeReader, reader_for, region_of
 from cdfd.storage.s3.objects import GetResult, modified_ms
 from cdfd.storage.s3.options import S3Options
 
@@ -60,8 +60,9 @@ class S3Client:
     def __init__(self, options: S3Options, loop: RequestLoop) -> None:
         self.options = options
         self.loop = loop
+        self._session: AioSession | None = None
         self._opening: asyncio.Task[Any] | None = None
-        self._native: NativeReader | None = None
+        self._native: asyncio.Task[NativeReader | None] | None = None
         self._open: list[AsyncExitStack] = []
         self._renewed_at = -RENEW_SECONDS
         self._warned_at = -WARN_SECONDS
@@ -69,18 +70,19 @@ class S3Client:
         """Buckets whose conditional PUT was verified."""
         loop.on_close(self._close)
 
-    async def get(
-        self, request: Request, start: int, length: int | None, *, etag: str | None = None, native: bool = False
-    ) -> GetResult:
+    async def get(self, request: Request, start: int, length: int | None, *, etag: str | None = None) -> GetResult:
         """Bytes of an object, as in `Storage.read`; a negative `start` counts from the end. With `etag`, only of that write.
 
-        With `native`, the first attempt is that of the native client, if the settings allow it.
+        The first attempt is that of the native client, if the settings allow it.
         """
         begun = time.monotonic()
-        if native and self._native is not None:
-            got = await self._native.get(request, start, length, etag)
-            if got is not None:
-                return got
+        native = await self.native()
+        got = None if native is None else await native.get(request, start, length, etag)
+        return got or await self._asked(request, start, length, etag, time.monotonic() - begun)
+
+    async def _asked(
+        self, request: Request, start: int, length: int | None, etag: str | None, spent: float
+    ) -> GetResult:
         parameters = {"Range": _range(start, length)} if start or length is not None else {}
         if etag is not None:
             parameters["IfMatch"] = etag
@@ -95,7 +97,12 @@ class S3Client:
                 return GetResult(b"", found["ContentLength"], _modified_ms(found), found["ETag"])
             return await _body(response, start, length)
 
-        return await self._retried(request, attempt, time.monotonic() - begun)
+        return await self._retried(request, attempt, spent)
+
+    async def listing(self, request: Request, start_after: str) -> NativeListing | None:
+        """A listing of the native client; None if `page` has to be asked. See `NativeReader.listing`."""
+        native = await self.native()
+        return None if native is None else await native.listing(request, start_after)
 
     async def head(self, request: Request) -> GetResult:
         """Size, modification time and ETag of an object."""
@@ -149,8 +156,8 @@ class S3Client:
         with contextlib.suppress(NotFoundError):
             await self._retried(request, lambda client: client.delete_object(**self._object_parameters(request)))
 
-    async def page(self, request: Request, parameters: dict[str, Any]) -> dict[str, Any]:
-        """One page of a listing."""
+    async def page(self, request: Request, parameters: dict[str, Any], spent: float = 0.0) -> dict[str, Any]:
+        """One page of a listing, for which `spent` seconds were needed before."""
         named = self._object_parameters(request)
         del named["Key"]
 
@@ -158,7 +165,7 @@ class S3Client:
             found: dict[str, Any] = await client.list_objects_v2(**named, **parameters)
             return found
 
-        return await self._retried(request, attempt)
+        return await self._retried(request, attempt, spent)
 
     async def _headers(self, client: Any, request: Request) -> dict[str, Any]:
         """The answer to a HEAD.
@@ -235,6 +242,19 @@ class S3Client:
                 self._renew_credentials()
         return problem
 
+    async def native(self) -> NativeReader | None:
+        """The native client; None if the settings need botocore, or botocore finds no credentials."""
+        if self._native is None:
+            work = reader_for(self._opened_session(), self.options, self._client)
+            self._native = asyncio.get_running_loop().create_task(work)
+        try:
+            async with asyncio.timeout(self.options.deadline):
+                return await asyncio.shield(self._native)
+        except FAILURES:
+            # The same is about to happen to botocore, whose errors are translated.
+            self._native = None
+            return None
+
     async def _client(self) -> Any:
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._opened())
@@ -245,16 +265,12 @@ class S3Client:
             raise
 
     async def _opened(self) -> Any:
-        options = self.options
-        session = AioSession(profile=options.profile)
-        # The model of S3's API is a large file. All clients share one that was read.
-        session.register_component("data_loader", _models)
-        session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time)
+        options, session = self.options, self._opened_session()
         stack = AsyncExitStack()
         client = await stack.enter_async_context(
             session.create_client(
                 "s3",
-                region_name=options.region or session.get_config_variable("region") or "us-east-1",
+                region_name=region_of(session, options),
                 endpoint_url=options.endpoint_url,
                 # Without TLS there are no certificates. Reading a file of them takes as long as creating the client.
                 verify=False if (options.endpoint_url or "").startswith("http://") else None,
@@ -266,15 +282,22 @@ class S3Client:
         )
         s3_clock.sign_with_store_time(client)
         self._open.append(stack)
-        self._native = await reader_for(session, client, options)
         return client
 
+    def _opened_session(self) -> AioSession:
+        if self._session is None:
+            self._session = AioSession(profile=self.options.profile)
+            # The model of S3's API is a large file. All clients share one that was read.
+            self._session.register_component("data_loader", _models)
+            self._session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time)
+        return self._session
+
     def _renew_credentials(self) -> None:
-        """Open a new client for the next request: the credentials chain may have newer credentials than the client."""
+        """Open new clients for the next request: the credentials chain may have newer credentials than they."""
         now = asyncio.get_running_loop().time()
         if now - self._renewed_at >= RENEW_SECONDS:
             self._renewed_at = now
-            self._opening = None
+            self._session = self._opening = self._native = None
 
     async def _close(self) -> None:
         for stack in self._open:

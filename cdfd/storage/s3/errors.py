@@ -88,6 +88,11 @@ def translated(error: Exception, request: Request) -> StorageError:
     return StorageError(f"cannot {request.doing}: {reason}", path=request.path, hint=hint, retriable=retriable)
 
 
+def no_such_object(request: Request) -> NotFoundError:
+    """The error for an object that does not exist."""
+    return NotFoundError("there is no object with that name", path=request.path)
+
+
 def code_of(error: Exception) -> str:
     """The error code of S3's response; empty if there was no response."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
@@ -101,7 +106,7 @@ def status_of(error: ClientError) -> int:
 def _from_response(error: ClientError, request: Request) -> StorageError:
     code, status = code_of(error), status_of(error)
     if code in _NOT_FOUND or (status == 404 and code != "NoSuchBucket"):
-        return NotFoundError("there is no object with that name", path=request.path)
+        return no_such_object(request)
     if code in EXISTS and request.doing == "write":
         return ExistsError("there is an object with that name already", path=request.path)
     if code in EXISTS:

@@ -253,7 +253,7 @@ class _RangeBuffer:
         size = piece.end - piece.start
         self._evict(size)
         self._buffered += size
-        work = self._client.get(self._request, piece.start, size, etag=self._etag, native=True)
+        work = self._client.get(self._request, piece.start, size, etag=self._etag)
         piece.future = self._client.loop.submit(work)
 
     def _bytes(self, piece: _Piece) -> bytes | pa.Buffer:

@@ -1,7 +1,8 @@
-"""GETs by obstore, Rust's object_store: it takes a fraction of botocore's time per request, and none of it under the GIL.
+"""GETs and LISTs by obstore, Rust's object_store: it takes a fraction of botocore's time per request, and none of it under the GIL.
 
 It is a fast path only. If it fails, or cannot do what the settings ask for, the caller sends the request with aiobotocore, whose error says
-why. Credentials, region and endpoint are those that botocore found.
+why. Credentials, region and endpoint are those that botocore finds. With an endpoint of the settings, it finds them without a client, whose
+creation takes as long as reading a small table.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import asyncio
 import os
 import time
 import urllib.request
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import obstore
 import pyarrow as pa
@@ -21,7 +23,7 @@ from obstore.exceptions import BaseError, PreconditionError
 from obstore.store import S3Store
 
 from cdfd.storage.s3 import clock as s3_clock
-from cdfd.storage.s3.errors import FAILURES, Request
+from cdfd.storage.s3.errors import FAILURES, Request, no_such_object
 from cdfd.storage.s3.objects import GetResult, modified_ms
 from cdfd.storage.s3.options import S3Options
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from obstore.store import S3Credential
 
 CONNECTIONS = 64
+LISTING_PAGE = 1000
+"""Objects of one page of a listing: as many as S3 has in a response."""
 PAUSE_SECONDS = 10.0
 """Seconds without a native request after one that failed: botocore's pace and errors apply, and no request is sent twice."""
 
@@ -39,6 +43,15 @@ obstore would add those of the system."""
 
 _forked = False
 _used = False
+
+
+class Listed(NamedTuple):
+    """An object of a listing: its key, size in bytes, modification time (ms since the Unix epoch) and ETag."""
+
+    key: str
+    size: int
+    modified_ms: int
+    etag: str
 
 
 class NativeReader:
@@ -62,7 +75,11 @@ class NativeReader:
         self._paused_until = 0.0
 
     async def get(self, request: Request, start: int, length: int | None, etag: str | None) -> GetResult | None:
-        """The result of `S3Client.get`; None if it is not known, and aiobotocore has to ask."""
+        """The result of `S3Client.get`; None if it is not known, and aiobotocore has to ask.
+
+        Raises:
+            NotFoundError: there is no object with that name.
+        """
         if not self._is_usable(request.key):
             return None
         options: GetOptions = {} if etag is None else {"if_match": etag}
@@ -73,16 +90,37 @@ class NativeReader:
                 store = await self._store(request.bucket)
                 found = await obstore.get_async(store, request.key, options=options)
                 data = await found.bytes_async()
-            except (FileNotFoundError, PreconditionError):
+            except FileNotFoundError as error:
+                # There may be no bucket, or another server.
+                if "<Code>NoSuchKey</Code>" in str(error):
+                    raise no_such_object(request) from None
+                return None
+            except PreconditionError:
                 return None
             except (BaseError, ValueError, *FAILURES) as error:
                 # There is no range in an empty object, so that says nothing about the store.
                 if "status code: 416" not in str(error):
-                    self._paused_until = time.monotonic() + PAUSE_SECONDS
+                    self.pause()
                 return None
         meta = found.meta
         written = modified_ms(meta["last_modified"].timestamp())
         return GetResult(pa.py_buffer(data), meta["size"], written, meta["e_tag"] or "")
+
+    async def listing(self, request: Request, start_after: str) -> NativeListing | None:
+        """The objects of a folder, `request.key`, that come after the key `start_after`; None if aiobotocore has to list them."""
+        folder = request.key.removesuffix("/")
+        if folder == request.key or not self._is_usable(folder) or not self._is_usable(start_after or folder):
+            return None
+        try:
+            store = await self._store(request.bucket)
+            pages = obstore.list(store, folder, offset=start_after or None, chunk_size=LISTING_PAGE)
+        except (BaseError, ValueError, *FAILURES):
+            return None
+        return NativeListing(self, pages, request.key)
+
+    def pause(self) -> None:
+        """Send no request for a while."""
+        self._paused_until = time.monotonic() + PAUSE_SECONDS
 
     def _is_usable(self, key: str) -> bool:
         # The threads of the native client do not survive a fork: a child would wait for them forever.
@@ -120,7 +158,8 @@ class NativeReader:
             credential_provider=None if keys is None else partial(_credential, keys),
             client_options={
                 "allow_http": scheme == "http",
-                "allow_invalid_certificates": False,
+                # Without TLS there are no certificates. Reading those of the system takes longer than a small table.
+                "allow_invalid_certificates": scheme == "http",
                 "connect_timeout": timedelta(seconds=options.connect_timeout),
                 "read_timeout": timedelta(seconds=options.read_timeout),
                 "timeout": timedelta(seconds=options.deadline),
@@ -128,6 +167,38 @@ class NativeReader:
             },
             retry_config={"max_retries": 0},
         )
+
+
+class NativeListing:
+    """A listing that is under way. It belongs to the client's event loop.
+
+    obstore lists what is in a folder's folders too. So where the first of them comes, or something that may be the marker of one, the rest
+    is left to aiobotocore.
+    """
+
+    def __init__(self, reader: NativeReader, pages: Any, folder: str) -> None:
+        self._reader = reader
+        self._pages = pages
+        self._folder = folder
+
+    async def page(self) -> tuple[Sequence[Listed], bool | None]:
+        """The next objects; and whether others follow them, None if aiobotocore has to list those."""
+        try:
+            found = await anext(self._pages, None)
+        except (BaseError, ValueError, *FAILURES):
+            self._reader.pause()
+            return (), None
+        if found is None:
+            return (), False
+        listed: list[Listed] = []
+        for each in found:
+            key = each["path"]
+            if not each["size"] or not key.startswith(self._folder) or "/" in key[len(self._folder) :]:
+                return listed, None
+            listed.append(
+                Listed(key, each["size"], modified_ms(each["last_modified"].timestamp()), each["e_tag"] or "")
+            )
+        return listed, True
 
 
 def _credential(keys: Any) -> S3Credential:
@@ -139,15 +210,19 @@ def _credential(keys: Any) -> S3Credential:
     }
 
 
-async def reader_for(session: Any, client: Any, options: S3Options) -> NativeReader | None:
-    """A reader with what botocore found; None if the settings need botocore itself.
+async def reader_for(session: Any, options: S3Options, client: Callable[[], Awaitable[Any]]) -> NativeReader | None:
+    """A reader with what botocore finds; None if the settings need botocore itself.
 
     Args:
         session: of botocore.
-        client: an open client of that session.
         options: of the store.
+        client: opens a client of that session, if it is not open. Its host and region count if the options have no endpoint.
     """
-    endpoint: str = client.meta.endpoint_url
+    if options.endpoint_url is None:
+        meta = (await client()).meta
+        endpoint, region = meta.endpoint_url, meta.region_name
+    else:
+        endpoint, region = options.endpoint_url, region_of(session, options)
     names = _OTHER_HOST if endpoint.startswith("http://") else (*_OTHER_HOST, "ca_bundle")
     if urllib.request.getproxies() or any(session.get_config_variable(name) for name in names):
         return None
@@ -158,7 +233,12 @@ async def reader_for(session: Any, client: Any, options: S3Options) -> NativeRea
         credentials = AioCredentials(options.access_key_id, options.secret_access_key, options.session_token)
     elif (credentials := await session.get_credentials()) is None:
         return None
-    return NativeReader(endpoint, client.meta.region_name, options, credentials)
+    return NativeReader(endpoint, region, options, credentials)
+
+
+def region_of(session: Any, options: S3Options) -> str:
+    """The region to sign for: S3's first one, if none is set."""
+    return options.region or session.get_config_variable("region") or "us-east-1"
 
 
 def _is_virtual(options: S3Options, bucket: str) -> bool:

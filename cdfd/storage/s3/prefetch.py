@@ -42,10 +42,7 @@ class Prefetcher:
             if request.path in self._started:
                 return
             get, submit = self._client.get, self._client.loop.submit
-            started = [
-                (requested, submit(get(request, requested.start, requested.length, native=True)))
-                for requested in ranges
-            ]
+            started = [(requested, submit(get(request, requested.start, requested.length))) for requested in ranges]
             weight = sum(requested.weight for requested in ranges)
             self._started[request.path] = started, weight
             self._bytes += weight

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import secrets
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,12 +15,12 @@ from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch
 from cdfd.storage.s3.client import S3Client, client_for
 from cdfd.storage.s3.errors import Request
 from cdfd.storage.s3.file import first_range, leading_ranges, opened
+from cdfd.storage.s3.native import LISTING_PAGE, Listed
 from cdfd.storage.s3.objects import GetResult, modified_ms
 from cdfd.storage.s3.options import parse
 from cdfd.storage.s3.prefetch import Prefetcher, PrefetchRange, result_or_none
 
 _URI = re.compile(r"s3[an]?://([A-Za-z0-9][A-Za-z0-9._-]{1,254})((?:/.*)?)", re.IGNORECASE | re.DOTALL)
-_LISTING_PAGE = 1000
 
 
 class S3Storage:
@@ -34,7 +35,7 @@ class S3Storage:
 
     remote = True
 
-    def __init__(self, bucket: str, prefix: str, client: S3Client, *, page: int = _LISTING_PAGE) -> None:
+    def __init__(self, bucket: str, prefix: str, client: S3Client, *, page: int = LISTING_PAGE) -> None:
         self._bucket = bucket
         self._root = prefix.strip("/")
         self._client = client
@@ -68,24 +69,42 @@ class S3Storage:
             StorageError: the store's listings are not in order, as those of an S3 directory bucket.
         """
         check_prefix(prefix)
-        request = self._request("list", prefix)
+        request, last = self._request("list", prefix), ""
+        async for entry in self._listed(request, self._key(start_after) if start_after else ""):
+            path = entry.key[len(self._root) + 1 :] if self._root else entry.key
+            # A folder's marker is not one of its objects. Some servers include the key that the page starts after.
+            if entry.key.endswith("/") or path <= start_after:
+                continue
+            if path <= last:
+                raise StorageError("the store does not list in order of name", path=prefix, hint=_ORDER)
+            last = path
+            yield Stat(path, entry.size, entry.modified_ms, _identity(entry.etag, entry.modified_ms))
+
+    async def _listed(self, request: Request, start_after: str) -> AsyncGenerator[Listed, None]:
+        """The objects of a folder, of the native client as far as it lists them."""
+        run, begun = self._client.loop.run, time.monotonic()
+        native = await run(self._client.listing(request, start_after)) if self._page == LISTING_PAGE else None
+        others: bool | None = None
+        while native is not None:
+            begun = time.monotonic()
+            entries, others = await run(native.page())
+            for entry in entries:
+                yield entry
+                start_after = entry.key
+            if others is None:
+                break
+            if not others:
+                return
         parameters: dict[str, Any] = {"Prefix": request.key, "Delimiter": "/", "MaxKeys": self._page}
         if start_after:
-            parameters["StartAfter"] = self._key(start_after)
-        last = ""
+            parameters["StartAfter"] = start_after
+        spent = time.monotonic() - begun
         while True:
-            found = await self._client.loop.run(self._client.page(request, parameters))
+            found = await run(self._client.page(request, parameters, spent))
+            spent = 0.0
             for entry in found.get("Contents", ()):
-                key = entry["Key"]
-                path = key[len(self._root) + 1 :] if self._root else key
-                # A folder's marker is not one of its objects. Some servers include the key that the page starts after.
-                if key.endswith("/") or path <= start_after:
-                    continue
-                if path <= last:
-                    raise StorageError("the store does not list in order of name", path=prefix, hint=_ORDER)
-                last = path
                 written = modified_ms(entry["LastModified"].timestamp())
-                yield Stat(path, entry["Size"], written, _identity(entry.get("ETag", ""), written))
+                yield Listed(entry["Key"], entry["Size"], written, entry.get("ETag", ""))
             if not found.get("IsTruncated"):
                 return
             parameters["ContinuationToken"] = found["NextContinuationToken"]
@@ -154,7 +173,7 @@ class S3Storage:
             # The prefetch may have used another size.
             start = started[0][0].start
         else:
-            got = self._client.loop.submit(self._client.get(request, start, length, native=True)).result()
+            got = self._client.loop.submit(self._client.get(request, start, length)).result()
         return opened(self._client, request, got, start, started[1:])
 
     async def _read(self, path: str, start: int, length: int | None) -> GetResult:
