@@ -170,7 +170,7 @@ class Execution:
         planned = zip(plans, chain((first_part,), repeat(0)), strict=False)
         for joins, some in groupby(planned, lambda each: self._joins(each[0])):
             if joins:
-                scans = (PlannedScan(plan, scan) for plan, part in some for scan in plan.scans[part:])
+                scans = (each for plan, part in some for each in self._prefetched(plan, plan.scans[part:]))
                 yield from self._tasks_of_files(scans)
             else:
                 for plan, part in some:
@@ -179,7 +179,16 @@ class Execution:
     def _joins(self, plan: ChangePlan) -> bool:
         """Whether small files of a plan are read together, and with those of the plans beside it."""
         plain = plan.origin != "cdc" and plan.refinement is None
-        return plain and not self.files.storage.remote and self.shape.where is None
+        return plain and self.files.reads_whole and self.shape.where is None
+
+    def _prefetched(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[PlannedScan]:
+        """The scans of a plan. A remote store prefetches those that come some files later."""
+        remote = self.files.storage.remote
+        ahead = files_ahead(plan) if remote else 0
+        for number, scan in enumerate(scans):
+            if remote:
+                prefetch_later_scan(scans, number, ahead, self.files, self.whole)
+            yield PlannedScan(plan, scan)
 
     def _tasks_of(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Task]:
         remote = self.files.storage.remote
@@ -197,10 +206,7 @@ class Execution:
                 yield partial(self._read_order, plan, scan, orders.of_files[scan.path])
         for images in orders.joined:
             yield images.find_pairs
-        ahead = files_ahead(plan) if remote else 0
-        for number, scan in enumerate(scans):
-            if remote:
-                prefetch_later_scan(scans, number, ahead, self.files, self.whole)
+        for _, scan in self._prefetched(plan, scans):
             if scan.path in joined:
                 images = joined[scan.path]
                 if scan.path == images.scans[0].path:

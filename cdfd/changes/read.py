@@ -86,6 +86,11 @@ class TableFiles:
                 # An object store does not keep an object for its readers: it was removed while it was read.
                 raise MissingFileError("the file is gone", path=path, hint=MISSING_HINT) from None
 
+    @property
+    def reads_whole(self) -> bool:
+        """Whether the table's store reads small files together."""
+        return reads_whole(self.storage.__class__)
+
     def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes] | None:
         """All bytes of files. None if their store does not read files together.
 

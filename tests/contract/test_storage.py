@@ -17,10 +17,11 @@ import pytest
 from memory_storage import MemoryStorage
 
 from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
-from cdfd.storage.base import FolderListing, Stat, Storage
+from cdfd.storage.base import FolderListing, Stat, Storage, WholeFiles
 from cdfd.storage.fsspec_storage import FsspecStorage
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.s3.client import client_for
+from cdfd.storage.s3.native import LISTING_PAGE
 from cdfd.storage.s3.options import parse
 from cdfd.storage.s3.storage import S3Storage
 from tests.s3.fixtures import new_bucket
@@ -61,15 +62,18 @@ STORES: list[Callable[[Path], AbstractContextManager[Storage]]] = [
     fsspec_memory,
     fsspec_local,
 ]
-SERVERS = ["moto_server", "versitygw_server"]
-"""Of S3, each in a process of its own: fixtures. A table is in a folder of a bucket of its own."""
+SERVERS = {"moto_server": 3, "versitygw_server": 3, "versitygw_server, by obstore": LISTING_PAGE}
+"""Of S3, each in a process of its own: fixtures, and the objects of a page. A table is in a folder of a bucket of its own. Pages of the usual
+size are listed by obstore."""
 
 
 @pytest.fixture(params=[*STORES, *SERVERS], ids=lambda store: store if isinstance(store, str) else store.__name__)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
     if isinstance(request.param, str):
-        server: Server = request.getfixturevalue(request.param)
-        yield S3Storage(new_bucket(server), "lake/table", client_for(parse(server.options())), page=3)
+        server: Server = request.getfixturevalue(request.param.partition(",")[0])
+        yield S3Storage(
+            new_bucket(server), "lake/table", client_for(parse(server.options())), page=SERVERS[request.param]
+        )
         return
     with request.param(tmp_path) as storage:
         yield storage
@@ -455,3 +459,29 @@ class TestFetchMany:
         await store.put("a", b"a")
         with pytest.raises(PathError):
             await store.fetch_many(["a", "../a"], 9)
+
+
+class TestWholeFiles:
+    @pytest.fixture
+    def together(self, store: Storage) -> WholeFiles:
+        if not isinstance(store, WholeFiles):
+            pytest.skip("reads files one by one")
+        return store
+
+    async def test_files_in_order(self, store: Storage, together: WholeFiles) -> None:
+        for path in ("a", "b/c", "b/d"):
+            await store.put(path, path.encode())
+        store.prefetch("b/d", 3)
+        found = await asyncio.to_thread(together.read_whole, ["b/d", "a", "b/c"], [3, 9, 3])
+        assert list(found) == [b"b/d", b"a", b"b/c"]
+
+    async def test_a_file_that_is_larger_than_it_should_be(self, store: Storage, together: WholeFiles) -> None:
+        """Its size comes from the log, and bounds the memory."""
+        await store.put("a", b"four")
+        with pytest.raises(StorageError, match="more than 3 bytes"):
+            await asyncio.to_thread(together.read_whole, ["a"], [3])
+
+    async def test_a_file_that_is_gone(self, store: Storage, together: WholeFiles) -> None:
+        await store.put("a", b"x")
+        with pytest.raises(NotFoundError):
+            await asyncio.to_thread(together.read_whole, ["a", "none"], [1, 1])

@@ -319,18 +319,6 @@ class TestSeveralVersions:
 
 
 class TestReadWhole:
-    def test_files_in_order(self, tmp_path: Path) -> None:
-        for path in ("a", "b/c", "b/d"):
-            (tmp_path / path).parent.mkdir(exist_ok=True)
-            (tmp_path / path).write_text(path)
-        assert LocalStorage(tmp_path).read_whole(["b/d", "a", "b/c"], [3, 9, 3]) == [b"b/d", b"a", b"b/c"]
-
-    def test_a_file_that_is_larger_than_it_should_be(self, tmp_path: Path) -> None:
-        """Its size comes from the log, and bounds the memory."""
-        (tmp_path / "a").write_text("four")
-        with pytest.raises(StorageError, match="more than 3 bytes"):
-            LocalStorage(tmp_path).read_whole(["a"], [3])
-
     def test_a_link_that_leads_out(self, tmp_path: Path) -> None:
         (tmp_path / "secret").write_text("x")
         (tmp_path / "table").mkdir()

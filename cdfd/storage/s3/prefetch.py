@@ -11,8 +11,8 @@ from cdfd.storage.s3.client import S3Client
 from cdfd.storage.s3.errors import Request
 from cdfd.storage.s3.objects import GetResult
 
-MAX_OBJECTS, MAX_BYTES = 64, 72 << 20
-"""Prefetched objects that are not read yet, at most, and their bytes; the oldest are dropped first."""
+MAX_OBJECTS, MAX_BYTES = 1024, 72 << 20
+"""Prefetched objects that are not read yet, at most, and their bytes; the oldest are dropped first. Small ones are read in groups of many."""
 
 
 class PrefetchRange(NamedTuple):
