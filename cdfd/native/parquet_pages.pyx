@@ -993,24 +993,34 @@ cdef class Column:
         Returns:
             How many exist, and how many of them are null.
         """
+        # No branch depends on a level, so that none is predicted wrong. Bits are collected in a word.
         cdef int64_t number
         cdef int64_t found = 0
-        cdef int64_t nulls = 0
-        cdef int64_t room = bits.shape[0] * 8
+        cdef int64_t filled = 0
+        cdef uint64_t word = 0
+        cdef uint64_t exist
+        cdef uint64_t bit
+        cdef int at = 0
         cdef const uint8_t* definitions = self._taken_definitions.data
-        cdef const uint8_t* repetitions = self._taken_repetitions.data
+        cdef const uint8_t* repetitions = self._taken_repetitions.data if self._repetition else definitions
+        cdef int deepest = depth if self._repetition else 255
+        if bits.shape[0] < (self.entries + 7) >> 3:
+            raise Unusual
         with nogil:
             for number in range(self.entries):
-                if (self._repetition and repetitions[number] > depth) or definitions[number] < exists:
-                    continue
-                if found >= room:
-                    break
-                if definitions[number] >= valid:
-                    bits[found >> 3] |= 1 << (found & 7)
-                else:
-                    nulls += 1
-                found += 1
-        return found, nulls
+                exist = (definitions[number] >= exists) & (repetitions[number] <= deepest)
+                bit = exist & (definitions[number] >= valid)
+                word |= bit << at
+                filled += bit
+                at += exist
+                if at == 64:
+                    memcpy(&bits[found >> 3], &word, 8)
+                    found += 64
+                    word = at = 0
+            if at:
+                memcpy(&bits[found >> 3], &word, (at + 7) >> 3)
+        found += at
+        return found, found - filled
 
     def lists(self, int depth, int exists, int filled, int32_t[::1] offsets not None):
         """Write the offsets of lists in this column. `offsets` has room for one more than there are levels.
@@ -1032,10 +1042,9 @@ cdef class Column:
             raise Unusual
         with nogil:
             for number in range(self.entries):
-                if repetitions[number] <= depth and definitions[number] >= exists:
-                    offsets[found] = items
-                    found += 1
-                items += repetitions[number] <= depth + 1 and definitions[number] >= filled
+                offsets[found] = items
+                found += (repetitions[number] <= depth) & (definitions[number] >= exists)
+                items += (repetitions[number] <= depth + 1) & (definitions[number] >= filled)
             offsets[found] = items
         return found
 

@@ -6,12 +6,10 @@ and types, pages of unusual size, and all damage, so that errors do not depend o
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from threading import Lock
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,17 +17,9 @@ import pyarrow as pa
 
 from cdfd.parquet.bounds import BATCH_BYTES, NESTED_BYTES, ColumnChunk
 from cdfd.parquet.dictionaries import CODECS
+from cdfd.parquet.kernels import pages as native
 from cdfd.parquet.nodes import Node, nodes_of
 from cdfd.parquet.text import check_text
-
-native: ModuleType | None
-try:
-    from cdfd.native import parquet_pages as native
-except ImportError:
-    native = None
-else:
-    # The kernel takes numbers as Parquet has them, which is little-endian.
-    native = native if sys.byteorder == "little" else None
 
 MEMORY_BYTES = 256 << 20
 """Bytes of the pages of all columns that are open at a time, at most, and of what is made of them."""
@@ -261,6 +251,11 @@ class Decoder:
             self._fields = [_Field(node, column, indexed=name in indexed) for name, node in nodes]
         except native.Unusual:
             raise Unread from None
+        sizes = [
+            sum(end - start for leaf in node.leaves() for start, end, *_ in chunks_of[leaf.leaf]) for _, node in nodes
+        ]
+        # The largest first: others are decoded beside it.
+        self._order = sorted(range(len(nodes)), key=lambda place: -sizes[place])
         self._schema = pa.schema(
             [pa.field(name, field.type, node.nullable) for (name, node), field in zip(nodes, self._fields, strict=True)]
         )
@@ -322,7 +317,8 @@ class Decoder:
             field.doubtful |= doubtful
             return pa.concat_arrays([before, array])
 
-        return list(run(take, range(len(self._fields))))
+        taken = dict(zip(self._order, run(take, self._order), strict=True))
+        return [taken[place] for place in range(len(self._fields))]
 
 
 def decoder_of(

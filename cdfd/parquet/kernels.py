@@ -1,11 +1,13 @@
-"""Kernels in machine code for footers, page headers and dictionaries; None where they were not built.
+"""Kernels in machine code: `native` for footers, page headers and dictionaries, `pages` for pages; None where they were not built.
 
-They leave damaged and unusual input to their counterparts in Python, so errors do not depend on the platform.
+They leave damaged and unusual input to their counterparts in Python or to pyarrow, so errors do not depend on the platform.
 """
 
+import sys
 from types import ModuleType
 
 native: ModuleType | None
+pages: ModuleType | None
 try:
     from cdfd.native import parquet as native
 except ImportError:
@@ -13,3 +15,11 @@ except ImportError:
 else:
     # The build of an earlier commit lacks some of them, and counts as none.
     native = native if hasattr(native, "pages_at") else None
+
+try:
+    from cdfd.native import parquet_pages as pages
+except ImportError:
+    pages = None
+else:
+    # It takes numbers as Parquet has them, which is little-endian.
+    pages = pages if sys.byteorder == "little" else None
