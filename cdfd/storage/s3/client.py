@@ -106,12 +106,16 @@ class S3Client:
 
     async def head(self, request: Request) -> GetResult:
         """Size, modification time and ETag of an object."""
+        begun = time.monotonic()
+        native = await self.native()
+        if native is not None and (got := await native.head(request)) is not None:
+            return got
 
         async def attempt(client: Any) -> GetResult:
             found = await self._headers(client, request)
             return GetResult(b"", found["ContentLength"], _modified_ms(found), found["ETag"])
 
-        return await self._retried(request, attempt)
+        return await self._retried(request, attempt, time.monotonic() - begun)
 
     async def put(self, request: Request, data: bytes, *, absent: str | None = None) -> None:
         """Write an object; with `absent`, only if it does not exist.

@@ -1,4 +1,4 @@
-"""GETs and LISTs by obstore, Rust's object_store: it takes a fraction of botocore's time per request, and none of it under the GIL.
+"""GETs, HEADs and LISTs by obstore, Rust's object_store: it takes a fraction of botocore's time per request, and none of it under the GIL.
 
 It is a fast path only. If it fails, or cannot do what the settings ask for, the caller sends the request with aiobotocore, whose error says
 why. Credentials, region and endpoint are those that botocore finds. With an endpoint of the settings, it finds them without a client, whose
@@ -28,7 +28,7 @@ from cdfd.storage.s3.objects import GetResult, modified_ms
 from cdfd.storage.s3.options import S3Options
 
 if TYPE_CHECKING:
-    from obstore import GetOptions
+    from obstore import GetOptions, ObjectMeta
     from obstore.store import S3Credential
 
 CONNECTIONS = 64
@@ -102,9 +102,22 @@ class NativeReader:
                 if "status code: 416" not in str(error):
                     self.pause()
                 return None
-        meta = found.meta
-        written = modified_ms(meta["last_modified"].timestamp())
-        return GetResult(pa.py_buffer(data), meta["size"], written, meta["e_tag"] or "")
+        return _result(pa.py_buffer(data), found.meta)
+
+    async def head(self, request: Request) -> GetResult | None:
+        """Size, modification time and ETag; None if aiobotocore has to ask: a HEAD that fails does not say why."""
+        if not self._is_usable(request.key):
+            return None
+        async with self._room:
+            try:
+                store = await self._store(request.bucket)
+                meta = await obstore.head_async(store, request.key)
+            except FileNotFoundError:
+                return None
+            except (BaseError, ValueError, *FAILURES):
+                self.pause()
+                return None
+        return _result(b"", meta)
 
     async def listing(self, request: Request, start_after: str) -> NativeListing | None:
         """The objects of a folder, `request.key`, that come after the key `start_after`; None if aiobotocore has to list them."""
@@ -167,6 +180,10 @@ class NativeReader:
             },
             retry_config={"max_retries": 0},
         )
+
+
+def _result(data: bytes | pa.Buffer, meta: ObjectMeta) -> GetResult:
+    return GetResult(data, meta["size"], modified_ms(meta["last_modified"].timestamp()), meta["e_tag"] or "")
 
 
 class NativeListing:
