@@ -50,8 +50,14 @@ def change_schema(table: pa.Schema) -> pa.Schema:
     return pa.schema([*table, *CHANGE_COLUMNS])
 
 
+def array_of(numbers: Any) -> pa.Array:
+    """The numbers of a numpy array, without a copy if it is contiguous. `pa.array` would import `numpy.ma`, which a process rarely needs."""
+    numbers = np.ascontiguousarray(numbers)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), len(numbers), [None, pa.py_buffer(numbers)])
+
+
 def _types(code: int, count: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(np.full(count, code, np.int8)), CHANGE_TYPES)
+    return pa.DictionaryArray.from_arrays(array_of(np.full(count, code, np.int8)), CHANGE_TYPES)
 
 
 _FEW = 1 << 16
@@ -70,7 +76,7 @@ def types_of(change_types: Sequence[str], counts: Sequence[int]) -> pa.Dictionar
     if len(set(change_types)) == 1:
         return constant_type(change_types[0], sum(counts))
     codes = np.array([_CODES[each] for each in change_types], np.int8)
-    return pa.DictionaryArray.from_arrays(pa.array(np.repeat(codes, counts)), CHANGE_TYPES)
+    return pa.DictionaryArray.from_arrays(array_of(np.repeat(codes, counts)), CHANGE_TYPES)
 
 
 _SPELLINGS = pa.concat_arrays([CHANGE_TYPES, pa.array(["update_pre", "update_post"])])
@@ -117,7 +123,7 @@ def _looked_up(codes: pa.Int8Array, indices: Any) -> pa.Int8Array:
     if native is not None and indices.type == pa.int32() and not (indices.null_count or codes.null_count):
         found = np.empty(len(indices), np.int8)
         if native.looked_up(indices.to_numpy(), codes.to_numpy(), found):
-            return pa.array(found)
+            return array_of(found)
     return pc.take(codes, indices)
 
 
@@ -126,7 +132,7 @@ def _most(codes: pa.Int8Array) -> int:
 
 
 _NUMBERS: Final = np.arange(_FEW, dtype=np.int64)
-_FIRST_ORDINALS: Final = pa.array(_NUMBERS)
+_FIRST_ORDINALS: Final = array_of(_NUMBERS)
 
 
 def _ordinals(first: int, count: int) -> pa.Int64Array:
@@ -134,7 +140,7 @@ def _ordinals(first: int, count: int) -> pa.Int64Array:
     if first + count <= _FEW:
         return _FIRST_ORDINALS.slice(first, count)
     if count > _FEW:
-        return pa.array(np.arange(first, first + count, dtype=np.int64))
+        return array_of(np.arange(first, first + count, dtype=np.int64))
     return _numbers(pa.int64(), count, lambda numbers: np.add(_NUMBERS[:count], first, out=numbers))
 
 
@@ -195,9 +201,9 @@ class VersionColumns:
         numbered = np.arange(batch.num_rows, dtype=np.int64) + np.repeat(ordinals - starts, counts)
         columns = [
             *batch.columns,
-            pa.array(np.repeat(versions, counts)),
-            pa.array(np.repeat(timestamps, counts)).view(_TIMESTAMP),
-            pa.array(numbered),
+            array_of(np.repeat(versions, counts)),
+            array_of(np.repeat(timestamps, counts)).view(_TIMESTAMP),
+            array_of(numbered),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._completed(batch.schema))
 

@@ -459,6 +459,8 @@ def main() -> None:
     """Entry point: runs a command. An error becomes one line on stderr and an exit code."""
     # Imports make many objects and no garbage. Looking for it took a fifth of their time.
     gc.set_threshold(_IMPORTING)
+    # Plugins of pydantic could only slow down the reading of settings, and looking for them reads files of all installed packages.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     sys.excepthook = _unexpected
     if os.getpid() == 1:
         # The kernel drops signals that process 1 does not handle. A container must stop, also before a command handles SIGTERM itself.

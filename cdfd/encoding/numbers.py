@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdfd.changes.columns import array_of
 from cdfd.encoding.pieces import Booleans, Column, Index, Integers, at, nulls_of, parts, pool, pool_of, split_at
 
 _QUOTE = b'"'
@@ -66,7 +67,7 @@ def integers(array: pa.Array) -> Column:
 def _integers(values: Integers, nulls: Booleans | None) -> Column:
     found = dense(values)
     printed, index = found if found is not None else (values, np.arange(len(values)))
-    return Column(_printed(pa.array(printed)), (index,), nulls)
+    return Column(_printed(array_of(printed)), (index,), nulls)
 
 
 def floats(array: pa.Array, special_quote: bytes = _QUOTE) -> Column:
@@ -97,7 +98,7 @@ def floats(array: pa.Array, special_quote: bytes = _QUOTE) -> Column:
         base += len(digits.pool)
     if not short.all():
         rest = np.flatnonzero(~short)
-        texts = _printed(pa.array(values[rest]))
+        texts = _printed(array_of(values[rest]))
         first[rest] = base + np.arange(len(rest))
         second[rest[_bare(values[rest], texts)]] = _POINT_ZERO
         first[np.isnan(values)] = _NAN
