@@ -80,8 +80,8 @@ def test_a_small_file_is_one_request(store: S3Storage, proxy: Proxy) -> None:
 
 
 def test_all_columns_of_a_large_one(store: S3Storage, proxy: Proxy) -> None:
-    data = table(200_000)
-    put(store, proxy, large := written(200_000, row_group_size=50_000, compression="none"))
+    data = table(400_000)
+    put(store, proxy, large := written(400_000, row_group_size=50_000, compression="none"))
     with store.open_input_file("x", len(large)) as source:
         assert isinstance(source, ColumnPrefetch)
         with opened(source) as file:
@@ -186,8 +186,8 @@ def test_reads_that_were_not_announced(store: S3Storage, proxy: Proxy) -> None:
 
 def test_what_is_held_is_bounded(store: S3Storage, proxy: Proxy) -> None:
     """A reader that takes a step ahead of its announcement, and one that never comes for it."""
-    data = table(400_000)
-    put(store, proxy, large := written(400_000, row_group_size=400_000, compression="none"))
+    data = table(600_000)
+    put(store, proxy, large := written(600_000, row_group_size=600_000, compression="none"))
     with store.open_input_file("x", len(large)) as source:
         assert isinstance(source, ColumnPrefetch)
         with pq.ParquetFile(source):

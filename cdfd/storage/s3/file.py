@@ -5,7 +5,7 @@ time, as long as the unread ones fit into `PREFETCH_BYTES`. Anything else is fet
 
     file      [col a, group 0][col b, group 0][col c, group 0][col a, group 1] ... [footer]
     wanted     a, c
-    pieces    [--- 4 MiB ----]                 [--- 4 MiB ----][-- 4 MiB --]        fetched when it was opened
+    pieces    [--- 8 MiB ----]                 [--- 8 MiB ----][-- 8 MiB --]        fetched when it was opened
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import struct
 import threading
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from cdfd.errors import StorageError
+from cdfd.parquet.kernels import pages
 from cdfd.parquet.layout import ChunkLocation, chunks
 from cdfd.storage.s3.client import S3Client
 from cdfd.storage.s3.errors import Request
@@ -33,11 +35,11 @@ UNSIZED_BYTES = 1 << 20
 """Bytes of the first GET of an object whose size is not known."""
 TAIL_BYTES = 256 << 10
 """Bytes of the first GET of a larger object, from its end: most footers fit."""
-MAX_GET_BYTES = 4 << 20
-"""Bytes of a GET, at most."""
+MAX_GET_BYTES = 8 << 20
+"""Bytes of a GET, at most. A page that lies in two of them is copied."""
 LEADING_BYTES = 8 << 20
 """Bytes from the start of an object to fetch at once, if all of it will be read."""
-PREFETCH_BYTES = 16 << 20
+PREFETCH_BYTES = 24 << 20
 """Bytes of a file that are fetched and not read yet, at most; one range more if the reader waits for it."""
 MAX_GAP_BYTES = 64 << 10
 """Unneeded bytes between two ranges that are fetched, to save a request."""
@@ -216,7 +218,7 @@ class _RangeBuffer:
             piece.left -= stop - start
             start = stop
             self._prefetch()
-        return parts[0] if len(parts) == 1 else pa.py_buffer(b"".join(parts))
+        return parts[0] if len(parts) == 1 else _joined(parts)
 
     def _piece(self, start: int, end: int) -> _Piece:
         """The piece that contains the byte at `start`. If there is none, pieces up to `end` are created, and fetched in parallel."""
@@ -293,6 +295,15 @@ class _RangeBuffer:
                 else:
                     kept.append(piece)
             self._pieces = kept
+
+
+def _joined(parts: Sequence[pa.Buffer]) -> pa.Buffer:
+    """One buffer, if possible in memory of the kernel, which is used again. The interpreter's lock is not held while bytes are copied."""
+    size = sum(part.size for part in parts)
+    found = pa.allocate_buffer(size) if pages is None else pa.py_buffer(pages.Block(size, True))
+    if size:
+        np.concatenate([np.frombuffer(part, np.uint8) for part in parts], out=np.frombuffer(found, np.uint8))
+    return found
 
 
 def _start(piece: _Piece) -> int:
