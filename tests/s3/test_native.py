@@ -241,6 +241,33 @@ class TestListings:
         assert [stat.path async for stat in store.list("log/")] == NAMES
         assert lists(proxy) == [True, True, False]
 
+    async def test_a_reader_that_takes_its_time(self, proxy: Proxy, bucket: str) -> None:
+        """The deadline is that of requests: it does not run while the reader does something else."""
+        store = open_storage(f"s3://{bucket}/t", Server(proxy.url).options(deadline="500ms"))
+        for name in ("log/00", "log/_sidecars/1", "log/~"):
+            await store.put(name, b"x")
+        found = []
+        async for stat in store.list("log/"):
+            found.append(stat.path)
+            await asyncio.sleep(0.6)
+        assert found == ["log/00", "log/~"]
+
+    async def test_a_server_that_includes_the_key_that_a_listing_starts_after(
+        self, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = opened(proxy.url, bucket)
+        for name in ("log/00", "log/01", "log/_sidecars/1", "log/~"):
+            await store.put(name, b"x")
+        page = store._client.page
+
+        async def including(request: Request, parameters: dict[str, Any], spent: float = 0.0) -> dict[str, Any]:
+            before = parameters["StartAfter"]
+            assert before.endswith("log/01")
+            return await page(request, parameters | {"StartAfter": before[:-1]}, spent)
+
+        monkeypatch.setattr(store._client, "page", including)
+        assert [stat.path async for stat in store.list("log/")] == ["log/00", "log/01", "log/~"]
+
 
 class TestSettings:
     async def test_credentials_that_are_renewed(

@@ -249,15 +249,17 @@ class S3Client:
     async def native(self) -> NativeReader | None:
         """The native client; None if the settings need botocore, or botocore finds no credentials."""
         if self._native is None:
-            work = reader_for(self._opened_session(), self.options, self._client)
-            self._native = asyncio.get_running_loop().create_task(work)
+            self._native = asyncio.get_running_loop().create_task(self._opened_native())
         try:
             async with asyncio.timeout(self.options.deadline):
                 return await asyncio.shield(self._native)
         except FAILURES:
-            # The same is about to happen to botocore, whose errors are translated.
-            self._native = None
+            # The same is about to happen to botocore, whose errors are translated. Its configuration may be another one next time.
+            self._native = self._session = None
             return None
+
+    async def _opened_native(self) -> NativeReader | None:
+        return await reader_for(self._opened_session(), self.options, self._client)
 
     async def _client(self) -> Any:
         if self._opening is None:
@@ -265,7 +267,7 @@ class S3Client:
         try:
             return await asyncio.shield(self._opening)
         except FAILURES:
-            self._opening = None
+            self._opening = self._session = None
             raise
 
     async def _opened(self) -> Any:

@@ -102,7 +102,7 @@ class NativeReader:
                 if "status code: 416" not in str(error):
                     self.pause()
                 return None
-        return _result(pa.py_buffer(data), found.meta)
+        return GetResult(pa.py_buffer(data), *_facts(found.meta))
 
     async def head(self, request: Request) -> GetResult | None:
         """Size, modification time and ETag; None if aiobotocore has to ask: a HEAD that fails does not say why."""
@@ -117,7 +117,7 @@ class NativeReader:
             except (BaseError, ValueError, *FAILURES):
                 self.pause()
                 return None
-        return _result(b"", meta)
+        return GetResult(b"", *_facts(meta))
 
     async def listing(self, request: Request, start_after: str) -> NativeListing | None:
         """The objects of a folder, `request.key`, that come after the key `start_after`; None if aiobotocore has to list them."""
@@ -182,8 +182,9 @@ class NativeReader:
         )
 
 
-def _result(data: bytes | pa.Buffer, meta: ObjectMeta) -> GetResult:
-    return GetResult(data, meta["size"], modified_ms(meta["last_modified"].timestamp()), meta["e_tag"] or "")
+def _facts(meta: ObjectMeta) -> tuple[int, int, str]:
+    """Size, modification time and ETag."""
+    return meta["size"], modified_ms(meta["last_modified"].timestamp()), meta["e_tag"] or ""
 
 
 class NativeListing:
@@ -212,9 +213,7 @@ class NativeListing:
             key = each["path"]
             if not each["size"] or not key.startswith(self._folder) or "/" in key[len(self._folder) :]:
                 return listed, None
-            listed.append(
-                Listed(key, each["size"], modified_ms(each["last_modified"].timestamp()), each["e_tag"] or "")
-            )
+            listed.append(Listed(key, *_facts(each)))
         return listed, True
 
 

@@ -5,6 +5,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -70,41 +71,43 @@ class S3Storage:
         """
         check_prefix(prefix)
         request, last = self._request("list", prefix), ""
-        async for entry in self._listed(request, self._key(start_after) if start_after else ""):
-            path = entry.key[len(self._root) + 1 :] if self._root else entry.key
-            # A folder's marker is not one of its objects. Some servers include the key that the page starts after.
-            if entry.key.endswith("/") or path <= start_after:
-                continue
-            if path <= last:
-                raise StorageError("the store does not list in order of name", path=prefix, hint=_ORDER)
-            last = path
-            yield Stat(path, entry.size, entry.modified_ms, _identity(entry.etag, entry.modified_ms))
+        async with aclosing(self._listed(request, self._key(start_after) if start_after else "")) as entries:
+            async for entry in entries:
+                path = entry.key[len(self._root) + 1 :] if self._root else entry.key
+                if path <= last:
+                    raise StorageError("the store does not list in order of name", path=prefix, hint=_ORDER)
+                last = path
+                yield Stat(path, entry.size, entry.modified_ms, _identity(entry.etag, entry.modified_ms))
 
     async def _listed(self, request: Request, start_after: str) -> AsyncGenerator[Listed, None]:
-        """The objects of a folder, of the native client as far as it lists them."""
+        """The objects of a folder after a key: of the native client as far as it lists them, and the others of aiobotocore."""
         run, begun = self._client.loop.run, time.monotonic()
         native = await run(self._client.listing(request, start_after)) if self._page == LISTING_PAGE else None
-        others: bool | None = None
+        after, spent = start_after, time.monotonic() - begun
         while native is not None:
             begun = time.monotonic()
             entries, others = await run(native.page())
+            spent = time.monotonic() - begun
             for entry in entries:
-                yield entry
-                start_after = entry.key
+                # Some servers include the key that a listing starts after.
+                if entry.key > start_after:
+                    yield entry
+                after = entry.key
             if others is None:
                 break
             if not others:
                 return
         parameters: dict[str, Any] = {"Prefix": request.key, "Delimiter": "/", "MaxKeys": self._page}
-        if start_after:
-            parameters["StartAfter"] = start_after
-        spent = time.monotonic() - begun
+        if after:
+            parameters["StartAfter"] = after
         while True:
             found = await run(self._client.page(request, parameters, spent))
             spent = 0.0
-            for entry in found.get("Contents", ()):
-                written = modified_ms(entry["LastModified"].timestamp())
-                yield Listed(entry["Key"], entry["Size"], written, entry.get("ETag", ""))
+            for each in found.get("Contents", ()):
+                # A folder's marker is not one of its objects. Some servers include the key, as above.
+                if not each["Key"].endswith("/") and each["Key"] > after:
+                    written = modified_ms(each["LastModified"].timestamp())
+                    yield Listed(each["Key"], each["Size"], written, each.get("ETag", ""))
             if not found.get("IsTruncated"):
                 return
             parameters["ContinuationToken"] = found["NextContinuationToken"]
@@ -183,16 +186,11 @@ class S3Storage:
         return [self._whole(path, size) for path, size in zip(paths, sizes, strict=True)]
 
     def _whole(self, path: str, size: int) -> bytes:
-        (_, first), *others = self._prefetcher.take(path) or ((None, None),)
-        for _, other in others:
-            other.cancel()
-        got = None if first is None else result_or_none(first)
-        if got is None or len(got.data) != got.size:
-            # One byte more than the log says, to see that there are no others.
-            got = self._client.loop.submit(self._client.get(self._request("read", path), 0, size + 1)).result()
-        if got.size > size:
+        with self.open_input_file(path, size) as file:
+            data: bytes = file.read(size + 1)
+        if len(data) > size:
             raise StorageError(f"the object has more than {size} bytes, which it should have", path=path)
-        return bytes(got.data)
+        return data
 
     async def _read(self, path: str, start: int, length: int | None) -> GetResult:
         check_path(path)
