@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.errors import DataError, UnsupportedError
-from cdfd.parquet.kernels import native, pages
+from cdfd.parquet.kernels import allocated, native
 
 CHANGE_TYPE: Final = "_change_type"
 COMMIT_VERSION: Final = "_commit_version"
@@ -145,8 +145,8 @@ def _ordinals(first: int, count: int) -> pa.Int64Array:
 
 
 def _numbers(kind: pa.DataType, count: int, fill: Callable[[Any], object]) -> pa.Array:
-    """An array of `count` integers of 64 bits, which `fill` writes: if possible into memory of the kernel, which is used again."""
-    buffer = pa.allocate_buffer(8 * count) if pages is None else pa.py_buffer(pages.Block(8 * count, True))
+    """An array of `count` integers of 64 bits, which `fill` writes."""
+    buffer = allocated(8 * count)
     fill(np.frombuffer(buffer, np.int64, count))
     return pa.Array.from_buffers(kind, count, [None, buffer])
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from cdfd.parquet.bounds import BATCH_BYTES, NESTED_BYTES, ColumnChunk
 from cdfd.parquet.dictionaries import CODECS
+from cdfd.parquet.kernels import allocated
 from cdfd.parquet.kernels import pages as native
 from cdfd.parquet.nodes import Node, nodes_of
 from cdfd.parquet.text import check_text
@@ -133,7 +134,7 @@ class _Field:
             if any(len(child) != count for child in children):
                 raise Unread
             return pa.Array.from_buffers(node.type, count, [valid], nulls, children=children)
-        offsets = _buffer(4 * (column.entries + 1))
+        offsets = allocated(4 * (column.entries + 1))
         numbers = np.frombuffer(offsets, np.int32)
         lists = column.lists(node.depth, node.exists, node.valid + 1, numbers)
         items = self._array(node.children[0], found)
@@ -171,14 +172,9 @@ class _Field:
         return pa.Array.from_buffers(kind, count, [valid, values], nulls)
 
 
-def _buffer(size: int) -> pa.Buffer:
-    assert native is not None
-    return pa.py_buffer(native.Block(size, True))
-
-
 def _spread(bits: Any, count: int, width: int, values: Any, have: int) -> pa.Buffer:
     assert native is not None
-    found = _buffer(count * width)
+    found = allocated(count * width)
     dense = np.frombuffer(values, np.uint8, have * width)
     if not native.spread(np.frombuffer(bits, np.uint8), count, width, dense, np.frombuffer(found, np.uint8)):
         raise Unread
@@ -187,7 +183,7 @@ def _spread(bits: Any, count: int, width: int, values: Any, have: int) -> pa.Buf
 
 def _spread_ends(bits: Any, count: int, ends: Any, have: int) -> pa.Buffer:
     assert native is not None
-    found = _buffer(4 * (count + 1))
+    found = allocated(4 * (count + 1))
     dense = np.frombuffer(ends, np.int32, have + 1)
     if not native.spread_ends(np.frombuffer(bits, np.uint8), count, dense, np.frombuffer(found, np.int32)):
         raise Unread

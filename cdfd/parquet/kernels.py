@@ -6,6 +6,8 @@ They leave damaged and unusual input to their counterparts in Python or to pyarr
 import sys
 from types import ModuleType
 
+import pyarrow as pa
+
 native: ModuleType | None
 pages: ModuleType | None
 try:
@@ -23,3 +25,8 @@ except ImportError:
 else:
     # It takes numbers as Parquet has them, which is little-endian.
     pages = pages if sys.byteorder == "little" else None
+
+
+def allocated(size: int) -> pa.Buffer:
+    """A buffer to write to: if possible in memory of the kernel, which is used again, so that the system need not clear its pages."""
+    return pa.allocate_buffer(size) if pages is None else pa.py_buffer(pages.Block(size, True))

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.errors import StorageError
-from cdfd.parquet.kernels import pages
+from cdfd.parquet.kernels import allocated
 from cdfd.parquet.layout import ChunkLocation, chunks
 from cdfd.storage.s3.client import S3Client
 from cdfd.storage.s3.errors import Request
@@ -298,10 +298,9 @@ class _RangeBuffer:
 
 
 def _joined(parts: Sequence[pa.Buffer]) -> pa.Buffer:
-    """One buffer, if possible in memory of the kernel, which is used again. The interpreter's lock is not held while bytes are copied."""
-    size = sum(part.size for part in parts)
-    found = pa.allocate_buffer(size) if pages is None else pa.py_buffer(pages.Block(size, True))
-    if size:
+    """One buffer. The interpreter's lock is not held while bytes are copied."""
+    found = allocated(sum(part.size for part in parts))
+    if parts:
         np.concatenate([np.frombuffer(part, np.uint8) for part in parts], out=np.frombuffer(found, np.uint8))
     return found
 
