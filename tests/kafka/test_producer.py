@@ -255,6 +255,20 @@ def test_an_idle_older_producer_is_fenced(start: Open, create: Any, read: Any, t
     assert values_of(read(topic, at_least=1)) == [b"of the newer one"]
 
 
+@pytest.mark.parametrize("kind", ["kafka-python", "kafka-python, one by one"])
+def test_an_older_producer_is_fenced_while_it_waits_for_metadata(start: Open, create: Any, topic: str) -> None:
+    """It does not wait for what nobody requests any more."""
+    create(topic)
+    older = start(timeout=20.0)
+    older.begin()
+    older.send(topic, 0, of(b"of the older one"), 1)
+    older.flush()
+    start()
+    older.send(topic, 0, of(b"more of the older one"), 1)
+    with pytest.raises(FencedError):
+        older.send(f"{topic}-that-there-is-not", 0, of(b"elsewhere"), 1)
+
+
 def test_what_a_lost_producer_left_open_ends_when_the_next_one_starts(
     kind: str, start: Open, create: Any, read: Any, broker: SharedBroker, name: str, topic: str
 ) -> None:

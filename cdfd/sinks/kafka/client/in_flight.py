@@ -68,6 +68,12 @@ class InFlight:
         with self._changed:
             return self._changed.wait_for(lambda: not self._parts, timeout)
 
+    def raise_failure(self) -> None:
+        """Raise the error of the first part that failed, if one has."""
+        with self._changed:
+            if self._failure is not None:
+                raise self._failure
+
     def forget_failures(self) -> None:
         """Forget the error, after the transaction was aborted."""
         with self._changed:

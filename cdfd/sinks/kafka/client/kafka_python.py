@@ -12,7 +12,9 @@ Known defects of kafka-python 3.0.12, and the workarounds here:
 """
 
 import logging
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,6 +39,8 @@ IDLE_MS = 60_000
 """Time without a request after which a connection is closed. A daemon has two or more for each table, and most tables are idle."""
 _RETRY_BACKOFF_MS = 3
 _RECONNECT_MS = 50
+_LOOK_MS = 100
+"""Time after which a thread that waits for metadata looks whether a batch has failed."""
 _REQUEST_BYTES = 8 << 20
 _CODECS = {"gzip": has_gzip, "snappy": has_snappy, "lz4": has_lz4, "zstd": has_zstd}
 
@@ -93,10 +97,24 @@ class KafkaPythonProducer(Producer):
         self, topic: str, partitions: Partitions, records: Records, timestamp: int, *, more: bool
     ) -> Sequence[Oversized]:
         used = [partitions] if isinstance(partitions, int) else np.flatnonzero(np.bincount(partitions)).tolist()
-        unknown = set(used) - self._client.partitions_for(topic)
+        unknown = set(used) - self._partitions_of(topic)
         if unknown:
             raise SinkError(f"topic {topic} has no partition {min(unknown)}")
         return self._transport.send(topic, partitions, records, timestamp, more=more)
+
+    def _partitions_of(self, topic: str) -> set[int]:
+        """Wait for the topic's metadata, but not once a batch has failed: after some failures, the client does not request any."""
+        deadline = time.monotonic() + self._settings.timeout
+        longest, self._client.config["max_block_ms"] = self._client.config["max_block_ms"], _LOOK_MS
+        try:
+            while True:
+                self._in_flight.raise_failure()
+                with suppress(KafkaTimeoutError):
+                    return set(self._client.partitions_for(topic))
+                if time.monotonic() >= deadline:
+                    raise KafkaTimeoutError(f"no metadata within {self._settings.timeout:g} seconds")
+        finally:
+            self._client.config["max_block_ms"] = longest
 
     def _flush(self) -> None:
         self._transport.flush()
