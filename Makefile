@@ -46,7 +46,7 @@ lint: $(MARK)  ## ruff, mypy, import walls, words
 	$(BIN)/python -m tests.docs.words
 
 test: lint prepared  ## All tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3
 
 # What tests fetch or build where it is missing, beside the installation and lint: those keep one core busy. Tests tell what fails here.
 programs:

@@ -35,6 +35,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """A worker beyond the machine's processors takes what others leave of them."""
+    if not hasattr(config, "workerinput"):
+        return
+    from tests.distribution import NICE, fills
+
+    if fills(config.workerinput["workerid"]):
+        os.nice(NICE)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Workers get tests by units, whatever `--dist` says."""
