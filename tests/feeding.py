@@ -16,8 +16,8 @@ from memory_sink import Delivered, MemorySink
 from cdfd.changes.control import Control
 from cdfd.changes.execute import Execution
 from cdfd.changes.position import Position
-from cdfd.changes.read import TableFiles
 from cdfd.changes.stream import Version
+from cdfd.changes.table_files import TableFiles
 from cdfd.daemon.controls.mailbox import Mailbox
 from cdfd.daemon.loop.deliverer import Limits
 from cdfd.daemon.loop.feed import Feed, Policies

@@ -25,11 +25,12 @@ from cdfd.changes.ordered_pool import After, Inline, run_in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
 from cdfd.changes.prefetch import files_ahead, prefetch_later_scan, prefetch_plans
-from cdfd.changes.read import BATCH_ROWS, READ_ERRORS, RowBatch, TableFiles, read, read_image_order
+from cdfd.changes.read import BATCH_ROWS, RowBatch, read, read_image_order
 from cdfd.changes.refined import RefinedVersion, RefinedVersions
 from cdfd.changes.shape.rows import RowShaper
 from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.spill import SpillSpace, spill_space
+from cdfd.changes.table_files import READ_ERRORS, TableFiles
 from cdfd.changes.whole_pairs import filled
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, MissingFileError

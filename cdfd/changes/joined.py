@@ -17,7 +17,8 @@ from cdfd.changes.batch import ChangeRun, VersionRows
 from cdfd.changes.columns import VersionColumns, types_of
 from cdfd.changes.data_files import is_parquet
 from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.changes.read import BATCH_BYTES, TableFiles
+from cdfd.changes.read import BATCH_BYTES
+from cdfd.changes.table_files import TableFiles
 from cdfd.delta import values
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, DataError

@@ -33,7 +33,8 @@ from cdfd.changes.image_order import (
 )
 from cdfd.changes.joined import Constants, JoinedFiles, PlannedScan, groups_of
 from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.changes.read import BATCH_ROWS, READ_ERRORS, RowBatch, TableFiles, check_change_type, read_image_order
+from cdfd.changes.read import BATCH_ROWS, RowBatch, check_change_type, read_image_order
+from cdfd.changes.table_files import READ_ERRORS, TableFiles
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, DataError
 from cdfd.parquet.reader import opened

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.changes.read import TableFiles
+from cdfd.changes.table_files import TableFiles
 from cdfd.errors import CdfdError
 
 FILES, SMALL_FILES = 6, 16

@@ -13,10 +13,11 @@ from cdfd.changes.column_prefetch import can_prefetch
 from cdfd.changes.data_files import is_parquet, opened
 from cdfd.changes.equality import Integers
 from cdfd.changes.plan import FileScan
-from cdfd.changes.read import BATCH_ROWS, FileReader, TableFiles, naming_file, selection_of
+from cdfd.changes.read import BATCH_ROWS, FileReader, selection_of
 from cdfd.changes.refinement import RowTracking
 from cdfd.changes.row_ids import FileRowIds
 from cdfd.changes.row_selection import RowSelection
+from cdfd.changes.table_files import TableFiles, naming_file
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import TableSchema
 

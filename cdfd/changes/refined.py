@@ -22,12 +22,13 @@ from cdfd.changes.equality import Integers, dense, hashes
 from cdfd.changes.matching import Matched, by_key, by_row_id, equal_rows
 from cdfd.changes.ordered_pool import run_in_order
 from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.changes.read import BATCH_ROWS, RowBatch, TableFiles, read
+from cdfd.changes.read import BATCH_ROWS, RowBatch, read
 from cdfd.changes.read_row_ids import read_row_ids, read_with_ids
 from cdfd.changes.refinement import Refinement, RowTracking
 from cdfd.changes.row_id_runs import RUNS, RepeatedRowId, add_rows, bucket_of, not_moved, runs_of, within_bucket
 from cdfd.changes.row_ids import HINT, ROW_ID, ROW_ID_FIELDS, ROW_VERSION
 from cdfd.changes.spill import Buckets, SpillSpace
+from cdfd.changes.table_files import TableFiles
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import StructType, TableSchema
 from cdfd.errors import CdfdError, DataError, MissingFileError

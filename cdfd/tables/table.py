@@ -11,10 +11,10 @@ from typing import get_args
 
 from cdfd.changes.plan import Changes
 from cdfd.changes.position import Position
-from cdfd.changes.read import TableFiles
 from cdfd.changes.refinement import Refine
 from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.stream import PlanStream, Version
+from cdfd.changes.table_files import TableFiles
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import ConfigError
 from cdfd.storage.local import LocalStorage

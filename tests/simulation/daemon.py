@@ -10,7 +10,7 @@ from functools import cache, partial
 from random import Random
 
 from cdfd.changes.execute import Execution
-from cdfd.changes.read import TableFiles
+from cdfd.changes.table_files import TableFiles
 from cdfd.config import Settings, parse
 from cdfd.daemon.http.metrics import Metrics, TableMetrics
 from cdfd.daemon.http.table_status import TableMonitor

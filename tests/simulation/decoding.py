@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 
 from cdfd.changes import execute
 from cdfd.changes.plan import FileScan
-from cdfd.changes.read import RowBatch, TableFiles, read
+from cdfd.changes.read import RowBatch, read
+from cdfd.changes.table_files import TableFiles
 from cdfd.delta import commit, header, paths
 from cdfd.delta.actions import Metadata
 from cdfd.delta.checkpoint import State

@@ -22,8 +22,8 @@ from cdfd.changes.execute import Execution
 from cdfd.changes.image_order import ImageOrder, MemoryBudget, ReorderBuffer, codes_of
 from cdfd.changes.plan import ChangePlan, plan
 from cdfd.changes.position import Position
-from cdfd.changes.read import TableFiles
 from cdfd.changes.slices import measure, read_slice
+from cdfd.changes.table_files import TableFiles
 from cdfd.delta import commit as commits
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.header import PartialHeader

@@ -20,8 +20,8 @@ from manual_time import ManualClock
 from memory_storage import MemoryStorage
 
 from cdfd.api import _range
-from cdfd.changes.read import TableFiles
 from cdfd.changes.stream import PlanStream, Version
+from cdfd.changes.table_files import TableFiles
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, GapError, LogError, NotFoundError, StorageError, TableChangedError
 from cdfd.storage.base import Stat, fetch_each

@@ -22,7 +22,7 @@ from cdfd.changes.execute import Execution
 from cdfd.changes.in_thread import iterate_in_thread
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
-from cdfd.changes.read import TableFiles
+from cdfd.changes.table_files import TableFiles
 from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import DataError, LogError, MissingColumnError, MissingFileError
 

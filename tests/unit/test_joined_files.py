@@ -18,7 +18,7 @@ from cdfd.changes.execute import Execution
 from cdfd.changes.joined import JOINED_FILES, PlannedScan, groups_of
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
-from cdfd.changes.read import TableFiles
+from cdfd.changes.table_files import TableFiles
 from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import CdfdError, LogError, MissingFileError, PathError, StorageError
 from cdfd.parquet import joining

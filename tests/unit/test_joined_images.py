@@ -16,7 +16,7 @@ import pytest
 
 from cdfd.changes.execute import Execution
 from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.changes.read import TableFiles
+from cdfd.changes.table_files import TableFiles
 from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import CdfdError, DataError, MissingFileError
 from cdfd.parquet import joining

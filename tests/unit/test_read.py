@@ -19,8 +19,9 @@ from memory_storage import MemoryStorage
 from cdfd.changes import read as reading
 from cdfd.changes.columns import CHANGE_COLUMNS
 from cdfd.changes.plan import FileScan
-from cdfd.changes.read import TableFiles, read
+from cdfd.changes.read import read
 from cdfd.changes.shape.parser import parse_filter
+from cdfd.changes.table_files import TableFiles
 from cdfd.delta import deletion_vector
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet

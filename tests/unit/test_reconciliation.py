@@ -13,8 +13,8 @@ from memory_storage import MemoryStorage
 
 from cdfd.changes.execute import Execution
 from cdfd.changes.plan import ChangePlan, FileScan
-from cdfd.changes.read import TableFiles
 from cdfd.changes.reconciliation import SchemaReconciler
+from cdfd.changes.table_files import TableFiles
 from cdfd.delta.datatypes import DataType
 from cdfd.delta.schema import (
     ArrayType,

@@ -16,8 +16,8 @@ from memory_sink import MemoryDelivery, MemorySink
 from cdfd.changes.execute import Execution
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
-from cdfd.changes.read import TableFiles
 from cdfd.changes.stream import Version
+from cdfd.changes.table_files import TableFiles
 from cdfd.console.progress_line import ProgressLine
 from cdfd.daemon.loop.admission import Admission
 from cdfd.daemon.loop.deliverer import Deliverer, Limits

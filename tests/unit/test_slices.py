@@ -20,8 +20,8 @@ from cdfd.changes.cutting import FILE_BYTES, Slice, cut, placed
 from cdfd.changes.execute import Execution
 from cdfd.changes.plan import ChangePlan, ChangeType, FileScan, LiveScans
 from cdfd.changes.position import Position
-from cdfd.changes.read import TableFiles
 from cdfd.changes.slices import measure, read_slice, read_slices
+from cdfd.changes.table_files import TableFiles
 from cdfd.delta.actions import Add, DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet, inline
 from cdfd.delta.files import PackedFiles, pack

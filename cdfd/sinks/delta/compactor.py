@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdfd.changes.equality import Integers
-from cdfd.changes.read import TableFiles
 from cdfd.changes.refinement import RowIds, RowTracking
 from cdfd.changes.row_ids import FileRowIds
+from cdfd.changes.table_files import TableFiles
 from cdfd.delta import compaction
 from cdfd.delta.actions import Add
 from cdfd.delta.file_actions import removals

@@ -14,9 +14,10 @@ from cdfd.changes.columns import CHANGE_TYPE
 from cdfd.changes.data_files import opened
 from cdfd.changes.equality import hashes
 from cdfd.changes.plan import FileScan
-from cdfd.changes.read import BATCH_ROWS, FileReader, TableFiles, naming_file
+from cdfd.changes.read import BATCH_ROWS, FileReader
 from cdfd.changes.row_selection import RowSelection
 from cdfd.changes.spill import SpillSpace
+from cdfd.changes.table_files import TableFiles, naming_file
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, Metadata
 from cdfd.delta.commit import Commit
 from cdfd.delta.deletion_vector import RowSet

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from cdfd.changes.columns import CHANGE_TYPE
 from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
-from cdfd.changes.read import TableFiles
+from cdfd.changes.table_files import TableFiles
 from cdfd.delta.actions import Add
 from cdfd.delta.datatypes import Primitive, StructField, StructType
 from cdfd.sinks.delta.columns import Columns
