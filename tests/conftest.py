@@ -36,7 +36,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A worker beyond the machine's processors takes what others leave of them."""
+    """A worker beyond the machine's processors yields to the others."""
     if not hasattr(config, "workerinput"):
         return
     from tests.distribution import NICE, fills

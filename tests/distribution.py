@@ -31,7 +31,7 @@ SHORT = (
     "tests/simulation/",
     "tests/trevni/",
 )
-"""Folders whose modules take seconds and wait for nothing but a processor. They come last, so that all workers end at about the same time.
+"""Folders whose modules take two minutes at most, and mostly compute. They come last, so that all workers end at about the same time.
 
 By itself, xdist begins with the modules of the most tests. The last ones have one test each, such as the fuzzer or the next Spark, and
 take minutes.

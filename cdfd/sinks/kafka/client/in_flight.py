@@ -81,8 +81,7 @@ class InFlight:
 
     def _wait(self, ready: Callable[[], bool]) -> None:
         done = self._changed.wait_for(lambda: self._failure is not None or ready(), self._timeout)
-        if self._failure is not None:
-            raise self._failure
+        self.raise_failure()
         if not done:
             raise SinkError(
                 f"{self._parts} batches of {self._bytes} bytes were not acknowledged within {self._timeout:g} seconds",
