@@ -73,6 +73,7 @@ class Proxy:
         self.asked: list[Asked] = []
         self.faults: list[Fault] = []
         self.port = 0
+        self._serving: set[asyncio.Task[None] | None] = set()
 
     @property
     def url(self) -> str:
@@ -84,6 +85,9 @@ class Proxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        # Once a client has closed its end, asyncio keeps only weak references to the task that waits for the server.
+        task = asyncio.current_task()
+        self._serving.add(task)
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -112,6 +116,7 @@ class Proxy:
         finally:
             for end in (writer, *(upstream[1:] if upstream else ())):
                 end.close()
+            self._serving.discard(task)
 
     def _fault(self, asked: Asked) -> Fault | None:
         for fault in self.faults:
