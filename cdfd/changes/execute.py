@@ -98,10 +98,10 @@ class Execution:
         """Cores to use for processing the rows of `plans`. At the tip of a table rows are few, and one thread is faster than several."""
         return 1 if len(plans) == 1 and len(plans[0].scans) <= 4 and _is_small(plans[0].size) else self.threads
 
-    def _parallel_scans(self, plans: Iterable[ChangePlan]) -> int:
+    def _parallel_scans(self) -> int:
         """Files to read at a time. More of them than cores would take the processor's caches from each other."""
-        # Each file of a remote store starts with a round trip.
-        return 2 * self.threads if self.files.storage.remote else self.threads
+        # A file of a remote store waits for requests, where another one may have been fetched.
+        return max(2, self.threads) if self.files.storage.remote else self.threads
 
     def batches(self, plans: Iterable[ChangePlan], start: Position | None = None) -> Generator[ChangeBatch, None, None]:
         """The change rows of `plans`, in their shape. If the last rows of a version are left out, its last batch is empty.
@@ -145,8 +145,7 @@ class Execution:
         tasks = self._tasks(plans, 0 if start is None else start.part)
         columns: VersionColumns | None = None
         # Files differ in size and results come in order, so without another file cores would be idle.
-        ahead = 0 if self.files.storage.remote else 1
-        for scanned in run_in_order(tasks, workers=self._parallel_scans(plans), ahead=ahead):
+        for scanned in run_in_order(tasks, workers=self._parallel_scans(), ahead=1):
             plan = scanned.plans[0][0] if isinstance(scanned, JoinedRows) else scanned.plan
             if columns is None:
                 columns = VersionColumns(plan.version, plan.timestamp_ms)
@@ -243,7 +242,7 @@ class Execution:
 
     def _refined(self, plan: ChangePlan) -> RefinedVersion:
         # Its files are read by one of the threads that read buckets.
-        workers = 1 if _is_small(plan.size) else self._parallel_scans(())
+        workers = 1 if _is_small(plan.size) else self._parallel_scans()
         return RefinedVersion(
             plan,
             self.select(plan.schema),

@@ -86,7 +86,7 @@ class Settled:
 class _Inline(Execution):
     """Reads files one after the other, where it is called: threads would make two runs of one seed differ."""
 
-    def _parallel_scans(self, plans: object) -> int:
+    def _parallel_scans(self) -> int:
         return 1
 
 
