@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from bench import tables
-from bench.delivery import perf_test, topics
+from bench.delivery import perf_test, topics, transactions
 from bench.delivery.daemon import Daemon, Source, daemon
 from bench.delivery.spark import PeerError, spark
 from bench.figure import Figure
@@ -191,6 +191,7 @@ def latency(_: int) -> Iterator[Figure]:
     theirs: list[float] | None = None
     with cluster() as servers:
         ours = _daemon_latencies(servers)
+        bare = _percentiles(_bare_latencies(servers))
         with without_spark():
             theirs = _spark_latencies(servers)
     peer_points = None if theirs is None else _percentiles(theirs)
@@ -199,7 +200,8 @@ def latency(_: int) -> Iterator[Figure]:
         peer = None if peer_points is None else peer_points[point]
         said = NO_PEER if peer is None else f"{peer:.0f} ms (delta-spark)"
         what = f"{name}: {point}" if index == 0 else f"the same: {point}"
-        yield Figure(what, f"{value:.1f} ms", "", value, " ms", *LATENCY.get(point, ()))
+        alone = f"{bare[point]:.1f} ms (a bare transaction of the same client)"
+        yield Figure(what, f"{value:.1f} ms", alone, value, " ms", *LATENCY.get(point, ()))
         if peer is not None:
             ratio = "the same against delta-spark's stream"
             yield Figure(
@@ -221,6 +223,15 @@ def _daemon_latencies(servers: str) -> list[float]:
     ):
         taken = [one_commit_ms(path, version, arrivals) for version in range(1, 1 + WARM_UP + COMMITS)]
     return taken[WARM_UP:]
+
+
+def _bare_latencies(servers: str) -> list[float]:
+    with (
+        topics.topic(servers) as topic,
+        topics.topic(servers) as positions,
+        topics.stamps(servers, topic) as arrivals,
+    ):
+        return transactions.latencies(servers, topic, positions, WARM_UP + COMMITS, arrivals)[WARM_UP:]
 
 
 def _spark_latencies(servers: str) -> list[float]:
