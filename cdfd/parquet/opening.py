@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +24,34 @@ FOOTER_ITEMS = 200_000
 """Items of a list in a footer, at most: row groups or columns."""
 _ARROW_SCHEMA = b"\x0cARROW:schema"
 """The key, after its length, under which Arrow keeps the schema of a file's writer."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """An open file, as its readers share it.
+
+    Attributes:
+        source: the bytes.
+        parquet: pyarrow's.
+        data: the bytes, if they are in memory.
+        read: reads bytes at a position; None for a remote file, where each read is a request.
+        texts: top-level string columns. They may be read as dictionaries, and decoded afterwards.
+        dictionaries: those of them to return as dictionaries.
+    """
+
+    source: Any
+    parquet: pq.ParquetFile
+    data: memoryview | None
+    read: Read | None
+    texts: frozenset[str]
+    dictionaries: frozenset[str]
+
+    @classmethod
+    def of(cls, source: Any, footer: int, dictionaries: Collection[str]) -> OpenFile:
+        """Open a file whose footer has so many bytes. Raises what pyarrow does."""
+        parquet, data = opened_file(source, footer), data_of(source)
+        texts = text_names(parquet.schema_arrow)
+        return cls(source, parquet, data, local_read(source, data), texts, texts.intersection(dictionaries))
 
 
 def options() -> dict[str, Any]:

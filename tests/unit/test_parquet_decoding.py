@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cdfd.errors import CdfdError
-from cdfd.parquet import decoding, reader
+from cdfd.parquet import arrow_run, decoding, reader
 
 SCALARS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.bool_(): st.booleans(),
@@ -101,7 +101,7 @@ def by_kernel(data: bytes, rows: int, **options: Any) -> list[pa.RecordBatch]:
         pytest.fail("rows were left to pyarrow")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader.ParquetReader, "_left_to_pyarrow", unread)
+        patch.setattr(arrow_run.ArrowRun, "batches", unread)
         return read(data, rows, **options)
 
 
@@ -242,8 +242,8 @@ def test_lists_of_very_many_nulls_are_left_to_pyarrow(monkeypatch: pytest.Monkey
     table = pa.table({"list": pa.ListArray.from_arrays(pa.array([0, count, count], pa.int32()), nulls)})
     data, left = stored(table), []
     with monkeypatch.context() as patch:
-        whole = reader.ParquetReader._left_to_pyarrow
-        patch.setattr(reader.ParquetReader, "_left_to_pyarrow", lambda *given: left.append(given) or whole(*given))
+        whole = arrow_run.ArrowRun.batches
+        patch.setattr(arrow_run.ArrowRun, "batches", lambda *given: left.append(given) or whole(*given))
         same(read(data, 10), table.to_batches(), table.schema)
     assert left
 

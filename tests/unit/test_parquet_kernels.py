@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdfd.parquet import decoding, dictionaries, layout, pages, reader
+from cdfd.parquet import arrow_run, decoding, dictionaries, layout, pages, reader
 from cdfd.parquet.layout import ChunkLocation
 from cdfd.parquet.pages import Page
 
@@ -149,9 +149,9 @@ def test_dictionaries_are_measured_without_decoding_them(codec: str, monkeypatch
         measured.append(dictionaries.stored_longest(*arguments))
         return measured[-1]
 
-    monkeypatch.setattr(reader, "stored_longest", stored_longest)
-    monkeypatch.setattr(reader, "DIRECT_BYTES", 1)
-    monkeypatch.setattr(reader, "BATCH_BYTES", 1)
+    monkeypatch.setattr(arrow_run, "stored_longest", stored_longest)
+    monkeypatch.setattr(arrow_run, "DIRECT_BYTES", 1)
+    monkeypatch.setattr(arrow_run, "BATCH_BYTES", 1)
     with reader.opened(pa.BufferReader(file(codec))) as found:
         assert sum(batch.num_rows for batch in found.batches(["word", "own"], rows=500)) == ROWS
     words = [f"word {number % 700}" * (1 + number % 9) for number in range(ROWS)]
@@ -178,8 +178,8 @@ def test_lists_of_strings_whose_dictionary_was_given_up(
 
 def test_a_small_file_is_read_without_its_page_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
-    monkeypatch.setattr(reader, "pages", lambda *place: asked.append(place) or iter(()))
-    monkeypatch.setattr(reader, "pages_in", lambda *place: asked.append(place) or iter(()))
+    monkeypatch.setattr(arrow_run, "pages", lambda *place: asked.append(place) or iter(()))
+    monkeypatch.setattr(arrow_run, "pages_in", lambda *place: asked.append(place) or iter(()))
     sink = io.BytesIO()
     pq.write_table(pa.table({"id": range(50), "text": [f"row {number}" for number in range(50)]}), sink)
     with reader.opened(pa.BufferReader(sink.getvalue())) as found:
