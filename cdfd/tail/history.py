@@ -9,6 +9,7 @@ the anchor of a replaced log is gone or different before a later entry can be re
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -127,6 +128,28 @@ class History:
             LogError: the log cannot be read.
         """
         latest = self._latest
+        # The anchors are looked at meanwhile: both answers are about what was read before.
+        listed = asyncio.create_task(self._are_unchanged(ahead)) if ahead else None
+        try:
+            if not await self._anchors_hold(table_id):
+                return False
+            if listed is not None and not await listed:
+                self._restart(self._anchors[max(self._anchors)])
+                return False
+        finally:
+            if listed is not None:
+                listed.cancel()
+                await asyncio.gather(listed, return_exceptions=True)
+        if self._anchors:
+            newest = self._anchors[max(self._anchors)]
+            if latest is not None and latest.commit.version >= newest.version:
+                newest = EntryFingerprint.of(latest)
+                self._latest = None if self._latest is latest else self._latest
+            self._anchors = {newest.version: newest}
+        return True
+
+    async def _anchors_hold(self, table_id: str | None) -> bool:
+        """Whether all anchors are as they were read; see `confirm`."""
         for anchor in sorted(self._anchors.values(), key=lambda seen: seen.version):
             found = await self._recheck(anchor)
             if found is None:
@@ -144,15 +167,6 @@ class History:
             else:
                 self._rewritten = False
             self._anchors[anchor.version] = found
-        if ahead and not await self._are_unchanged(ahead):
-            self._restart(self._anchors[max(self._anchors)])
-            return False
-        if self._anchors:
-            newest = self._anchors[max(self._anchors)]
-            if latest is not None and latest.commit.version >= newest.version:
-                newest = EntryFingerprint.of(latest)
-                self._latest = None if self._latest is latest else self._latest
-            self._anchors = {newest.version: newest}
         return True
 
     async def _are_unchanged(self, entries: Sequence[EntryFingerprint]) -> bool:
