@@ -9,34 +9,29 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, groupby, repeat
-from typing import NamedTuple
 
 from cdfd.changes.batch import ChangeBatch, ChangeRun, VersionRows
 from cdfd.changes.column_selection import Select, all_columns
-from cdfd.changes.columns import VersionColumns, check_names
-from cdfd.changes.image_order import REORDER_BUFFER_BYTES, ImageOrder, MemoryBudget, ReorderBuffer
-from cdfd.changes.joined import JoinedRows, PlannedScan, groups_of, read_joined
-from cdfd.changes.joined_images import ImageOrders, JoinedImages, image_orders, joined_images
+from cdfd.changes.columns import VersionColumns
+from cdfd.changes.image_order import REORDER_BUFFER_BYTES, MemoryBudget, ReorderBuffer
+from cdfd.changes.joined import JoinedRows, PlannedScan, groups_of
+from cdfd.changes.joined_images import image_orders, joined_images
 from cdfd.changes.no_ops import where_matched_by_key, without_no_ops
 from cdfd.changes.ordered_pool import After, Inline, run_in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.position import Position
 from cdfd.changes.prefetch import files_ahead, prefetch_later_scan, prefetch_plans
-from cdfd.changes.read import BATCH_ROWS, RowBatch, read, read_image_order
+from cdfd.changes.read import BATCH_ROWS
 from cdfd.changes.refined import RefinedVersion, RefinedVersions
+from cdfd.changes.scans import OnMissingFile, Scanned, ScanReader, raise_missing
 from cdfd.changes.shape.rows import RowShaper
 from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.spill import SpillSpace, spill_space
-from cdfd.changes.table_files import READ_ERRORS, TableFiles
+from cdfd.changes.table_files import TableFiles
 from cdfd.changes.whole_pairs import filled
-from cdfd.delta.schema import TableSchema
-from cdfd.errors import CdfdError, MissingFileError
-
-OnMissingFile = Callable[[MissingFileError], None]
-"""Called if the file of a scan is gone. It raises, or returns to continue without the file's rows."""
 
 SMALL_PLAN_BYTES = 256 << 10
 """Bytes of a plan's files below which one thread reads them faster than several: starting a thread takes longer."""
@@ -45,19 +40,7 @@ TINY_FILE_BYTES = 16 << 10
 """Bytes of a file, below which it holds a few rows only."""
 
 
-def raise_missing(error: MissingFileError) -> None:
-    """The default for a file that is gone: reading ends with the error."""
-    raise error
-
-
-class _Scanned(NamedTuple):
-    plan: ChangePlan
-    schema: TableSchema
-    found: RowBatch
-    least: int = 0
-
-
-_Task = Callable[[], Iterator[_Scanned | JoinedRows]]
+_Task = Callable[[], Iterator[Scanned | JoinedRows]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +173,15 @@ class Execution:
                 prefetch_later_scan(scans, number, ahead, self.files, self.whole)
             yield PlannedScan(plan, scan)
 
+    @property
+    def _reader(self) -> ScanReader:
+        return ScanReader(self.files, self.select, self.batch_rows, self.on_missing, self.shape.where, self.refined)
+
     def _tasks_of(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Task]:
-        remote = self.files.storage.remote
+        reader, remote = self._reader, self.files.storage.remote
         if plan.refinement is not None:
             version = self.refined.of(self._refined(plan))
-            yield from (partial(self._read_bucket, plan, scan, version) for scan in scans)
+            yield from (partial(reader.read_bucket, plan, scan, version) for scan in scans)
             return
         # Without the late phasees among these scans, nothing would read what is buffered.
         budget = MemoryBudget(REORDER_BUFFER_BYTES if scans and scans[-1].image_phase == "late" else 0)
@@ -203,21 +190,21 @@ class Execution:
         orders = image_orders(plan.cross_partition, joined)
         for scan in plan.cross_partition:
             if scan.path not in joined:
-                yield partial(self._read_order, plan, scan, orders.of_files[scan.path])
+                yield partial(reader.read_order, plan, scan, orders.of_files[scan.path])
         for images in orders.joined:
             yield images.find_pairs
         for _, scan in self._prefetched(plan, scans):
             if scan.path in joined:
                 images = joined[scan.path]
                 if scan.path == images.scans[0].path:
-                    together = partial(self._read_phase_together, plan, images, scan, budget, orders)
+                    together = partial(reader.read_phase_together, plan, images, scan, budget, orders)
                     yield together if scan.image_phase == "early" else After(images.early_read, together)
                 continue
             if scan.image_phase == "early":
                 buffers[scan.path] = Future()
             if scan.image_phase in ("early", "late"):
                 use_threads, buffer = self._uses_threads(plan, scan), buffers.get(scan.path)
-                task = partial(self._read_phase, plan, scan, use_threads, budget, buffer, orders)
+                task = partial(reader.read_phase, plan, scan, use_threads, budget, buffer, orders)
                 yield task if scan.image_phase == "early" or buffer is None else After(buffer, task)
             else:
                 yield self._task_of(plan, scan)
@@ -225,12 +212,12 @@ class Execution:
     def _tasks_of_files(self, scans: Iterable[PlannedScan]) -> Iterator[_Task]:
         for group in groups_of(scans):
             if len(group) > 1:
-                yield partial(self._read_together, group)
+                yield partial(self._reader.read_together, group)
             else:
                 yield self._task_of(*group[0])
 
     def _task_of(self, plan: ChangePlan, scan: FileScan) -> _Task:
-        task = partial(self._read, plan, scan, self._uses_threads(plan, scan))
+        task = partial(self._reader.read, plan, scan, self._uses_threads(plan, scan))
         if not self.files.storage.remote and 0 < scan.size <= TINY_FILE_BYTES:
             # Reading it is mostly Python, which holds the GIL: two threads take half as much time again as one.
             return Inline(task)
@@ -253,142 +240,6 @@ class Execution:
             self.on_missing,
             self.drop_unchanged,
         )
-
-    def _read_bucket(self, plan: ChangePlan, scan: FileScan, version: RefinedVersion) -> Iterator[_Scanned]:
-        """Rows of a refined version in one of its buckets. Errors name their file already."""
-        bucket = scan.bucket
-        assert bucket is not None
-        try:
-            for found in version.batches(scan):
-                yield _Scanned(plan, version.schema, found, bucket.ordinal)
-        except CdfdError as error:
-            raise error.within(table=self.files.storage.uri, version=plan.version) from None
-        if bucket.number == bucket.of - 1 and scan.image_phase != "early":
-            self.refined.forget(version)
-
-    def _read_order(self, plan: ChangePlan, scan: FileScan, result: Future[ImageOrder | None]) -> Iterator[_Scanned]:
-        """Set `result` to the image order of a file by itself, or to None if it cannot be read. Yields no rows."""
-        found = None
-        try:
-            found = read_image_order(scan, self.files, plan.key_schema)
-        except CdfdError:
-            # The scan that reads the rows raises the same error, after the rows before it.
-            return
-        finally:
-            result.set_result(found)
-        yield from ()
-
-    def _read_phase(
-        self,
-        plan: ChangePlan,
-        scan: FileScan,
-        use_threads: bool,
-        budget: MemoryBudget,
-        handover: Future[ReorderBuffer] | None,
-        orders: ImageOrders,
-    ) -> Iterator[_Scanned]:
-        """Rows of a change data file in one phase. `handover` passes the buffer from the early phase to the late one.
-
-        The futures come from tasks that were started earlier. Their results are taken first, so waiting for them cannot deadlock.
-        """
-        if scan.image_phase == "late" and handover is not None:
-            yield from self._read(plan, scan, use_threads, handover.result())
-            return
-        pairs = scan.pairs and orders.paired
-        order = orders.of_files[scan.path].result() if scan.path in orders.of_files else None
-        # Without pairs, the order of a file is another one if its own images are all in pairs.
-        buffer = ReorderBuffer(budget, order if order is not None and order.paired == pairs else None, pairs)
-        try:
-            yield from self._read(plan, scan, use_threads, buffer)
-        finally:
-            if buffer.order is None:
-                # The file is gone, and `on_missing` was called for it: the late phase must not report it again.
-                buffer.reread_from = None
-            if handover is not None:
-                handover.set_result(buffer)
-
-    def _read_phase_together(
-        self, plan: ChangePlan, images: JoinedImages, first: FileScan, budget: MemoryBudget, orders: ImageOrders
-    ) -> Iterator[_Scanned]:
-        """Rows of joined change data files in the phase of `first`. After any error, the rows that are left come from each file by itself."""
-        is_early, done, together = first.image_phase == "early", 0, False
-        try:
-            try:
-                if is_early or images.early_read.result():
-                    schema = self._selected(plan, first)
-                    options = schema, self.batch_rows, budget
-                    pairs = first.pairs and orders.paired
-                    for found in images.early(*options, pairs=pairs) if is_early else images.late(*options):
-                        yield _Scanned(plan, schema, found)
-                        done += found.batch.num_rows
-                    together = True
-            except READ_ERRORS:
-                pass
-            if not together:
-                yield from _without_first(done, self._one_by_one(plan, images, first, budget, orders))
-        finally:
-            if is_early:
-                images.early_read.set_result(together)
-
-    def _one_by_one(
-        self, plan: ChangePlan, images: JoinedImages, first: FileScan, budget: MemoryBudget, orders: ImageOrders
-    ) -> Iterator[_Scanned]:
-        for early in images.scans:
-            scan = replace(early, image_phase=first.image_phase)
-            is_early = scan.image_phase == "early"
-            handover = Future[ReorderBuffer]() if is_early else images.buffers.get(scan.path)
-            yield from self._read_phase(plan, scan, False, budget, handover, orders)
-            if is_early and handover is not None:
-                images.buffers[scan.path] = handover
-
-    def _read_together(self, group: Sequence[PlannedScan]) -> Iterator[_Scanned | JoinedRows]:
-        """Rows of small files that are joined. After any error, the rows that are left come from each file by itself."""
-        done = 0
-        try:
-            schema = self._selected(*group[0])
-            for found in read_joined(group, schema, self.files, batch_rows=self.batch_rows):
-                yield found if len(found.plans) > 1 else _Scanned(found.plans[0][0], schema, RowBatch(found.batch))
-                done += found.batch.num_rows
-        except READ_ERRORS:
-            pass
-        else:
-            return
-        yield from _without_first(done, (found for plan, scan in group for found in self._read(plan, scan, False)))
-
-    def _selected(self, plan: ChangePlan, scan: FileScan) -> TableSchema:
-        schema = self.select(scan.schema or plan.schema)
-        check_names(child.name for child in schema.struct)
-        return schema
-
-    def _read(
-        self, plan: ChangePlan, scan: FileScan, use_threads: bool, buffer: ReorderBuffer | None = None
-    ) -> Iterator[_Scanned]:
-        try:
-            schema = self._selected(plan, scan)
-            for found in read(
-                scan,
-                schema,
-                self.files,
-                batch_rows=self.batch_rows,
-                use_threads=use_threads,
-                reorder_buffer=buffer,
-                key=plan.key_schema if plan.key else None,
-                where=self.shape.where,
-            ):
-                yield _Scanned(plan, schema, found)
-        except MissingFileError as error:
-            self.on_missing(error.within(table=self.files.storage.uri, version=plan.version))
-        except CdfdError as error:
-            raise error.within(table=self.files.storage.uri, version=plan.version, path=scan.path) from None
-
-
-def _without_first(count: int, found: Iterable[_Scanned]) -> Iterator[_Scanned]:
-    """The rows without the first `count` rows."""
-    for scanned in found:
-        batch = scanned.found.batch
-        if count < batch.num_rows:
-            yield scanned if not count else scanned._replace(found=RowBatch(batch.slice(count)))
-        count = max(0, count - batch.num_rows)
 
 
 def cores() -> int:

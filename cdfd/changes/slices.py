@@ -10,11 +10,12 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 from cdfd.changes.batch import ChangeBatch
 from cdfd.changes.cutting import Measured, Slice
-from cdfd.changes.execute import Execution, raise_missing
+from cdfd.changes.execute import Execution
 from cdfd.changes.image_order import ImageCounts
 from cdfd.changes.plan import LiveScans
 from cdfd.changes.position import Position
 from cdfd.changes.read import count_images, count_rows
+from cdfd.changes.scans import raise_missing
 from cdfd.errors import CdfdError, DataError, MissingFileError
 
 

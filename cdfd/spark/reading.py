@@ -9,11 +9,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from cdfd.changes.cutting import Slice
-from cdfd.changes.execute import Execution, raise_missing
+from cdfd.changes.execute import Execution
 from cdfd.changes.net import NetChanges
 from cdfd.changes.range_slices import listed
 from cdfd.changes.reconciliation import SchemaReconciler
 from cdfd.changes.refined import refined_versions
+from cdfd.changes.scans import raise_missing
 from cdfd.changes.shape.shape import AS_IT_IS
 from cdfd.changes.slices import read_slices
 from cdfd.changes.stream import PlanStream

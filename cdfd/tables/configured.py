@@ -2,8 +2,9 @@
 
 import logging
 
-from cdfd.changes.execute import Execution, OnMissingFile, raise_missing
+from cdfd.changes.execute import Execution
 from cdfd.changes.refined import refined_versions
+from cdfd.changes.scans import OnMissingFile, raise_missing
 from cdfd.changes.spill import spill_space
 from cdfd.config import settings
 from cdfd.config.sections import Spill
