@@ -10,14 +10,13 @@ import subprocess
 import sys
 import time
 from contextlib import closing
-from pathlib import Path
 from queue import Queue
 
 from kafka import KafkaProducer
 
+from bench.delivery.daemon import ROOT
 from bench.tables import SEED
 
-ROOT = Path(__file__).parents[2]
 ROW = b"x" * 287
 
 

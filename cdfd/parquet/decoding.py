@@ -20,6 +20,7 @@ from cdfd.parquet.dictionaries import CODECS
 from cdfd.parquet.kernels import allocated
 from cdfd.parquet.kernels import pages as native
 from cdfd.parquet.nodes import Node, nodes_of
+from cdfd.parquet.opening import OpenFile
 from cdfd.parquet.text import check_text
 
 MEMORY_BYTES = 256 << 20
@@ -319,27 +320,27 @@ class Decoder:
 
 def decoder_of(
     source: Any,
-    file: Any,
+    file: OpenFile,
     columns: Sequence[str],
     chunks: Sequence[ColumnChunk],
     groups: Sequence[int],
-    indexed: Collection[str],
 ) -> Decoder | None:
     """A decoder of top-level columns in some row groups; None where pyarrow has to read them.
 
     Args:
         source: see `Decoder`.
-        file: the open `pyarrow.parquet.ParquetFile`.
+        file: to read. Its `dictionaries` are returned as dictionaries.
         columns: names of top-level columns.
         chunks: of these columns, in the order of row groups and of the file.
         groups: the row groups.
-        indexed: columns to return as dictionaries.
     """
     if native is None:
         return None
-    schema, wanted = file.schema_arrow, set(columns)
+    schema, wanted = file.schema, set(columns)
     names = schema.names
-    found = [(name, node) for name, node in zip(names, nodes_of(file.schema, schema), strict=True) if name in wanted]
+    found = [
+        (name, node) for name, node in zip(names, nodes_of(file.parquet.schema, schema), strict=True) if name in wanted
+    ]
     nodes = [(name, node) for name, node in found if node is not None]
     leaves = sum(1 for _, node in nodes for _ in node.leaves())
     if (
@@ -349,7 +350,7 @@ def decoder_of(
         or len(chunks) != leaves * len(groups)
     ):
         return None
-    metadata, rows = file.metadata, 0
+    metadata, rows = file.parquet.metadata, 0
     for place, group in enumerate(groups):
         count = metadata.row_group(group).num_rows
         rows += count
@@ -357,6 +358,6 @@ def decoder_of(
             if chunk.leaf.ambiguous or (chunk.values != count and not chunk.leaf.nested):
                 return None
     try:
-        return Decoder(source, nodes, chunks, rows, indexed)
+        return Decoder(source, nodes, chunks, rows, file.dictionaries)
     except Unread:
         return None

@@ -33,6 +33,7 @@ class OpenFile:
     Attributes:
         source: the bytes.
         parquet: pyarrow's.
+        schema: of its columns. pyarrow would convert it each time.
         data: the bytes, if they are in memory.
         read: reads bytes at a position; None for a remote file, where each read is a request.
         texts: top-level string columns. They may be read as dictionaries, and decoded afterwards.
@@ -41,6 +42,7 @@ class OpenFile:
 
     source: Any
     parquet: pq.ParquetFile
+    schema: pa.Schema
     data: memoryview | None
     read: Read | None
     texts: frozenset[str]
@@ -50,8 +52,9 @@ class OpenFile:
     def of(cls, source: Any, footer: int, dictionaries: Collection[str]) -> OpenFile:
         """Open a file whose footer has so many bytes. Raises what pyarrow does."""
         parquet, data = opened_file(source, footer), data_of(source)
-        texts = text_names(parquet.schema_arrow)
-        return cls(source, parquet, data, local_read(source, data), texts, texts.intersection(dictionaries))
+        schema = parquet.schema_arrow
+        texts = text_names(schema)
+        return cls(source, parquet, schema, data, local_read(source, data), texts, texts.intersection(dictionaries))
 
 
 def options() -> dict[str, Any]:

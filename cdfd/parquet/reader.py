@@ -13,21 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdfd.parquet.arrow_run import RATIOS, RUN_BYTES, ArrowRun
-from cdfd.parquet.bounds import (
-    USUAL_BYTES,
-    ColumnChunk,
-    Leaf,
-    leaves,
-)
+from cdfd.parquet.bounds import USUAL_BYTES, ColumnChunk, Leaf, leaves
 from cdfd.parquet.decoding import Unread, decoder_of
 from cdfd.parquet.group_statistics import ChunkStatistics, Decode, chunk_statistics, decoder
 from cdfd.parquet.layout import ChunkLocation
-from cdfd.parquet.opening import (
-    LARGE_FOOTER,
-    OpenFile,
-    footer_size,
-    layout_of,
-)
+from cdfd.parquet.opening import LARGE_FOOTER, OpenFile, footer_size, layout_of
 
 THREADS = 2
 """Threads that decode the columns of a file that is read alone."""
@@ -51,7 +41,6 @@ class ParquetReader:
     """An open file."""
 
     def __init__(self, source: Any, dictionaries: Collection[str]) -> None:
-        self._source = source
         self.size: int = source.size()
         self._footer = footer_size(source)
         # pyarrow's objects take many times the memory of the footer.
@@ -59,7 +48,7 @@ class ParquetReader:
         self._file = OpenFile.of(source, self._footer, dictionaries)
         self._leaves: tuple[Leaf, ...] | None = None
         self.metadata: pq.FileMetaData = self._file.parquet.metadata
-        self.schema_arrow: pa.Schema = self._file.parquet.schema_arrow
+        self.schema_arrow: pa.Schema = self._file.schema
 
     def __enter__(self) -> ParquetReader:
         return self
@@ -84,14 +73,15 @@ class ParquetReader:
         """
         left: Sequence[int] = range(self.metadata.num_row_groups) if groups is None else groups
         for run, found in self._runs(left, columns):
-            options: dict[str, Any] = {"row_groups": run, "columns": list(columns), "use_threads": use_threads}
-            yield from self._batches_of(ArrowRun(self._file, found, left, options), found, rows, options)
+            yield from self._batches_of(
+                found, left, rows, row_groups=run, columns=list(columns), use_threads=use_threads
+            )
             left = left[len(run) :]
 
     def _batches_of(
-        self, run: ArrowRun, chunks: Sequence[ColumnChunk], rows: int, options: dict[str, Any]
+        self, chunks: list[ColumnChunk], left: Sequence[int], rows: int, **options: Any
     ) -> Iterator[pa.RecordBatch]:
-        """The rows as the kernel decodes them, and those that it leaves as pyarrow does."""
+        """The rows as the kernel decodes them, and those that it leaves as pyarrow does; see `ArrowRun`."""
         done = 0
         try:
             for batch in self._by_kernel(chunks, rows, **options):
@@ -101,7 +91,7 @@ class ParquetReader:
             pass  # its traceback has the kernel's memory, so it ends before pyarrow begins
         else:
             return
-        for batch in run.batches(rows):
+        for batch in ArrowRun(self._file, chunks, left, options).batches(rows):
             if done < batch.num_rows:
                 yield batch.slice(done) if done else batch
             done -= min(done, batch.num_rows)
@@ -111,15 +101,15 @@ class ParquetReader:
     ) -> Iterator[pa.RecordBatch]:
         source: Any = self._file.data
         if source is None:
-            source = getattr(self._source, "buffer_at", self._windows)
-        decoder = decoder_of(source, self._file.parquet, columns, chunks, row_groups, self._file.dictionaries)
+            source = getattr(self._file.source, "buffer_at", self._windows)
+        decoder = decoder_of(source, self._file, columns, chunks, row_groups)
         if decoder is None:
             raise Unread
         return decoder.batches(rows, THREADS if use_threads else 1)
 
     def _windows(self, count: int, most: int, at: int) -> Any:
         """Bytes of the file for the kernel, which decodes several pages of them."""
-        return self._source.read_at(min(most, max(count, WINDOW_BYTES)), at)
+        return self._file.source.read_at(min(most, max(count, WINDOW_BYTES)), at)
 
     def statistics(self, columns: Collection[str]) -> list[tuple[dict[str, ChunkStatistics], dict[str, Decode | None]]]:
         """For each row group, the statistics of columns that are not nested, and the functions that decode their bounds.
@@ -135,7 +125,7 @@ class ParquetReader:
         flat = {path: decoder(arrow.field(path).type, schema.column(number).physical_type) for number, path in known}
         if not flat or self._footer > LARGE_FOOTER:
             return []
-        footer = self._source.read_at(self._footer, self.size - 8 - self._footer)
+        footer = self._file.source.read_at(self._footer, self.size - 8 - self._footer)
         with contextlib.suppress(ValueError):
             found = chunk_statistics(footer, flat.keys())
             return [(group, flat) for group in found] if len(found) == self.metadata.num_row_groups else []
@@ -182,7 +172,7 @@ class ParquetReader:
 
     def _chunks(self, group: int, places: Iterable[tuple[int, Leaf]]) -> list[ColumnChunk]:
         if self._layout is None:
-            self._layout = layout_of(self._source, self._footer)
+            self._layout = layout_of(self._file.source, self._footer)
         columns = self.metadata.num_columns
         if len(self._layout) != columns * self.metadata.num_row_groups:
             raise ValueError("a row group with more or fewer columns than the file")
