@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from cdfd.changes import execute
+from cdfd.changes import scans
 from cdfd.changes.plan import FileScan
 from cdfd.changes.read import RowBatch, read
 from cdfd.changes.table_files import TableFiles
@@ -84,7 +84,7 @@ class _Schemas:
 
 
 _REMEMBERING: tuple[tuple[Any, str, Any], ...] = (
-    (execute, "read", _read_once),
+    (scans, "rows_of", _read_once),
     (checkpoint_files, "_read_state", _state_once),
     (commit, "parse", _once(commit.parse)),
     (header, "scan", _once(header.scan)),
