@@ -33,7 +33,8 @@ from cdfd.delta.schema_change import SchemaChange, compare
 from cdfd.delta.snapshot import COMPACT_AT, Snapshot
 from cdfd.errors import CdfdError, GapError, LogError, NotFoundError
 from cdfd.tail.listing import LiveListing, list_live
-from cdfd.tail.log import DeltaLog, LogEntry, log_path
+from cdfd.tail.log import DeltaLog, LogEntry
+from cdfd.tail.log_files import log_path
 from cdfd.tail.tailer import Tailer
 
 logger = logging.getLogger("cdfd.changes")

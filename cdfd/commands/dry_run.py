@@ -19,7 +19,7 @@ from cdfd.progress.ledger import Ledger, LedgerEntry, app_id
 from cdfd.sinks.base import Connector
 from cdfd.tables.table import Table
 from cdfd.tail.clock import SystemClock
-from cdfd.tail.log import NotATableError
+from cdfd.tail.log_files import NotATableError
 from cdfd.tail.start import start_position
 
 

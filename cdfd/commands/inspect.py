@@ -14,7 +14,7 @@ from cdfd.progress.txn_positions import is_part
 from cdfd.storage.location import describe_non_table
 from cdfd.tables.table import Table
 from cdfd.tail.bounds import Start
-from cdfd.tail.log import NotATableError
+from cdfd.tail.log_files import NotATableError
 from cdfd.tail.start import state_version
 
 

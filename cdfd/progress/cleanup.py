@@ -7,7 +7,8 @@ from cdfd.delta import last_checkpoint, paths
 from cdfd.delta.checkpoint_writing import checkpoint
 from cdfd.errors import LogError, StorageError
 from cdfd.progress import ledger_table
-from cdfd.tail.log import DeltaLog, log_path
+from cdfd.tail.log import DeltaLog
+from cdfd.tail.log_files import log_path
 
 logger = logging.getLogger("cdfd.progress")
 

@@ -10,7 +10,7 @@ from cdfd.progress.ledger import LedgerEntry
 from cdfd.progress.txn_ledger import TxnLedger
 from cdfd.progress.txn_positions import FORGOTTEN, position_actions, stored_position
 from cdfd.progress.txn_state import Action, TxnState, is_ours
-from cdfd.tail.log import log_path
+from cdfd.tail.log_files import log_path
 
 _MOST_BYTES = 64 << 10
 """A version with only progress is smaller than this. A larger entry is not parsed."""

@@ -12,7 +12,7 @@ from cdfd.progress.txn_positions import FORGOTTEN
 from cdfd.progress.txn_state import Action, TxnState
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
-from cdfd.tail.log import NotATableError
+from cdfd.tail.log_files import NotATableError
 
 
 class TableLedger(TxnLedger):

@@ -22,7 +22,8 @@ from cdfd.progress.txn_state import NO_TAGS, OPERATION, Action, TxnState
 from cdfd.storage.base import Storage
 from cdfd.tail import checkpoint_files
 from cdfd.tail.clock import Clock
-from cdfd.tail.log import DeltaLog, LogEntry, NotATableError, log_path
+from cdfd.tail.log import DeltaLog, LogEntry
+from cdfd.tail.log_files import NotATableError, log_path
 
 ATTEMPTS = 24
 """Attempts of an append. Each one fails if another writer takes the version first."""

@@ -16,7 +16,7 @@ from cdfd.storage.base import FolderListing
 from cdfd.storage.location import open_storage
 from cdfd.tables.configured import open_table
 from cdfd.tables.shard import Shard
-from cdfd.tail.log import NotATableError
+from cdfd.tail.log_files import NotATableError
 
 logger = logging.getLogger("cdfd.discovery")
 

@@ -1,7 +1,6 @@
-"""A table's log in a store: listing and reading its files.
+"""A table's log in a store: reading its files.
 
-This is the I/O around `cdfd.delta`, which decodes the bytes. A tailing reader needs one request per version (`entry`). Listings happen at
-startup, and to find the cause of a problem.
+This is the I/O around `cdfd.delta`, which decodes the bytes. A tailing reader needs one request per version (`entry`).
 """
 
 from __future__ import annotations
@@ -19,16 +18,17 @@ import pyarrow as pa
 from cdfd.console.escaping import one_line
 from cdfd.delta import commit as commits
 from cdfd.delta import header as headers
-from cdfd.delta import last_checkpoint, paths, snapshot
+from cdfd.delta import paths, snapshot
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Snapshot
-from cdfd.errors import GapError, LogError, NotFoundError, StorageError, Within
+from cdfd.errors import LogError, NotFoundError, StorageError
 from cdfd.storage.base import Stat, Storage
 from cdfd.tail import checkpoint_files
 from cdfd.tail.entry_batches import EntryBatches, ListedEntries
 from cdfd.tail.history import EntryFingerprint, History, entry_size, parse_and_digest, unreadable_error
-from cdfd.tail.segment import Segment, SegmentBuilder
+from cdfd.tail.log_files import LogFiles, log_path, name_before
+from cdfd.tail.segment import Segment
 
 logger = logging.getLogger("cdfd.tail")
 
@@ -43,10 +43,6 @@ CACHE_BYTES = 4 << 20
 """Bytes of remote log entries, read for a header, that are cached for the reader that follows."""
 INLINE_BYTES = 64 << 10
 """Bytes of a log entry up to which parsing it is faster than a switch to a thread."""
-
-
-class NotATableError(LogError):
-    """The location has no Delta log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +84,11 @@ class _ReadAhead:
         return _ReadAhead(version, length, range(first, max(first, version + 1 + ahead)))
 
 
-class DeltaLog:
+class DeltaLog(LogFiles):
     """The log of the table whose root is `storage`."""
 
     def __init__(self, storage: Storage) -> None:
-        self.storage = storage
+        super().__init__(storage)
         self._batches = EntryBatches(storage)
         self.history = History(self)
         self._read_ahead = _ReadAhead()
@@ -101,12 +97,6 @@ class DeltaLog:
         self._cache: dict[int, tuple[bytes, Stat]] = {}
         self._cache_bytes = 0
         self._mismatched: set[int] = set()
-        self._newest = -1
-        """The newest version that a listing showed."""
-
-    def _errors_naming(self, version: int | None = None, path: str | None = None) -> Within:
-        """Add the table, version and file to errors that do not name them yet."""
-        return Within(self.storage.uri, version, path)
 
     async def entry(self, version: int, *, with_stats: bool = False) -> LogEntry:
         """The log entry of a version.
@@ -279,20 +269,6 @@ class DeltaLog:
         self._cache.clear()
         self._cache_bytes = 0
 
-    async def stat(self, version: int) -> Stat:
-        """The stat of a version's log file. NotFoundError if there is none."""
-        path = log_path(paths.commit_name(version))
-        with self._errors_naming(version, path):
-            return await self.storage.stat(path)
-
-    async def has_successor(self, version: int) -> bool:
-        """Whether the next version exists. Its writer read this entry first, so this entry is complete."""
-        try:
-            await self.stat(version + 1)
-        except NotFoundError:
-            return False
-        return True
-
     async def stats_before(self, version: int, most: int) -> AsyncGenerator[Stat, None]:
         """Stats of at most `most` consecutive entries before a version, the newest first. A remote log is listed once."""
         first = max(version - most, 0)
@@ -309,124 +285,6 @@ class DeltaLog:
                 yield found[earlier] if self.storage.remote else await self.stat(earlier)
             except (NotFoundError, KeyError):
                 return
-
-    async def list_names(self, start_after: str = "") -> AsyncGenerator[tuple[paths.LogName, Stat], None]:
-        """The log's files whose name is greater than `start_after`, ascending. Files that do not belong to a log are left out.
-
-        Close the generator if you stop before its end (`aclosing`).
-        """
-        after = log_path(start_after) if start_after else ""
-        with self._errors_naming():
-            async with contextlib.aclosing(self.storage.list(log_path(""), after)) as files:
-                async for stat in files:
-                    name = paths.parse_name(stat.path.rpartition("/")[2])
-                    if name is not None:
-                        yield name, stat
-
-    async def segment(self, version: int | None = None, *, state_only: bool = False) -> Segment:
-        """The files that give the state at `version` (None: the newest).
-
-        With `state_only`, the newest version may be that of a checkpoint whose commit is lost: its state is available, its changes are not.
-
-        Raises:
-            NotATableError: there is no log.
-            LogError, GapError: see `SegmentBuilder.finish`; or the newest commit is older than the newest checkpoint.
-        """
-        hint = await self.hint()
-        if hint is not None and (version is None or hint <= version):
-            builder = await self._fold(version, start_after=name_before(hint))
-            if builder.checkpoint is not None and (state_only or version is not None or builder.has_newest_commit):
-                with self._errors_naming(version):
-                    return builder.finish()
-            if builder.checkpoint is None:
-                logger.warning(
-                    "_last_checkpoint names a missing or incomplete checkpoint; listing the whole log",
-                    extra={"table": self.storage.uri, "version": hint},
-                )
-        builder = await self._fold(version)
-        if builder.latest is None and builder.checkpoint is None:
-            raise NotATableError(
-                "not a Delta table: it has no log",
-                table=self.storage.uri,
-                hint=f"Expected files such as {log_path(paths.commit_name(0))}",
-            )
-        if version is None and not state_only and not builder.has_newest_commit:
-            await self._refuse_lost_commit(builder)
-        with self._errors_naming(version):
-            return builder.finish()
-
-    async def _refuse_lost_commit(self, builder: SegmentBuilder) -> None:
-        assert builder.checkpoint is not None
-        newest = builder.checkpoint.version
-        try:
-            await self.stat(newest)  # a listing may miss files that are created meanwhile
-        except NotFoundError:
-            found = "it has no commit" if builder.latest is None else f"its newest commit is version {builder.latest}"
-            raise GapError(
-                f"the log has a checkpoint of version {newest}, but {found}: the changes up to version {newest} cannot be read",
-                table=self.storage.uri,
-                version=newest,
-                hint="Restore the missing log entries. `cdfd.snapshot` can still read the rows of the checkpoint",
-            ) from None
-
-    async def _fold(self, version: int | None, start_after: str = "") -> SegmentBuilder:
-        builder = SegmentBuilder(version)
-        async with contextlib.aclosing(self.list_names(start_after)) as names:
-            async for name, stat in names:
-                builder.take(name, stat)
-                if name.kind == "commit":
-                    self._newest = max(self._newest, name.version)
-                if version is not None and name.kind == "commit" and name.version > version:
-                    break
-        if version is None:
-            builder.leave_unfinished()
-        return builder
-
-    async def hint(self) -> int | None:
-        """The version in `_last_checkpoint`. The file only saves a listing, so an unusable one is ignored with a warning.
-
-        Raises:
-            StorageError: a transient error, or a remote store refuses access.
-        """
-        path = log_path(paths.LAST_CHECKPOINT)
-        try:
-            with self._errors_naming(None, path):
-                return last_checkpoint.parse(await self.storage.read(path, 0, last_checkpoint.MOST_BYTES + 1)).version
-        except NotFoundError:
-            return None
-        except (LogError, StorageError) as error:
-            # In a local folder, a device or a link may have that name. In a remote store, the error is about the store and not the file.
-            if error.retriable or (self.storage.remote and isinstance(error, StorageError)):
-                raise
-            logger.warning(
-                "_last_checkpoint cannot be used, listing the log instead: %s",
-                one_line(error.what),  # without cdfd's log handlers, Python writes messages unescaped
-                extra={"table": self.storage.uri},
-            )
-            return None
-
-    async def newest_checkpoint(self, version: int) -> int:
-        """Version of the newest checkpoint: that of `_last_checkpoint` unless it is after `version`, else from a listing.
-
-        The listing begins at `version`. -1 if it has no checkpoint.
-        """
-        hint = await self.hint()
-        if hint is not None and hint <= version:
-            return hint
-        names = self.list_names(name_before(version))
-        return max([name.version async for name, _ in names if name.is_checkpoint], default=-1)
-
-    async def latest_version(self) -> int:
-        """The newest version."""
-        return (await self.segment()).version
-
-    async def earliest_version(self) -> int:
-        """The oldest version whose log entry still exists. NotATableError if there is none."""
-        async with contextlib.aclosing(self.list_names()) as names:
-            async for name, _ in names:
-                if name.kind == "commit":
-                    return name.version
-        raise NotATableError("not a Delta table: its log has no entry", table=self.storage.uri)
 
     async def header(self, version: int | None = None) -> Header:
         """Protocol and metadata in force after `version` (None: the newest), without reading any file rows.
@@ -570,13 +428,3 @@ def _parsed_size(version: int, data: bytes | Iterable[bytes]) -> int:
 
 def _entry_parser(version: int, *, with_stats: bool = False) -> Callable[[bytes | Iterable[bytes]], tuple[Commit, str]]:
     return partial(parse_and_digest, partial(commits.parse, version, with_stats=with_stats))
-
-
-def log_path(name: str) -> str:
-    """Path of a file of the log, relative to the table."""
-    return f"{paths.LOG}/{name}"
-
-
-def name_before(version: int) -> str:
-    """A name that sorts before every file of `version` and after every one of the version before."""
-    return f"{version:020d}"

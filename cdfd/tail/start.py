@@ -11,7 +11,8 @@ from cdfd.delta.protocol import in_commit_timestamps_enabled
 from cdfd.errors import ConfigError, GapError, LogError, NotFoundError
 from cdfd.tail.bounds import After, Bound, Start, parse_bound
 from cdfd.tail.clock import SystemClock
-from cdfd.tail.log import DeltaLog, log_path
+from cdfd.tail.log import DeltaLog
+from cdfd.tail.log_files import log_path
 from cdfd.tail.segment import SegmentBuilder
 from cdfd.tail.tailer import Tailer
 

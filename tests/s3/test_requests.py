@@ -1,17 +1,21 @@
 """What it costs: requests of each thing that a daemon or a reader does, counted by a proxy."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import pyarrow as pa
+import pytest
 from lake import SCHEMA, WITHIN, checkpoint, rows
 
 import cdfd
 from cdfd.demo.writer import TableWriter
+from cdfd.storage.base import Stat
 from cdfd.storage.location import open_storage
 from cdfd.storage.s3.client import client_for
 from cdfd.storage.s3.options import parse
 from cdfd.storage.s3.storage import S3Storage
+from cdfd.tail import log_files
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.log import DeltaLog
 from tests.s3.proxy import Proxy
@@ -129,8 +133,11 @@ def test_catching_up_asks_ahead(moto_server: Server, bucket: str, proxy: Proxy) 
     assert len(listings) <= 5 + 5
 
 
-async def test_a_long_log_is_listed_from_its_last_checkpoint_on(moto_server: Server, bucket: str, proxy: Proxy) -> None:
-    """One sweep, page by page: what is before the checkpoint costs nothing."""
+async def test_a_long_log_is_listed_from_its_last_checkpoint_on(
+    moto_server: Server, bucket: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sweep, page by page: of the names before the checkpoint, only the first page is listed."""
+    monkeypatch.setattr(log_files, "FIRST_NAMES", 10)
     uri = f"s3://{bucket}/t"
 
     near = open_storage(uri, moto_server.options())
@@ -143,9 +150,48 @@ async def test_a_long_log_is_listed_from_its_last_checkpoint_on(moto_server: Ser
     log = DeltaLog(S3Storage(bucket, "t", client_for(parse(options(proxy))), page=10))
     segment = await log.segment()
     assert (segment.version, len(segment.commits)) == (129, 29)
-    # The checkpoint and 30 entries, ten to a page, and `_last_checkpoint` twice: as a file, and in the listing.
-    assert [asked.method for asked in proxy.asked] == ["GET"] * 5
+    # The checkpoint and 30 entries, ten to a page, and `_last_checkpoint` twice: as a file, and in the listing. And the first page.
+    assert [asked.method for asked in proxy.asked] == ["GET"] * 6
     assert proxy.count("GET", "_last_checkpoint") == 1
+
+
+async def test_a_short_log_is_listed_once_beside_its_last_checkpoint(
+    moto_server: Server, bucket: str, proxy: Proxy
+) -> None:
+    """Two requests at a time: one round trip."""
+    uri = f"s3://{bucket}/t"
+    near = open_storage(uri, moto_server.options())
+    await new_table(moto_server, uri, 30)
+    await checkpoint(near, 20)
+    await near.put("_delta_log/_last_checkpoint", b'{"version":20,"size":1}')
+    log = DeltaLog(open_storage(uri, options(proxy)))
+    segment = await log.segment()
+    assert (segment.version, len(segment.commits)) == (29, 9)
+    assert sorted(asked.path for asked in proxy.asked) == ["", "t/_delta_log/_last_checkpoint"]
+
+
+async def test_a_checkpoint_written_after_the_listing_is_found_by_another(moto_server: Server, bucket: str) -> None:
+    uri = f"s3://{bucket}/t"
+    near = open_storage(uri, moto_server.options())
+    await new_table(moto_server, uri, 30)
+    listed = asyncio.Event()
+
+    class Raced(S3Storage):
+        async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
+            async for stat in super().list(prefix, start_after):
+                yield stat
+            listed.set()
+
+        async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+            await listed.wait()
+            await checkpoint(near, 20)
+            await near.put("_delta_log/_last_checkpoint", b'{"version":20,"size":1}')
+            return await super().read(path, start, length)
+
+    log = DeltaLog(Raced(bucket, "t", client_for(parse(moto_server.options()))))
+    segment = await asyncio.wait_for(log.segment(), WITHIN)
+    assert segment.checkpoint is not None
+    assert (segment.version, segment.checkpoint.version, len(segment.commits)) == (29, 20, 9)
 
 
 def test_opening_a_table_without_checkpoints_reads_its_log_once(moto_server: Server, bucket: str, proxy: Proxy) -> None:

@@ -11,7 +11,8 @@ from deltalake import DeltaTable, write_deltalake
 from cdfd.delta import last_checkpoint, paths
 from cdfd.delta.checkpoint_writing import can_checkpoint, checkpoint
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.log import DeltaLog, log_path
+from cdfd.tail.log import DeltaLog
+from cdfd.tail.log_files import log_path
 
 
 async def write_checkpoint(folder: Path, *, keep_log: bool = False) -> None:

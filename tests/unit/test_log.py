@@ -17,7 +17,8 @@ from cdfd.delta.last_checkpoint import LastCheckpoint
 from cdfd.errors import GapError, LogError, NotFoundError, UnsupportedError
 from cdfd.storage.base import Stat
 from cdfd.tail import log as logs
-from cdfd.tail.log import DeltaLog, NotATableError
+from cdfd.tail.log import DeltaLog
+from cdfd.tail.log_files import NotATableError, name_before
 from cdfd.tail.start import start_version
 
 Fields = dict[str, Any]
@@ -326,7 +327,7 @@ class TestLog:
         async def names(after: str) -> list[tuple[str, int]]:
             return [(name.kind, name.version) async for name, _ in log.list_names(after)]
 
-        assert asyncio.run(names(logs.name_before(2))) == [
+        assert asyncio.run(names(name_before(2))) == [
             ("checkpoint", 2),
             ("commit", 2),
             ("commit", 3),

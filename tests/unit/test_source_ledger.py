@@ -23,7 +23,8 @@ from cdfd.progress.txn_state import is_ours
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import Clock
-from cdfd.tail.log import DeltaLog, NotATableError
+from cdfd.tail.log import DeltaLog
+from cdfd.tail.log_files import NotATableError
 
 ORDERS, COPY = app_id("shop", "orders"), app_id("copy", "orders")
 

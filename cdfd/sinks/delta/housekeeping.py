@@ -17,7 +17,8 @@ from cdfd.progress.txn_state import TxnState
 from cdfd.sinks.delta.compactor import Compaction, Compactor
 from cdfd.storage.base import Stat
 from cdfd.tail.clock import Clock
-from cdfd.tail.log import DeltaLog, log_path
+from cdfd.tail.log import DeltaLog
+from cdfd.tail.log_files import log_path
 
 logger = logging.getLogger("cdfd.sink")
 

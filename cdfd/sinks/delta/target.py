@@ -41,7 +41,7 @@ from cdfd.sinks.delta.positions import (
 )
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
-from cdfd.tail.log import NotATableError
+from cdfd.tail.log_files import NotATableError
 
 logger = logging.getLogger("cdfd.sink")
 
