@@ -60,7 +60,8 @@ def prefetch_later_scan(
 
 
 def _prefetch(scan: FileScan, files: TableFiles, whole: bool) -> None:
-    if scan.bucket is not None:
+    if scan.bucket is not None or scan.image_phase == "late":
+        # The scan of the early phase keeps the rows of the late one, so most files are opened once.
         return
     # A scan of some rows skips row groups, so only a scan of all rows reads the whole file.
     files.prefetch(scan.path, scan.size, whole=whole and scan.only is None and scan.piece is None)

@@ -96,7 +96,8 @@ class Storage(Protocol):
     def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """Announce an object that will soon be read from its beginning, or opened. A remote store may start to fetch it. It may not exist.
 
-        With `whole`, all of an opened object will be read. This is only an optimisation. It returns at once, and raises only `PathError`.
+        An object whose size is known never changes; announce it once for each time that it will be opened. With `whole`, all of an opened
+        object will be read. This is only an optimisation. It returns at once, and raises only `PathError`.
         """
 
     def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:

@@ -2,8 +2,10 @@
 
 import asyncio
 import io
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from functools import cache
+from time import sleep
 
 import numpy as np
 import pyarrow as pa
@@ -185,16 +187,62 @@ def test_reads_that_were_not_announced(store: S3Storage, proxy: Proxy) -> None:
 
 
 def test_what_is_held_is_bounded(store: S3Storage, proxy: Proxy) -> None:
-    """A reader that takes a step ahead of its announcement, and one that never comes for it."""
-    data = table(600_000)
-    put(store, proxy, large := written(600_000, row_group_size=600_000, compression="none"))
+    """A reader that takes a step ahead of its announcement, and one that never comes for it: alone, and beside another one."""
+    data = table(1_200_000)
+    put(store, proxy, large := written(1_200_000, row_group_size=1_200_000, compression="none"))
+    assert len(large) > 2.5 * s3_file.PREFETCH_BYTES
     with store.open_input_file("x", len(large)) as source:
-        assert isinstance(source, ColumnPrefetch)
-        with pq.ParquetFile(source):
-            source.prefetch_columns(data.column_names)
-            held = [piece for piece in source._ranges._pieces if piece.future is not None]
-            assert sum(piece.end - piece.start for piece in held) <= s3_file.PREFETCH_BYTES + s3_file.TAIL_BYTES
-            assert len(large) > 1.4 * s3_file.PREFETCH_BYTES
+        for limit in (2 * s3_file.PREFETCH_BYTES, s3_file.PREFETCH_BYTES):
+            with store.open_input_file("x", len(large)) if limit == s3_file.PREFETCH_BYTES else nullcontext():
+                assert isinstance(source, ColumnPrefetch)
+                source._ranges._pieces = [source._ranges._known]
+                source.prefetch_columns(data.column_names)
+                held = sum(piece.end - piece.start for piece in source._ranges._pieces if piece.future is not None)
+                assert limit - s3_file.MAX_GET_BYTES < held <= limit + s3_file.TAIL_BYTES
+
+
+def test_the_end_of_a_range_is_kept_for_a_page_that_goes_on(
+    store: S3Storage, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two columns in turn, each read to the end of its third range and then across it: no byte is fetched twice."""
+    step = s3_file.MAX_GET_BYTES
+    monkeypatch.setattr(s3_file, "KEPT_BYTES", 2 * step)
+    size = 10 * step + s3_file.TAIL_BYTES
+    put(store, proxy, data := np.random.default_rng(5).bytes(size))
+    with store.open_input_file("x", size), store.open_input_file("x", size) as source:
+        ranges = source._ranges
+        first = (0, 5 * step)
+        for at in sorted(range(0, 10 * step, step), key=lambda at: at % (5 * step)):
+            ranges._planned.append(s3_file._Piece(at, at + step, step))
+        ranges._pieces = sorted([*ranges._planned, ranges._known], key=lambda piece: piece.start)
+        for read in range(3):
+            for column in first:
+                at = column + read * step
+                assert bytes(source.buffer_at(10, step, at)) == data[at : at + step]
+        for column in first:
+            end = column + 3 * step
+            assert bytes(source.buffer_at(200, 200, end - 100)) == data[end - 100 : end + 100]
+    asked = [each.range.removeprefix("bytes=") for each in proxy.asked]
+    starts, ends = zip(
+        *sorted(tuple(map(int, each.split("-"))) for each in asked if not each.startswith("-")), strict=True
+    )
+    assert all(end < start for end, start in zip(ends, starts[1:], strict=False)), asked
+
+
+def test_a_thread_that_waits_for_a_range_does_not_block_another(store: S3Storage, proxy: Proxy) -> None:
+    size = 3 * s3_file.MAX_GET_BYTES
+    put(store, proxy, data := np.random.default_rng(6).bytes(size))
+    late = f"bytes={s3_file.MAX_GET_BYTES}-"
+    with ThreadPoolExecutor(1) as pool:
+        with store.open_input_file("x", size) as source:
+            proxy.faults = [Fault("stall", concerns=lambda asked: asked.range.startswith(late))]
+            waiting = pool.submit(source.buffer_at, 100, 100, s3_file.MAX_GET_BYTES)
+            while not any(asked.range.startswith(late) for asked in proxy.asked):
+                sleep(0.01)
+            assert source.buffer_at(100, 100, 0) == data[:100]
+            assert not waiting.done()
+        with pytest.raises(StorageError, match="closed"):
+            waiting.result()
 
 
 def test_a_fault_under_way_is_said(store: S3Storage, proxy: Proxy, bucket: str) -> None:

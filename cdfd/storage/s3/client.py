@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import pyarrow as pa
 from aiobotocore.config import AioConfig
@@ -66,6 +67,8 @@ class S3Client:
         self._open: list[AsyncExitStack] = []
         self._renewed_at = -RENEW_SECONDS
         self._warned_at = -WARN_SECONDS
+        self.readers: WeakSet[object] = WeakSet()
+        """Large objects that are open."""
         self.conditional_buckets: set[str] = set()
         """Buckets whose conditional PUT was verified."""
         loop.on_close(self._close)

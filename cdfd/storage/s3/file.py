@@ -37,10 +37,14 @@ TAIL_BYTES = 256 << 10
 """Bytes of the first GET of a larger object, from its end: most footers fit."""
 MAX_GET_BYTES = 8 << 20
 """Bytes of a GET, at most. A page that lies in two of them is copied."""
+ALL_AHEAD_BYTES = 32 << 20
+"""Bytes up to which all of an object is fetched before it is opened, if all of it will be read."""
 LEADING_BYTES = 8 << 20
-"""Bytes from the start of an object to fetch at once, if all of it will be read."""
+"""Bytes to fetch before it is opened from the start of one that is larger: its reader needs all columns at the same time."""
 PREFETCH_BYTES = 24 << 20
-"""Bytes of a file that are fetched and not read yet, at most; one range more if the reader waits for it."""
+"""Bytes of a file that are fetched and not read yet, at most; one range more if the reader waits for it. Twice as many if it is alone."""
+KEPT_BYTES = 24 << 20
+"""Bytes of a file that were read and are kept, at most: the end of a range is read again for a page that goes on in the next one."""
 MAX_GAP_BYTES = 64 << 10
 """Unneeded bytes between two ranges that are fetched, to save a request."""
 MIN_GET_BYTES = 512 << 10
@@ -60,7 +64,7 @@ def leading_ranges(size: int) -> list[tuple[int, int]]:
     """Ranges to fetch together with the first one, if all of an object of that size will be read."""
     if size <= WHOLE_OBJECT_BYTES:
         return []
-    end = min(size - TAIL_BYTES, LEADING_BYTES)
+    end = size - TAIL_BYTES if size <= ALL_AHEAD_BYTES else LEADING_BYTES
     return [(start, min(start + MAX_GET_BYTES, end)) for start in range(0, end, MAX_GET_BYTES)]
 
 
@@ -89,12 +93,10 @@ class RangeFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
 
     def __init__(self, ranges: _RangeBuffer, mode: str) -> None:
         self._ranges = ranges
-        self._lock = threading.Lock()
 
     def buffer_at(self, count: int, most: int, at: int) -> memoryview:
         """At least `count` bytes from a position on, and at most `most`: as many as were fetched together, which are not copied then."""
-        with self._lock:
-            return memoryview(self._ranges.range(at, at + count, at + most)).cast("B")
+        return memoryview(self._ranges.range(at, at + count, at + most)).cast("B")
 
     def prefetch_columns(self, columns: Collection[str], groups: Collection[int] | None = None) -> None:
         """Announce that these columns, with their children, are read next: of these row groups, or of all."""
@@ -103,16 +105,17 @@ class RangeFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
 
 @dataclass(slots=True, eq=False)
 class _Piece:
-    """Bytes `[start, end)` of the object, of which `left` are not read yet."""
+    """Bytes `[start, end)` of the object, of which `left` are not read yet; `used` is the number of the last read."""
 
     start: int
     end: int
     left: int
     future: Future[GetResult] | None = None
+    used: int = 0
 
 
 class _RangeBuffer:
-    """The file object behind `pa.PythonFile`, whose lock makes sure that one thread at a time uses it."""
+    """The file object behind `pa.PythonFile`, which lets one thread at a time read at a position. `range` is for several threads."""
 
     closed = False
 
@@ -127,7 +130,9 @@ class _RangeBuffer:
         self._known = _Piece(start, start + len(got.data), 0, done)
         self._pieces = [self._known]
         self._planned: deque[_Piece] = deque()
-        self._buffered = 0
+        self._buffered = self._reads = 0
+        self._lock = threading.Lock()
+        client.readers.add(self)
 
     # --- called by pa.PythonFile ---
 
@@ -160,12 +165,14 @@ class _RangeBuffer:
         pass
 
     def close(self) -> None:
-        self.closed = True
-        self._planned.clear()
-        for piece in self._pieces:
-            if piece.future is not None:
-                piece.future.cancel()
-        self._pieces = []
+        with self._lock:
+            self.closed = True
+            self._client.readers.discard(self)
+            self._planned.clear()
+            for piece in self._pieces:
+                if piece.future is not None:
+                    piece.future.cancel()
+            self._pieces = []
 
     # --- ranges ---
 
@@ -179,18 +186,19 @@ class _RangeBuffer:
             found = [self._clipped(chunk) for chunk in self._chunks() if _is_in(chunk.path, columns)]
         except ValueError:
             return  # pyarrow reports a damaged footer with more detail
-        self._planned.clear()
-        self._pieces = [piece for piece in self._pieces if piece.future is not None]
-        for piece in self._pieces:
-            # A reader that begins again reads them again.
-            if piece is not self._known:
-                piece.left = piece.end - piece.start
-        for start, end in _in_order(chunk for chunk in found if groups is None or chunk.group in groups):
-            for free_start, free_end in self._free(start, end):
-                piece = _Piece(free_start, free_end, free_end - free_start)
-                insort(self._pieces, piece, key=_start)
-                self._planned.append(piece)
-        self._prefetch()
+        with self._lock:
+            self._planned.clear()
+            self._pieces = [piece for piece in self._pieces if piece.future is not None]
+            for piece in self._pieces:
+                # A reader that begins again reads them again.
+                if piece is not self._known:
+                    piece.left = piece.end - piece.start
+            for start, end in _in_order(chunk for chunk in found if groups is None or chunk.group in groups):
+                for free_start, free_end in self._free(start, end):
+                    piece = _Piece(free_start, free_end, free_end - free_start)
+                    insort(self._pieces, piece, key=_start)
+                    self._planned.append(piece)
+            self._prefetch()
 
     def _clipped(self, chunk: ChunkLocation) -> ChunkLocation:
         return chunk._replace(start=min(chunk.start, self._size), end=min(chunk.end, self._size))
@@ -205,20 +213,28 @@ class _RangeBuffer:
 
     def range(self, start: int, end: int, most: int = 0) -> pa.Buffer:
         """The bytes `[start, end)`, and more of them up to `most`, if they are in one piece."""
-        end = min(end, self._size)
+        with self._lock:
+            claimed = self._claimed(start, min(end, self._size), most)
+        # Other threads go on while this one waits.
+        parts = [pa.py_buffer(self._bytes(piece)).slice(at - piece.start, stop - at) for piece, at, stop in claimed]
+        return parts[0] if len(parts) == 1 else _joined(parts)
+
+    def _claimed(self, start: int, end: int, most: int) -> list[tuple[_Piece, int, int]]:
+        """The pieces that have these bytes, with where they begin and end in them. Those that follow are fetched meanwhile."""
         piece = self._covering(start)
         if piece is not None and end <= piece.end:
             end = min(max(end, most), piece.end)
-        parts: list[pa.Buffer] = []
+        claimed = []
+        self._reads += 1
         while start < end:
             piece = self._piece(start, end)
             stop = min(end, piece.end)
-            data = self._bytes(piece)
-            parts.append(pa.py_buffer(data).slice(start - piece.start, stop - start))
+            claimed.append((piece, start, stop))
             piece.left -= stop - start
+            piece.used = self._reads
             start = stop
             self._prefetch()
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        return claimed
 
     def _piece(self, start: int, end: int) -> _Piece:
         """The piece that contains the byte at `start`. If there is none, pieces up to `end` are created, and fetched in parallel."""
@@ -271,10 +287,11 @@ class _RangeBuffer:
         return got.data
 
     def _prefetch(self) -> None:
+        most = PREFETCH_BYTES if len(self._client.readers) > 1 else 2 * PREFETCH_BYTES
         while self._planned:
             piece = self._planned[0]
             if piece.future is None:
-                if self._unread() + piece.end - piece.start > PREFETCH_BYTES:
+                if self._unread() + piece.end - piece.start > most:
                     return
                 self._begin(piece)
             self._planned.popleft()
@@ -283,18 +300,27 @@ class _RangeBuffer:
         return sum(piece.left for piece in self._pieces if piece.future is not None and piece.left > 0)
 
     def _evict(self, size: int) -> None:
-        """Drop pieces if too much is buffered: first those that were read, in the order of the file, and finally unread ones too."""
-        for limit, unread in ((2 * PREFETCH_BYTES, False), (4 * PREFETCH_BYTES, True)):
-            if self._buffered + size <= limit:
-                return
-            kept = []
-            for piece in self._pieces:
-                fetched = piece is not self._known and piece.future is not None and piece.future.done()
-                if fetched and (unread or piece.left <= 0) and self._buffered + size > limit // 2:
-                    self._buffered -= piece.end - piece.start
-                else:
-                    kept.append(piece)
-            self._pieces = kept
+        """Drop pieces if too much is buffered: those that were read, the least recently used first, and finally others."""
+        done = [piece for piece in self._pieces if piece is not self._known and piece.future is not None]
+        done = [piece for piece in done if piece.future is not None and piece.future.done()]
+        read = sorted((piece for piece in done if piece.left <= 0), key=lambda piece: piece.used)
+        kept = sum(piece.end - piece.start for piece in read)
+        for piece in read:
+            if kept <= KEPT_BYTES:
+                break
+            kept -= self._dropped(piece)
+        for piece in done:
+            if self._buffered + size <= 4 * PREFETCH_BYTES:
+                break
+            if piece.left > 0:
+                self._dropped(piece)
+
+    def _dropped(self, piece: _Piece) -> int:
+        """Drop a piece: its bytes."""
+        self._pieces.remove(piece)
+        size = piece.end - piece.start
+        self._buffered -= size
+        return size
 
 
 def _joined(parts: Sequence[pa.Buffer]) -> pa.Buffer:

@@ -1,9 +1,18 @@
-"""Prefetching of objects that will be read soon: several round trips at a time instead of one after the other."""
+"""Prefetching of objects that will be read soon: several round trips at a time instead of one after the other.
+
+Requests start in the order in which objects are announced, which is the order in which they are read. So few bytes are fetched at a time that
+those that are needed next do not share the connection with many that are needed later.
+
+    announced   [a: end, 0-8 MiB, 8-12 MiB] [b: end, 0-8 MiB] [c: all]
+    started      ^^^^^^^^^^^^^^^^^^^^^^^^^   ^^^                         the next one starts when one is finished
+"""
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from cdfd.errors import StorageError
@@ -12,7 +21,9 @@ from cdfd.storage.s3.errors import Request
 from cdfd.storage.s3.objects import GetResult
 
 MAX_OBJECTS, MAX_BYTES = 1024, 72 << 20
-"""Prefetched objects that are not read yet, at most, and their bytes; the oldest are dropped first. Small ones are read in groups of many."""
+"""Announced objects that are not read yet, at most, and bytes that are fetched of them. Small ones are read in groups of many."""
+RUNNING_BYTES = 32 << 20
+"""Bytes that are being fetched at a time, at most, and one range more."""
 
 
 class PrefetchRange(NamedTuple):
@@ -27,37 +38,119 @@ StartedRanges = Sequence[tuple[PrefetchRange, Future[GetResult]]]
 """Ranges of an object whose requests are running or finished."""
 
 
+@dataclass(slots=True, eq=False)
+class _Announced:
+    """An object that will be read.
+
+    Attributes:
+        before: bytes of all objects that were announced before it.
+        ranges: to fetch, in this order.
+        started: those whose requests were started.
+    """
+
+    request: Request
+    before: int
+    ranges: Sequence[PrefetchRange]
+    started: list[tuple[PrefetchRange, Future[GetResult]]] = field(default_factory=list)
+
+
 class Prefetcher:
     """Prefetch requests by path. Thread-safe."""
 
     def __init__(self, client: S3Client) -> None:
         self._client = client
-        self._lock = threading.Lock()
-        self._started: OrderedDict[str, tuple[StartedRanges, int]] = OrderedDict()
-        self._bytes = 0
+        self._lock = threading.RLock()
+        self._announced: OrderedDict[int, _Announced] = OrderedDict()
+        self._of_path: dict[str, deque[int]] = {}
+        self._waiting: deque[_Announced] = deque()
+        self._count = self._announced_bytes = 0
+        self._held = self._running = 0
+        self._starting = False
 
-    def start(self, request: Request, ranges: Sequence[PrefetchRange]) -> None:
-        """Start to fetch ranges of an object."""
+    def start(self, request: Request, ranges: Sequence[PrefetchRange], *, again: bool = False) -> None:
+        """Announce an object: its ranges are fetched as soon as those before them allow it.
+
+        If it was announced before and not taken yet: with `again` it will be read once more, without it nothing happens.
+        """
         with self._lock:
-            if request.path in self._started:
+            before = self._of_path.get(request.path)
+            if before and not again:
                 return
-            get, submit = self._client.get, self._client.loop.submit
-            started = [(requested, submit(get(request, requested.start, requested.length))) for requested in ranges]
-            weight = sum(requested.weight for requested in ranges)
-            self._started[request.path] = started, weight
-            self._bytes += weight
-            while len(self._started) > MAX_OBJECTS or self._bytes > MAX_BYTES:
-                _, (dropped, old) = self._started.popitem(last=False)
-                self._bytes -= old
-                for _, future in dropped:
-                    future.cancel()
+            found = _Announced(request, self._announced_bytes, ranges)
+            known = self._announced[before[-1]] if before else None
+            if known is not None and len(ranges) == 1 and known.ranges == ranges and known.started:
+                self._keep(found, known.started[0])  # one response is enough for several readers
+            else:
+                self._waiting.append(found)
+            self._announced[self._count] = found
+            self._of_path.setdefault(request.path, deque()).append(self._count)
+            self._count += 1
+            self._announced_bytes += sum(requested.weight for requested in ranges)
+            if len(self._announced) > MAX_OBJECTS:
+                self._drop()
+            self._start_waiting()
 
     def take(self, path: str) -> StartedRanges:
         """Remove and return the requests for a path, in the order of the ranges; empty if there are none."""
         with self._lock:
-            started, weight = self._started.pop(path, ((), 0))
-            self._bytes -= weight
-            return started
+            numbers = self._of_path.get(path)
+            if not numbers:
+                return ()
+            found = self._remove(numbers[0])
+            # Objects are read in the order in which they were announced. Those that are far behind will not be read any more.
+            while self._announced and next(iter(self._announced.values())).before < found.before - MAX_BYTES:
+                self._drop()
+            self._start_waiting()
+            return found.started
+
+    def _drop(self) -> None:
+        """Give up the oldest object."""
+        for _, future in self._remove(next(iter(self._announced))).started:
+            future.cancel()
+
+    def _remove(self, number: int) -> _Announced:
+        found = self._announced.pop(number)
+        numbers = self._of_path[found.request.path]
+        numbers.remove(number)
+        if not numbers:
+            del self._of_path[found.request.path]
+        self._held -= sum(requested.weight for requested, _ in found.started)
+        found.ranges = ()
+        return found
+
+    def _keep(self, found: _Announced, started: tuple[PrefetchRange, Future[GetResult]]) -> None:
+        found.started.append(started)
+        self._held += started[0].weight
+
+    def _start_waiting(self) -> None:
+        """Start requests in order, as many as may run."""
+        if self._starting:
+            return  # a request that has finished already calls this
+        self._starting = True
+        try:
+            while self._waiting and self._running < RUNNING_BYTES:
+                found = self._waiting[0]
+                if len(found.started) >= len(found.ranges):
+                    self._waiting.popleft()
+                    continue
+                requested = found.ranges[len(found.started)]
+                if self._held and self._held + requested.weight > MAX_BYTES:
+                    return
+                work = self._client.get(found.request, requested.start, requested.length)
+                future = self._client.loop.submit(work)
+                self._keep(found, (requested, future))
+                self._running += requested.weight
+                future.add_done_callback(partial(self._finished, requested.weight))
+        except StorageError:
+            self._waiting.clear()  # the process is ending, as reading the object says too
+        finally:
+            self._starting = False
+
+    def _finished(self, weight: int, future: Future[GetResult]) -> None:
+        with self._lock:
+            self._running -= weight
+            if not future.cancelled():
+                self._start_waiting()
 
 
 def result_or_none(future: Future[GetResult]) -> GetResult | None:

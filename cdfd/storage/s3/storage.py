@@ -156,14 +156,16 @@ class S3Storage:
 
     def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """Start to fetch an object: all of a small one, the end of a larger one, and with `whole` its beginning too; see the port."""
+        self._prefetch(path, size, whole=whole, again=size is not None)
+
+    def _prefetch(self, path: str, size: int | None, *, whole: bool = False, again: bool = False) -> None:
         check_path(path)
         start, length = first_range(size)
         weight = (length or -start) if size is None else min(size, length or -start)
         first = PrefetchRange(start, length, weight)
         other = leading_ranges(size) if whole and size is not None else ()
-        self._prefetcher.start(
-            self._request("read", path), [first, *(PrefetchRange(at, end - at, end - at) for at, end in other)]
-        )
+        ranges = [first, *(PrefetchRange(at, end - at, end - at) for at, end in other)]
+        self._prefetcher.start(self._request("read", path), ranges, again=again)
 
     def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access: small objects are fetched whole, others in the ranges that are read. See the port."""
@@ -182,7 +184,7 @@ class S3Storage:
     def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes]:
         """All bytes of objects, with parallel GETs; see `WholeFiles`."""
         for path, size in zip(paths, sizes, strict=True):
-            self.prefetch(path, size)
+            self._prefetch(path, size)
         return [self._whole(path, size) for path, size in zip(paths, sizes, strict=True)]
 
     def _whole(self, path: str, size: int) -> bytes:
