@@ -132,17 +132,17 @@ class LogFiles:
             if builder.checkpoint is not None:
                 return builder
             # The checkpoint may have been written after the listing.
-        async with contextlib.aclosing(self.list_names(name_before(hint))) as names:
-            return await self._fold(version, names)
+        return await self._fold(version, self.list_names(name_before(hint)))
 
-    async def _fold(self, version: int | None, names: AsyncIterator[LogFile]) -> SegmentBuilder:
+    async def _fold(self, version: int | None, names: AsyncGenerator[LogFile, None]) -> SegmentBuilder:
         builder = SegmentBuilder(version)
-        async for name, stat in names:
-            builder.take(name, stat)
-            if name.kind == "commit":
-                self._newest = max(self._newest, name.version)
-            if version is not None and name.kind == "commit" and name.version > version:
-                break
+        async with contextlib.aclosing(names):
+            async for name, stat in names:
+                builder.take(name, stat)
+                if name.kind == "commit":
+                    self._newest = max(self._newest, name.version)
+                if version is not None and name.kind == "commit" and name.version > version:
+                    break
         if version is None:
             builder.leave_unfinished()
         return builder
@@ -205,7 +205,9 @@ async def _first_of(names: AsyncIterator[LogFile], most: int) -> list[LogFile]:
     return found
 
 
-async def _chained(first: Iterable[LogFile], names: AsyncIterator[LogFile] | None = None) -> AsyncIterator[LogFile]:
+async def _chained(
+    first: Iterable[LogFile], names: AsyncIterator[LogFile] | None = None
+) -> AsyncGenerator[LogFile, None]:
     for each in first:
         yield each
     if names is not None:
