@@ -38,6 +38,8 @@ from cdfd.tail.notifications import Notifications
 if TYPE_CHECKING:
     from cdfd.storage.s3.sqs import Queue
 
+HEAD_START_SECONDS = 0.003
+"""Seconds that the delivery of a commit has the processor to itself, before the next commit is looked for."""
 LARGE_AT_A_TIME = 2
 """Large deliveries at a time. Each one may use all cores, and takes its share of memory."""
 
@@ -152,9 +154,10 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
         name, renewal = app_id(config.pipeline, table.name), config.heartbeat.interval
         recorder = Recorder(ledger, name, config.progress.interval, clock, monitor, renewal)
     poll, mailbox = config.poll, shared.mailboxes.get(table.name) or Mailbox()
+    times = clock, poll.interval, poll.max_interval
     with (
         add_reset_hint(sinks),
-        opened.tailer(clock, poll.interval, poll.max_interval, shared.file_events, shared.notifications) as tailer,
+        opened.tailer(*times, shared.file_events, shared.notifications, head_start=HEAD_START_SECONDS) as tailer,
     ):
         async with sinks.opened(table, monitor.stage) as sink:
             yield Feed(

@@ -100,6 +100,7 @@ class Table:
         notifications: Notifications | None = None,
         *,
         replacements: bool = False,
+        head_start: float = 0,
     ) -> Iterator[Tailer]:
         """A tailer of its log. File-system events wake it for a local table, and `notifications`, if given, for a table on S3.
 
@@ -108,7 +109,7 @@ class Table:
             interval, max_interval: seconds from one poll to the next.
             file_events: shared between tables; None for its own.
             notifications: S3 event notifications.
-            replacements: see `Tailer`.
+            replacements, head_start: see `Tailer`.
         """
         time = clock or SystemClock()
         with FileEvents() if file_events is None else nullcontext(file_events) as shared:
@@ -121,7 +122,8 @@ class Table:
             else:
                 watch = PollWatch(time)
             try:
-                yield Tailer(self.log, watch, time, Backoff(interval, max_interval), replacements=replacements)
+                backoff = Backoff(interval, max_interval)
+                yield Tailer(self.log, watch, time, backoff, replacements=replacements, head_start=head_start)
             finally:
                 watch.close()
 

@@ -53,6 +53,7 @@ class Tailer:
         backoff: the poll interval and its maximum.
         table_id: `metaData.id`, where known. A log with another id is an error.
         replacements: whether an entry may change the table's id, as `CREATE OR REPLACE TABLE` does. Only for readers without positions.
+        head_start: seconds from an entry that was waited for until the next one is looked for. Its delivery begins meanwhile.
         idle: set while there is nothing to read.
     """
 
@@ -62,8 +63,10 @@ class Tailer:
     backoff: Backoff
     table_id: str | None = None
     replacements: bool = False
+    head_start: float = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
     _ready_in_row: int = 0
+    _has_waited: bool = False
     _gap_checked_at: float = -math.inf
     _checked_at: float = -math.inf
 
@@ -107,6 +110,9 @@ class Tailer:
                     self.check_id(entry.commit.metadata.id, entry.commit.version)
                 yield entry
                 version = entry.commit.version + 1
+            if self._has_waited and self.head_start:
+                await self.clock.sleep(self.head_start)
+            self._has_waited = False
 
     async def resume(self, table_id: str, version: int, digest: str | None) -> None:
         """Resume a position of the table `table_id` that depends on the log up to `version`.
@@ -163,6 +169,7 @@ class Tailer:
             if self._long_since(self._gap_checked_at):
                 await self._check_gap(version)
             self.idle.set()
+            self._has_waited = True
             await self._wait()
 
     async def _wait(self) -> None:

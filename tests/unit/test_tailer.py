@@ -75,6 +75,21 @@ class TestOrder:
             await writer.insert(rows(5))
             assert await reader.after(1) == [0, 1, 2, 3, 4, 5]
 
+    async def test_a_head_start_of_the_delivery(self, clock: ManualClock, lake: Lake) -> None:
+        """After an entry that was waited for, the next one is looked for later. What is there from the start is read at once."""
+        writer = await table(lake, 3, clock)
+        async with following(lake, clock) as reader:
+            reader.tailer.head_start = 0.5
+            assert reader.versions == [0, 1, 2]
+            for version in range(3, 6):
+                await writer.insert(rows(version))
+            assert await reader.after(1) == [0, 1, 2, 3]
+            assert await reader.after(0.4) == [0, 1, 2, 3]
+            assert await reader.after(0.1) == [0, 1, 2, 3, 4, 5]
+            lake.calls.clear()
+            assert await reader.after(0.9) == [0, 1, 2, 3, 4, 5]
+            assert lake.calls == []
+
     async def test_up_to_a_version_and_no_further(self, clock: ManualClock, lake: Lake) -> None:
         await table(lake, 5, clock)
         reader = Following(lake, clock, start=1, until=3)
