@@ -21,6 +21,7 @@ from cdfd.parquet.reader import opened
 from cdfd.storage.base import ColumnPrefetch
 from cdfd.storage.location import open_storage
 from cdfd.storage.s3 import file as s3_file
+from cdfd.storage.s3 import ranges as s3_ranges
 from cdfd.storage.s3.errors import Request
 from cdfd.storage.s3.prefetch import PrefetchRange
 from cdfd.storage.s3.storage import S3Storage
@@ -89,8 +90,8 @@ def test_all_columns_of_a_large_one(store: S3Storage, proxy: Proxy) -> None:
         with opened(source) as file:
             source.prefetch_columns(data.column_names)
             assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
-    assert len(large) > 3 * s3_file.MAX_GET_BYTES
-    assert len(proxy.asked) < len(large) / s3_file.MAX_GET_BYTES + 12
+    assert len(large) > 3 * s3_ranges.MAX_GET_BYTES
+    assert len(proxy.asked) < len(large) / s3_ranges.MAX_GET_BYTES + 12
     assert bytes_asked(proxy, len(large)) < 1.1 * len(large)
 
 
@@ -101,7 +102,7 @@ def test_the_beginning_of_one_that_was_announced_is_asked_for_with_its_end(store
     with store.open_input_file("x", len(large)) as source:
         assert isinstance(source, ColumnPrefetch)
         begun = {asked.range for asked in proxy.asked}
-        assert {f"bytes=-{s3_file.TAIL_BYTES}", f"bytes=0-{s3_file.MAX_GET_BYTES - 1}"} <= begun
+        assert {f"bytes=-{s3_file.TAIL_BYTES}", f"bytes=0-{s3_ranges.MAX_GET_BYTES - 1}"} <= begun
         with opened(source) as file:
             source.prefetch_columns(data.column_names)
             assert pa.Table.from_batches(file.batches(data.column_names, rows=10_000)).cast(data.schema).equals(data)
@@ -157,7 +158,7 @@ def test_only_the_columns_that_are_wanted(store: S3Storage, proxy: Proxy, names:
                 data.select([name for name in data.column_names if name in names])
             )
     wanted = sum(chunk.end - chunk.start for chunk in chunks(footer(large)) if chunk.path.partition(".")[0] in names)
-    assert bytes_asked(proxy, len(large)) < 1.05 * wanted + s3_file.TAIL_BYTES + 8 * s3_file.MAX_GAP_BYTES
+    assert bytes_asked(proxy, len(large)) < 1.05 * wanted + s3_file.TAIL_BYTES + 8 * s3_ranges.MAX_GAP_BYTES
 
 
 def test_of_some_row_groups(store: S3Storage, proxy: Proxy) -> None:
@@ -190,30 +191,30 @@ def test_what_is_held_is_bounded(store: S3Storage, proxy: Proxy) -> None:
     """A reader that takes a step ahead of its announcement, and one that never comes for it: alone, and beside another one."""
     data = table(1_200_000)
     put(store, proxy, large := written(1_200_000, row_group_size=1_200_000, compression="none"))
-    assert len(large) > 2.5 * s3_file.PREFETCH_BYTES
+    assert len(large) > 2.5 * s3_ranges.PREFETCH_BYTES
     with store.open_input_file("x", len(large)) as source:
-        for limit in (2 * s3_file.PREFETCH_BYTES, s3_file.PREFETCH_BYTES):
-            with store.open_input_file("x", len(large)) if limit == s3_file.PREFETCH_BYTES else nullcontext():
+        for limit in (2 * s3_ranges.PREFETCH_BYTES, s3_ranges.PREFETCH_BYTES):
+            with store.open_input_file("x", len(large)) if limit == s3_ranges.PREFETCH_BYTES else nullcontext():
                 assert isinstance(source, ColumnPrefetch)
                 source._ranges._pieces = [source._ranges._known]
                 source.prefetch_columns(data.column_names)
                 held = sum(piece.end - piece.start for piece in source._ranges._pieces if piece.future is not None)
-                assert limit - s3_file.MAX_GET_BYTES < held <= limit + s3_file.TAIL_BYTES
+                assert limit - s3_ranges.MAX_GET_BYTES < held <= limit + s3_file.TAIL_BYTES
 
 
 def test_the_end_of_a_range_is_kept_for_a_page_that_goes_on(
     store: S3Storage, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two columns in turn, each read to the end of its third range and then across it: no byte is fetched twice."""
-    step = s3_file.MAX_GET_BYTES
-    monkeypatch.setattr(s3_file, "KEPT_BYTES", 2 * step)
+    step = s3_ranges.MAX_GET_BYTES
+    monkeypatch.setattr(s3_ranges, "KEPT_BYTES", 2 * step)
     size = 10 * step + s3_file.TAIL_BYTES
     put(store, proxy, data := np.random.default_rng(5).bytes(size))
     with store.open_input_file("x", size), store.open_input_file("x", size) as source:
         ranges = source._ranges
         first = (0, 5 * step)
         for at in sorted(range(0, 10 * step, step), key=lambda at: at % (5 * step)):
-            ranges._planned.append(s3_file._Piece(at, at + step, step))
+            ranges._planned.append(s3_ranges.Piece(at, at + step, step))
         ranges._pieces = sorted([*ranges._planned, ranges._known], key=lambda piece: piece.start)
         for read in range(3):
             for column in first:
@@ -230,13 +231,13 @@ def test_the_end_of_a_range_is_kept_for_a_page_that_goes_on(
 
 
 def test_a_thread_that_waits_for_a_range_does_not_block_another(store: S3Storage, proxy: Proxy) -> None:
-    size = 3 * s3_file.MAX_GET_BYTES
+    size = 3 * s3_ranges.MAX_GET_BYTES
     put(store, proxy, data := np.random.default_rng(6).bytes(size))
-    late = f"bytes={s3_file.MAX_GET_BYTES}-"
+    late = f"bytes={s3_ranges.MAX_GET_BYTES}-"
     with ThreadPoolExecutor(1) as pool:
         with store.open_input_file("x", size) as source:
             proxy.faults = [Fault("stall", concerns=lambda asked: asked.range.startswith(late))]
-            waiting = pool.submit(source.buffer_at, 100, 100, s3_file.MAX_GET_BYTES)
+            waiting = pool.submit(source.buffer_at, 100, 100, s3_ranges.MAX_GET_BYTES)
             while not any(asked.range.startswith(late) for asked in proxy.asked):
                 sleep(0.01)
             assert source.buffer_at(100, 100, 0) == data[:100]
