@@ -36,8 +36,7 @@ def commit_to_row_ms(command: list[str], commits: int = COMMITS) -> list[float]:
 
 def one_commit_ms(path: Path, version: int, rows: Queue[float]) -> float:
     """Commits one row; milliseconds until it is stamped, by `time.monotonic`."""
-    rng = random.Random(SEED + version)
-    time.sleep(rng.uniform(0.005, 0.05))  # a writer's pace; the reader is asleep when the commit appears
+    pause(version)
     action = add_file(path, one_row(version))
     start = time.monotonic()
     write_commit(path, version, [action])
@@ -45,6 +44,11 @@ def one_commit_ms(path: Path, version: int, rows: Queue[float]) -> float:
         return (rows.get(timeout=30) - start) * 1000
     except Empty:
         raise RuntimeError(f"no row of version {version} after 30 s") from None
+
+
+def pause(number: int) -> None:
+    """Wait as long as a writer does before its commit of that number: 5 to 50 ms, so that its reader is asleep."""
+    time.sleep(random.Random(SEED + number).uniform(0.005, 0.05))
 
 
 def one_row(version: int) -> pa.Table:

@@ -5,7 +5,6 @@ python -m bench.delivery.transactions SERVERS TOPIC POSITIONS     one for each l
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 import time
@@ -15,19 +14,19 @@ from queue import Queue
 from kafka import KafkaProducer
 
 from bench.delivery.daemon import ROOT
-from bench.tables import SEED
+from bench.latency import pause
 
 ROW = b"x" * 287
 
 
 def latencies(servers: str, topic: str, positions: str, count: int, arrivals: Queue[float]) -> list[float]:
     """Milliseconds from the moment a process is told to send a row until a reader of committed rows has it, `count` times."""
-    rng, taken = random.Random(SEED), list[float]()
+    taken = list[float]()
     command = [sys.executable, "-m", __name__, servers, topic, positions]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, bufsize=0) as process:
         assert process.stdin is not None
-        for _ in range(count):
-            time.sleep(rng.uniform(0.005, 0.05))  # as between commits to a table
+        for number in range(count):
+            pause(number)
             start = time.monotonic()
             process.stdin.write(b"\n")
             taken.append((arrivals.get(timeout=30) - start) * 1000)

@@ -199,7 +199,7 @@ def test_no_hint_changes_what_is_read(version: int, wanted: int | None, table: P
     log = DeltaLog(LocalStorage(table))
 
     async def scenario() -> None:
-        assert await log.segment(wanted) == (await log._fold(wanted)).finish()
+        assert await log.segment(wanted) == (await log._fold(wanted, log.list_names())).finish()
 
     asyncio.run(scenario())
 
