@@ -48,7 +48,7 @@ from cdfd.storage.location import open_storage
 from cdfd.tail.clock import SystemClock
 from cdfd.trevni import read_table
 from tests.docs import sqlite_sink
-from tests.kafka.reading import read_topic
+from tests.kafka.reading import read_topic, wait_for_markers
 from tests.kafka.shared import SharedBroker
 
 
@@ -130,6 +130,7 @@ class KafkaPlace(Place):
         return await KafkaSink.open(destination, type(self).make_producer, encoders("flat", ["n"]))
 
     def delivered(self) -> list[int]:
+        wait_for_markers(self.broker.bootstrap_servers, f"{self.pipeline}.orders")
         records = read_topic(self.broker.bootstrap_servers, f"{self.pipeline}.orders")
         return [json.loads(record.value or b"")["n"] for record in records]
 

@@ -1,6 +1,7 @@
 """Reading whole topics, as a careful consumer sees them."""
 
 import time
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from kafka import KafkaConsumer, TopicPartition
@@ -59,6 +60,20 @@ def read_topic(
         return sorted(found, key=lambda record: (record.partition, record.offset))
     finally:
         consumer.close()
+
+
+def wait_for_markers(bootstrap_servers: str, topic: str, seconds: float = 2.0) -> None:
+    """Wait until no transaction is open in a topic, but not longer: the markers are written after the end of one is acknowledged."""
+    levels = ("read_committed", "read_uncommitted")
+    committed, all_ = (
+        KafkaConsumer(bootstrap_servers=bootstrap_servers, enable_auto_commit=False, isolation_level=level)
+        for level in levels
+    )
+    with closing(committed), closing(all_):
+        deadline = time.monotonic() + seconds
+        partitions = _partitions(committed, topic, deadline + 60)
+        while committed.end_offsets(partitions) != all_.end_offsets(partitions) and time.monotonic() < deadline:
+            time.sleep(0.02)
 
 
 def _partitions(consumer: KafkaConsumer, topic: str, deadline: float) -> list[TopicPartition]:
