@@ -154,11 +154,15 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
         name, renewal = app_id(config.pipeline, table.name), config.heartbeat.interval
         recorder = Recorder(ledger, name, config.progress.interval, clock, monitor, renewal)
     poll, mailbox = config.poll, shared.mailboxes.get(table.name) or Mailbox()
-    times = clock, poll.interval, poll.max_interval
-    with (
-        add_reset_hint(sinks),
-        opened.tailer(*times, shared.file_events, shared.notifications, head_start=HEAD_START_SECONDS) as tailer,
-    ):
+    tailing = opened.tailer(
+        clock,
+        poll.interval,
+        poll.max_interval,
+        shared.file_events,
+        shared.notifications,
+        head_start=HEAD_START_SECONDS,
+    )
+    with add_reset_hint(sinks), tailing as tailer:
         async with sinks.opened(table, monitor.stage) as sink:
             yield Feed(
                 opened,

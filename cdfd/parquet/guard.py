@@ -12,6 +12,7 @@ import pyarrow as pa
 from cdfd.parquet.bounds import NESTED_BYTES, USUAL_BYTES, Bounds, ColumnChunk
 from cdfd.parquet.layout import Buffer
 from cdfd.parquet.pages import DATA, DATA_V2, HEADER_BYTES, page
+from cdfd.parquet.readable import Readable
 
 
 class BoundsExceededError(Exception):
@@ -45,10 +46,8 @@ class GuardedFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types
         self._guard.next_batch()
 
 
-class _Guard:
+class _Guard(Readable):
     """The file object behind `pa.PythonFile`, which has a lock. Each column chunk is read from its beginning."""
-
-    closed = False
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -74,15 +73,6 @@ class _Guard:
 
     # --- called by pa.PythonFile ---
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
     def tell(self) -> int:
         return int(self._source.tell())
 
@@ -95,12 +85,6 @@ class _Guard:
         data = self._source.read_buffer(count)
         self._look(at, memoryview(data).cast("B"))
         return data
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.closed = True
 
     # --- checks ---
 

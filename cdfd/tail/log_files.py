@@ -197,11 +197,10 @@ class LogFiles:
 async def _first_of(names: AsyncIterator[LogFile], most: int) -> list[LogFile]:
     """The first names, as many as `most`; those after them are left in the iterator."""
     found = list[LogFile]()
-    while len(found) < most:
-        with contextlib.suppress(StopAsyncIteration):
-            found.append(await anext(names))
-            continue
-        break
+    async for each in names:
+        found.append(each)
+        if len(found) == most:
+            break
     return found
 
 

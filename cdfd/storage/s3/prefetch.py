@@ -8,7 +8,7 @@ those that are needed next do not share the connection with many that are needed
 """
 
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
@@ -60,11 +60,10 @@ class Prefetcher:
     def __init__(self, client: S3Client) -> None:
         self._client = client
         self._lock = threading.RLock()
-        self._announced: OrderedDict[int, _Announced] = OrderedDict()
-        self._of_path: dict[str, deque[int]] = {}
+        self._announced: dict[_Announced, None] = {}  # in the order in which they were announced
+        self._of_path: dict[str, deque[_Announced]] = {}
         self._waiting: deque[_Announced] = deque()
-        self._count = self._announced_bytes = 0
-        self._held = self._running = 0
+        self._announced_bytes = self._held = self._running = 0
         self._starting = False
 
     def start(self, request: Request, ranges: Sequence[PrefetchRange], *, again: bool = False) -> None:
@@ -77,14 +76,13 @@ class Prefetcher:
             if before and not again:
                 return
             found = _Announced(request, self._announced_bytes, ranges)
-            known = self._announced[before[-1]] if before else None
+            known = before[-1] if before else None
             if known is not None and len(ranges) == 1 and known.ranges == ranges and known.started:
                 self._keep(found, known.started[0])  # one response is enough for several readers
             else:
                 self._waiting.append(found)
-            self._announced[self._count] = found
-            self._of_path.setdefault(request.path, deque()).append(self._count)
-            self._count += 1
+            self._announced[found] = None
+            self._of_path.setdefault(request.path, deque()).append(found)
             self._announced_bytes += sum(requested.weight for requested in ranges)
             if len(self._announced) > MAX_OBJECTS:
                 self._drop()
@@ -93,30 +91,33 @@ class Prefetcher:
     def take(self, path: str) -> StartedRanges:
         """Remove and return the requests for a path, in the order of the ranges; empty if there are none."""
         with self._lock:
-            numbers = self._of_path.get(path)
-            if not numbers:
+            announced = self._of_path.get(path)
+            if not announced:
                 return ()
-            found = self._remove(numbers[0])
+            found = announced[0]
+            self._remove(found)
             # Objects are read in the order in which they were announced. Those that are far behind will not be read any more.
-            while self._announced and next(iter(self._announced.values())).before < found.before - MAX_BYTES:
+            while self._announced and next(iter(self._announced)).before < found.before - MAX_BYTES:
                 self._drop()
             self._start_waiting()
             return found.started
 
     def _drop(self) -> None:
         """Give up the oldest object."""
-        for _, future in self._remove(next(iter(self._announced))).started:
+        oldest = next(iter(self._announced))
+        self._remove(oldest)
+        for _, future in oldest.started:
             future.cancel()
 
-    def _remove(self, number: int) -> _Announced:
-        found = self._announced.pop(number)
-        numbers = self._of_path[found.request.path]
-        numbers.remove(number)
-        if not numbers:
-            del self._of_path[found.request.path]
+    def _remove(self, found: _Announced) -> None:
+        """Remove the oldest object of its path. No more of its requests start."""
+        del self._announced[found]
+        path = found.request.path
+        self._of_path[path].popleft()
+        if not self._of_path[path]:
+            del self._of_path[path]
         self._held -= sum(requested.weight for requested, _ in found.started)
         found.ranges = ()
-        return found
 
     def _keep(self, found: _Announced, started: tuple[PrefetchRange, Future[GetResult]]) -> None:
         found.started.append(started)

@@ -24,6 +24,7 @@ import pyarrow as pa
 from cdfd.errors import StorageError
 from cdfd.parquet.kernels import allocated
 from cdfd.parquet.layout import ChunkLocation, chunks
+from cdfd.parquet.readable import Readable
 from cdfd.storage.s3.client import S3Client
 from cdfd.storage.s3.errors import Request
 from cdfd.storage.s3.objects import GetResult
@@ -53,10 +54,8 @@ class Piece:
     used: int = 0
 
 
-class RangeBuffer:
+class RangeBuffer(Readable):
     """The file object behind `pa.PythonFile`, which lets one thread at a time read at a position. `range` is for several threads."""
-
-    closed = False
 
     def __init__(self, client: S3Client, request: Request, got: GetResult, start: int) -> None:
         self._client = client
@@ -72,18 +71,6 @@ class RangeBuffer:
         self._buffered = self._reads = 0
         self._lock = threading.Lock()
         client.readers.add(self)
-
-    def readable(self) -> bool:
-        """See `io.IOBase`."""
-        return True
-
-    def seekable(self) -> bool:
-        """See `io.IOBase`."""
-        return True
-
-    def writable(self) -> bool:
-        """See `io.IOBase`."""
-        return False
 
     def tell(self) -> int:
         """See `io.IOBase`."""
@@ -105,13 +92,10 @@ class RangeBuffer:
         self._at += data.size
         return data
 
-    def flush(self) -> None:
-        """Do nothing: it is read only."""
-
     def close(self) -> None:
         """Cancel the requests that run, and release the ranges."""
+        super().close()
         with self._lock:
-            self.closed = True
             self._client.readers.discard(self)
             self._planned.clear()
             for piece in self._pieces:
@@ -245,8 +229,11 @@ class RangeBuffer:
 
     def _evict(self, size: int) -> None:
         """Drop pieces if too much is buffered: those that were read, the least recently used first, and finally others."""
-        done = [piece for piece in self._pieces if piece is not self._known and piece.future is not None]
-        done = [piece for piece in done if piece.future is not None and piece.future.done()]
+        done = [
+            piece
+            for piece in self._pieces
+            if piece is not self._known and piece.future is not None and piece.future.done()
+        ]
         read = sorted((piece for piece in done if piece.left <= 0), key=lambda piece: piece.used)
         kept = sum(piece.end - piece.start for piece in read)
         for piece in read:
