@@ -35,6 +35,7 @@ cdef enum:
     DATA_V2 = 3
     UNCOMPRESSED = 0
     SNAPPY = 1
+    SNAPPY_RATIO = 22  # a copy of 64 bytes takes three
     KEPT = 64  # pieces of memory that are kept, at most, their bytes together, and those of each
     KEPT_BYTES = 33554432
     KEPT_LEAST = 65536
@@ -293,7 +294,7 @@ cdef class Column:
     cdef readonly bint is_repeated
     cdef object _read
     cdef bint _has_read
-    cdef object _decompress
+    cdef object _codecs
     cdef object _unify
     cdef const uint8_t[::1] _whole
     cdef const uint8_t[::1] _window
@@ -347,7 +348,7 @@ cdef class Column:
         self.is_repeated = self._repetition > 0
         self._keeps = keeps_levels
         self._most = most
-        self._decompress = decompress
+        self._codecs = decompress
         self._unify = unify
         if self._definition > 127 or self._repetition > 127 or (kind == DECIMAL_BYTES and not 1 <= width <= 16):
             raise Unusual
@@ -373,8 +374,8 @@ cdef class Column:
 
     # --- bytes of the file ---
 
-    cdef const uint8_t* _file(self, int64_t at, int64_t size, int64_t* have) except NULL nogil:
-        """The file's bytes from `at` on: at least `size` if the chunk has them; `have` says how many."""
+    cdef int _file(self, int64_t at, int64_t size, const uint8_t** data, int64_t* have) except -1 nogil:
+        """Set `data` to the file's bytes from `at` on: at least `size` if the chunk has them; `have` says how many."""
         cdef int64_t start
         cdef int64_t end
         if not self._has_read:
@@ -382,16 +383,19 @@ cdef class Column:
             if at >= end:
                 _unusual()
             have[0] = end - at
-            return &self._whole[at]
+            data[0] = &self._whole[at]
+            return 0
         start, end = self._window_start, self._window_start + self._window_bytes
         if start <= at < end and (at + size <= end or end >= self._end):
             have[0] = end - at
-            return &self._window[at - start]
+            data[0] = &self._window[at - start]
+            return 0
         if at >= self._end:
             _unusual()
         self._read_window(at, min(self._end - at, size))
         have[0] = self._window_bytes
-        return &self._window[0]
+        data[0] = &self._window[0]
+        return 0
 
     cdef int _read_window(self, int64_t at, int64_t size) except -1 with gil:
         self._window = self._read(size, self._end - at, at)
@@ -429,10 +433,10 @@ cdef class Column:
                 if not self._open_chunk():
                     return False
             # Most pages of a column have about the same size.
-            data = self._file(self._at, min(self._end - self._at, 64 + self._usual + (self._usual >> 3)), &have)
+            self._file(self._at, min(self._end - self._at, 64 + self._usual + (self._usual >> 3)), &data, &have)
             reader.at, reader.end, reader.bad = data, data + min(have, <int64_t>HEADER_BYTES), False
             if not _page(&reader, &page):
-                data = self._file(self._at, HEADER_BYTES, &have)
+                self._file(self._at, HEADER_BYTES, &data, &have)
                 reader.at, reader.end, reader.bad = data, data + min(have, <int64_t>HEADER_BYTES), False
                 if not _page(&reader, &page):
                     _unusual()
@@ -440,7 +444,7 @@ cdef class Column:
             if length + page.stored > self._end - self._at or page.size > self._most or page.values > self._most // 6:
                 _unusual()
             if have < length + page.stored:
-                data = self._file(self._at, length + page.stored, &have)
+                self._file(self._at, length + page.stored, &data, &have)
                 if have < length + page.stored:
                     _unusual()
             data += length
@@ -457,28 +461,33 @@ cdef class Column:
             self._open_data(data, &page)
             return True
 
-    cdef const uint8_t* _decompressed(self, const uint8_t* data, int64_t stored, int64_t size) except NULL nogil:
+    cdef int _decompress(self, const uint8_t** data, int64_t stored, int64_t size) except -1 nogil:
+        """Set `data`, which has `stored` bytes, to the `size` bytes that it decompresses to."""
         cdef bint done
         if self._codec == UNCOMPRESSED:
             if stored != size:
                 _unusual()
-            return data
-        if self._codec == SNAPPY:
+        elif self._codec == SNAPPY:
+            # So few bytes cannot have more, whatever the header says.
+            if not stored or size > SNAPPY_RATIO * stored:
+                _unusual()
             _room(&self._page_memory, size)
-            done = _snappy(data, data + stored, self._page_memory.data, size)
+            done = _snappy(data[0], data[0] + stored, self._page_memory.data, size)
             if not done:
                 _unusual()
-            return self._page_memory.data
-        if not stored or not size:
-            _unusual()
-        self._decompress_page(data, stored, size)
-        return &self._held_data[0]
+            data[0] = self._page_memory.data
+        else:
+            if not stored or not size:
+                _unusual()
+            self._decompress_page(data[0], stored, size)
+            data[0] = &self._held_data[0]
+        return 0
 
     cdef int _decompress_page(self, const uint8_t* data, int64_t stored, int64_t size) except -1 with gil:
-        found = self._decompress(self._codec, <const uint8_t[:stored]>data, size)
-        if found is None:
+        page = self._codecs(self._codec, memoryview(<const uint8_t[:stored]>data), size)
+        if page is None:
             raise Unusual
-        self._held_data = found
+        self._held_data = page
         if self._held_data.shape[0] != size:
             raise Unusual
         return 0
@@ -499,13 +508,13 @@ cdef class Column:
             if not page.compressed or page.size == length:
                 end = data + page.stored - length
             else:
-                data = self._decompressed(data, page.stored - length, page.size - length)
+                self._decompress(&data, page.stored - length, page.size - length)
                 end = data + page.size - length
         else:
             # Without levels, their encoding says nothing, and parquet-mr has another one.
             if (self._definition and page.definition_encoding != RLE) or (self._repetition and page.repetition_encoding != RLE):
                 _unusual()
-            data = self._decompressed(data, page.stored, page.size)
+            self._decompress(&data, page.stored, page.size)
             end = data + page.size
             levels_end = data
             if self._repetition:
@@ -626,7 +635,7 @@ cdef class Column:
         if self._dictionary_count >= 0 or (page.encoding != PLAIN and page.encoding != PLAIN_DICTIONARY) or self._kind == BIT:
             _unusual()
         if page.size:
-            data = self._decompressed(data, page.stored, page.size)
+            self._decompress(&data, page.stored, page.size)
         end = data + page.size
         if self._kind == STRINGS or self._kind == INDICES:
             self._open_strings(data, end, count)

@@ -15,12 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdfd.parquet.bounds import BATCH_BYTES, NESTED_BYTES, OPEN_BYTES, USUAL_BYTES, Bounds, ColumnChunk, too_large
+from cdfd.parquet.bounds import NESTED_BYTES, Bounds, ColumnChunk, too_large
 from cdfd.parquet.dictionaries import Read, can_be_measured, decoded, dictionary_of, longest, stored_longest
 from cdfd.parquet.guard import BoundsExceededError, GuardedFile, guarded
 from cdfd.parquet.opening import OpenFile, options, reader_of
 from cdfd.parquet.pages import Page, pages, pages_at, pages_in
-from cdfd.parquet.text import check_text, checked, text_columns
+from cdfd.parquet.text import check_text, text_columns
 
 RUN_BYTES = 16 << 20
 """Bytes of row groups that are read together."""
@@ -34,8 +34,6 @@ DIRECT_BYTES = 64 << 20
 """Bytes of dictionary strings in a batch, at most, to decode them directly, which is faster for few strings."""
 DICTIONARY_ROWS = 1024
 """Rows to read to get the dictionary of a list column: the first lists may be empty."""
-RATIOS = {0: 1, 1: 22, 5: 256, 7: 256}
-"""Compression ratio, at most, by codec: none, Snappy, LZ4 in its two frames. Other codecs have no useful limit."""
 
 
 class ArrowRun:
@@ -62,9 +60,6 @@ class ArrowRun:
 
     def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
         """All rows, in batches of at most `rows` rows. Raises what `ParquetReader.batches` does."""
-        if not self._file.dictionaries and self._is_small():
-            yield from self._small_batches(rows)
-            return
         size = sum(chunk.end - chunk.start for chunk in self._bounds.chunks)
         if self._file.read is not None or size <= RUN_BYTES:
             # Of a remote file, all of it is being fetched, so its headers take no more requests.
@@ -94,24 +89,8 @@ class ArrowRun:
             else:
                 return
 
-    def _is_small(self) -> bool:
-        """Whether so few bytes and rows are read that they cannot decode to more than a batch may have. Then no page header is read."""
-        decoded = strings = 0
-        for chunk in self._bounds.chunks:
-            if not chunk.small:
-                if chunk.leaf.nested or chunk.codec not in RATIOS:
-                    return False
-                # Each row may have all bytes that there are.
-                strings += (chunk.end - chunk.start) * RATIOS[chunk.codec]
-            decoded += USUAL_BYTES
-        return decoded <= OPEN_BYTES and strings * (self._num_rows() if strings else 0) <= BATCH_BYTES
-
     def _num_rows(self) -> int:
         return sum(self._file.parquet.metadata.row_group(group).num_rows for group in self._options["row_groups"])
-
-    def _small_batches(self, rows: int) -> Iterator[pa.RecordBatch]:
-        rows = min(rows, self._bounds.rows())
-        yield from checked(self._file.parquet.iter_batches(batch_size=rows, **self._options))
 
     def _attempt(self, rows: int, done: int) -> Iterator[pa.RecordBatch]:
         """The rows that follow the first `done` rows."""
@@ -176,9 +155,8 @@ class ArrowRun:
         self._scanned = True
         self._bounds = Bounds([chunk.without_pages() for chunk in self._bounds.chunks])
         for chunk in self._bounds.chunks:
-            if not chunk.small:
-                for page in self._pages(chunk):
-                    chunk.add(page)
+            for page in self._pages(chunk):
+                chunk.add(page)
 
     def _pages(self, chunk: ColumnChunk) -> Iterable[Page]:
         """The pages of a column chunk. Several may come as one."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cdfd.errors import DataError
+from cdfd.parquet.codecs import most_bytes
 from cdfd.parquet.pages import (
     DATA,
     DATA_V2,
@@ -106,7 +107,6 @@ class ColumnChunk:
         start, end: its range in the file.
         values: number of values, from the footer.
         codec: its number in the footer.
-        small: whether its page headers need not be read.
         dictionary: its dictionary page.
         longest: bytes of the longest value of the dictionary, once measured.
         first: its first data page.
@@ -121,7 +121,6 @@ class ColumnChunk:
     end: int
     values: int
     codec: int = 0
-    small: bool = False
     dictionary: Page | None = None
     longest: int | None = None
     first: Page | None = None
@@ -139,8 +138,11 @@ class ColumnChunk:
 
         Raises:
             DataError: the page is too large.
-            ValueError: it is a second dictionary.
+            ValueError: it has more bytes than what is stored of it can decompress to, or is a second dictionary.
         """
+        most = most_bytes(self.codec, page.stored)
+        if most is not None and page.size > most:
+            raise ValueError(f"a page of {page.stored} stored bytes says that it has {page.size}")
         if page.size > OPEN_BYTES:
             raise too_large(f"column {self.leaf.path!r:.200} has a page of {page.size} bytes")
         if page.kind == DICTIONARY:
@@ -157,9 +159,7 @@ class ColumnChunk:
 
     def without_pages(self, *, longest: int | None = None) -> ColumnChunk:
         """The same chunk without any page."""
-        return ColumnChunk(
-            self.group, self.leaf, self.start, self.end, self.values, self.codec, self.small, longest=longest
-        )
+        return ColumnChunk(self.group, self.leaf, self.start, self.end, self.values, self.codec, longest=longest)
 
     def rows_done(self) -> None:
         """A batch was read: pages before the last one no longer count."""

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.parquet.bounds import BATCH_BYTES, NESTED_BYTES, ColumnChunk
-from cdfd.parquet.dictionaries import CODECS
+from cdfd.parquet.codecs import decompress
 from cdfd.parquet.kernels import allocated
 from cdfd.parquet.kernels import pages as native
 from cdfd.parquet.nodes import Node, nodes_of
@@ -64,15 +64,6 @@ class _Indices:
     def strings(self) -> pa.Array:
         """All of them."""
         return self._strings
-
-
-def _decompressed(codec: int, data: Any, size: int) -> Any:
-    """Decompressed bytes of a page; None if they are damaged, or the codec is another one."""
-    name = CODECS.get(codec)
-    try:
-        return None if name is None else memoryview(pa.Codec(name).decompress(data, size)).cast("B")
-    except (pa.ArrowException, OSError):
-        return None
 
 
 class Unread(Exception):
@@ -241,7 +232,7 @@ class Decoder:
         def column(node: Node, kind: str, unify: Any) -> Any:
             keeps = node.depth > 0 or not any(node is top for _, top in nodes)
             levels = node.valid, node.depth
-            given = chunks_of[node.leaf], native.KINDS[kind], node.width, levels, keeps, most, _decompressed, unify
+            given = chunks_of[node.leaf], native.KINDS[kind], node.width, levels, keeps, most, decompress, unify
             return native.Column(source, *given)
 
         try:

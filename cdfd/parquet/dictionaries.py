@@ -12,13 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.parquet.bounds import BATCH_BYTES, NESTED_BYTES, ColumnChunk
+from cdfd.parquet.codecs import decompress
 from cdfd.parquet.kernels import native
 from cdfd.parquet.pages import PLAIN, PLAIN_DICTIONARY, longest_value, page
 
 Read: TypeAlias = "Callable[[int, int], bytes | memoryview]"
-
-CODECS = {0: None, 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
-"""Arrow's names of codecs, by their numbers in a footer."""
 
 PADDED_BYTES = 64 << 10
 """Bytes of a dictionary, up to which a copy with room after it costs less than it saves."""
@@ -34,19 +32,14 @@ def can_be_measured(chunk: ColumnChunk) -> bool:
 def stored_longest(chunk: ColumnChunk, read: Read) -> int | None:
     """Bytes of the longest value of a chunk's dictionary, from its page; None where that is not known."""
     found = chunk.dictionary
-    if found is None or found.encoding not in (PLAIN, PLAIN_DICTIONARY) or chunk.codec not in CODECS:
+    if found is None or found.encoding not in (PLAIN, PLAIN_DICTIONARY):
         return None
     # A dictionary that is not at the beginning is Arrow's to find, or to refuse.
     stored = read(chunk.start, found.start + found.stored)
     if len(stored) < found.start + found.stored or page(stored, 0) != found:
         return None
-    codec, data = CODECS[chunk.codec], memoryview(stored)[found.start :]
-    if codec is not None:
-        try:
-            data = memoryview(pa.Codec(codec).decompress(data, found.size)).cast("B")
-        except (pa.ArrowException, OSError):
-            return None
-    return longest_value(data, found.values) if len(data) == found.size else None
+    data = decompress(chunk.codec, memoryview(stored)[found.start :], found.size)
+    return None if data is None else longest_value(data, found.values)
 
 
 def dictionary_of(array: Any) -> pa.Array | None:

@@ -143,8 +143,10 @@ class _State:
                 if len(self._begun) > HEADER_BYTES:
                     raise ValueError("a page's header does not end") from None
                 break
+            self._next += header.start + header.stored
+            if self._next > self.chunk.end:
+                raise ValueError("a page ends after its column")
             self.chunk.add(header)
             self._left -= header.values if header.kind in (DATA, DATA_V2) else 0
-            self._next += header.start + header.stored
             found = True
         return found

@@ -12,11 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdfd.parquet.arrow_run import RATIOS, RUN_BYTES, ArrowRun
-from cdfd.parquet.bounds import USUAL_BYTES, ColumnChunk, Leaf, leaves
+from cdfd.parquet.arrow_run import RUN_BYTES, ArrowRun
+from cdfd.parquet.bounds import ColumnChunk, Leaf, leaves
 from cdfd.parquet.decoding import Unread, decoder_of
 from cdfd.parquet.group_statistics import ChunkStatistics, Decode, chunk_statistics, decoder
-from cdfd.parquet.layout import ChunkLocation
 from cdfd.parquet.opening import LARGE_FOOTER, OpenFile, footer_size, layout_of
 
 THREADS = 2
@@ -179,14 +178,5 @@ class ParquetReader:
         found = []
         for number, leaf in places:
             place = self._layout[group * columns + number]
-            small = _is_small(place, leaf)
-            found.append(ColumnChunk(group, leaf, place.start, place.end, place.values, place.codec, small))
+            found.append(ColumnChunk(group, leaf, place.start, place.end, place.values, place.codec))
         return found
-
-
-def _is_small(place: ChunkLocation, leaf: Leaf) -> bool:
-    """Whether a column is so small that its page headers need no check: so few bytes cannot decompress to many."""
-    ratio = RATIOS.get(place.codec)
-    return (
-        ratio is not None and not leaf.strings and not leaf.nested and (place.end - place.start) * ratio <= USUAL_BYTES
-    )

@@ -19,6 +19,24 @@ import pytest
 
 import cdfd
 from cdfd.errors import DataError
+from tests.parquet_bytes import (
+    BYTE_ARRAY,
+    DELTA_STRINGS,
+    FIXED,
+    INT32,
+    PLAIN,
+    RLE_DICTIONARY,
+    ZSTD,
+    data_page,
+    dictionary_page,
+    element,
+    file,
+    flat,
+    levels,
+    number,
+    run,
+    varint,
+)
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="memory of a process is limited and measured as Linux does"
@@ -60,105 +78,6 @@ except CdfdError as error:
     print(type(error).__name__, str(error)[:400])
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
 """
-
-# --- files by hand: Thrift's compact protocol, as little of it as a file needs ---
-
-
-def varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 127:
-        out.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def number(value: int) -> bytes:
-    return varint(value << 1 if value >= 0 else (-value << 1) - 1)
-
-
-def fields(*given: tuple[int, int, bytes]) -> bytes:
-    """A struct: (id, type, value) in ascending order of id."""
-    out, last = b"", 0
-    for field, kind, value in given:
-        out += bytes([(field - last) << 4 | kind]) + value
-        last = field
-    return out + b"\0"
-
-
-def items(kind: int, values: list[bytes]) -> bytes:
-    return bytes([len(values) << 4 | kind]) + b"".join(values)
-
-
-def text(value: str | bytes) -> bytes:
-    data = value.encode() if isinstance(value, str) else value
-    return varint(len(data)) + data
-
-
-I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
-PLAIN, RLE, DELTA_STRINGS, RLE_DICTIONARY = 0, 3, 7, 8
-INT32, BYTE_ARRAY, FIXED = 1, 6, 7
-ZSTD = 6
-
-
-def data_page(body: bytes, size: int, values: int, encoding: int) -> bytes:
-    inner = fields(*((place, I32, number(value)) for place, value in enumerate((values, encoding, RLE, RLE), 1)))
-    sizes = ((place, I32, number(value)) for place, value in enumerate((0, size, len(body)), 1))
-    return fields(*sizes, (5, STRUCT, inner)) + body
-
-
-def dictionary_page(body: bytes, size: int, values: int) -> bytes:
-    inner = fields((1, I32, number(values)), (2, I32, number(PLAIN)))
-    return fields((1, I32, number(2)), (2, I32, number(size)), (3, I32, number(len(body))), (7, STRUCT, inner)) + body
-
-
-def element(name: str, repetition: int | None = None, kind: int | None = None, **more: int) -> bytes:
-    """Of a schema. `more`: `length`, `children`, `converted`."""
-    numbers = {1: kind, 2: more.get("length"), 3: repetition}
-    given = [(place, I32, number(value)) for place, value in numbers.items() if value is not None]
-    given.append((4, BINARY, text(name)))
-    given += [(5, I32, number(more["children"]))] if "children" in more else []
-    given += [(6, I32, number(more["converted"]))] if "converted" in more else []
-    return fields(*given)
-
-
-def file(
-    schema: list[bytes], path: list[str], kind: int, chunk: bytes, values: int, rows: int, codec: int = 0
-) -> bytes:
-    """A file of one column."""
-    meta = fields(
-        (1, I32, number(kind)),
-        (2, LIST, items(I32, [number(RLE)])),
-        (3, LIST, items(BINARY, [text(name) for name in path])),
-        (4, I32, number(codec)),
-        (5, I64, number(values)),
-        (6, I64, number(len(chunk))),
-        (7, I64, number(len(chunk))),
-        (9, I64, number(4)),
-    )
-    column = fields((2, I64, number(4)), (3, STRUCT, meta))
-    group = fields((1, LIST, items(STRUCT, [column])), (2, I64, number(len(chunk))), (3, I64, number(rows)))
-    footer = fields(
-        (1, I32, number(2)),
-        (2, LIST, items(STRUCT, schema)),
-        (3, I64, number(rows)),
-        (4, LIST, items(STRUCT, [group])),
-    )
-    return b"PAR1" + chunk + footer + struct.pack("<I", len(footer)) + b"PAR1"
-
-
-def flat(kind: int, chunk: bytes, rows: int, codec: int = 0, **more: int) -> bytes:
-    """One optional column `c`."""
-    schema = [element("schema", children=1), element("c", 1, kind, **more)]
-    return file(schema, ["c"], kind, chunk, rows, rows, codec)
-
-
-def run(count: int, value: int) -> bytes:
-    """So many times a level or index of at most 8 bits."""
-    return varint(count << 1) + bytes([value])
-
-
-def levels(data: bytes) -> bytes:
-    return struct.pack("<I", len(data)) + data
 
 
 def zeros_of(size: int, head: bytes) -> bytes:

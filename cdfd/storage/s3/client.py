@@ -375,14 +375,15 @@ async def _body(response: dict[str, Any], start: int, length: int | None) -> Get
 
 
 async def _filled(buffer: pa.Buffer, body: Any) -> pa.Buffer:
-    """A body of the buffer's size. Arrow reuses its memory; new `bytes` would cost as much as the copy into them."""
+    """A body of at most the buffer's size. Arrow reuses its memory; new `bytes` would cost as much as the copy into them."""
     with memoryview(buffer).cast("B") as view:
         at = 0
         while read := await body.readinto(view[at:]):
             at += read
     # Read the body's end, so that the connection can be reused. If the body ended too early, this raises the error.
     await body.read()
-    return buffer
+    # Bytes that were not written are those that the memory held before.
+    return buffer.slice(0, at)
 
 
 def _modified_ms(response: dict[str, Any]) -> int:
