@@ -180,6 +180,8 @@ class JoinedFiles(NamedTuple):
         together = None if found is None else joined(found)
         if together is None:
             raise DataError("the files differ")
+        if any(scan.num_records not in (None, rows) for scan, rows in zip(scans, together.rows, strict=True)):
+            raise DataError("a file has other rows than the log says")
         return cls(together, scans)
 
     def batches(

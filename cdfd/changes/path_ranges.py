@@ -75,17 +75,17 @@ class PathRange:
     others: PackedFiles[Add]
     count: int
 
-    def files(self, storage: Storage, *, with_counts: bool = False) -> PackedFiles[Add]:
-        """The live files, by path; `with_counts`: with their row counts, where the log has them. Reads the checkpoint.
+    def files(self, storage: Storage) -> PackedFiles[Add]:
+        """The live files, by path, with their row counts, where the log has them. Reads the checkpoint.
 
         Raises:
             LogError: the checkpoint lists other files than when they were counted.
             CdfdError: the checkpoint cannot be read; it names table, version and file.
         """
         changed = pa.array(self.changed, TEXT)
-        listed = self.listing.batches(storage, with_stats=with_counts)
+        listed = self.listing.batches(storage, with_stats=True)
         found = (_between(batch, self.lower, self.upper) for batch in listed)
-        kept = self.listing.kept(without(counted(batch) if with_counts else batch, changed) for batch in found)
+        kept = self.listing.kept(without(counted(batch), changed) for batch in found)
         files = PackedFiles(Add, pa.concat_tables([pa.Table.from_batches(kept, FILES), self.others.table])).by_path()
         if len(files) != self.count:
             raise LogError(

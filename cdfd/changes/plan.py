@@ -31,7 +31,7 @@ from cdfd.delta.protocol import cdf_enabled, has_deletion_vectors
 from cdfd.delta.schema import TableSchema
 from cdfd.delta.schema_change import with_returning
 from cdfd.delta.snapshot import Snapshot
-from cdfd.delta.statistics import record_counts
+from cdfd.delta.statistics import record_count, record_counts
 from cdfd.errors import LogError, UnsupportedError
 
 Changes = Literal["auto", "cdf", "files"]
@@ -59,6 +59,7 @@ class FileScan:
         piece: (number, of how many) of a data file that is read in pieces, by its row groups; None for all of it.
         row_ids: of a data file whose rows are matched by their ids; None for all others.
         bucket: the rows of a refined version that this is, from all of its files (see `cdfd.changes.refinement`). None for a scan of a file.
+        num_records: rows of the file, as the log says; None if it does not.
     """
 
     path: str
@@ -73,6 +74,7 @@ class FileScan:
     piece: tuple[int, int] | None = None
     row_ids: RowIds | None = None
     bucket: Bucket | None = None
+    num_records: int | None = None
 
     @property
     def share(self) -> int:
@@ -294,7 +296,8 @@ class LiveScans(Sequence[FileScan]):
 
 
 def _insert(add: Add) -> FileScan:
-    return FileScan(add.path, "insert", add.partition_values, add.size, without=add.deletion_vector)
+    count = record_count(add.stats)
+    return FileScan(add.path, "insert", add.partition_values, add.size, without=add.deletion_vector, num_records=count)
 
 
 def _from_files(commit: Commit, header: Header, previous: Header, before: Snapshot | None) -> Iterator[FileScan]:
@@ -323,10 +326,11 @@ def _by_path(actions: Iterable[F]) -> dict[str, F]:
 def _difference(add: Add, remove: Remove) -> Iterator[FileScan]:
     """The same data file with another deletion vector: newly hidden rows were deleted, rows that are no longer hidden were restored."""
     new, old = add.deletion_vector, remove.deletion_vector
+    file = FileScan(add.path, None, add.partition_values, add.size, num_records=record_count(add.stats))
     if new is not None:
-        yield FileScan(add.path, "delete", add.partition_values, add.size, only=new, without=old)
+        yield replace(file, change_type="delete", only=new, without=old)
     if old is not None:
-        yield FileScan(add.path, "insert", add.partition_values, add.size, only=old, without=new)
+        yield replace(file, change_type="insert", only=old, without=new)
 
 
 def _unique_id(vector: DeletionVectorDescriptor | None) -> str | None:

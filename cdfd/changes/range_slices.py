@@ -46,9 +46,9 @@ class RangeSlice(Slice):
         """Number of its files."""
         return self.files.count
 
-    def listed(self, storage: Storage, *, with_counts: bool = False) -> Slice:
+    def listed(self, storage: Storage) -> Slice:
         """The slice with its scans; see `PathRange.files`."""
-        files = self.files.files(storage, with_counts=with_counts)
+        files = self.files.files(storage)
         return Slice(replace(self.plan, scans=LiveScans(files)), self.part, self.ordinal, self.following)
 
 
@@ -59,9 +59,7 @@ def listed(part: Slice, storage: Storage) -> Slice:
 
 def listed_and_measured(part: Slice, execution: Execution) -> Measured:
     """The contents of a slice; see `measure`. Raises what `PathRange.files` does, too."""
-    if isinstance(part, RangeSlice):
-        part = part.listed(execution.files.storage, with_counts=True)
-    return measure(part, execution)
+    return measure(listed(part, execution.files.storage), execution)
 
 
 def range_slices(ranges: PathRanges, plan: ChangePlan, limit: int) -> Iterator[RangeSlice]:

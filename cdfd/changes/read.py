@@ -19,7 +19,7 @@ from cdfd.changes.image_order import Codes, ImageCounts, ImageOrder, ReorderBuff
 from cdfd.changes.layout import Layout
 from cdfd.changes.plan import FileScan, ImagePhase
 from cdfd.changes.row_ids import ROW_ID, ROW_ID_FIELDS, ROW_VERSION, FileRowIds
-from cdfd.changes.row_selection import RowSelection, check_row_counts
+from cdfd.changes.row_selection import DAMAGED_HINT, RowSelection, check_row_counts
 from cdfd.changes.shape.predicate import Predicate
 from cdfd.changes.table_files import TableFiles, naming_file
 from cdfd.delta import values
@@ -303,6 +303,8 @@ def selection_of(scan: FileScan, files: TableFiles, metadata: Footer) -> RowSele
     """The rows of a file that a scan reads. Raises what `read` does."""
     check_row_counts(metadata)
     rows = metadata.num_rows
+    if scan.num_records not in (None, rows):
+        raise DataError(f"the file has {rows} rows, and the log says {scan.num_records}", hint=DAMAGED_HINT)
     selection = RowSelection(files.vector_rows(scan.only, rows), files.vector_rows(scan.without, rows), scan.piece)
     selection.check(rows)
     return selection.reduced()

@@ -106,12 +106,10 @@ class PlanStream:
         """Plan versions as they were begun: those of positions whose parts were delivered without refinement stay without it."""
         self.unrefined.update(position.version for position in positions if position.is_unrefined)
 
-    async def snapshot(
-        self, version: int | None = None, tailer: Tailer | None = None, *, with_counts: bool = False
-    ) -> Version:
+    async def snapshot(self, version: int | None = None, tailer: Tailer | None = None) -> Version:
         """The live rows of a version (None: the newest) as a plan of inserts. `versions` may continue after it.
 
-        With `with_counts`, the plan has the row counts of files, where the log has them.
+        The plan has the row counts of files, where the log has them.
 
         Raises:
             CdfdError: see `DeltaLog.snapshot`; also for a table with another id than `tailer` knows.
@@ -119,7 +117,7 @@ class PlanStream:
         with_stats = self.shape.where is not None
         while True:
             async with _same_table(tailer):
-                state = await self.log.snapshot(version, with_stats=with_stats, with_counts=with_counts)
+                state = await self.log.snapshot(version, with_stats=with_stats, with_counts=True)
             found = await self._snapshot_version(state, tailer, plan_snapshot)
             if found is not None:
                 return replace(found, plan=self._pruned(found.plan))

@@ -23,21 +23,23 @@ from cdfd.delta.actions import (
     Sidecar,
     Txn,
 )
+from cdfd.delta.statistics import count_only
 from cdfd.errors import LogError
 
 Json = Mapping[str, Any]
 
 
 def add(fields: Json, with_stats: bool = False) -> Add:
-    """An `add` action's fields as a value. `with_stats`: with its statistics and the notes of its writer."""
-    stats = fields.get("stats") if with_stats else None
+    """An `add` action's fields as a value. `with_stats`: with all its statistics, not only its row count, and the notes of its writer."""
+    stats = fields.get("stats")
+    stats = stats if isinstance(stats, str) else None
     return Add(
         path=paths.decode(_text(fields, "add", "path")),
         partition_values=_partition_values(fields.get("partitionValues")) or NO_VALUES,
         size=_size(fields, "add"),
         modification_time=_integer(fields, "add", "modificationTime", 0),
         data_change=_flag(fields, "add", "dataChange"),
-        stats=stats if isinstance(stats, str) else None,
+        stats=stats if with_stats else count_only(stats),
         deletion_vector=deletion_vector(fields.get("deletionVector")),
         base_row_id=_integer_or_none(fields.get("baseRowId")),
         default_row_commit_version=_integer_or_none(fields.get("defaultRowCommitVersion")),

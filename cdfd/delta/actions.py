@@ -47,6 +47,7 @@ class DeletionVectorDescriptor:
 class Add:
     """A logical file that belongs to the table from this version on.
 
+    `stats` are its statistics as the log has them, or its row count alone (`statistics.count_only`).
     `base_row_id` and `default_row_commit_version` are those of row tracking, as the log has them; None where it has none.
     `clustering_provider` is the implementation that clustered the file, and `tags` are notes of its writer. Both are read for writers only.
     """

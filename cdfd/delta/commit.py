@@ -65,7 +65,8 @@ def parse(version: int, data: bytes | Iterable[bytes], *, with_stats: bool = Fal
     Args:
         version: the version that the file's name says.
         data: the whole entry, or its bytes in chunks of any size.
-        with_stats: keep `add.stats`, most of an entry's bytes and not needed to derive changes, and the notes of the file's writer.
+        with_stats: keep all of `add.stats`, which is most of an entry's bytes, and the notes of the file's writer. Otherwise only the
+            row count is kept, which is all that deriving changes needs.
 
     Raises:
         LogError: a line that is no JSON object, an action whose required fields are missing or of the wrong type, or two actions that

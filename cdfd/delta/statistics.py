@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import decimal
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,8 +49,8 @@ def record_counts(stats: pa.Array) -> pa.Array:
         stats: documents, as text; null where there is none.
     """
     texts = stats.cast(pa.large_string())
-    # The rest that `counts_only` leaves of a document needs no parser.
-    counts = pc.cast(pc.struct_field(pc.extract_regex(texts, _COUNT_ONLY), "count"), pa.int64())
+    # Writers put the count first, so most documents need no parser.
+    counts = pc.cast(pc.struct_field(pc.extract_regex(texts, _COUNT_FIRST), "count"), pa.int64())
     counts = pc.if_else(pc.less_equal(counts, MOST_ROWS), counts, None)
     rest = pc.and_(pc.is_valid(texts), pc.is_null(counts))
     if not pc.any(rest).as_py():
@@ -72,16 +73,33 @@ def counts_only(stats: pa.Array) -> pa.Array:
     )
 
 
-_COUNT_ONLY = r'^\{"numRecords":(?P<count>[0-9]{1,18})\}$'
+def record_count(stats: str | None) -> int | None:
+    """`numRecords` of one file; None as in `record_counts`."""
+    if stats is None:
+        return None
+    if (match := _COUNT_FIRST_PATTERN.match(stats)) is not None and (count := int(match["count"])) <= MOST_ROWS:
+        return count
+    return _record_count(stats)
+
+
+def count_only(stats: str | None) -> str | None:
+    """A document with `numRecords` and nothing else; None if there is none."""
+    count = record_count(stats)
+    return None if count is None else f'{{"numRecords":{count}}}'
+
+
+# A document that was cut does not end as an object does.
+_COUNT_FIRST = r'(?s)^\{"numRecords":(?P<count>[0-9]{1,18})(?:,.*)?\}$'
+_COUNT_FIRST_PATTERN = re.compile(_COUNT_FIRST)
 _DOCUMENTS = 100_000
 
 
-def _record_count(document: bytes) -> int | None:
+def _record_count(document: bytes | str) -> int | None:
     try:
-        found = orjson.loads(document)
+        statistics = orjson.loads(document)
     except orjson.JSONDecodeError:
         return None
-    count = found.get("numRecords") if isinstance(found, dict) else None
+    count = statistics.get("numRecords") if isinstance(statistics, dict) else None
     return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= MOST_ROWS else None
 
 

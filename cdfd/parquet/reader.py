@@ -68,13 +68,13 @@ class ParquetReader:
 
         Raises:
             DataError: a row, page or dictionary that is too large, or text that is not UTF-8.
-            pa.ArrowException, OSError, ValueError: the file is damaged.
+            pa.ArrowException, OSError, ValueError: the file is damaged, or other rows were read than its footer says.
         """
         left: Sequence[int] = range(self.metadata.num_row_groups) if groups is None else groups
-        for run, found in self._runs(left, columns):
-            yield from self._batches_of(
-                found, left, rows, row_groups=run, columns=list(columns), use_threads=use_threads
-            )
+        for run, chunks in self._runs(left, columns):
+            expected = sum(self.metadata.row_group(group).num_rows for group in run)
+            options = {"row_groups": run, "columns": list(columns), "use_threads": use_threads}
+            yield from _counted(self._batches_of(chunks, left, rows, **options), expected)
             left = left[len(run) :]
 
     def _batches_of(
@@ -180,3 +180,16 @@ class ParquetReader:
             place = self._layout[group * columns + number]
             found.append(ColumnChunk(group, leaf, place.start, place.end, place.values, place.codec))
         return found
+
+
+def _counted(batches: Iterable[pa.RecordBatch], expected: int) -> Iterator[pa.RecordBatch]:
+    """The batches. ValueError if they have other rows together: pyarrow ends early at a list column whose first page has no values."""
+    rows = 0
+    for batch in batches:
+        rows += batch.num_rows
+        if rows > expected:
+            break
+        yield batch
+    if rows != expected:
+        more = "at least " if rows > expected else ""
+        raise ValueError(f"{more}{rows} rows were read of row groups that have {expected}")

@@ -91,7 +91,7 @@ class SnapshotWindows:
         first = min(int(np.searchsorted(ends, part, "right")), last)
         before = int(ends[first] - ranges.files[first])
         end = max(first + 1, int(np.searchsorted(ends, before + WINDOW_FILES, "right")))
-        files = ranges.between(first, end).files(self.storage, with_counts=True)
+        files = ranges.between(first, end).files(self.storage)
         plan = replace(self.version.plan, scans=LiveScans(files))
         rows = 0 if ranges.rows is None else int(ranges.rows[:first].sum())
         return Window(plan, before, rows, int(ends[last]), int(ranges.bytes[end:].sum()))

@@ -154,7 +154,7 @@ async def _plans(table: Table, options: SourceOptions, filters: Filters, target:
     last = target.version
     stream = stream_of(table, options, target)
     if options.start == "snapshot":
-        return [(await stream.snapshot(last, with_counts=target.ordered)).plan]
+        return [(await stream.snapshot(last)).plan]
     first = (
         last + 1
         if options.start == "latest"

@@ -243,7 +243,7 @@ class StreamPlanner:
     async def _live(self, at: Position) -> Version:
         if self._snapshot is None or self._snapshot.plan.version != at.version:
             stream = stream_of(self.table, self.options, self.target)
-            self._snapshot = await stream.snapshot(at.version, await self._tail(at), with_counts=True)
+            self._snapshot = await stream.snapshot(at.version, await self._tail(at))
         return self._snapshot
 
     async def _tail(self, at: Position) -> Tailer:

@@ -194,7 +194,8 @@ def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar]
     for stat in checkpoint.files:
         with _errors_naming(stat.path):
             if stat.path.endswith(".json"):
-                manifest = _read_json(storage, checkpoint.version, stat, with_stats=columns.stats)
+                with_stats = columns.stats and not columns.counts
+                manifest = _read_json(storage, checkpoint.version, stat, with_stats=with_stats)
                 adds, removes = checkpoints.from_commit(manifest, State(), all_fields=columns.all_fields)
                 rows.adds.append(adds)
                 rows.removes.append(removes)

@@ -135,7 +135,7 @@ async def list_live(log: DeltaLog, version: int | None = None, *, least_bytes: i
         header, listing, begun = await asyncio.to_thread(_opened, log.storage, segment.checkpoint)
     if listing.size < least_bytes:
         return None
-    commits = [commit async for commit in log.commits_of(segment, with_stats=True)]
+    commits = [commit async for commit in log.commits_of(segment)]
     changed = _named(commits)
     rows = await asyncio.to_thread(_found, listing, log.storage, changed)
     state = replay(replace(begun, header=header, base=Base(rows)), commits)

@@ -352,8 +352,8 @@ class DeltaLog(LogFiles):
     ) -> Snapshot:
         """The state of the table at `version` (None: the newest).
 
-        `with_counts` reads the row counts of files, from their statistics. `all_fields` reads all fields of files, for a writer; it needs
-        `with_stats`.
+        `with_counts` reads the row counts of the files in checkpoints, too, from their statistics. `all_fields` reads all fields of files,
+        for a writer; it needs `with_stats`.
 
         Raises:
             UnsupportedError: the table requires a feature that cdfd does not implement.
@@ -371,7 +371,7 @@ class DeltaLog(LogFiles):
                     with_counts=with_counts,
                     all_fields=all_fields,
                 )
-        commits = self.commits_of(segment, with_stats=with_stats or with_counts)
+        commits = self.commits_of(segment, with_stats=with_stats)
         async with contextlib.aclosing(commits):
             async for commit in commits:
                 with self._errors_naming(commit.version, log_path(paths.commit_name(commit.version))):

@@ -247,11 +247,11 @@ class TestLayouts:
         table = DeltaTable(uri)
         table.delete("x = 1")
         log = Table.open(uri).log
-        expected = asyncio.run(log.snapshot(with_tombstones=True))
+        expected = asyncio.run(log.snapshot(with_tombstones=True, with_counts=True))
         table.create_checkpoint()
         for entry in (tmp_path / "t" / "_delta_log").glob("*.json"):
             entry.unlink()
-        found = asyncio.run(log.snapshot(with_tombstones=True))
+        found = asyncio.run(log.snapshot(with_tombstones=True, with_counts=True))
         assert len(by_path(found.live())) == 5
         assert by_path(found.live()) == by_path(expected.live())
         assert by_path(found.tombstones()) == by_path(expected.tombstones())

@@ -47,6 +47,7 @@ ADD: dict[str, Any] = {
         "cardinality": 6,
     },
 }
+COUNT = '{"numRecords":1}'
 VECTOR = DeletionVectorDescriptor("u", "ab^-aqEH.-t@S}K{vb[*k^", 4, 40, 6)
 REMOVE: dict[str, Any] = {
     "path": "p=1/a%20b.parquet",
@@ -102,7 +103,7 @@ EVERY = entry(
 )
 PARSED = Commit(
     version=4,
-    adds=(Add("p=1/a b.parquet", {"p": "1"}, 10, 5, True, deletion_vector=VECTOR),),
+    adds=(Add("p=1/a b.parquet", {"p": "1"}, 10, 5, True, COUNT, deletion_vector=VECTOR),),
     removes=(Remove("p=1/a b.parquet", 7, False, {"p": None}, 10),),
     cdcs=(Cdc("_change_data/c%.parquet", {"p": "1"}, 3),),
     metadata=Metadata(
@@ -149,10 +150,11 @@ class TestActions:
         assert found.metadata is not None
         assert found.metadata.configuration == {"b": "c", "d": "1", "e": "true"}
 
-    def test_statistics_only_where_they_are_wanted(self) -> None:
-        data = entry({"add": ADD})
-        assert parse(1, data).adds[0].stats is None
-        assert parse(1, data, with_stats=True).adds[0].stats == ADD["stats"]
+    def test_row_counts_are_kept_and_statistics_only_where_they_are_wanted(self) -> None:
+        stats = '{"numRecords":1,"minValues":{"id":7}}'
+        data = entry({"add": ADD | {"stats": stats}})
+        assert parse(1, data).adds[0].stats == COUNT
+        assert parse(1, data, with_stats=True).adds[0].stats == stats
 
     def test_scalars_that_a_writer_left_unquoted(self) -> None:
         found = one("add", {"path": "a", "partitionValues": {"a": 1, "b": True, "c": 1.5, "d": None, "e": "x"}})
@@ -430,7 +432,7 @@ class TestLarge:
         assert isinstance(found.adds, PackedFiles)
         assert found.adds == parse(1, entry(*many(PACK + 10))).adds
         assert list(found.adds) == [
-            Add(f"f{number}.parquet", {"p": "1"}, number, 5, True) for number in range(PACK + 10)
+            Add(f"f{number}.parquet", {"p": "1"}, number, 5, True, COUNT) for number in range(PACK + 10)
         ]
 
     def test_repetitions_are_dropped_wherever_they_are(self) -> None:

@@ -23,6 +23,7 @@ import cdfd
 from cdfd.delta import last_checkpoint, paths
 from cdfd.delta.last_checkpoint import LastCheckpoint, V2Checkpoint
 from cdfd.demo.writer import TableWriter
+from cdfd.errors import DataError
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.log import DeltaLog
 
@@ -258,12 +259,11 @@ LIES: Mapping[str, Callable[[str, Fields], None]] = {
             "",
             "{",
             DEEP,
-            '{"numRecords":0}',
             '{"numRecords":-1}',
             '{"numRecords":9223372036854775807}',
             '{"numRecords":1e400}',
-            '{"numRecords":2,"minValues":{"id":1000,"v":"z"},"maxValues":{"id":-1000,"v":""},"nullCount":{"id":2,"v":2}}',
-            '{"numRecords":2,"minValues":' + DEEP + "}",
+            '{"minValues":{"id":1000,"v":"z"},"maxValues":{"id":-1000,"v":""},"nullCount":{"id":2,"v":2}}',
+            '{"minValues":' + DEEP + "}",
             "\x00",
         )
     },
@@ -294,3 +294,10 @@ LIES: Mapping[str, Callable[[str, Fields], None]] = {
 def test_an_action_that_says_what_is_wrong(name: str, table: Path, expected: Read) -> None:
     said(table, LIES[name])
     assert read(table) == expected
+
+
+@pytest.mark.parametrize("stats", ['{"numRecords":0}', '{"numRecords":2,"minValues":' + DEEP + "}"])
+def test_a_row_count_that_is_wrong_is_an_error(stats: str, table: Path) -> None:
+    said(table, setting(("add",), stats=stats))
+    with pytest.raises(DataError, match="and the log says"):
+        read(table)

@@ -151,7 +151,6 @@ def test_dictionaries_are_measured_without_decoding_them(codec: str, monkeypatch
 
     monkeypatch.setattr(arrow_run, "stored_longest", stored_longest)
     monkeypatch.setattr(arrow_run, "DIRECT_BYTES", 1)
-    monkeypatch.setattr(arrow_run, "BATCH_BYTES", 1)
     with reader.opened(pa.BufferReader(file(codec))) as found:
         assert sum(batch.num_rows for batch in found.batches(["word", "own"], rows=500)) == ROWS
     words = [f"word {number % 700}" * (1 + number % 9) for number in range(ROWS)]

@@ -351,7 +351,7 @@ async def test_a_job_that_cannot_go_on(written: Path, path: str, store: Store, h
 
 
 async def test_statistics_that_are_wrong(written: Path, tmp_path: Path, store: Store) -> None:
-    """Rows of the next range would have the same numbers."""
+    """Rows of the next range would have the numbers of this one's."""
     load = Load(await copied(written, tmp_path / "rows", "one file"), store)
     name = tmp_path / "rows" / paths.LOG / paths.checkpoint_name(CHECKPOINT)
     actions = pq.read_table(name).to_pylist()
@@ -360,7 +360,7 @@ async def test_statistics_that_are_wrong(written: Path, tmp_path: Path, store: S
     added = next(each["add"] for each in actions if each["add"] and first[each["add"]["path"]] == 20)
     added["stats"] = '{"numRecords": 2}'
     name.write_bytes(checkpoint_layout.parquet(checkpoint_layout.table(actions)))
-    with pytest.raises(DataError, match="but the log or the files' footers promise"):
+    with pytest.raises(DataError, match="the file has 3 rows, and the log says 2"):
         await load.run()
 
 

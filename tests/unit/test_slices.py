@@ -266,14 +266,23 @@ class TestNotedRows:
         slices = cut(noted(4, 3), FILE_BYTES)
         assert [measure(each, gone).rows for each in slices] == [3, 2]
 
-    def test_what_the_files_have_not_is_refused(self) -> None:
+    def test_a_file_of_other_rows_than_noted_is_refused(self) -> None:
         execution = table({"f0": range(4), "f1": range(3)})
         plan = noted(4, 5)
         slices = cut(plan, FILE_BYTES)
         first, second = placed(plan, slices, [measure(each, execution) for each in slices])
         assert len(rows(read_slice(first, execution))) == 3
-        with pytest.raises(DataError, match=r"rows up to number 5 were read, but .* promise 7") as caught:
+        with pytest.raises(DataError, match="the file has 3 rows, and the log says 5") as caught:
             rows(read_slice(second, execution))
+        assert (caught.value.table, caught.value.version) == ("memory://t", 3)
+
+    def test_a_file_of_other_rows_than_measured_is_refused(self) -> None:
+        plan = of("f0", "f1")
+        slices = cut(plan, FILE_BYTES)
+        measured = [measure(each, table({"f0": range(4), "f1": range(5)})) for each in slices]
+        _, second = placed(plan, slices, measured)
+        with pytest.raises(DataError, match=r"rows up to number 7 were read, but .* promise 9") as caught:
+            rows(read_slice(second, table({"f0": range(4), "f1": range(3)})))
         assert (caught.value.table, caught.value.version) == ("memory://t", 3)
 
 

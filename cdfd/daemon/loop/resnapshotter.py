@@ -170,7 +170,7 @@ class Resnapshotter:
     async def _live(self, version: int, where: str) -> Snapshot:
         """The state at a version, with statistics if there is a condition."""
         while True:
-            found = await self._table.log.snapshot(version, with_stats=bool(where))
+            found = await self._table.log.snapshot(version, with_stats=bool(where), with_counts=True)
             if await self._table.log.history.confirm():
                 return found
 

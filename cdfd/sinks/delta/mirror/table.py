@@ -22,6 +22,7 @@ from cdfd.delta.actions import Add, DeletionVectorDescriptor, Metadata
 from cdfd.delta.commit import Commit
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import TableSchema
+from cdfd.delta.statistics import record_count
 from cdfd.errors import NotFoundError, SinkError
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import no_other_root
@@ -244,7 +245,8 @@ class MirrorTable:
 
 @contextmanager
 def _reader(add: Add, schema: TableSchema, files: TableFiles) -> Iterator[FileReader]:
-    scan = FileScan(add.path, "insert", add.partition_values, add.size)
+    count = record_count(add.stats)
+    scan = FileScan(add.path, "insert", add.partition_values, add.size, num_records=count)
     with naming_file(add.path), files.open(add.path, add.size or None) as source, opened(add.path, source) as file:
         yield FileReader.prepare(file, schema, scan, files)
 
