@@ -327,6 +327,31 @@ def test_a_checkpoint_of_a_few_bytes_does_not_fill_memory(name: str, tmp_path: P
     assert f"{0:020}.checkpoint.parquet" in said
 
 
+COMPACT = """
+import asyncio, sys
+from cdfd.sinks.delta.compactor import Compaction, Compactor
+from cdfd.storage.local import LocalStorage
+from cdfd.tail.clock import SystemClock
+from cdfd.tail.log import DeltaLog
+async def compact(path):
+    storage = LocalStorage(path)
+    state = await DeltaLog(storage).snapshot(with_stats=True, all_fields=True)
+    await Compactor(storage, SystemClock(), lambda _: None, Compaction("zstd", 1 << 20)).compact(state)
+    return await DeltaLog(storage).snapshot()
+print("files", len((state := asyncio.run(compact(sys.argv[1]))).live()), state.version)
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def test_files_of_a_few_bytes_are_compacted_in_parts(tmp_path: Path) -> None:
+    """Eight files of 1 GB, with one string in all rows."""
+    size = 128 << 10
+    table(tmp_path / "t", repeated(8_000, size, compression="zstd"), "string", copies=7)
+    assert outcome(tmp_path / "t", COMPACT) == "files 1 1"
+    said = outcome(tmp_path / "t", SNAPSHOT)
+    assert said == "rows 64000"
+
+
 class TestText:
     """Arrow's reader takes any bytes for text."""
 

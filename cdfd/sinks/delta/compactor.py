@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from cdfd.changes.equality import Integers
+from cdfd.changes.plan import FileScan
+from cdfd.changes.read import BATCH_ROWS, selection_of
 from cdfd.changes.refinement import RowIds, RowTracking
 from cdfd.changes.row_ids import FileRowIds
-from cdfd.changes.table_files import TableFiles
+from cdfd.changes.table_files import TableFiles, naming_file
 from cdfd.delta import compaction
 from cdfd.delta.actions import Add
 from cdfd.delta.file_actions import removals
 from cdfd.delta.row_tracking import PRESERVED, keeps_ids
 from cdfd.delta.schema import ColumnMappingMode
 from cdfd.delta.snapshot import Snapshot
+from cdfd.delta.statistics import record_count
 from cdfd.errors import CdfdError, DataError
+from cdfd.parquet.reader import opened
 from cdfd.parquet.writer import DataFile, DataFileWriter
 from cdfd.progress.txn_log import TxnLog
 from cdfd.progress.txn_state import NO_TAGS, Action, TxnState
@@ -118,42 +119,49 @@ class Compactor:
         writer = DataFileWriter(stored, self._how.compression, hidden)
         pending: list[pa.Table] = []
         for file in files:
-            pending.append(self._read(file, schema, mapping, ids))
-            if sum(rows.nbytes for rows in pending) >= GROUP_BYTES:
-                writer.write(pa.concat_tables(pending))
-                pending = []
+            for rows in self._batches(file, schema, mapping, ids):
+                pending.append(rows)
+                if sum(table.nbytes for table in pending) >= GROUP_BYTES:
+                    writer.write(pa.concat_tables(pending))
+                    pending = []
         if pending:
             writer.write(pa.concat_tables(pending))
         return writer.finish()
 
-    def _read(self, file: Add, schema: pa.Schema, mapping: ColumnMappingMode, ids: RowTracking | None) -> pa.Table:
+    def _batches(
+        self, file: Add, schema: pa.Schema, mapping: ColumnMappingMode, ids: RowTracking | None
+    ) -> Iterator[pa.Table]:
         """The rows of a file that are not deleted, in the types that the table has now, and their ids."""
-        with self._storage.open_input_file(file.path, file.size) as source:
-            rows = pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read()
-        deleted = self._files.vector_rows(file.deletion_vector, len(rows))
-        hidden = () if ids is None else _id_names(ids)
-        unknown = set(rows.schema.names) - set(schema.names) - set(hidden)
-        # With a mapping by name, a column that was dropped stays in files. Without one, each column of a file is a column of the table.
-        if len(set(rows.schema.names)) < len(rows.schema.names) or (unknown and mapping is ColumnMappingMode.NONE):
-            raise DataError("a file has columns that the table does not have", path=file.path)
-        columns = [
-            pc.cast(rows.column(field.name), field.type)
-            if field.name in rows.schema.names
-            else pa.nulls(len(rows), field.type)
-            for field in schema
-        ]
-        table = pa.table(columns, schema)
-        if ids is not None:
-            for name, values in zip(hidden, _ids(file, rows, ids), strict=True):
-                table = table.append_column(name, pa.array(values, pa.int64()))
-        if deleted is None:
-            return table
-        kept = np.ones(len(table), np.bool_)
-        places = deleted.to_array()
-        if len(places) and places[-1] >= len(table):
-            raise DataError("the deletion vector names rows that the file does not have", path=file.path)
-        kept[places] = False
-        return table.filter(pa.array(kept))
+        count = record_count(file.stats)
+        scan = FileScan(file.path, "insert", {}, file.size, without=file.deletion_vector, num_records=count)
+        with (
+            naming_file(file.path),
+            self._storage.open_input_file(file.path, file.size) as source,
+            opened(source) as data,
+        ):
+            selection = selection_of(scan, self._files, data.metadata)
+            names = data.schema_arrow.names
+            hidden = () if ids is None else _id_names(ids)
+            unknown = set(names) - set(schema.names) - set(hidden)
+            # With a mapping by name, a column that was dropped stays in files. Without one, each column of a file is a column of the table.
+            if len(set(names)) < len(names) or (unknown and mapping is ColumnMappingMode.NONE):
+                raise DataError("a file has columns that the table does not have")
+            row_ids = None if ids is None else _row_ids(file, ids, data.schema_arrow)
+            wanted = [name for name in names if name in schema.names]
+            stored = pa.schema([*schema, *(pa.field(name, pa.int64()) for name in hidden)])
+            row = 0
+            for batch in data.batches([*wanted, *(() if row_ids is None else row_ids.names)], rows=BATCH_ROWS):
+                columns = [
+                    pc.cast(batch.column(field.name), field.type)
+                    if field.name in wanted
+                    else pa.nulls(batch.num_rows, field.type)
+                    for field in schema
+                ]
+                if row_ids is not None:
+                    columns += map(pa.array, row_ids.of_batch(batch, row))
+                rows = pa.RecordBatch.from_arrays(columns, schema=stored)
+                yield pa.Table.from_batches([selection.filter(rows, row)])
+                row += batch.num_rows
 
 
 def _id_names(ids: RowTracking) -> tuple[str, str]:
@@ -167,16 +175,12 @@ def _id_names(ids: RowTracking) -> tuple[str, str]:
     return ids.row_id, ids.row_version
 
 
-def _ids(file: Add, rows: pa.Table, ids: RowTracking) -> tuple[Integers, Integers]:
-    """The ids and commit versions of all rows of a file, in the order of its rows.
+def _row_ids(file: Add, ids: RowTracking, schema: pa.Schema) -> FileRowIds:
+    """Where the row ids of a file are.
 
     Raises:
         DataError: the log has no ids for the file.
     """
     if file.base_row_id is None or file.default_row_commit_version is None:
-        raise DataError("the file has no row ids", path=file.path)
-    known = FileRowIds.of(RowIds(file.base_row_id, file.default_row_commit_version), ids, rows.schema)
-    if not known.names:
-        return known.implied(0, len(rows))
-    stored = [rows.column(name).combine_chunks() for name in known.names]
-    return known.of_batch(pa.RecordBatch.from_arrays(stored, names=list(known.names)), 0)
+        raise DataError("the file has no row ids")
+    return FileRowIds.of(RowIds(file.base_row_id, file.default_row_commit_version), ids, schema)
