@@ -3,8 +3,6 @@
 import asyncio
 import os
 import stat
-import sys
-import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
@@ -14,17 +12,24 @@ import pyarrow as pa
 from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, is_same
 from cdfd.storage.confined import ConfinedRoot
+from cdfd.storage.descriptors import (
+    as_stat,
+    columns,
+    content,
+    entries,
+    is_folder,
+    is_utf8,
+    pread,
+    regular,
+    require_file,
+)
 from cdfd.storage.durable import create, explain, is_temporary, replace
 
 # O_NONBLOCK: opening a FIFO in the table must not hang.
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-# The folder in which the open descriptors of this process are files. It reopens a file independently of its name.
-_DESCRIPTORS = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 _LISTING_PAGE = 1000
 # Bytes of a file that is read as fast as its footer alone.
 _SMALL = 64 << 10
-# Kernels count file times in steps of up to 10 ms, and some mounted file systems in seconds.
-_SETTLED_NS = 50_000_000
 
 
 class LocalStorage:
@@ -104,7 +109,7 @@ class LocalStorage:
                 yield found
 
     async def folders(self, folder: str = "") -> Sequence[str]:
-        """Names of folders, and of links to folders; see `FolderListing`."""
+        """Names of folders, of links to folders, and of links that cannot be followed; see `FolderListing`."""
         check_prefix(folder)
         return await asyncio.to_thread(self._folders, f"{folder}/" if folder else "")
 
@@ -140,7 +145,7 @@ class LocalStorage:
             if found.size <= _SMALL:
                 return pa.BufferReader(data)
         with _translated("open", path):
-            return _columns(self._open(path))
+            return columns(self._open(path))
 
     def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes]:
         """All bytes of files, each folder opened once; see `WholeFiles`."""
@@ -155,9 +160,9 @@ class LocalStorage:
 
     def _read_in(self, folder: int, path: str, size: int) -> bytes:
         with _translated("read", path):
-            file = _regular(self._confined.open_in(folder, path, _OPEN), path)
+            file = regular(self._confined.open_in(folder, path, _OPEN), path)
             try:
-                data = _pread(file, 0, size + 1)
+                data = pread(file, 0, size + 1)
             finally:
                 os.close(file)
         if len(data) > size:
@@ -166,11 +171,11 @@ class LocalStorage:
 
     def _open(self, path: str) -> int:
         check_path(path)
-        return _regular(self._confined.open(path, _OPEN), path)
+        return regular(self._confined.open(path, _OPEN), path)
 
     def _read(self, path: str, start: int, length: int | None) -> tuple[bytes, Stat]:
         with _translated("read", path):
-            return _content(self._open(path), path, start, length)
+            return content(self._open(path), path, start, length)
 
     def _read_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         for path in paths:
@@ -191,8 +196,8 @@ class LocalStorage:
             with suppress(StorageError):
                 for path in paths:
                     with _translated("read", path):
-                        file = _regular(self._confined.open_in(descriptor, path, _OPEN), path)
-                        data, stat = _content(file, path, 0, length + 1)
+                        file = regular(self._confined.open_in(descriptor, path, _OPEN), path)
+                        data, stat = content(file, path, 0, length + 1)
                     if stat.size > length or len(data) != stat.size:
                         break
                     length -= stat.size
@@ -212,12 +217,12 @@ class LocalStorage:
                 with self._confined.folder(folder) as below:
                     names = [
                         entry.name
-                        for entry in _entries(below)
+                        for entry in entries(below)
                         if entry.name.startswith(beginning)
                         and folder + entry.name > start_after
                         and not entry.is_dir(follow_symlinks=False)
                         and not is_temporary(entry.name)
-                        and _is_utf8(entry.name)
+                        and is_utf8(entry.name)
                     ]
             except (FileNotFoundError, NotADirectoryError):
                 return ()
@@ -228,7 +233,7 @@ class LocalStorage:
         with _translated("list", folder):
             try:
                 with self._confined.folder(folder) as below:
-                    return sorted(entry.name for entry in _entries(below) if entry.is_dir() and _is_utf8(entry.name))
+                    return sorted(entry.name for entry in entries(below) if is_folder(entry) and is_utf8(entry.name))
             except (FileNotFoundError, NotADirectoryError):
                 return ()
 
@@ -237,15 +242,18 @@ class LocalStorage:
         with suppress(NotFoundError), _translated("list", folder), self._confined.folder(folder) as below:
             for name in names:
                 path = folder + name
-                with _translated("list", path), suppress(FileNotFoundError):  # removed since, or a link to nothing
+                with _translated("list", path), suppress(FileNotFoundError):
                     try:
                         found = self._confined.stat_in(below, path)
-                    except PathError:
-                        # Reading such a link raises the error. Listing it does not, because it may never be read.
-                        page.append(_as_stat(path, os.stat(name, dir_fd=below, follow_symlinks=False)))
+                    except (FileNotFoundError, NotADirectoryError):
+                        continue  # removed since, or a link to nothing
+                    except (PathError, OSError):
+                        # A link out of the table, into a folder that may not be searched, or to itself. Reading it raises the error.
+                        # Listing it does not, because it may never be read.
+                        page.append(as_stat(path, os.stat(name, dir_fd=below, follow_symlinks=False)))
                         continue
                     if stat.S_ISREG(found.st_mode):
-                        page.append(_as_stat(path, found))
+                        page.append(as_stat(path, found))
         return page
 
     def _stat(self, path: str) -> Stat:
@@ -255,8 +263,8 @@ class LocalStorage:
     def _stat_in(self, folder: int, path: str) -> Stat:
         with _translated("stat", path):
             found = self._confined.stat_in(folder, path)
-            _require_file(found, path)
-            return _as_stat(path, found)
+            require_file(found, path)
+            return as_stat(path, found)
 
     def _delete(self, path: str) -> None:
         check_path(path)
@@ -287,79 +295,6 @@ class LocalStorage:
             raise ExistsError("there is an object with that name already", path=path) from error
         except OSError as error:
             raise _storage_error("write", path, error) from error
-
-
-def _regular(descriptor: int, path: str) -> int:
-    """The descriptor of a regular file; that of anything else is closed."""
-    try:
-        _require_file(os.fstat(descriptor), path)
-    except StorageError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _content(descriptor: int, path: str, start: int, length: int | None) -> tuple[bytes, Stat]:
-    """Bytes of an open file, and its stat after the read, so that the caller can detect growth. Closes the file."""
-    try:
-        available = max(0, os.fstat(descriptor).st_size - start)
-        data = _pread(descriptor, start, available if length is None else min(length, available))
-        return data, _as_stat(path, os.fstat(descriptor))
-    finally:
-        os.close(descriptor)
-
-
-def _columns(descriptor: int) -> pa.NativeFile:
-    """An open file for a columnar reader. Arrow opens files by name only, and the name may belong to another file by now."""
-    try:
-        return pa.OSFile(f"{_DESCRIPTORS}/{descriptor}", "r")
-    except OSError:
-        # The system, or a sandbox, has no such names. This is slower, because Python reads the file.
-        return pa.PythonFile(os.fdopen(os.dup(descriptor), "rb", buffering=0), "r")
-    finally:
-        os.close(descriptor)
-
-
-def _entries(folder: int) -> Iterator[os.DirEntry[str]]:
-    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        with os.scandir(descriptor) as entries:
-            yield from entries
-    finally:
-        os.close(descriptor)
-
-
-def _as_stat(path: str, found: os.stat_result) -> Stat:
-    # A new file may reuse the inode number of a removed one, and users can set the modification time. They cannot set the change time.
-    identity = f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}-{found.st_ctime_ns}"
-    newest = max(found.st_mtime_ns, found.st_ctime_ns)
-    settle = _SETTLED_NS if found.st_ctime_ns % 1_000_000_000 else 2_000_000_000
-    return Stat(path, found.st_size, found.st_mtime_ns // 1_000_000, identity, time.time_ns() - newest > settle)
-
-
-def _is_utf8(name: str) -> bool:
-    # Python decodes bytes that are not UTF-8 as surrogate escapes.
-    return name.isascii() or not any("\udc80" <= character <= "\udcff" for character in name)
-
-
-def _pread(descriptor: int, start: int, length: int) -> bytes:
-    data = os.pread(descriptor, length, start)
-    if len(data) == length or not data:
-        return data
-    # The kernel returns at most 2 GiB at once.
-    parts = [data]
-    done = len(data)
-    while done < length and (data := os.pread(descriptor, length - done, start + done)):
-        parts.append(data)
-        done += len(data)
-    return b"".join(parts)
-
-
-def _require_file(found: os.stat_result, path: str) -> None:
-    if stat.S_ISDIR(found.st_mode):
-        raise NotFoundError("there is no object with that name, only a folder", path=path)
-    if not stat.S_ISREG(found.st_mode):
-        raise StorageError("it is not a regular file", path=path, hint="Remove the device, socket or FIFO")
 
 
 @contextmanager

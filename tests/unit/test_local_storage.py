@@ -352,7 +352,7 @@ def test_any_tree_of_links(tree: list[tuple[str, list[str], str]], way: str) -> 
 def test_what_is_open_is_what_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a system has no names for descriptors, the file is read all the same."""
     (tmp_path / "x").write_bytes(bytes(100_000))
-    monkeypatch.setattr("cdfd.storage.local._DESCRIPTORS", str(tmp_path / "no"))
+    monkeypatch.setattr("cdfd.storage.descriptors._DESCRIPTORS", str(tmp_path / "no"))
     with LocalStorage(tmp_path).open_input_file("x") as file:
         assert file.size() == 100_000
 
@@ -363,6 +363,25 @@ def test_a_loop_of_links_is_told(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="leads back to itself") as caught:
         asyncio.run(LocalStorage(tmp_path).read("a"))
     assert caught.value.path == "a"
+
+
+@pytest.mark.parametrize("target", ["bad", "file/below", "closed/below"])
+async def test_a_link_that_cannot_be_followed_hides_no_other_name(target: str) -> None:
+    """A loop, a link through a file, and one into a folder that may not be searched."""
+    with TemporaryDirectory() as top:  # below folders that all users may search
+        folder = Path(top)
+        folder.chmod(0o755)
+        for name in ("a", "file", "z"):
+            (folder / name).write_bytes(b"1")
+        (folder / "folder").mkdir()
+        (folder / "closed").mkdir(mode=0o700)
+        (folder / "bad").symlink_to(target)
+        store = LocalStorage(folder)
+        with unprivileged():
+            assert [path for path in await paths(store, "") if path != "bad"] == ["a", "file", "z"]
+            assert [name for name in await store.folders() if name != "bad"] == ["closed", "folder"]
+            with pytest.raises(StorageError):
+                await store.read("bad")
 
 
 def test_names_that_are_too_long(tmp_path: Path) -> None:
