@@ -209,7 +209,8 @@ def _unquote(column: Any) -> pa.Array[Any]:
 _HINT = "Add the folder or bucket prefix that it lies in to `allowed_roots` if the table may read there"
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
 _FILE_SCHEME = re.compile(r"(?i:file):")
-_DRIVE = re.compile(r"[A-Za-z]:(?!//)")
+_OPAQUE = re.compile(r"[A-Za-z]:(?!//)|[A-Za-z][A-Za-z0-9+.-]*:/(?!/)")
+"""A drive (`C:x`), or a scheme without a host (`dbfs:/x`, `hdfs:/x`): absolute, and in no store that is known here."""
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
@@ -247,11 +248,11 @@ def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = ())
 
     Raises:
         PathError: the path leads out of every root, or is not a path that every store reads alike (backslashes,
-            control characters, drive letters, `file://host/`).
+            control characters, drive letters, `file://host/`, `dbfs:/`).
     """
     if _FORBIDDEN.search(decoded_path):
         raise _refused(decoded_path, "has a backslash or a control character in its path")
-    if _DRIVE.match(decoded_path) or _FILE_SCHEME.match(decoded_path):
+    if _OPAQUE.match(decoded_path) or _FILE_SCHEME.match(decoded_path):
         raise _refused(decoded_path, "is neither below the table nor at an absolute path that cdfd understands")
     place = _absolute(decoded_path)
     if place is None:
@@ -261,6 +262,27 @@ def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = ())
         if base is not None and base.holds(place):
             return Location(root, _below(decoded_path, place.segments[len(base.segments) :]))
     raise _refused(decoded_path, "lies outside the table", _HINT)
+
+
+def locate(root_uri: str, decoded_path: str) -> Location:
+    """The location of a file that is compared with others and not read: also one that lies outside of the table.
+
+    The `root` of such a location is that of the whole store, `/` or scheme and bucket. Buckets have aliases (S3 access points), so a key
+    counts as one of the table's own bucket whatever bucket the path names.
+
+    Args:
+        root_uri, decoded_path: as for `resolve`.
+
+    Raises:
+        PathError: the path is in a store of another kind than the table, leads out of its store, or is not a path that every store
+            reads alike.
+    """
+    base, place = _absolute(_without_file_scheme(root_uri)), _absolute(decoded_path)
+    if base is None or place is None:
+        return resolve(root_uri, decoded_path)
+    if base.store.partition("//")[0] != place.store.partition("//")[0]:
+        raise _refused(decoded_path, "lies in a store of another kind than the table's")
+    return resolve(root_uri, "/".join((base.store.rstrip("/"), *place.segments)), (base.store,))
 
 
 def _absolute(path: str) -> _Place | None:

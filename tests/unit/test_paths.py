@@ -260,12 +260,19 @@ class TestResolve:
             "file:x",
             "file:",
             "file:/",
+            "dbfs:/user/hive/t/x",
+            "s3:/b/x",
+            "x-1.y+z:/x",
         ],
     )
     def test_what_stores_read_differently_is_refused(self, path: str) -> None:
         with pytest.raises(PathError) as caught:
             paths.resolve(self.ROOT, path, ["/", "file:///"])
         assert str(caught.value).isprintable()
+
+    @pytest.mark.parametrize("path", ["t=10:/x", "10:/x", "a b:/x", "t/a:/x", "ab:x"])
+    def test_a_colon_that_ends_no_scheme_is_a_name_s(self, path: str) -> None:
+        assert paths.resolve(self.ROOT, path) == Location(self.ROOT, path)
 
     def test_roots_may_be_uris(self) -> None:
         for root in (
@@ -334,3 +341,13 @@ class TestResolve:
     def test_only_ever_path_errors(self, path: str) -> None:
         with contextlib.suppress(PathError):
             paths.resolve("/t", path, ["/mnt"])
+        with contextlib.suppress(PathError):
+            paths.locate("/t", path)
+
+    @given(st.text(st.sampled_from("a./:s3"), max_size=8))
+    def test_what_a_reader_finds_in_the_table_is_located_there(self, path: str) -> None:
+        try:
+            location = paths.resolve("/t", path)
+        except PathError:
+            return
+        assert paths.locate("/t", path) == location
