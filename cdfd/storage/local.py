@@ -3,7 +3,7 @@
 import asyncio
 import os
 import stat
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
 
@@ -112,6 +112,15 @@ class LocalStorage:
         """Names of folders, of links to folders, and of links that cannot be followed; see `FolderListing`."""
         check_prefix(folder)
         return await asyncio.to_thread(self._folders, f"{folder}/" if folder else "")
+
+    async def links(self, folder: str = "") -> Collection[str]:
+        """Names of symbolic links; see `LinkedFiles`."""
+        check_prefix(folder)
+        return await asyncio.to_thread(self._links, f"{folder}/" if folder else "")
+
+    async def file_ids(self, paths: Sequence[str]) -> Sequence[tuple[int, int] | None]:
+        """Device and inode of each file; see `LinkedFiles`."""
+        return await asyncio.to_thread(lambda: [self._file_id(path) for path in paths])
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create a file under a temporary name and link it to `path`; see the port."""
@@ -236,6 +245,20 @@ class LocalStorage:
                     return sorted(entry.name for entry in entries(below) if is_folder(entry) and is_utf8(entry.name))
             except (FileNotFoundError, NotADirectoryError):
                 return ()
+
+    def _links(self, folder: str) -> Collection[str]:
+        with _translated("list", folder):
+            try:
+                with self._confined.folder(folder) as below:
+                    return {entry.name for entry in entries(below) if entry.is_symlink()}
+            except (FileNotFoundError, NotADirectoryError):
+                return ()
+
+    def _file_id(self, path: str) -> tuple[int, int] | None:
+        with suppress(NotFoundError), _translated("stat", path):
+            file = os.stat(os.path.join(self._root, path))
+            return file.st_dev, file.st_ino
+        return None
 
     def _stat_page(self, folder: str, names: Sequence[str]) -> Sequence[Stat]:
         page = []

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from cdfd.delta import vacuum
-from cdfd.delta.files import TEXT
 from cdfd.delta.protocol import check_writable
 from cdfd.delta.retention import deleted_files_ms
 from cdfd.delta.snapshot import Snapshot
-from cdfd.errors import ConfigError, NotFoundError, UnsupportedError
-from cdfd.storage.base import FolderListing, Stat, Storage
-from cdfd.storage.local import LocalStorage
+from cdfd.errors import ConfigError, NotFoundError, UnsupportedError, Within
+from cdfd.storage.base import FolderListing, LinkedFiles, Stat, Storage
 from cdfd.tail.log import DeltaLog
 
 AT_ONCE = 16
@@ -57,7 +51,8 @@ async def removable(log: DeltaLog, now_ms: int, retention_ms: int | None = None,
 
     Raises:
         ConfigError: the retention is too short.
-        UnsupportedError: the table has a feature that cdfd does not know, or symbolic links.
+        UnsupportedError: the table has a feature that cdfd does not know.
+        PathError: the log names a file that may be one of the table, and not which.
         CdfdError: the log cannot be read.
     """
     state = await log.snapshot()
@@ -74,11 +69,13 @@ async def removable(log: DeltaLog, now_ms: int, retention_ms: int | None = None,
     # After the listing, so that a file that is old and was added again meanwhile is known.
     state = await log.snapshot(with_tombstones=True)
     check_writable(state.protocol)
-    keep = [vacuum.kept(state, cutoff, log.storage.uri)]
-    if wanted > safe:
-        # Checkpoints may have forgotten files that were removed within a longer retention than the table's.
-        keep += [paths async for paths in _named_since(log, cutoff)]
-    return Removable(state.version, wanted, tuple(_unmentioned(listed, pa.concat_arrays(keep))))
+    kept = vacuum.kept(state, cutoff, log.storage.uri)
+    # Tombstones do not suffice: change data files have none, those without a time count as old, and a checkpoint may have forgotten files
+    # that were removed within this retention, because the table's was shorter then.
+    named = vacuum.NamedFiles.union([kept, *[each async for each in _named_since(log, cutoff)]])
+    with Within(log.storage.uri, state.version):
+        files = await _other_files(log.storage, _unnamed(listed, named), named)
+    return Removable(state.version, wanted, tuple(files))
 
 
 async def remove(storage: Storage, files: tuple[Stat, ...]) -> None:
@@ -93,59 +90,61 @@ async def remove(storage: Storage, files: tuple[Stat, ...]) -> None:
         await asyncio.gather(*(one(file.path) for file in files[start : start + _PAGE]))
 
 
-def _unmentioned(listed: list[Stat], keep: pa.Array) -> list[Stat]:
-    known = pc.is_in(pa.array([stat.path for stat in listed], TEXT), value_set=keep)
-    return [stat for stat, mentioned in zip(listed, known.to_pylist(), strict=True) if not mentioned]
+def _unnamed(listed: list[Stat], named: vacuum.NamedFiles) -> list[Stat]:
+    unnamed = vacuum.unnamed([stat.path for stat in listed], named.inside)
+    return [stat for stat, is_unnamed in zip(listed, unnamed, strict=True) if is_unnamed]
+
+
+async def _other_files(storage: Storage, files: list[Stat], named: vacuum.NamedFiles) -> list[Stat]:
+    """Of files that are not named, those that no name leads to either.
+
+    Raises:
+        PathError: a name outside of the table leads to no file.
+    """
+    if not isinstance(storage, LinkedFiles):
+        return files
+    outside = await storage.file_ids(list(named.outside))
+    for (path, version), file in zip(named.outside.items(), outside, strict=True):
+        if file is None:
+            raise vacuum.unlocated(storage.uri, path, version)
+    inside = await storage.file_ids(named.inside.to_pylist()) if files else ()
+    kept = {*outside, *inside}
+    ids = await storage.file_ids([stat.path for stat in files])
+    return [stat for stat, file in zip(files, ids, strict=True) if file not in kept]
 
 
 async def _old_files(storage: Storage, state: Snapshot, cutoff_ms: int) -> AsyncIterator[Stat]:
-    """The files that are older than the cutoff, of folders that are not hidden."""
+    """The files that are older than the cutoff, of folders that are not hidden. Links are left alone: a file is listed where it is."""
     if not isinstance(storage, FolderListing):
         raise UnsupportedError("the store of the table cannot list folders", table=storage.uri)
     pending = [""]
     while pending:
         folder = pending.pop()
         below = await storage.folders(folder)
-        if folder and "_delta_log" in below:
+        links = await storage.links(folder) if isinstance(storage, LinkedFiles) else ()
+        if folder and ("_delta_log" in below or "_delta_log" in links):
             continue  # another table
         prefix = f"{folder}/" if folder else ""
-        pending += reversed([path for name in below if not vacuum.hides(path := f"{prefix}{name}", state)])
-        _refuse_links(storage, folder)
+        folders = [f"{prefix}{name}" for name in below if name not in links]
+        pending += reversed([path for path in folders if not vacuum.hides(path, state)])
         async with aclosing(storage.list(prefix)) as files:
             async for stat in files:
-                if stat.modified_ms < cutoff_ms and not vacuum.is_hidden(stat.path.rpartition("/")[2]):
+                name = stat.path.rpartition("/")[2]
+                if stat.modified_ms < cutoff_ms and name not in links and not vacuum.is_hidden(name):
                     yield stat
 
 
-def _refuse_links(storage: Storage, folder: str) -> None:
-    """Refuse a folder with symbolic links: a file that has two names may be live by the other one."""
-    if not isinstance(storage, LocalStorage):
-        return
-    try:
-        with os.scandir(os.path.join(storage.root, folder)) as entries:
-            found = next((entry.name for entry in entries if entry.is_symlink()), None)
-    except FileNotFoundError:
-        return
-    if found is not None:
-        raise UnsupportedError(
-            "the table has a symbolic link, so a file may be in use by another name",
-            table=storage.uri,
-            path=os.path.join(folder, found),
-            hint="Replace the link by the file or folder, or run VACUUM in the engine that made it",
-        )
-
-
-async def _named_since(log: DeltaLog, cutoff_ms: int) -> AsyncIterator[pa.Array]:
-    """The paths in log entries that were written after the cutoff."""
-    names = [(name, stat) async for name, stat in log.list_names() if name.kind == "commit"]
-    for name, stat in names:
-        if stat.modified_ms >= cutoff_ms:
+async def _named_since(log: DeltaLog, cutoff_ms: int) -> AsyncIterator[vacuum.NamedFiles]:
+    """The files in the log entries since the first one that was written after the cutoff."""
+    commits = [(name.version, stat) async for name, stat in log.list_names() if name.kind == "commit"]
+    first = next((version for version, stat in commits if stat.modified_ms >= cutoff_ms), None)
+    for version, _ in commits:
+        if first is not None and version >= first:
             try:
-                commit = (await log.entry(name.version)).commit
+                commit = (await log.entry(version)).commit
             except NotFoundError:
                 continue  # log clean-up has removed it
-            for actions in (commit.adds, commit.removes, commit.cdcs):
-                yield vacuum.named(actions, log.storage.uri)
+            yield vacuum.named(commit, log.storage.uri)
 
 
 def _hours(milliseconds: int) -> str:

@@ -384,6 +384,24 @@ async def test_a_link_that_cannot_be_followed_hides_no_other_name(target: str) -
                 await store.read("bad")
 
 
+async def test_links_and_the_files_that_several_names_have(tmp_path: Path) -> None:
+    root = table_with_links(tmp_path)
+    os.link(root / "own/data", root / "hard")
+    store = LocalStorage(root)
+
+    assert await store.links() == {entry.name for entry in root.iterdir() if entry.is_symlink()}
+    assert await store.links("own") == {"second"}
+    assert await store.links("gone") == ()
+    same = ["own/data", *INSIDE, "hard", str(root / "own/data")]
+    assert len(set(await store.file_ids(same))) == 1
+    other = ["out", str(tmp_path / "elsewhere/data")]
+    assert len({*await store.file_ids(other), *await store.file_ids(same)}) == 2
+    assert await store.file_ids(["nowhere", "nowhere-out", "own/data/below", "/gone"]) == [None] * 4
+    (root / "loop").symlink_to("loop")
+    with pytest.raises(StorageError):
+        await store.file_ids(["loop"])
+
+
 def test_names_that_are_too_long(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="File name too long"):
         asyncio.run(LocalStorage(tmp_path).read("x" * 5000))

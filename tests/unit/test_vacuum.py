@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from cdfd import snapshot
 from cdfd.commands.vacuum import Request, run
-from cdfd.errors import CdfdError, ConfigError, UnsupportedError
+from cdfd.errors import CdfdError, ConfigError
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -110,12 +110,6 @@ class TestFolders:
         (tmp_path / "unfinished.parquet").write_bytes(b"1")
         assert found(tmp_path) == []
         assert found(tmp_path, retention="0s", unsafe=True) == ["unfinished.parquet"] or time.time() < 0
-
-    def test_symbolic_links_are_refused(self, tmp_path: Path) -> None:
-        write_deltalake(tmp_path, pa.table({"n": [1]}))
-        (tmp_path / "link").symlink_to(tmp_path / "_delta_log")
-        with pytest.raises(UnsupportedError, match="the table has a symbolic link"):
-            run(Request(str(tmp_path)))
 
 
 class TestRetention:
