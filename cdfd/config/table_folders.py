@@ -11,24 +11,36 @@ _OF_TABLES = frozenset({"_delta_log", "_change_data"})
 
 
 def inside_table(place: str, tables: Sequence[str]) -> str | None:
-    """The problem of writing to a location, given the roots of the tables; None if there is none.
+    """The problem of writing to a location, given the roots of the tables; None if there is none. Blocks.
 
-    VACUUM ignores folders whose names begin with `_` or a dot, except for those of the table itself.
+    VACUUM ignores folders whose names begin with `_` or a dot, except for those of the table itself. A location counts by its name, and by
+    the folder that it is once symbolic links are resolved.
     """
     for index, table in enumerate(tables):
-        below = _below(place, table)
-        if below is not None and (not below.startswith(("_", ".")) or below in _OF_TABLES):
-            what = "is in the folder of" if below else "is the folder of"
-            return f"{quoted(place)} {what} tables[{index}], whose writers may remove it; choose another location"
+        for spelling in (canonical, real):
+            below = _below(spelling(place), spelling(table))
+            if below is not None and (not below.startswith(("_", ".")) or below in _OF_TABLES):
+                what = "is in the folder of" if below else "is the folder of"
+                return f"{quoted(place)} {what} tables[{index}], whose writers may remove it; choose another location"
     return None
 
 
-def _below(place: str, root: str) -> str | None:
-    """The first folder between `root` and a location in it; empty if both are the same, None if the location is elsewhere."""
-    inner, outer = canonical(place), canonical(root)
+def _below(inner: str, outer: str) -> str | None:
+    """The first folder between a root and a location in it; empty if both are the same, None if the location is elsewhere."""
     if inner == outer:
         return ""
     return inner[len(outer) + 1 :].partition("/")[0] if inner.startswith(f"{outer}/") else None
+
+
+def real(address: str) -> str:
+    """One spelling for all names of a location: `canonical`, with symbolic links resolved if it is local. Blocks."""
+    place = canonical(address)
+    if "://" in place:
+        return place
+    try:
+        return os.path.realpath(place or "/").rstrip("/")
+    except ValueError:
+        return place  # no file of this system has such a name
 
 
 def canonical(address: str) -> str:
