@@ -197,7 +197,7 @@ class Discovery(Section):
     """As `on_schema_change` of a table with `uri`."""
 
     allowed_roots: tuple[Uri, ...] = ()
-    """As `allowed_roots` of a table with `uri`."""
+    """As `allowed_roots` of a table with `uri`. Folders that the pattern matches may be symbolic links to there, too."""
 
     overrides: tuple[Override, ...] = ()
 
@@ -213,6 +213,18 @@ class Discovery(Section):
     def accepts(self, steps: Sequence[str]) -> bool:
         """Whether `include` and `exclude` let a table pass. `steps` are the names of its folders below the pattern's root."""
         return _matches_any(self.include, steps) and not _matches_any(self.exclude, steps)
+
+    def excludes_below(self, steps: Sequence[str]) -> bool:
+        """Whether `exclude` leaves out all tables below a folder. `steps` are the names of the folders down to it."""
+        left = self.pattern.levels[len(steps) :]
+        patterns = [(parts[: len(steps)], parts[len(steps) :]) for each in self.exclude if (parts := each.split("/"))]
+        return any(
+            len(above) == len(steps)
+            and all(map(fnmatchcase, steps, above))
+            and len(below) == len(left)
+            and all(part in ("*", level) for part, level in zip(below, left, strict=True))
+            for above, below in patterns
+        )
 
     def found(self, steps: Sequence[str]) -> Found:
         """The settings of a table that was found.
@@ -234,7 +246,7 @@ class Discovery(Section):
             table = Table.model_validate({"uri": uri, "name": name, "topic": topic} | common | key | given)
         except ValidationError as error:
             raise ConfigError(_described(error, name, topic), table=uri, hint=_OVERRIDE) from None
-        return Found(table, self.key_property if from_property else None)
+        return Found(table.below(self.pattern.root), self.key_property if from_property else None)
 
     def _given(self, steps: Sequence[str]) -> dict[str, Any]:
         given: dict[str, Any] = {}
@@ -275,7 +287,7 @@ class Found:
         key = [column for name in given.split(",") if (column := name.strip())]
         fields = {name: getattr(self.table, name) for name in type(self.table).model_fields}
         try:
-            return Table.model_validate(fields | {"key": key})
+            return Table.model_validate(fields | {"key": key}).below(self.table.found_below)
         except ValidationError as error:
             what = f"the table property {self.key_property} is {quoted(given)}: {_said(error)}"
             raise ConfigError(what, table=self.table.uri, hint="Change the property, or give the key") from None

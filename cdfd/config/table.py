@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    PrivateAttr,
+    model_validator,
+)
 
 from cdfd.changes.shape.chosen import Chosen
 from cdfd.changes.shape.parser import parse_filter
@@ -177,6 +185,22 @@ class Table(Section):
 
     allowed_roots: tuple[Uri, ...] = ()
     """Places outside the table to which absolute file paths in the log (clones) and symbolic links may lead."""
+
+    _found_below: str | None = PrivateAttr(default=None)
+
+    @property
+    def found_below(self) -> str | None:
+        """The folder in which a search found the table; None: the configuration names the table itself.
+
+        Users that create folders there are not trusted: see `cdfd.storage.location.open_table`.
+        """
+        return self._found_below
+
+    def below(self, folder: str | None) -> Table:
+        """The same settings of a table that a search found in a folder."""
+        table = self.model_copy()
+        table._found_below = folder
+        return table
 
     @model_validator(mode="before")
     @classmethod

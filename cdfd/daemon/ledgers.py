@@ -8,7 +8,8 @@ from cdfd.config.settings import Settings
 from cdfd.progress.ledger import Ledger, NoLedger
 from cdfd.progress.source_ledger import SourceLedger
 from cdfd.progress.table_ledger import TableLedger
-from cdfd.storage.location import open_private, open_table
+from cdfd.storage.location import open_private
+from cdfd.tables.configured import open_table
 from cdfd.tail.clock import Clock, SystemClock
 
 
@@ -30,9 +31,7 @@ async def ledgers(config: Settings, clock: Clock | None = None) -> AsyncIterator
             return ledger
 
         if place.kind == "source":
-            yield lambda table: keep(
-                SourceLedger(open_table(table.uri, config.storage.options(table.uri), table.allowed_roots), time)
-            )
+            yield lambda table: keep(SourceLedger(open_table(config, table).log.storage, time))
             return
         shared = keep(
             TableLedger(open_private(place.uri, config.storage.options(place.uri)), time)

@@ -8,6 +8,9 @@ resolved. The walk starts again at its target, if that lies below the root or an
     orders/part-0.parquet -> /etc/shadow  PathError
     orders -> /mnt/lake/orders            the root itself comes from the user: followed
 
+The root of a table that a search found below a folder does not come from the user, but that folder does. Such a root is confined to the
+folder, and the table to its root.
+
 Hard links look like files, and are not detected. Everything here blocks, and raises plain `OSError` in addition to `PathError`.
 """
 
@@ -32,11 +35,15 @@ class ConfinedRoot:
     Args:
         root: an absolute path; need not exist yet.
         allowed: local folders outside the root to which links may lead.
+        within: the root, or a folder above it, as the user named it. Links below it may lead to no other place, also those that are part of
+            the root.
     """
 
-    def __init__(self, root: str, allowed: Sequence[str] = ()) -> None:
+    def __init__(self, root: str, allowed: Sequence[str] = (), within: str | None = None) -> None:
         self.root = root
         self.allowed = tuple(allowed)
+        self._within = root if within is None else within
+        self._prefix = os.path.relpath(root, self._within)
 
     @contextmanager
     def folder(self, path: str, requested: str = "") -> Iterator[int]:
@@ -49,7 +56,7 @@ class ConfinedRoot:
 
     def _folder(self, path: str, requested: str) -> int:
         try:
-            return _descend(self.root, path)
+            return _descend(self._within, self._inside(path))
         except OSError as error:
             if error.errno not in _LINKED:
                 raise
@@ -94,25 +101,40 @@ class ConfinedRoot:
 
     def make(self, path: str, *, mode: int, sync: bool) -> None:
         """Create the folder at `path` and missing folders above it. `NotADirectoryError` if a file has one of these names."""
-        make_folder(self.root, mode=mode, sync=sync)
+        make_folder(self._within, mode=mode, sync=sync)
         try:
-            _make(self.root, path, mode=mode, sync=sync)
+            _make(self._within, self._inside(path), mode=mode, sync=sync)
         except OSError as error:
             if error.errno not in _LINKED:
                 raise
             _make(*self._resolve_link(path), mode=mode, sync=sync)
 
+    def _inside(self, path: str) -> str:
+        return f"{self._prefix}/{path}"
+
     def _resolve_link(self, path: str, requested: str = "") -> tuple[str, str]:
-        """The real location of `path`: a root without links, and the path in it, which need not exist."""
-        target = os.path.realpath(os.path.join(self.root, path))
-        for place in map(os.path.realpath, (self.root, *self.allowed)):
-            if target == place or target.startswith(place.rstrip("/") + "/"):
+        """The real location of `path`: a folder that the user named, without links, and the path in it, which need not exist."""
+        named = [os.path.realpath(place) for place in (self._within, *self.allowed)]
+        root, target = (os.path.realpath(os.path.join(self.root, each)) for each in ("", path))
+        above = next((place for place in named if _is_below(root, place)), None)
+        if above is None:
+            raise _refused(self._within, root, requested or path)
+        for inside, place in ((root, above), *((each, each) for each in named[1:])):
+            if _is_below(target, inside):
                 return place, target[len(place) :].lstrip("/")
-        raise PathError(
-            f"a symbolic link leads out of the table, to {target}",
-            path=requested or path,
-            hint="If this is intended, add the target to `allowed_roots`",
-        )
+        raise _refused("the table", target, requested or path)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _refused(place: str, target: str, path: str) -> PathError:
+    return PathError(
+        f"a symbolic link leads out of {place}, to {target}",
+        path=path,
+        hint="If this is intended, add the target to `allowed_roots`",
+    )
 
 
 def _segments(path: str) -> list[str]:
@@ -122,14 +144,24 @@ def _segments(path: str) -> list[str]:
 def _descend(root: str, path: str) -> int:
     # Links are followed in the root, which is the way to the first segment, and nowhere else.
     first, *others = _segments(path) or ("",)
-    descriptor = os.open(f"{root}/{first}", _FOLDER | os.O_NOFOLLOW if first else _FOLDER)
+    descriptor = _open_folder(f"{root}/{first}") if first else os.open(root, _FOLDER)
     for segment in others:
         try:
-            below = os.open(segment, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+            below = _open_folder(segment, descriptor)
         finally:
             os.close(descriptor)
         descriptor = below
     return descriptor
+
+
+def _open_folder(name: str, above: int | None = None) -> int:
+    try:
+        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
+    except NotADirectoryError:
+        # Linux says so of a link too, which may be one that leads to itself.
+        if stat.S_ISLNK(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+        raise
 
 
 def _make(root: str, path: str, *, mode: int, sync: bool) -> None:
@@ -137,7 +169,7 @@ def _make(root: str, path: str, *, mode: int, sync: bool) -> None:
     try:
         for segment in _segments(path):
             try:
-                below = os.open(segment, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+                below = _open_folder(segment, descriptor)
             except FileNotFoundError:
                 below = _make_one(descriptor, segment, mode=mode, sync=sync)
             descriptor, above = below, descriptor
@@ -154,4 +186,4 @@ def _make_one(folder: int, name: str, *, mode: int, sync: bool) -> int:
     else:
         if sync:
             sync_folder(folder)
-    return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    return _open_folder(name, folder)

@@ -48,6 +48,8 @@ class LocalStorage:
         sync: whether to sync writes to the device.
         page: objects that a listing stats at a time.
         allowed: local folders outside the root to which links may lead.
+        within: a folder above the root. The root may then be a link, or be reached by one, only if its target is inside that folder, or in
+            an allowed one.
         mode: of new files, before the process's umask. Users that may read new files may also search new folders.
     """
 
@@ -60,6 +62,7 @@ class LocalStorage:
         sync: bool = True,
         page: int = _LISTING_PAGE,
         allowed: Sequence[str] = (),
+        within: str | None = None,
         mode: int = 0o666,
     ) -> None:
         self._uri = os.fspath(root)
@@ -70,7 +73,7 @@ class LocalStorage:
         except UnicodeEncodeError:
             raise PathError("the storage root is not a path of this system", path=ascii(self._uri)[1:-1]) from None
         self._root = os.path.abspath(self._uri)
-        self._confined = ConfinedRoot(self._root, allowed)
+        self._confined = ConfinedRoot(self._root, allowed, within)
         self._sync = sync
         self._page = page
         self._mode = mode

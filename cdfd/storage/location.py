@@ -42,18 +42,25 @@ def open_storage(uri: str, options: Options | None = None) -> Storage:
     return opener(uri, options or {})
 
 
-def open_table(uri: str, options: Options | None = None, allowed_roots: Sequence[str] = ()) -> Storage:
+def open_table(
+    uri: str, options: Options | None = None, allowed_roots: Sequence[str] = (), found_below: str | None = None
+) -> Storage:
     """The store of a table, under its absolute path, so that absolute paths in the log can be recognised as the table's own.
 
-    Links in it may lead to the local folders of `allowed_roots`. Raises what `open_storage` does.
+    Links in it may lead to the local folders of `allowed_roots`. With `found_below`, the folder in which a search found the table, links on
+    the way from there to the table may lead nowhere else, either. Raises what `open_storage` does.
     """
     storage = open_storage(uri, options)
     if not isinstance(storage, LocalStorage):
         return storage
-    allowed = [
-        root.root for each in allowed_roots if is_local(each) and isinstance(root := open_storage(each), LocalStorage)
-    ]
-    return LocalStorage(storage.root, allowed=allowed)
+    within = None if found_below is None else _local_root(found_below)
+    return LocalStorage(storage.root, allowed=list(filter(None, map(_local_root, allowed_roots))), within=within)
+
+
+def _local_root(uri: str) -> str | None:
+    """The absolute path of a local folder; None if the location is another one."""
+    storage = open_storage(uri) if is_local(uri) else None
+    return storage.root if isinstance(storage, LocalStorage) else None
 
 
 def open_private(uri: str, options: Options | None = None) -> Storage:

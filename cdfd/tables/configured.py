@@ -24,7 +24,7 @@ def open_table(config: Settings, table: settings.Table) -> Table:
     Raises:
         ConfigError, UnsupportedError: see `Table.open`.
     """
-    return Table.open(table.uri, config.storage.options(table.uri), table.allowed_roots)
+    return Table.open(table.uri, config.storage.options(table.uri), table.allowed_roots, table.found_below)
 
 
 def execution(

@@ -46,9 +46,13 @@ class Table:
 
     @classmethod
     def open(
-        cls, uri: Uri, storage_options: Mapping[str, object] | None = None, allowed_roots: Sequence[Uri] = ()
+        cls,
+        uri: Uri,
+        storage_options: Mapping[str, object] | None = None,
+        allowed_roots: Sequence[Uri] = (),
+        found_below: str | None = None,
     ) -> Table:
-        """The table at a path or URI. It accesses nothing yet.
+        """The table at a path or URI. It accesses nothing yet. `found_below`: the folder in which a search found it.
 
         Raises:
             ConfigError: the URI is malformed, or is neither text nor a path.
@@ -58,7 +62,7 @@ class Table:
             raise ConfigError(f"storage_options is of type {type(storage_options).__name__}", hint="Give a mapping")
         roots = (allowed_roots,) if isinstance(allowed_roots, str | os.PathLike) else allowed_roots
         allowed = tuple(map(_text, roots))
-        storage = open_table(_text(uri), storage_options, allowed)
+        storage = open_table(_text(uri), storage_options, allowed, found_below)
         opened = cache(lambda root: open_table(root, storage_options, allowed))
         return cls(DeltaLog(storage), TableFiles(storage, opened, allowed))
 

@@ -232,6 +232,52 @@ async def test_nothing_is_written_through_a_link(tmp_path: Path, method: str) ->
     assert not (tmp_path / "gone").exists()
 
 
+async def test_a_root_that_is_confined_to_a_folder_above(tmp_path: Path) -> None:
+    root = table_with_links(tmp_path)
+    lake = tmp_path / "lake"
+    (lake / "deep/own").mkdir(parents=True)
+    (lake / "deep/own/data").write_bytes(b"data")
+    (lake / "in").symlink_to("deep")
+    (lake / "out").symlink_to(root)
+    (lake / "deep/up").symlink_to("../loose")
+    (lake / "loose").write_bytes(b"secret")
+    (tmp_path / "way").symlink_to("lake")
+    for within in ("lake", "way"):
+        for name in ("deep", "in"):
+            store = LocalStorage(tmp_path / within / name, within=str(tmp_path / within))
+            assert await store.read("own/data") == b"data"
+            assert await paths(store, "own/") == ["own/data"]
+            await store.put("new/file", b"1")
+            with pytest.raises(
+                PathError, match="leads out of the table"
+            ):  # it is in the folder above, and not in the root
+                await store.read("up")
+        store = LocalStorage(tmp_path / within / "out", within=str(tmp_path / within))
+        for call in (
+            store.read("own/data"),
+            store.put("new", b"1"),
+            store.delete("own/data"),
+            paths(store, ""),
+            store.folders(),
+        ):
+            with pytest.raises(PathError, match=f"leads out of {tmp_path}/{within}, to {root}"):
+                await call
+        there = LocalStorage(tmp_path / within / "out", within=str(tmp_path / within), allowed=[str(root)])
+        assert await there.read("own/data") == b"data"
+        with pytest.raises(PathError):
+            await there.read("out")
+    assert (root / "own/data").exists()
+    assert not (root / "new").exists()
+
+
+async def test_a_folder_that_is_a_loop_of_links_is_told(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    store = LocalStorage(tmp_path)
+    for call in (store.folders("loop"), paths(store, "loop/"), store.read("loop/x"), store.put("loop/x", b"1")):
+        with pytest.raises(StorageError, match="leads back to itself"):
+            await call
+
+
 def test_a_link_put_there_while_a_file_is_opened(tmp_path: Path) -> None:
     """Whatever is swapped, at any moment: the reader gets the table's bytes or an error, never the secret, and never waits."""
     (tmp_path / "secret").mkdir()
