@@ -102,6 +102,30 @@ def test_a_bad_table_among_those_that_are_found_does_not_touch_the_others(tmp_pa
     assert 'not delivered: the name would be "bad name"' in ended.out
 
 
+def test_links_out_of_a_lake_are_no_tables_and_are_warned_about_once(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    run(create(tmp_path / "outside" / "secret", 7))
+    run(create(lake / "good", 1))
+    (lake / "bad").symlink_to(tmp_path / "outside" / "secret")
+    (lake / "half").mkdir()
+    (lake / "half" / "_delta_log").symlink_to(tmp_path / "outside" / "secret" / "_delta_log")
+    path = configure(tmp_path, {"discover": str(lake / "*"), "interval": "50ms"})
+    with started("run", "-c", path) as daemon:
+        warned = [json.loads(daemon.log_line("symbolic link leads out")) for _ in range(2)]
+        assert [line["level"] for line in warned] == ["warning", "warning"]
+        wait_until(lambda: delivered(tmp_path, "good") == [1])
+        for name in ("later", "last"):  # each is found by a search of its own
+            run(create(lake / name, 2))
+            daemon.log_line(f"added: {name}")
+        wait_until(lambda: delivered(tmp_path, "last") == [2])
+        ended = daemon.end(signal.SIGTERM)
+    assert (ended.code, "leads out" in ended.err) == (0, False)
+    assert sorted(each.name for each in (tmp_path / "out").iterdir()) == ["good", "last", "later"]
+    ended = cdfd("check", "-c", path)
+    assert ended.code == 1
+    assert [line.count("leads out") for line in ended.lines() if line.startswith("not delivered")] == [1, 1]
+
+
 def test_a_process_whose_only_found_table_is_bad_waits_for_others(tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     (lake / "broken" / "_delta_log").mkdir(parents=True)

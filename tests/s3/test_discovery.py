@@ -62,7 +62,7 @@ def test_a_search_without_news_is_one_listing(moto_server: Server, bucket: str, 
             search, counts = FolderSearch(config, config.discoveries[0]), []
             for _ in range(3):
                 before = len(proxy.asked)
-                assert await search.tables() == [("items",), ("orders",)]
+                assert (await search.search()).tables == [("items",), ("orders",)]
                 counts.append(len(proxy.asked) - before)
             return counts
 
@@ -72,4 +72,4 @@ def test_a_search_without_news_is_one_listing(moto_server: Server, bucket: str, 
 def test_a_bucket_that_is_not_there_is_an_error(moto_server: Server, tmp_path: Path) -> None:
     config = parse(document(moto_server.url, "s3://no-such-bucket-here/*", tmp_path), {})
     with pytest.raises(CdfdError, match="bucket"):
-        asyncio.run(FolderSearch(config, config.discoveries[0]).tables())
+        asyncio.run(FolderSearch(config, config.discoveries[0]).search())

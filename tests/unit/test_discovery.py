@@ -16,7 +16,7 @@ from cdfd.demo.writer import TableWriter
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.storage.local import LocalStorage
 from cdfd.tables import discovery as module
-from cdfd.tables.discovery import FolderSearch, Tables, merged, resolved, search
+from cdfd.tables.discovery import Folders, FolderSearch, Tables, merged, resolved, search
 from cdfd.tables.shard import Shard
 from cdfd.tail.clock import SystemClock
 
@@ -128,7 +128,7 @@ def test_a_property_that_does_not_fit_is_an_error_of_that_table() -> None:
 
 def found_in(config: Settings) -> list[tuple[str, ...]]:
     [entry] = config.discoveries
-    return run(FolderSearch(config, entry).tables())
+    return list(run(FolderSearch(config, entry).search()).tables)
 
 
 def test_only_folders_with_a_log_are_tables(tmp_path: Path) -> None:
@@ -159,20 +159,20 @@ def test_a_search_asks_about_a_table_once_and_sees_what_appears_and_vanishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    opened = module.open_storage
-    monkeypatch.setattr(module, "open_storage", lambda uri, options: asked.append(uri) or opened(uri, options))
+    opened = module.open_table
+    monkeypatch.setattr(module, "open_table", lambda uri, *how: asked.append(uri) or opened(uri, *how))
     config = settings("  - {discover: '*'}", tmp_path)
     looking = FolderSearch(config, config.discoveries[0])
     run(create(tmp_path / "a"))
-    assert run(looking.tables()) == [("a",)]
+    assert run(looking.search()).tables == [("a",)]
     run(create(tmp_path / "b"))
     asked.clear()
-    assert run(looking.tables()) == [("a",), ("b",)]
+    assert run(looking.search()).tables == [("a",), ("b",)]
     assert asked == [str(tmp_path), str(tmp_path / "b")]
     os.rename(tmp_path / "a", tmp_path / "_a")
-    assert run(looking.tables()) == [("b",)]
+    assert run(looking.search()).tables == [("b",)]
     os.rename(tmp_path / "_a", tmp_path / "a")
-    assert run(looking.tables()) == [("a",), ("b",)]
+    assert run(looking.search()).tables == [("a",), ("b",)]
 
 
 def test_a_root_that_does_not_exist_has_no_tables(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_root_that_does_not_exist_has_no_tables(tmp_path: Path) -> None:
 
 
 def test_a_store_that_cannot_list_folders_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "open_storage", lambda uri, options: object())
+    monkeypatch.setattr(module, "open_table", lambda *_: object())
     with pytest.raises(UnsupportedError, match="cannot list folders"):
         found_in(settings("  - {discover: 's3://lake/*'}"))
 
@@ -188,7 +188,7 @@ def test_a_store_that_cannot_list_folders_is_refused(monkeypatch: pytest.MonkeyP
 def combined(config: Settings, *found: Sequence[str], running: Sequence[str] = ()) -> Tables:
     return merged(
         config,
-        [(entry, [(name,) for name in names]) for entry, names in zip(config.discoveries, found, strict=True)],
+        [(entry, Folders([(name,) for name in names])) for entry, names in zip(config.discoveries, found, strict=True)],
         running,
     )
 

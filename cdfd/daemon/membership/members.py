@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.loop.monitor import Monitor
 from cdfd.daemon.membership.opening import Turns
 from cdfd.daemon.supervision.supervisor import Loop, Supervisor
-from cdfd.tables.discovery import Steps, merged, with_key
+from cdfd.tables.discovery import Folders, Tables, merged, with_key
 from cdfd.tables.shard import Shard
 
 logger = logging.getLogger("cdfd.daemon")
@@ -70,9 +70,9 @@ class Members:
         self._controller = controller
         self._shard = shard
         self._monitor_of = monitor_of
-        self._found: dict[Discovery, Sequence[Steps]] = {}
+        self._found: dict[Discovery, Folders] = {}
         self._running: dict[str, Found] = {}
-        self._refused: frozenset[str] = frozenset()
+        self._reported: frozenset[str] = frozenset()
         self._lock = asyncio.Lock()
         self._turns = Turns()
 
@@ -91,7 +91,7 @@ class Members:
         async with self._lock:
             return await self._apply()
 
-    async def found(self, found: Mapping[Discovery, Sequence[Steps]]) -> Changes:
+    async def found(self, found: Mapping[Discovery, Folders]) -> Changes:
         """Add the tables that searches found, and remove those that have vanished. Patterns of an old configuration count for nothing."""
         async with self._lock:
             self._found |= {entry: tables for entry, tables in found.items() if entry in self._config.discoveries}
@@ -100,7 +100,7 @@ class Members:
             logger.info("tables of %s: %s", ", ".join(entry.discover for entry in found), changes)
         return changes
 
-    async def configure(self, config: Settings, found: Mapping[Discovery, Sequence[Steps]]) -> Changes:
+    async def configure(self, config: Settings, found: Mapping[Discovery, Folders]) -> Changes:
         """Apply the tables of a new configuration. Its other settings stay as they are.
 
         Args:
@@ -115,10 +115,10 @@ class Members:
             return await self._apply()
 
     async def _apply(self) -> Changes:
-        searched = [(discovery, self._found.get(discovery, ())) for discovery in self._config.discoveries]
+        searched = [(discovery, self._found.get(discovery, Folders())) for discovery in self._config.discoveries]
         running = {found.table.uri for found in self._running.values()}
-        tables = merged(self._config, searched, running)
-        self._report(str(error) for error in tables.refused)
+        tables = await asyncio.to_thread(merged, self._config, searched, running)
+        self._report(tables)
         wanted = tables.of_shard(self._shard).found
         leaving = [name for name, found in self._running.items() if wanted.get(name) != found]
         joining = [name for name in wanted if self._running.get(name) != wanted[name]]
@@ -154,14 +154,16 @@ class Members:
                 loop = await stack.enter_async_context(self._opened(table, stop, monitor))
             yield loop
 
-    def _report(self, refused: Iterable[str]) -> None:
-        """Log each error about a table that is not delivered once, for as long as it lasts."""
-        errors = list(refused)
-        for error in errors:
-            if error not in self._refused:
-                logger.error("%s", error)
-        self._refused = frozenset(errors)
-        self._status.searches.refused = tuple(errors)
+    def _report(self, tables: Tables) -> None:
+        """Log what is not delivered, and why: each line once, for as long as it lasts."""
+        refused, unread = list(map(str, tables.refused)), list(map(str, tables.unread))
+        same = [f"{link} is the table {uri}, and is delivered as that" for link, uri in tables.duplicates.items()]
+        for level, lines in ((logging.ERROR, refused), (logging.WARNING, unread), (logging.INFO, same)):
+            for line in lines:
+                if line not in self._reported:
+                    logger.log(level, "%s", line)
+        self._reported = frozenset((*refused, *unread, *same))
+        self._status.searches.refused = (*refused, *unread)
 
 
 def _shown(names: Sequence[str]) -> str:

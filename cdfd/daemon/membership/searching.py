@@ -10,7 +10,7 @@ from cdfd.daemon.membership.members import Members
 from cdfd.errors import CdfdError
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import open_storage
-from cdfd.tables.discovery import FolderSearch, Steps
+from cdfd.tables.discovery import Folders, FolderSearch, Steps
 from cdfd.tail.clock import Clock
 from cdfd.tail.file_events import FileEvents
 from cdfd.tail.watch import Backoff, DirectoryWatch, PollWatch, Watch
@@ -61,13 +61,13 @@ class Searching:
         discoveries = self._members.discoveries
         self._note(discoveries)
 
-        async def tried(discovery: Discovery) -> dict[Discovery, Sequence[Steps]]:
+        async def tried(discovery: Discovery) -> dict[Discovery, Folders]:
             try:
                 return await self.search((discovery,))
             except CdfdError:
                 return {}  # the pattern's own searches report it
 
-        found: dict[Discovery, Sequence[Steps]] = {}
+        found: dict[Discovery, Folders] = {}
         for each in await asyncio.gather(*map(tried, discoveries)):
             found |= each
         if found:
@@ -77,18 +77,18 @@ class Searching:
         """Follow the patterns of a new configuration."""
         self._changed.set()
 
-    async def search(self, discoveries: Sequence[Discovery]) -> dict[Discovery, Sequence[Steps]]:
+    async def search(self, discoveries: Sequence[Discovery]) -> dict[Discovery, Folders]:
         """The tables of patterns that are not followed yet.
 
         Raises:
             CdfdError: a folder cannot be listed.
         """
-        found: dict[Discovery, Sequence[Steps]] = {}
+        found: dict[Discovery, Folders] = {}
         for discovery in discoveries:
             if discovery not in self._running:
                 search = FolderSearch(self._members.config, discovery)
-                found[discovery] = await search.tables()
-                self._searched[discovery] = search, frozenset(found[discovery])
+                found[discovery] = await search.search()
+                self._searched[discovery] = search, frozenset(found[discovery].tables)
         return found
 
     def _note(self, discoveries: Sequence[Discovery]) -> None:
@@ -120,15 +120,16 @@ class Searching:
                 early = self._clock.monotonic() - began < 0.9 * backoff.delay
                 backoff = backoff.reset() if early else backoff.longer()
                 try:
-                    tables = frozenset(await search.tables())
+                    folders = await search.search()
                 except CdfdError as error:
                     self._fail(discovery, status, error)
                     continue
+                tables = frozenset(folders.tables)
                 self._report(discovery, status, before or frozenset(), tables)
                 status.found(self._clock.now_ms(), len(tables))
                 before = tables
                 # A change that has begun is completed, also where the pattern is removed meanwhile.
-                await asyncio.shield(self._members.found({discovery: sorted(tables)}))
+                await asyncio.shield(self._members.found({discovery: folders}))
         finally:
             watch.close()
 
