@@ -4,10 +4,12 @@ PYTHON ?= python3
 # processes would compile its modules again: twice the processor time of a daemon's start. Empty is as good as unset.
 export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
+PYTEST = $(BIN)/python -m pytest -n 2
 PACKAGE := .venv/.package
 MARK := .venv/.installed
 
-.PHONY: help demo demo-kafka demo-s3 test programs prepared fuzz chaos soak simulate oracle oracle-preview lint lock helm docs page site bench bench-quick kafka spark clean
+.PHONY: help demo demo-kafka demo-s3 quick test integration overnight programs flakes coverage mutants fuzz chaos cluster soak simulate oracle \
+  oracle-preview connect producer s3-server numpy lint lock helm docs page site bench bench-quick kafka spark clean
 .DEFAULT_GOAL := help
 
 help:  ## What there is to make
@@ -33,72 +35,109 @@ demo: $(PACKAGE)  ## A table that changes, and every change as it is delivered
 	$(BIN)/cdfd demo
 
 demo-kafka: $(MARK)  ## The same into a topic of a real Kafka broker, with a consumer (needs Java and Maven)
-	$(BIN)/python -m tests.kafka.demo
+	$(BIN)/python -m tests.support.kafka.demo
 
 demo-s3: $(MARK)  ## The same with the table and the ledger on S3, served by a process of this machine
-	$(BIN)/python -m tests.s3.demo
+	$(BIN)/python -m tests.support.s3.demo
 
 lint: $(MARK)  ## ruff, mypy, import walls, words
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tests.docs.words
+	$(BIN)/python -m tests.support.docs.words
 
-test: lint prepared  ## All tests
-	$(BIN)/python -m pytest -n 3
+quick: $(MARK)  ## Tests for while you work: pure units, golden tables, a hundred simulated lives (3 minutes)
+	$(PYTEST) tests/quick
 
-# What tests fetch or build where it is missing, beside the installation and lint: those keep one core busy. Tests tell what fails here.
+test: lint prepared-test  ## Lint and all tests that a push needs: quick, one broker, one Spark session, one S3 server, the command (12 minutes)
+	$(PYTEST) tests/quick tests/standard
+
+integration: prepared-integration  ## Tests against everything else that runs here, or those of ONLY=kafka|s3|spark|docs|image|browser|telemetry|trevni|helm
+	$(PYTEST) $(if $(ONLY),$(addprefix tests/integration/,$(ONLY)),tests/integration)
+
+# The long forms, each a target of its own.
+OVERNIGHT := chaos cluster oracle oracle-preview connect producer s3-server numpy fuzz simulate soak mutants
+overnight: prepared-overnight  ## The tests that take hours, or those of ONLY=chaos|cluster|oracle|connect|producer|s3-server|numpy|fuzz|simulate|soak|mutants
+	$(MAKE) --keep-going $(or $(ONLY),$(OVERNIGHT))
+
+# Tools that tests fetch or build where they are missing, beside the installation and lint: those keep one core busy. Tests say what fails here.
 programs:
-	-$(PYTHON) -m tests.prepare programs
+	-$(PYTHON) -m tests.support.prepare programs
 
-prepared: programs $(MARK)
-	-$(BIN)/python -m tests.prepare jars packages environments
+prepared-%: programs $(MARK)
+	-$(BIN)/python -m tests.support.prepare $*
+
+flakes: $(MARK)  ## Run PATHS (those of `make test`) N times (20) under load, and list the tests that failed once
+	$(BIN)/python -m tests.support.flakes $(or $(N),20) $(PATHS)
+
+coverage: $(MARK)  ## Lines and branches that the tests of PATHS (quick) reach, and the floors of the rooms that must not lose any
+	$(BIN)/python -m tests.support.coverage $(PATHS)
 
 fuzz: $(MARK)  ## Hostile tables and answers for SECONDS (600), or MUTANTS of them; of SEED (1), of one TARGET; keeps what it finds
-	PYTHONPATH=.:tests $(BIN)/python -m fuzz.run --keep --seed $(or $(SEED),1) $(if $(TARGET),--target $(TARGET)) \
+	$(BIN)/python -m tests.support.fuzz.run --keep --seed $(or $(SEED),1) $(if $(TARGET),--target $(TARGET)) \
 	  $(if $(MUTANTS),--mutants $(MUTANTS),--seconds $(or $(SECONDS),600))
 
 chaos: $(MARK)  ## CDFD_CHAOS faults (1000): daemons, brokers, connections, tables, disks, clocks, while a writer commits (needs Java)
-	CDFD_CHAOS=$${CDFD_CHAOS:-1000} $(BIN)/python -m pytest -s tests/chaos/test_kafka.py tests/chaos/test_cluster.py tests/chaos/test_tables.py \
-		tests/cluster/test_engines.py \
-		tests/cli/test_delta_sink.py::test_every_change_once_whenever_it_is_killed \
-		tests/cli/test_delta_sink.py::test_a_mirror_is_the_source_at_a_version_whenever_it_is_killed
+	CDFD_CHAOS=$${CDFD_CHAOS:-1000} $(BIN)/python -m pytest -s tests/overnight/chaos/test_kafka.py tests/overnight/chaos/test_cluster.py \
+		tests/overnight/chaos/test_tables.py tests/overnight/cluster/test_engines.py \
+		tests/standard/cli/test_delta_sink.py::test_every_change_once_whenever_it_is_killed \
+		tests/standard/cli/test_delta_sink.py::test_a_mirror_is_the_source_at_a_version_whenever_it_is_killed
+
+cluster: $(MARK)  ## A standalone cluster of Spark, applications on it, and processes of it that die (needs Java and Maven)
+	$(BIN)/python -m pytest tests/overnight/cluster
 
 soak: $(MARK)  ## A day of the daemon in CDFD_SOAK minutes (15): what it holds of the machine must not grow (needs Java)
-	CDFD_SOAK=$${CDFD_SOAK:-15} $(BIN)/python -m pytest -s tests/chaos/test_soak.py
+	CDFD_SOAK=$${CDFD_SOAK:-15} $(BIN)/python -m pytest -s tests/overnight/chaos/test_soak.py
 
 simulate: $(MARK)  ## SEEDS random lives (10000) of a daemon in virtual time, with faults of every port
-	$(BIN)/python -m tests.simulation --seeds $${SEEDS:-10000}
+	$(BIN)/python -m tests.support.simulation --seeds $${SEEDS:-10000}
 
 oracle: $(MARK)  ## CDFD_ORACLE random tables (300), from CDFD_ORACLE_FIRST (0) on, written by delta-spark: its change feed beside ours (needs Java and Maven)
 	CDFD_ORACLE=$${CDFD_ORACLE:-300} CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-300} CDFD_MIRROR_ORACLE=$${CDFD_MIRROR_ORACLE:-200} \
-	  $(BIN)/python -m pytest -v tests/spark/test_oracle.py tests/spark/test_refine_oracle.py tests/spark/test_mirror.py
+	  $(BIN)/python -m pytest -v tests/overnight/spark/test_oracle.py tests/overnight/spark/test_refine_oracle.py tests/overnight/spark/test_mirror.py
 
 oracle-preview: $(MARK)  ## The preview of PySpark 4.2 that derives changes from row tracking, beside ours, on CDFD_ORACLE random tables (100)
-	CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-100} PYTHONPATH=$(CURDIR):$(CURDIR)/tests \
-	  $$($(BIN)/python -m tests.spark.environments) -m pytest -v tests/spark/test_read_time_changes.py
+	CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-100} PYTHONPATH=$(CURDIR) \
+	  $$($(BIN)/python -m tests.support.spark.environments) -m pytest -v tests/overnight/spark/test_read_time_changes.py
+
+connect: $(MARK)  ## Spark Connect, and the next version of Spark (needs Java and Maven)
+	$(BIN)/python -m pytest tests/overnight/spark/test_connect.py tests/overnight/spark/test_versions.py
+
+producer: $(MARK)  ## Tests of Kafka with the other producer, librdkafka (needs Java and Maven)
+	CDFD_TEST_SECOND=producer $(PYTEST) tests/standard/kafka tests/integration/kafka tests/standard/contract/test_sink.py
+
+s3-server: $(MARK)  ## Tests of S3 with the other server, versitygw (needs Go)
+	CDFD_TEST_SECOND=s3 $(PYTEST) tests/standard/s3 tests/integration/s3 tests/standard/contract/test_storage.py tests/standard/contract/test_ledger.py
+
+numpy: $(MARK)  ## Tests of the kernels with their counterparts in numpy
+	CDFD_TEST_SECOND=numpy $(PYTEST) tests/quick/unit tests/quick/contract tests/quick/trevni tests/standard/unit
 
 lock: $(MARK)  ## Pin what the image installs (docker/requirements) after dependencies changed; UPGRADE=1 for the newest of everything
 	$(BIN)/python -m pip install --quiet 'uv==0.13.9'
 	$(BIN)/python docker/lock.py $(if $(UPGRADE),--upgrade)
 
-helm: .cache/helm/helm  ## Helm, built by Go into .cache/helm, for rendering the chart
+helm: .cache/helm/helm  ## Helm, built by Go once, and linked as .cache/helm/helm, for rendering the chart
 
 # Go's releases of Helm have these versions from their build: without them, Helm takes the cluster for an old one.
 HELM_VERSION := v3.22.0
 HELM_KUBERNETES := 37
 HELM_FLAGS = -s -w -X helm.sh/helm/v3/internal/version.version=$(HELM_VERSION) $(foreach package,pkg/chartutil pkg/lint/rules, \
   -X helm.sh/helm/v3/$(package).k8sVersionMajor=1 -X helm.sh/helm/v3/$(package).k8sVersionMinor=$(HELM_KUBERNETES))
-.cache/helm/helm:
-	GOBIN=$(CURDIR)/.cache/helm go install -ldflags "$(HELM_FLAGS)" helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/cdfd
+.cache/helm/helm: $(CACHE)/helm-$(HELM_VERSION)/helm
+	mkdir -p $(@D)
+	ln -sf $< $@
+
+$(CACHE)/helm-$(HELM_VERSION)/helm:
+	GOBIN=$(@D) go install -ldflags "$(HELM_FLAGS)" helm.sh/helm/v3/cmd/helm@$(HELM_VERSION)
 
 docs: $(MARK)  ## Rewrite generated references, and the outputs that pages show (outputs need Java and Maven)
-	$(BIN)/python -m tests.docs.reference
-	CDFD_DOCS=update $(BIN)/python -m pytest -q tests/docs
+	$(BIN)/python -m tests.support.docs.reference
+	CDFD_DOCS=update $(BIN)/python -m pytest -q tests/integration/docs
 
 page: $(MARK)  ## Take the pictures of the daemon's page again (Debian's chromium; installs it if you are root)
-	PYTHONPATH=.:tests $(BIN)/python -m tests.browser.picture
+	$(BIN)/python -m tests.support.browser.picture
 
 site: $(MARK)  ## The documentation as a site in `site/`; a broken link or anchor is an error
 	$(BIN)/mkdocs build --strict
@@ -110,10 +149,10 @@ bench-quick: $(MARK)  ## Ratios of reading change rows to peers, in less than th
 	$(BIN)/python -m bench.changes --quick
 
 kafka: $(MARK)  ## A real Kafka broker in the foreground, for trying things out (needs Java and Maven)
-	$(BIN)/python -m tests.kafka.broker
+	$(BIN)/python -m tests.support.kafka.broker
 
 spark: $(MARK)  ## A PySpark shell with a Delta table, a topic of its changes and the daemon between them (needs Java and Maven)
-	@$(BIN)/python -m tests.spark.shell
+	@$(BIN)/python -m tests.support.spark.shell
 
 clean:  ## Remove what was made
 	rm -rf site .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist bench/data cdfd/native/*.so

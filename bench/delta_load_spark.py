@@ -25,8 +25,8 @@ from bench import tables
 from bench.refine_spark import JAVA
 from cdfd.config.settings import Settings
 from cdfd.spark.engine import SparkEngine
-from tests.kafka.delivering import run_loop
-from tests.spark.session import Borrowed, session
+from tests.support.kafka.delivering import run_loop
+from tests.support.spark.session import Borrowed, session
 
 if TYPE_CHECKING:
     from cdfd.jobs.assignment import Engine

@@ -32,7 +32,7 @@ import cdfd
 from bench import tables
 from bench.mirror import Numbers, load, opened, rows, update
 from bench.refine_spark import JAVA, Cost, processor_seconds, taken
-from tests.spark.session import session
+from tests.support.spark.session import session
 
 PATIENCE_SECONDS = 300
 

@@ -24,7 +24,7 @@ from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_re
 from cdfd.sinks.kafka.records.batches import Batching, RecordBatch, record_batches
 from cdfd.sinks.kafka.records.compression import Compression
 from cdfd.sinks.kafka.records.murmur2 import partitions
-from tests.kafka.broker import Broker
+from tests.support.kafka.broker import Broker
 
 ROWS = 65_536
 ROUNDS = 7

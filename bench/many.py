@@ -25,7 +25,7 @@ import pyarrow as pa
 from bench.run import machine, write
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
-from tests.kafka.broker import Broker
+from tests.support.kafka.broker import Broker
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])

@@ -28,7 +28,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from bench.refine import FILES, measured
-from tests.spark.session import session
+from tests.support.spark.session import session
 
 JAVA = "-XX:+UseParallelGC -XX:ReservedCodeCacheSize=400m"
 

@@ -23,8 +23,8 @@ import boto3
 from bench import tables
 from bench.probe import timed
 from bench.table_set import TABLES
-from tests.s3.proxy import Proxy, proxied
-from tests.s3.server import KEY_ID, SECRET, Server, missing, moto, versitygw
+from tests.support.s3.proxy import Proxy, proxied
+from tests.support.s3.server import KEY_ID, SECRET, Server, missing, moto, versitygw
 
 ROOT = Path(__file__).parents[1]
 BUCKET = "lake"

@@ -207,7 +207,7 @@ def _encoded(path: Path, **options: Any) -> None:
 
 
 def _on_spark(path: Path, rows: pa.Table, files: int, properties: Mapping[str, str], statements: Sequence[str]) -> None:
-    from tests.spark.session import session
+    from tests.support.spark.session import session
 
     staged = path.with_suffix(".parquet")
     pq.write_table(rows, staged)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from cdfd import native
+from tests.support.axes import under_test
 
 # How long an example takes says how busy the machine is: benchmarks measure time, tests do not. In CI, Hypothesis sets that itself.
 if settings.get_current_profile_name() == "default":
@@ -36,24 +37,22 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A worker beyond the machine's processors yields to the others."""
-    if not hasattr(config, "workerinput"):
-        return
-    from tests.distribution import NICE, fills
+    """With `CDFD_DURATIONS`, record how long modules take, by which workers get them."""
+    if "CDFD_DURATIONS" in os.environ and not hasattr(config, "workerinput"):
+        from tests.support.distribution import Recorder
 
-    if fills(config.workerinput["workerid"]):
-        os.nice(NICE)
+        config.pluginmanager.register(Recorder())
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Workers get tests by units, whatever `--dist` says."""
-    from tests.distribution import Units  # where xdist is not installed, nobody asks
+    from tests.support.distribution import Units  # where xdist is not installed, nobody asks
 
     return Units(config, log)
 
 
-@pytest.fixture(scope="module", params=["native", "numpy"])
+@pytest.fixture(scope="module", params=under_test("numpy", ["native", "numpy"]))
 def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
     """Tests that use this run with the kernels in machine code, and without them."""
     if request.param == "native" and not native.built:

@@ -18,8 +18,8 @@ from bench.delivery.spark import PeerError, spark
 from bench.figure import Figure
 from bench.latency import one_commit_ms
 from bench.processes import bare_mb, probe
-from tests.kafka.broker import Broker
-from tests.kafka.installation import missing
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.installation import missing
 
 ROUNDS = 3
 COMMITS, WARM_UP = 300, 500

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from bench import tables
-from tests.kafka.installation import installed
+from tests.support.kafka.installation import installed
 
 LINES = 20_000
 SECONDS = 300

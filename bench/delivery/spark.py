@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tests.spark.installation import jars, missing
+from tests.support.spark.installation import jars, missing
 
 JOB = Path(__file__).with_name("spark_feed.py")
 CORES = 2

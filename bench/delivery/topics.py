@@ -17,7 +17,7 @@ from threading import Event, Thread
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 
-from tests.kafka.installation import installed
+from tests.support.kafka.installation import installed
 
 PARTITIONS = 4
 LOOK_SECONDS = 0.02

@@ -20,7 +20,7 @@ from bench.figure import Figure
 from bench.spark import figures
 from bench.spark.figures import OURS, THEIRS, UNIX_SOCKETS, Place, available
 from bench.spark.session import ROOT, Session, session
-from tests.cluster.standalone import Standalone
+from tests.support.cluster.standalone import Standalone
 
 HOME = Path(pyspark.__file__).parent
 """Of Spark, as its users have it."""

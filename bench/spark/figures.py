@@ -16,7 +16,7 @@ from bench.delivery.spark import PRODUCER
 from bench.figure import Figure
 from bench.processes import alternating, probe
 from bench.spark.session import Session, session
-from tests.spark.installation import missing
+from tests.support.spark.installation import missing
 
 CORES = 2
 OURS, SAME_COLUMNS, PACKED, THEIRS = "cdfd", "cdfd-same-columns", "cdfd-packed", "delta"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tests.spark.installation import jars
+from tests.support.spark.installation import jars
 
 ROOT = Path(__file__).parents[2]
 

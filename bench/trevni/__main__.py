@@ -23,7 +23,7 @@ import cdfd.trevni as trevni
 from bench.figure import HEADER, Figure
 from bench.trevni import rows
 from bench.trevni.probe import TIMES
-from tests.trevni import reference
+from tests.support.trevni import reference
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "bench" / "README.md"

@@ -1,5 +1,0 @@
-"""What chaos has in common with the tests of Kafka."""
-
-from tests.kafka.conftest import broker, name, needs_broker, pipeline
-
-__all__ = ["broker", "name", "needs_broker", "pipeline"]

@@ -1,0 +1,346 @@
+"""A copy that `apply_changes` keeps equals the table that its changes are of, whatever is repeated, restarted or killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from kafka import KafkaProducer
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+import cdfd
+from cdfd.errors import ConfigError
+from cdfd.spark.topics import Upsert, apply_changes, read_changes
+from tests.support.kafka.daemon_process import until
+from tests.support.kafka.fixtures import broker, name, needs_broker, pipeline
+from tests.support.kafka.pipeline import Pipeline
+from tests.support.kafka.reading import read_topic
+
+__all__ = ["broker", "name", "needs_broker", "pipeline"]
+
+Change = tuple[int, str | None, str, int, int]
+"""id, note, change type, version, ordinal"""
+
+TIME = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def made(spark: SparkSession) -> Callable[..., DataFrame]:
+    def changes(*rows: Change) -> DataFrame:
+        schema = "id INT, note STRING, _change_type STRING, _commit_version LONG, _change_ordinal LONG"
+        return spark.createDataFrame(list(rows), schema).selectExpr(
+            *("id", "note", "_change_type", "_commit_version"),
+            f"TIMESTAMP'{TIME:%Y-%m-%dT%H:%M:%SZ}' + make_interval(0, 0, 0, cast(_commit_version AS INT)) _commit_timestamp",
+            "_change_ordinal",
+        )
+
+    return changes
+
+
+def copied(spark: SparkSession, target: str) -> list[tuple[Any, ...]]:
+    found = spark.read.format("delta").load(target).drop("_cdfd_version", "_cdfd_ordinal")
+    return sorted(map(tuple, found.collect()), key=repr)
+
+
+def version(spark: SparkSession, target: str) -> int:
+    return int(spark.sql(f"DESCRIBE HISTORY delta.`{target}` LIMIT 1").collect()[0]["version"])
+
+
+FIRST: Sequence[Change] = [
+    (1, "a", "insert", 1, 0),
+    (2, "b", "insert", 1, 1),
+    (3, "c", "insert", 1, 2),
+    (1, "a", "update_preimage", 2, 0),
+    (1, "A", "update_postimage", 2, 1),
+    (2, "b", "delete", 3, 0),
+    # A key that changes, as the formats without keys have it: images of two keys.
+    (3, "c", "update_preimage", 4, 0),
+    (4, "c", "update_postimage", 4, 1),
+]
+
+
+def test_the_last_change_of_each_key_counts(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path
+) -> None:
+    target = f"{tmp_path}/copy"
+    shuffled = Random(1).sample(FIRST, len(FIRST))
+    apply_changes(made(*shuffled), target, ["id"])
+    assert copied(spark, target) == [(1, "A"), (4, "c")]
+    before = spark.read.format("delta").load(target).collect()
+    # The same again, and what is older, change nothing.
+    apply_changes(made(*FIRST, *FIRST), target, ["id"])
+    apply_changes(made((1, "old", "update_postimage", 1, 9), (4, "c", "delete", 4, 0)), target, ["id"])
+    assert sorted(spark.read.format("delta").load(target).collect()) == sorted(before)
+    # SET id = id + 3: 4 has a new row before its old one is gone.
+    shifted = [
+        (1, "A", "update_preimage", 5, 0),
+        (4, "A", "update_postimage", 5, 1),
+        (4, "c", "update_preimage", 5, 2),
+        (7, "c", "update_postimage", 5, 3),
+    ]
+    for part in (shifted[:2], shifted[2:]):
+        apply_changes(made(*part), target, ["id"])
+    assert copied(spark, target) == [(4, "A"), (7, "c")]
+
+
+def test_a_row_that_is_deleted_does_not_come_back(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path
+) -> None:
+    target, deleted = f"{tmp_path}/copy", f"{tmp_path}/deleted"
+    for restart in (False, True):
+        upsert = Upsert(target, ("id",), deleted=deleted, remembered=timedelta(seconds=50))
+        if not restart:
+            upsert(made(*FIRST), 0)
+        upsert(made((2, "b", "insert", 1, 1), (3, "c", "insert", 1, 2)), 1)
+        assert copied(spark, target) == [(1, "A"), (4, "c")]
+    upsert(made((2, "again", "insert", 9, 0)), 2)
+    assert copied(spark, target) == [(1, "A"), (2, "again"), (4, "c")]
+    # Long after, at times that are looked at now and then, it is forgotten.
+    upsert(made((5, None, "insert", 100, 0), (5, None, "delete", 101, 0)), 99)
+    assert [row.id for row in spark.read.format("delta").load(deleted).collect()] == [5]
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_a_key_that_is_null(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, remembers: bool
+) -> None:
+    """It is a key as any other one, also where earlier batches had none."""
+    target = f"{tmp_path}/copy"
+    upsert = Upsert(target, ("id",), deleted=f"{tmp_path}/deleted" if remembers else None)
+    upsert(made(*FIRST), 0)
+    upsert(made((None, "n", "insert", 5, 0), (1, "A", "delete", 5, 1)), 1)
+    assert copied(spark, target) == [(4, "c"), (None, "n")]
+    upsert(made((None, "n", "update_preimage", 6, 0), (None, "N", "update_postimage", 6, 1)), 2)
+    assert copied(spark, target) == [(4, "c"), (None, "N")]
+    upsert(made((None, "N", "delete", 7, 0)), 3)
+    if remembers:
+        upsert(made((None, "n", "insert", 5, 0), (1, "a", "insert", 1, 0)), 4)
+    assert copied(spark, target) == [(4, "c")]
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_a_batch_without_rows_creates_the_copy_and_commits_nothing_more(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, remembers: bool
+) -> None:
+    target = f"{tmp_path}/copy"
+    upsert = Upsert(target, ("id",), deleted=f"{tmp_path}/deleted" if remembers else None)
+    for batch in range(2):
+        upsert(made(*FIRST).limit(0), batch)
+    assert version(spark, target) == 0
+    upsert(made(*FIRST), 2)
+    assert copied(spark, target) == [(1, "A"), (4, "c")]
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_a_batch_is_written_as_few_files(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, remembers: bool
+) -> None:
+    """Whatever the number of partitions of a shuffle, which is 200 by default."""
+    partitions, cached = "spark.sql.shuffle.partitions", "spark.sql.optimizer.canChangeCachedPlanOutputPartitioning"
+    before = spark.conf.get(partitions), spark.conf.get(cached)
+    spark.conf.set(partitions, "20")
+    try:
+        upsert = Upsert(f"{tmp_path}/copy", ("id",), deleted=f"{tmp_path}/deleted" if remembers else None)
+        upsert(made(*((number, "a", "insert", 1, number) for number in range(100))))
+        assert spark.sql(f"DESCRIBE DETAIL delta.`{tmp_path}/copy`").collect()[0]["numFiles"] <= 2
+        assert spark.conf.get(cached) == before[1]
+    finally:
+        spark.conf.set(partitions, before[0])
+    assert len(copied(spark, f"{tmp_path}/copy")) == 100
+
+
+def test_a_copy_that_is_there(spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path) -> None:
+    target = f"{tmp_path}/copy"
+    changes = made(*FIRST)
+    apply_changes(changes, target, ["id"], properties={"delta.enableChangeDataFeed": "true"}, partition_by=["note"])
+    detail = spark.sql(f"DESCRIBE DETAIL delta.`{target}`").collect()[0]
+    assert detail["partitionColumns"] == ["note"]
+    assert detail["properties"]["delta.enableChangeDataFeed"] == "true"
+    more = changes.withColumn("odd", changes.id + 1)
+    with pytest.raises(ConfigError, match="no column 'odd'"):
+        apply_changes(more, target, ["id"])
+    later = made((7, "x", "insert", 9, 0)).selectExpr("*", "1 AS odd", "named_struct('a', 1) AS s")
+    apply_changes(later, target, ["id"], evolve_schema=True)
+    assert copied(spark, target) == [(1, "A", None, None), (4, "c", None, None), (7, "x", 1, (1,))]
+    deeper = made((7, "y", "update_postimage", 10, 0)).selectExpr("*", "2 AS odd", "named_struct('a', 1, 'b', 2) AS s")
+    apply_changes(deeper, target, ["id"], evolve_schema=True)
+    assert copied(spark, target)[-1] == (7, "y", 2, (1, 2))
+    spark.range(1).write.format("delta").save(f"{tmp_path}/other")
+    with pytest.raises(ConfigError, match="no column"):
+        apply_changes(changes, f"{tmp_path}/other", ["id"])
+
+
+def test_names_that_parquet_does_not_have(spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path) -> None:
+    changes = made(*FIRST).withColumnsRenamed({"id": "the `key`", "note": "a.b; c"})
+    apply_changes(changes, f"{tmp_path}/copy", ["the `key`"])
+    apply_changes(changes, f"{tmp_path}/copy", ["the `key`"])
+    assert copied(spark, f"{tmp_path}/copy") == [(1, "A"), (4, "c")]
+
+
+def test_a_copy_in_the_catalog(spark: SparkSession, made: Callable[..., DataFrame]) -> None:
+    try:
+        apply_changes(made(*FIRST), "default.copy_of_orders", ["id"])
+        apply_changes(made(*FIRST, (9, "n", "insert", 5, 0)), "default.copy_of_orders", ["id"])
+        assert spark.table("default.copy_of_orders").count() == 3
+    finally:
+        spark.sql("DROP TABLE IF EXISTS default.copy_of_orders")
+
+
+def test_wrong_arguments(made: Callable[..., DataFrame], spark: SparkSession, tmp_path: Path) -> None:
+    changes = made(*FIRST)
+    target = f"{tmp_path}/copy"
+    for wrong, told in (
+        ((changes, target, []), "is empty"),
+        ((changes, "copies/orders", ["id"]), "`target` is a relative path"),
+        ((changes, target, "id"), "is empty"),
+        ((changes, target, ["ident"]), "no column 'ident'"),
+        ((changes.drop("_change_ordinal"), target, ["id"]), "no column _change_ordinal"),
+        ((changes.selectExpr("*", "map(1, 2) AS m"), target, ["m"]), "cannot be compared"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            apply_changes(*wrong)  # type: ignore[arg-type]
+    assert not os.path.exists(target)
+
+
+class Failing:
+    """Applies batches, and then fails, as where a driver dies between the MERGE and the commit of the checkpoint."""
+
+    def __init__(self, upsert: Upsert, failures: int) -> None:
+        self.upsert = upsert
+        self.failures = failures
+        self.applied: list[int] = []
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        self.upsert(batch, batch_id)
+        self.applied.append(batch_id)
+        if len(self.applied) <= self.failures:
+            raise RuntimeError("told to fail")
+
+
+def changes_of(spark: SparkSession, pipeline: Pipeline, format: str = "flat") -> DataFrame:
+    return read_changes(
+        spark,
+        pipeline.topic,
+        bootstrap_servers=pipeline.servers,
+        format=format,  # type: ignore[arg-type]
+        table=pipeline.uri,
+        streaming=True,
+        options={"maxOffsetsPerTrigger": "60"},
+    )
+
+
+def source(pipeline: Pipeline) -> list[tuple[Any, ...]]:
+    rows = cdfd.snapshot(pipeline.uri).read_all()
+    found = rows.select(rows.schema.names[:-4]).to_pylist()
+    return sorted((tuple(row.values()) for row in found), key=repr)
+
+
+def catch_up(spark: SparkSession, pipeline: Pipeline, target: str, checkpoint: str, format: str = "flat") -> None:
+    for _ in range(2):
+        query = apply_changes(
+            changes_of(spark, pipeline, format),
+            target,
+            ["id"],
+            checkpoint=checkpoint,
+            trigger={"availableNow": True},
+            evolve_schema=True,
+        )
+        assert query is not None
+        try:
+            assert query.awaitTermination(200)
+        except PySparkException as error:
+            # Spark 4.1.1 fails once where the first batch is one that was not ticked off, behind doing that: SPARK-55271.
+            if "Option.get()" not in str(error):
+                raise
+        else:
+            return
+
+
+def write(pipeline: Pipeline, format: str, seed: int, versions: int) -> None:
+    """A table that changes at random, and all of it in its topic, by the real daemon."""
+    topics = {"prefix": f"{pipeline.name}.", "partitions": 3, "transactions": True}
+    sink = {"kind": "kafka", "bootstrap_servers": pipeline.servers, "topics": topics, "format": format}
+    pipeline.configure(sink=sink)
+    with pipeline.writing(seed, pause=0.005) as writing, pipeline.daemon() as daemon:
+        until(lambda: writing.table.version >= versions)
+        writing.stop()
+        daemon.wait_for("at version")
+        until(lambda: ended(pipeline, writing.table.version))
+        daemon.stop()
+
+
+def ended(pipeline: Pipeline, version: int) -> bool:
+    """Whether all of a version is delivered."""
+    try:
+        told = [
+            json.loads(record.value or b"{}") for record in read_topic(pipeline.direct, f"{pipeline.name}.transactions")
+        ]
+    except TimeoutError:
+        return False
+    return any(each.get("status") == "END" and each["id"] == str(version) for each in told)
+
+
+@pytest.mark.parametrize("format", ["flat", "arrow"])
+def test_a_copy_equals_its_source(spark: SparkSession, pipeline: Pipeline, format: str, tmp_path: Path) -> None:
+    """However often a batch comes again, and where the query was ended and started anew."""
+    target, checkpoint = f"{tmp_path}/copy", f"{tmp_path}/checkpoint"
+    write(pipeline, format, 7, 20)
+    failing = Failing(Upsert(target, ("id",), evolve_schema=True, deleted=f"{checkpoint}/cdfd-deleted"), 2)
+    for _ in range(2):
+        stream = changes_of(spark, pipeline, format).writeStream.foreachBatch(failing)
+        query = stream.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        with pytest.raises(PySparkException, match="told to fail"):
+            query.awaitTermination(300)
+    assert failing.applied == [0, 0]
+    # Created and merged into, once.
+    assert version(spark, target) == 1
+    catch_up(spark, pipeline, target, checkpoint, format)
+    assert copied(spark, target) == source(pipeline)
+    newest = version(spark, target)
+    catch_up(spark, pipeline, target, checkpoint, format)
+    assert version(spark, target) == newest
+
+
+def test_repeats_in_the_topic(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:
+    """As `at_least_once` and `cdfd backfill` leave them: whatever comes again, in whatever order, is known already."""
+    target, checkpoint = f"{tmp_path}/copy", f"{tmp_path}/checkpoint"
+    write(pipeline, "flat", 11, 20)
+    catch_up(spark, pipeline, target, checkpoint)
+    records = read_topic(pipeline.direct, pipeline.topic)
+    with KafkaProducer(bootstrap_servers=pipeline.direct) as producer:
+        for record in Random(3).sample(records, len(records) // 2):
+            producer.send(pipeline.topic, record.value, record.key, partition=record.partition)
+    catch_up(spark, pipeline, target, checkpoint)
+    assert copied(spark, target) == source(pipeline)
+
+
+def test_a_driver_that_is_killed(spark: SparkSession, pipeline: Pipeline, tmp_path: Path) -> None:
+    target, checkpoint = f"{tmp_path}/copy", f"{tmp_path}/checkpoint"
+    write(pipeline, "flat", 13, 20)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.spark.copier",
+        pipeline.servers,
+        pipeline.topic,
+        pipeline.uri,
+        target,
+        checkpoint,
+    ]
+    copier = subprocess.Popen(command, cwd=Path(__file__).parents[3], start_new_session=True)
+    try:
+        until(lambda: (tmp_path / "copy" / "_delta_log" / f"{2:020}.json").exists() or copier.poll() is not None, 300)
+        assert copier.poll() is None
+    finally:
+        os.killpg(copier.pid, signal.SIGKILL)  # its JVM, too
+        copier.wait(30)
+    catch_up(spark, pipeline, target, checkpoint)
+    assert copied(spark, target) == source(pipeline)

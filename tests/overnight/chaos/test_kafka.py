@@ -1,0 +1,114 @@
+"""Daemons, brokers and connections that fail at random moments while a writer commits: every change arrives exactly once.
+
+`make test` has a few of each fault; `make chaos` has as many as `CDFD_CHAOS` says, with both clients, and reports on each kind.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.support.chaos.faults import CLIENTS, share, while_writing
+from tests.support.kafka.broker import Broker
+from tests.support.kafka.pipeline import Pipeline
+from tests.support.kafka.proxy import END_TXN, INIT_PRODUCER_ID, PRODUCE, Proxy
+
+DAEMONS, CONNECTIONS, BROKERS, SUCCESSORS = share(14, 12), share(15, 8), share(6, 2), share(6, 2)
+
+
+@pytest.fixture
+def proxied(needs_broker: None) -> Iterator[tuple[Proxy, Broker]]:
+    """A broker of the test's own, behind a network of its own."""
+    with Proxy() as proxy, Broker(behind=proxy.port) as broker:
+        proxy.connect(broker.address("BEHIND"))
+        yield proxy, broker
+
+
+@pytest.fixture
+def pipeline(proxied: tuple[Proxy, Broker], tmp_path: Path, name: str) -> Pipeline:
+    proxy, broker = proxied
+    return Pipeline(tmp_path, name, proxy.address, broker.bootstrap_servers)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_killed_daemons(pipeline: Pipeline, client: str) -> None:
+    pipeline.configure(sink={"producer": client})
+    with while_writing(f"daemons killed, {client}", DAEMONS, pipeline) as random:
+        for number in range(DAEMONS):
+            with pipeline.daemon() as daemon:
+                if number % 4 == 3:  # wherever it may be: it takes half a second to come to life
+                    time.sleep(random.uniform(0.3, 1.5))
+                else:  # most likely on the way with what was committed meanwhile
+                    daemon.wait_for("at version")
+                    time.sleep(random.uniform(0, 0.5))
+                assert daemon.running, daemon.log()
+                daemon.kill()
+
+
+def test_killed_brokers(pipeline: Pipeline, proxied: tuple[Proxy, Broker]) -> None:
+    broker = proxied[1]
+    # A transaction that a dead broker left open hides the position until its time is up.
+    pipeline.configure(sink={"transaction_timeout": "10s"})
+    with (
+        broker.explaining(),
+        while_writing("brokers killed, or stopped", BROKERS, pipeline) as random,
+        pipeline.daemon() as daemon,
+    ):
+        daemon.wait_for("at version")
+        for number in range(BROKERS):
+            time.sleep(random.uniform(0.5, 2.0))
+            if number % 4 == 3:
+                broker.stop()
+            else:
+                broker.kill()
+            broker.start()
+            assert daemon.running, daemon.log()
+        daemon.stop()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_failing_connections(pipeline: Pipeline, proxied: tuple[Proxy, Broker], client: str) -> None:
+    pipeline.configure(sink={"producer": client})
+    with (
+        while_writing(f"connections that failed, {client}", CONNECTIONS, pipeline) as random,
+        pipeline.daemon() as daemon,
+    ):
+        for number in range(CONNECTIONS):
+            time.sleep(random.uniform(0.1, 1.0))
+            fail(proxied[0], number, random)
+            assert daemon.running, daemon.log()
+        proxied[0].resume()
+        daemon.wait_for("at version")  # on a busy machine it may take that long to come to life
+        daemon.stop()
+
+
+def fail(proxy: Proxy, number: int, random: Random) -> None:
+    match number % 8:
+        case 0:
+            proxy.cut()
+        case 1:
+            proxy.stall()
+            # Clients wait ten seconds for an answer.
+            time.sleep(random.uniform(0.1, 15 if number % 64 == 33 else 1.5))
+            proxy.resume()
+        case 2:
+            proxy.refuse()
+            time.sleep(random.uniform(0.1, 1.0))
+            proxy.resume()
+        case kind:
+            api = random.choice([PRODUCE, PRODUCE, END_TXN, END_TXN, INIT_PRODUCER_ID])
+            proxy.next(api, ("lost", "halved", "unanswered")[kind % 3])
+
+
+def test_daemons_that_are_succeeded_while_they_live(pipeline: Pipeline, proxied: tuple[Proxy, Broker]) -> None:
+    """One is started while another is at work, which it fences."""
+    with proxied[1].explaining(), while_writing("daemons succeeded", SUCCESSORS, pipeline) as random:
+        for _ in range(SUCCESSORS):
+            with pipeline.daemon() as first:
+                first.wait_for("at version")
+                with pipeline.daemon() as second:
+                    assert first.ended() == 3, first.log()
+                    time.sleep(random.uniform(0, 0.5))
+                    second.kill()

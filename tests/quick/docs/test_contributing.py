@@ -1,0 +1,16 @@
+"""The map in CONTRIBUTING.md leads to files that are there, and to every room."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+NAMED = re.findall(r"`((?:cdfd|tests)/[\w/.]*)`", (ROOT / "CONTRIBUTING.md").read_text())
+
+
+def test_every_path_exists() -> None:
+    assert not [path for path in NAMED if not (ROOT / path).exists()]
+
+
+def test_every_room_is_on_the_map() -> None:
+    rooms = {path.parent.relative_to(ROOT).parts[1] for path in ROOT.glob("cdfd/*/__init__.py")}
+    assert rooms - {path.split("/")[1] for path in NAMED if path.startswith("cdfd/")} <= {"demo", "ports", "tables"}

@@ -1,0 +1,47 @@
+"""The check for words finds what it names, and nothing in code, questions and paths."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.docs.words import findings, in_module, in_page
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "You mend it.",
+        "It begins anew.",
+        "A queue is held up.",
+        "What is a choice is in the configuration.",
+        "It stops. What is left is dropped.",
+        "- What is left is dropped.",
+        "1. What is left is dropped.",
+        "**What is left** is dropped.",
+        "| a | Who needs it waits. |",
+    ],
+)
+def test_a_page_with_one(text: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n\n{text}\n")
+    assert [line for _, line, _ in in_page(page)] == [3]
+
+
+@pytest.mark.parametrize(
+    "text", ["`mend`", "```\nanew\n```", "What is lag?", "## What stays", "[a](told.md)", "recommended"]
+)
+def test_a_page_without(text: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"{text}\n")
+    assert list(in_page(page)) == []
+
+
+@pytest.mark.parametrize("line", ["# nobody knows", '"""It is mended."""', 'X = f"{1} begins anew"'])
+def test_a_module_with_one(line: str, tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(f"{line}\n")
+    assert len(list(in_module(module))) == 1
+
+
+def test_pages_and_package_have_none() -> None:
+    assert findings() == []

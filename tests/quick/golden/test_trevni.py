@@ -1,0 +1,21 @@
+"""Trevni files that the reference wrote, where their folder is there: cdfd finds in them what the reference's own reader finds."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cdfd.trevni import physical
+from cdfd.trevni.rows import Reader
+from cdfd.trevni.source import Source
+
+FOLDER = Path(__file__).parents[4] / "shared" / "golden" / "trevni"
+FILES = sorted(path for path in FOLDER.glob("*.trv") if path.with_suffix(".json").exists())
+
+pytestmark = pytest.mark.skipif(not FILES, reason="there is no folder of golden files beside this checkout")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_columns_are_those_of_the_reference(path: Path) -> None:
+    found = b"".join(physical.document(Reader(Source.of(path.read_bytes()))))
+    assert json.loads(found) == json.loads(path.with_suffix(".json").read_text())

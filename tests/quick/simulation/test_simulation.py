@@ -1,0 +1,128 @@
+"""A slice of the seeds, with every test run; and bugs that are planted, to see that seeds find bugs."""
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cdfd.changes.execute import Execution
+from cdfd.changes.position import Position
+from cdfd.changes.stream import PlanStream
+from cdfd.daemon.loop import deliverer as delivering
+from cdfd.daemon.loop import resuming
+from cdfd.daemon.loop.feed import Feed
+from cdfd.daemon.loop.recorder import Recorder
+from cdfd.daemon.supervision.supervisor import Supervisor
+from cdfd.progress.recovery import Start, decide
+from cdfd.tail.history import History
+from cdfd.tail.tailer import Tailer
+from tests.support.simulation.__main__ import shown
+from tests.support.simulation.run import simulate
+
+SEEDS, PORTIONS = 100, 2
+MOST_SEEDS = 1000  # most bugs show within a hundred
+"""Seeds within which a planted bug is found."""
+
+
+@pytest.fixture(autouse=True)
+def _silent() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("portion", range(PORTIONS))
+def test_seeds(portion: int) -> None:
+    for seed in range(portion, SEEDS, PORTIONS):
+        outcome = simulate(seed)
+        assert not outcome.violations, shown(outcome)
+
+
+def test_a_seed_is_the_same_run_in_every_process() -> None:
+    """Whatever is remembered of other seeds, and however this process hashes strings."""
+    seeds = (3, 19, 28)
+    here = [simulate(seed) for seed in range(30)]
+    for seed in seeds:
+        environment = os.environ | {"PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-m", "tests.simulation", "--seed", str(seed)]
+        found = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+        assert found.stdout.strip() == shown(here[seed]).strip()
+
+
+def _recorded_before_delivered(feed: Feed, version: Any) -> None:
+    feed._note_delivered(version.plan.version, Position(version.table_id, version.plan.version + 1))
+
+
+async def _failure_taken_for_delivery(deliverer: Any, versions: Any, position: Position) -> int:
+    try:
+        return await _deliver_whole(deliverer, versions, position)
+    except delivering.SinkError:
+        return len(versions)
+
+
+def _one_too_far(stream: PlanStream, tailer: Tailer, start: int, until: int | None = None) -> Any:
+    return _versions(stream, tailer, start + (start > 2), until)
+
+
+def _without_the_last_batch(batches: Any) -> Any:
+    for chunk in _chunks(batches):
+        yield chunk if len(chunk) == 1 else chunk[:-1]
+
+
+def _ledger_taken_for_next(*arguments: Any) -> Start:
+    found = decide(*arguments)
+    resumed = arguments[0] is None and found.position is not None
+    return replace(found, position=replace(found.position, version=found.position.version + 1)) if resumed else found
+
+
+def _a_part_too_far(execution: Execution, plans: Any, first: int) -> Any:
+    return _tasks(execution, plans, first + (first > 0))
+
+
+def _forgotten_ordinal(position: Position, part: int, ordinal: int, *_: object) -> Position:
+    return replace(position, part=part)
+
+
+async def _never_again(*_: object) -> None:
+    await asyncio.Event().wait()
+
+
+async def _nothing(*_: object) -> None:
+    """Instead of what is to be done."""
+
+
+async def _true(*_: object) -> bool:
+    return True
+
+
+_deliver_whole, _versions, _chunks = delivering.Deliverer._deliver_whole, PlanStream.versions, delivering._chunks
+_tasks = Execution._tasks
+PLANTED: dict[str, tuple[object, str, Callable[..., Any], str]] = {
+    "the ledger is updated before the commit": (Feed, "_note_schema", _recorded_before_delivered, "the ledger is told"),
+    "a failed delivery counts": (delivering.Deliverer, "_deliver_whole", _failure_taken_for_delivery, ""),
+    "a version is left out": (PlanStream, "versions", _one_too_far, ""),
+    "the last batch is dropped": (delivering, "_chunks", _without_the_last_batch, "has the rows"),
+    "another log is taken for the one that was read": (History, "confirm", _true, "has the rows"),
+    "a position's log entry is not looked at": (History, "compare", _nothing, "has the rows"),
+    "the ledger's version is taken for the next one": (resuming, "decide", _ledger_taken_for_next, ""),
+    "a file is left out between parts": (Execution, "_tasks", _a_part_too_far, "has the"),
+    "ordinals begin again in each part": (Position, "at_part", _forgotten_ordinal, "a part ends"),
+    "a table that failed is not tried again": (Supervisor, "_pause", _never_again, ""),
+    "a stop leaves the ledger behind": (Recorder, "finish", _nothing, "after a stop the ledger"),
+}
+"""What is replaced, by what, and what is said about it."""
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, name, planted, said = PLANTED[bug]
+    monkeypatch.setattr(target, name, planted)
+    found = next((outcome for outcome in map(simulate, range(MOST_SEEDS)) if outcome.violations), None)
+    assert found is not None
+    assert any(said in violation for violation in found.violations), found.violations

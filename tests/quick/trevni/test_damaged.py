@@ -1,0 +1,321 @@
+"""Damaged and hostile files: always a `TrevniError`, and never more memory than the file allows."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import cdfd.trevni as trevni
+from cdfd.trevni import physical
+from cdfd.trevni.column_reader import UNBACKED
+from cdfd.trevni.file_writer import ColumnRows, FileWriter
+from cdfd.trevni.metadata import ColumnMetadata
+from cdfd.trevni.rows import Reader
+from cdfd.trevni.source import Source, long_bytes, sized_bytes
+from cdfd.trevni.value_types import ValueType
+from tests.support.trevni import rows
+
+
+def small(codec: str = "null", checksum: str = "crc32") -> bytes:
+    table = rows.table(3, pa.schema([rows.SCHEMA.field(name) for name in ("string", "long", "bit", "list")]))
+    file = io.BytesIO()
+    trevni.write_table(table, file, codec=codec, checksum=checksum, first_values=["long"], use_threads=False)
+    return file.getvalue()
+
+
+def read(data: bytes) -> pa.Table:
+    """All that can be read of a file."""
+    for _ in physical.document(Reader(Source.of(data))):
+        pass
+    return read_rows(data)
+
+
+def read_rows(data: bytes) -> pa.Table:
+    found = trevni.read_table(pa.BufferReader(data), use_threads=False)
+    found.validate(full=True)
+    return found
+
+
+@pytest.mark.parametrize("codec", ["null", "snappy", "deflate", "bzip2"])
+def test_a_file_that_ends_at_any_byte(codec: str) -> None:
+    data = small(codec)
+    read(data)
+    for end in range(len(data)):
+        with pytest.raises(trevni.TrevniError):
+            read_rows(data[:end])
+
+
+@pytest.mark.parametrize(("codec", "checksum"), [("null", "null"), ("null", "crc32"), ("snappy", "crc32")])
+def test_any_flipped_bit(codec: str, checksum: str) -> None:
+    """The checksum finds a flipped bit in a block. In a header, another value may be a valid one: a column has another name."""
+    data = small(codec, checksum)
+    expected = read(data)
+    starts = trevni.read_metadata(pa.BufferReader(data)).starts
+    unnoticed = 0
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << (bit % 8)
+        try:
+            found = read_rows(bytes(flipped))
+        except trevni.TrevniError:
+            continue
+        if checksum == "crc32" and bit // 8 >= starts[0]:
+            unnoticed += 1
+            assert found.equals(expected)
+    # First values have no checksum: nothing else is without one.
+    assert unnoticed <= 8 * 10
+
+
+def physical_file(column: ColumnMetadata, block: bytes, rows: int, *, file_rows: int | None = None) -> bytes:
+    """A file with one block of a column, however damaged."""
+    header = b"Trv\x02" + (rows if file_rows is None else file_rows).to_bytes(8, "little") + b"\1\0\0\0" + b"\0"
+    properties = {b"trevni.name": column.name.encode(), b"trevni.type": str(column.type).encode()}
+    if column.array:
+        properties[b"trevni.array"] = b""
+    header += long_bytes(len(properties))
+    header += b"".join(sized_bytes(key) + sized_bytes(value) for key, value in properties.items())
+    header += (len(header) + 8).to_bytes(8, "little")
+    descriptor = b"\1\0\0\0" + np.array([rows, len(block), len(block)], "<i4").tobytes()
+    return header + descriptor + block
+
+
+def plain(kind: ValueType) -> ColumnMetadata:
+    return ColumnMetadata("c", kind)
+
+
+def array(kind: ValueType) -> ColumnMetadata:
+    return ColumnMetadata("c", kind, array=True)
+
+
+@pytest.mark.parametrize(
+    ("column", "block", "count", "what"),
+    [
+        (plain(ValueType.INT), b"\x80", 1, "ends within a number"),
+        (plain(ValueType.INT), b"\x02\x02", 1, "2 values for 1 rows"),
+        (plain(ValueType.INT), b"\xff" * 5 + b"\1", 1, "more than 5 bytes"),
+        (plain(ValueType.INT), b"\xff" * 4 + b"\x1f", 1, "more than 32 bits"),
+        (plain(ValueType.LONG), b"\xff" * 10 + b"\1", 1, "more than 10 bytes"),
+        (plain(ValueType.LONG), b"\xff" * 9 + b"\2", 1, "more than 64 bits"),
+        (plain(ValueType.DOUBLE), b"1234567", 1, "ends within a value"),
+        (plain(ValueType.BOOLEAN), b"\0\0", 8, "2 bytes for 8 bits"),
+        (plain(ValueType.NULL), b"\0", 1, "nulls has data"),
+        (plain(ValueType.STRING), b"\x01", 1, "negative"),
+        (plain(ValueType.STRING), b"\x08abc", 1, "ends within a value"),
+        (plain(ValueType.STRING), b"\x04\xc3\x28", 1, "not UTF-8"),
+        (plain(ValueType.STRING), b"\x02\xc3\x02\xa9", 2, "not UTF-8"),
+        (plain(ValueType.BYTES), b"\xfe\xff\xff\xff\x0f", 1, "ends within a value|longer than the block"),
+        (array(ValueType.INT), b"\x04\x02", 1, "ends within a value"),
+        (array(ValueType.INT), b"\x02\xff\xff\xff\xff\x1f", 1, "more than 32 bits"),
+        (array(ValueType.INT), b"\xff\xff\xff\xff\x1f", 1, "more than 32 bits|ends within"),
+        (array(ValueType.FLOAT), b"\x02\0\0\0", 1, "ends within a value|longer than the block"),
+        (array(ValueType.STRING), b"\x04\x02a\x01", 1, "negative"),
+        (array(ValueType.STRING), b"\x02\x80", 1, "within|longer"),
+        (array(ValueType.BOOLEAN), b"\x12\0", 1, "ends within a value|longer than the block"),
+        (array(ValueType.NULL), b"\x05", 2, "3 lengths for 2 rows|4 lengths for 2 rows|lengths for 2 rows"),
+    ],
+)
+def test_a_block_that_does_not_fit_its_column(column: ColumnMetadata, block: bytes, count: int, what: str) -> None:
+    with pytest.raises(trevni.TrevniError, match=what) as caught:
+        read(physical_file(column, block, count))
+    assert caught.value.column == "c"
+    assert caught.value.block == 0
+    assert caught.value.offset is not None
+
+
+def changed(data: bytes, old: bytes, new: bytes) -> bytes:
+    assert data.count(old) >= 1
+    return data.replace(old, new, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda data: b"PAR1" + data[4:], "not a Trevni file"),
+        (lambda data: b"Trv\3" + data[4:], "version 3 of the Trevni layout"),
+        (lambda data: data[:4] + b"\xff" * 8 + data[12:], "number of rows is negative"),
+        (lambda data: data[:12] + b"\xff\xff\xff\x7f" + data[16:], "announces 2147483647 columns"),
+        (lambda data: changed(data, b"snappy", b"snoopy"), "the codec 'snoopy' is unknown"),
+        (lambda data: changed(data, b"crc32", b"md532"), "the checksum 'md532' is unknown"),
+        (
+            lambda data: changed(data, b"trevni.type\x0cstring", b"trevni.type\x0cstrong"),
+            "the type 'strong' is unknown",
+        ),
+        (lambda data: changed(data, b"trevni.name", b"trevni.nome"), "a column has no name"),
+        (lambda data: changed(data, b"trevni.type\x0cstring", b"trevni.tipe\x0cstring"), "the column has no type"),
+        (lambda data: changed(data, b'"record"', b'"recurd"'), "unknown type: 'recurd'"),
+    ],
+)
+def test_a_header_that_cannot_be(change: Callable[[bytes], bytes], what: str) -> None:
+    with pytest.raises(trevni.TrevniError, match=what):
+        read(change(small("snappy")))
+
+
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [
+        ([ColumnMetadata("a", ValueType.INT), ColumnMetadata("a", ValueType.INT)], "the same name"),
+        ([ColumnMetadata("a", ValueType.INT, parent="b")], "not a column before it"),
+        ([ColumnMetadata("a", ValueType.INT, parent="a")], "not a column before it"),
+        ([ColumnMetadata("a", ValueType.INT), ColumnMetadata("b", ValueType.INT, parent="a")], "not an array column"),
+        ([ColumnMetadata("a", ValueType.INT, array=True, values=True)], "not permitted for array columns"),
+    ],
+)
+def test_columns_that_cannot_be_are_neither_written_nor_read(
+    columns: list[ColumnMetadata], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(trevni.TrevniError, match=what):
+        FileWriter(columns)
+    with monkeypatch.context() as patched:
+        patched.setattr("cdfd.trevni.file_writer.check_column", lambda *_: None)
+        writer = FileWriter(columns)
+        data = b"".join(writer.finish())
+    with pytest.raises(trevni.TrevniError, match=what):
+        read(data)
+
+
+def test_cycles_of_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdfd.trevni.file_writer.check_column", lambda *_: None)
+    columns = [ColumnMetadata(name, ValueType.NULL, True, other) for name, other in ("ab", "ba")]
+    with pytest.raises(trevni.TrevniError, match="not a column before it"):
+        read(b"".join(FileWriter(columns).finish()))
+
+
+RECURSIVE = '{"type":"record","name":"A","fields":[{"name":"a","type":["null","A"]}]}'
+WIDE = '{"type":"record","name":"A0","fields":[{"name":"a","type":"int"}]}'
+for level in range(1, 40):
+    WIDE = f'{{"type":"record","name":"A{level}","fields":[{{"name":"x","type":{WIDE}}},{{"name":"y","type":"A{level - 1}"}}]}}'
+DEEP = '{"type":"array","items":' * 900 + '"int"' + "}" * 900
+
+
+@pytest.mark.parametrize(
+    ("schema", "what"),
+    [
+        (RECURSIVE, "recursive"),
+        (WIDE, "more than 1 columns"),
+        (DEEP, "more than 1 columns|levels"),
+        ("[[]]", "directly in another one"),
+        ("nonsense", "not JSON"),
+        ('"string"', r"has 'string' \(string\) here"),
+        ('{"type":"record","name":"r","fields":[]}', "has 0 columns, and the file 1"),
+        ('{"type":"array"}', "has no items"),
+        ('{"type":{"type":{"type":"nothing"}}}', "unknown type"),
+    ],
+)
+def test_avro_schemas_that_cannot_be(schema: str, what: str) -> None:
+    writer = FileWriter([ColumnMetadata("c", ValueType.INT)], metadata={"avro.schema": schema.encode()})
+    with pytest.raises(trevni.TrevniError, match=what):
+        trevni.read_schema(pa.BufferReader(b"".join(writer.finish())))
+
+
+def test_children_with_more_or_fewer_values_than_their_parent() -> None:
+    columns = [ColumnMetadata("p", ValueType.NULL, array=True), ColumnMetadata("c", ValueType.LONG, parent="p")]
+    for count in (3, 5):
+        writer = FileWriter(columns)
+        values = ColumnRows(None, pa.array(range(count), pa.int64()), np.array([0, 2, count]))
+        writer.write(2, [ColumnRows(np.array([2, 2]), pa.nulls(4), np.arange(3)), values])
+        with pytest.raises(trevni.TrevniError, match="left"):
+            read(b"".join(writer.finish()))
+
+
+def peak(data: bytes, call: str = "trevni.read_table(pa.BufferReader(data), use_threads=False)") -> tuple[str, int]:
+    """The error of reading a file in a process of its own, and the bytes by which it grew."""
+    program = f"""
+import sys, pyarrow as pa, numpy, pyarrow.compute
+import cdfd.trevni as trevni
+import cdfd.trevni_files.reading, cdfd.trevni.physical
+data = sys.stdin.buffer.read()
+def peak():
+    # Not `ru_maxrss`, which begins with that of the parent.
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+before = peak()
+try:
+    {call}
+    print("read")
+except trevni.TrevniError as error:
+    print(error)
+print(1024 * (peak() - before))
+"""
+    done = subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+    error, size = done.stdout.decode().splitlines()
+    return error, int(size)
+
+
+ALLOWED = 32 << 20
+
+
+def bomb(kind: str) -> tuple[bytes, str]:
+    """A small file that asks for much, and the error that it is."""
+    match kind:
+        case "run of lengths":
+            block = long_bytes(-(1 << 31) + 1)
+            return physical_file(array(ValueType.INT), block, (1 << 30) + 1), "bytes for 1073741825 rows"
+        case "columns":
+            return b"Trv\2" + bytes(8) + b"\xff\xff\xff\x7f" + b"\0" * 100, "announces 2147483647 columns"
+        case "blocks":
+            data = physical_file(plain(ValueType.INT), b"\2", 1)
+            return data[:-17] + b"\xff\xff\xff\x7f" + data[-13:], "announces 2147483647 blocks"
+        case "text":
+            return b"Trv\2" + bytes(12) + long_bytes(1) + long_bytes(1 << 40) + b"x", "announces|are left"
+        case _:
+            data = {"deflate": zlib.compress(bytes(1 << 20), wbits=-15), "snappy": b"\x80\x80\x80\x80\x04" + b"\0" * 9}[
+                kind
+            ]
+            file = physical_file(plain(ValueType.BOOLEAN), data, 1)
+            at = len(file) - len(data) - 8
+            file = file[:at] + (1 << 30).to_bytes(4, "little") + file[at + 4 :]
+            return _with_codec(file, kind), "cannot have|is damaged|and its descriptor says"
+
+
+def _with_codec(file: bytes, codec: str) -> bytes:
+    """The file with a codec in the file's metadata, which moves the column."""
+    added = sized_bytes(b"trevni.codec") + sized_bytes(codec.encode())
+    found = file[:16] + b"\2" + added + file[17:]
+    at = found.index(b"trevni.type") + len(b"trevni.type") + 1 + len("boolean")
+    return found[:at] + (at + 8).to_bytes(8, "little") + found[at + 8 :]
+
+
+@pytest.mark.parametrize("kind", ["run of lengths", "columns", "blocks", "text", "deflate", "snappy"])
+def test_bombs(kind: str) -> None:
+    data, what = bomb(kind)
+    error, grown = peak(data)
+    assert error != "read"
+    assert any(part in error for part in what.split("|")), error
+    assert grown < ALLOWED + 50 * len(data)
+
+
+def test_runs_of_lengths_are_read_in_windows() -> None:
+    """Rows of a column that is almost empty take no bytes, and are rows all the same."""
+    count = 3 * UNBACKED
+    data = physical_file(array(ValueType.INT), long_bytes(1 - 2 * (count - 1)), count)
+    call = "list(map(len, trevni.TrevniFile(pa.BufferReader(data), use_threads=False).iter_batches()))"
+    error, grown = peak(data, call)
+    assert error == "read"
+    assert grown < ALLOWED
+
+
+def test_errors_name_column_block_and_byte() -> None:
+    file = io.BytesIO()
+    trevni.write_table(pa.table({"n": pa.array(range(1000), pa.int64())}), file, codec="null", block_bytes=100)
+    data = bytearray(file.getvalue())
+    data[-50] ^= 1
+    with pytest.raises(trevni.TrevniError) as caught:
+        read(bytes(data))
+    error = caught.value
+    assert (error.column, error.block) == ("n/long", trevni.TrevniFile(file).blocks(0).rows.size - 1)
+    assert str(error).endswith(f"(column n/long, block {error.block}, byte {error.offset})")
+
+
+def test_a_reader_that_returns_less_than_the_file_has() -> None:
+    data = small()
+    source = Source(lambda start, length: data[start : start + min(length, 10)], len(data))
+    with pytest.raises(trevni.TrevniError, match="were read"):
+        Reader(source)

@@ -1,0 +1,206 @@
+"""Arrow tables to Trevni files and back."""
+
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import cdfd.trevni as trevni
+from cdfd.errors import ConfigError, DataError, StorageError, UnsupportedError
+from cdfd.trevni.source import Source
+from cdfd.trevni.table_reader import TableReader
+from tests.support.trevni import rows
+
+pytestmark = pytest.mark.usefixtures("kernels")
+
+CODECS = ("null", "snappy", "deflate", "bzip2")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("count", [0, 1, 7, 2000])
+def test_every_type_comes_back_equal(tmp_path: Path, codec: str, count: int) -> None:
+    table = rows.table(count)
+    trevni.write_table(table, tmp_path / "rows.trv", codec=codec, block_bytes=4096)
+    found = trevni.read_table(tmp_path / "rows.trv")
+    found.validate(full=True)
+    assert found.schema.equals(table.schema)
+    assert found.equals(table)
+
+
+@pytest.mark.parametrize("nulls", [0.0, 0.02, 1.0])
+def test_columns_with_few_nulls_or_nothing_else(tmp_path: Path, nulls: float) -> None:
+    table = rows.table(3000, nulls=nulls)
+    trevni.write_table(table, tmp_path / "rows.trv")
+    assert trevni.read_table(tmp_path / "rows.trv").equals(table)
+
+
+def test_batches_that_are_written_one_by_one(tmp_path: Path) -> None:
+    table = rows.table(1000)
+    with trevni.TrevniWriter(tmp_path / "rows.trv", table.schema, block_bytes=1000) as writer:
+        for batch in table.to_batches(max_chunksize=17):
+            writer.write_batch(batch)
+    with trevni.TrevniFile(tmp_path / "rows.trv") as file:
+        batches = list(file.iter_batches(100))
+        assert file.num_rows == 1000
+    assert max(batch.num_rows for batch in batches) <= 100
+    assert pa.Table.from_batches(batches).equals(table)
+
+
+@pytest.mark.parametrize("some", [range(1), range(1234, 1300), range(1999, 2000), range(5, 5), slice(-3, None), (7, 9)])
+def test_some_rows(tmp_path: Path, some: range | slice | tuple[int, int]) -> None:
+    table = rows.table(2000)
+    trevni.write_table(table, tmp_path / "rows.trv", block_bytes=500)
+    expected = table.slice(*_span(some, 2000))
+    assert trevni.read_table(tmp_path / "rows.trv", rows=some).equals(expected)
+
+
+def _span(some: range | slice | tuple[int, int], count: int) -> tuple[int, int]:
+    found = slice(*some) if isinstance(some, tuple) else slice(some.start, some.stop)
+    start, end, _ = found.indices(count)
+    return start, end - start
+
+
+def test_some_columns_are_read_in_the_order_of_the_file(tmp_path: Path) -> None:
+    table = rows.table(50)
+    trevni.write_table(table, tmp_path / "rows.trv")
+    found = trevni.read_table(tmp_path / "rows.trv", columns=["maps", "a b.c#", "string"])
+    assert found.equals(table.select(["string", "maps", "a b.c#"]))
+    inside = trevni.read_table(tmp_path / "rows.trv", columns=["struct.z", "flat.x"])
+    assert inside.schema.field("struct").type == pa.struct([pa.field("z", pa.int64(), nullable=False)])
+    assert inside["flat"].to_pylist() == [{"x": each["x"]} for each in table["flat"].to_pylist()]
+
+
+class Counting:
+    """Counts the bytes that are read of a file."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.read = list[tuple[int, int]]()
+        self.source = Source(self._read, len(data))
+
+    def _read(self, start: int, length: int) -> bytes:
+        self.read.append((start, start + length))
+        return self.data[start : start + length]
+
+
+def test_a_projection_reads_the_bytes_of_its_columns_alone() -> None:
+    table = pa.table({name: pa.array(range(100_000), pa.int64()) for name in "abcdefghij"})
+    file = io.BytesIO()
+    trevni.write_table(table, file, codec="null")
+    counting = Counting(file.getvalue())
+    reader = TableReader(counting.source)
+    header = counting.read
+    counting.read = []
+    list(reader.batches(reader.select(["c"])))
+    start, end = reader.metadata.starts[2], reader.metadata.starts[3]
+    assert sum(end - start for start, end in header) <= 8192
+    assert all(start <= first and last <= end for first, last in counting.read)
+    assert sum(last - first for first, last in counting.read) <= end - start + 4
+    assert end - start < len(counting.data) / 9
+
+
+def test_some_rows_read_the_blocks_that_have_them_alone() -> None:
+    table = pa.table({"n": pa.array(range(100_000), pa.int64())})
+    file = io.BytesIO()
+    trevni.write_table(table, file, codec="null", block_bytes=4096)
+    counting = Counting(file.getvalue())
+    reader = TableReader(counting.source)
+    blocks = reader.reader.blocks(0)
+    counting.read = []
+    [batch] = list(reader.batches(reader.shape, 50_000, 50_010))
+    assert batch["n"].to_pylist() == list(range(50_000, 50_010))
+    block = blocks.block_of(50_000)
+    assert counting.read == [(int(blocks.starts[block]), int(blocks.starts[block + 1]))]
+
+
+def test_the_row_of_a_value_is_found_in_one_block(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("n", pa.int64(), False), pa.field("s", pa.string(), False)])
+    values = [each // 3 * 2 for each in range(10_000)]
+    table = pa.table([pa.array(values, pa.int64()), pa.array([f"{each:05}" for each in values])], schema=schema)
+    file = io.BytesIO()
+    trevni.write_table(table, file, first_values=["n", "s"], block_bytes=512)
+    counting = Counting(file.getvalue())
+    reader = TableReader(counting.source)
+    for name, of in (("n", int), ("s", "{:05}".format)):
+        reader.find(name, of(0))
+        for wanted in (-1, 0, 1, 2, 3333, 6664, 6666, 9999):
+            counting.read = []
+            expected = next((row for row, value in enumerate(values) if value >= wanted), len(values))
+            assert reader.find(name, of(max(wanted, 0))) == expected
+            assert len(counting.read) == 1
+
+
+def test_only_sorted_columns_with_first_values_can_be_searched(tmp_path: Path) -> None:
+    trevni.write_table(pa.table({"n": [1]}), tmp_path / "rows.trv")
+    with trevni.TrevniFile(tmp_path / "rows.trv") as file, pytest.raises(ConfigError, match="first values"):
+        file.find("n", 1)
+
+
+def test_user_metadata_is_that_of_the_schema(tmp_path: Path) -> None:
+    table = pa.table({"n": [1]}).replace_schema_metadata({"origin": "shop"})
+    trevni.write_table(table, tmp_path / "rows.trv", metadata={"note": b"\xff"})
+    assert trevni.read_schema(tmp_path / "rows.trv").metadata == {b"origin": b"shop", b"note": b"\xff"}
+    assert trevni.read_metadata(tmp_path / "rows.trv").metadata["note"] == b"\xff"
+    with pytest.raises(ConfigError, match="the format uses itself"):
+        trevni.write_table(table, tmp_path / "rows.trv", metadata={"trevni.codec": "null"})
+
+
+def test_codecs_and_checksums_of_columns(tmp_path: Path) -> None:
+    table = pa.table({"a": [1, 2], "b": ["x", None]})
+    codecs = {"": "deflate", "b/string": "bzip2"}
+    trevni.write_table(table, tmp_path / "rows.trv", codec=codecs, checksum={"": "null", "a/long": "crc-32"})
+    metadata = trevni.read_metadata(tmp_path / "rows.trv")
+    assert [column.codec for column in metadata.columns] == ["deflate", "bzip2"]
+    assert [column.checksum for column in metadata.columns] == ["crc32", "null"]
+    assert trevni.read_table(tmp_path / "rows.trv").equals(table)
+
+
+@pytest.mark.parametrize("options", [{"codec": "lzo"}, {"checksum": "md5"}, {"codec": {"c": "null"}}])
+def test_unknown_options_are_errors(tmp_path: Path, options: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        trevni.write_table(pa.table({"a": [1]}), tmp_path / "rows.trv", **options)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_union_of_several_types(tmp_path: Path) -> None:
+    kinds = pa.array([0, 1, 2, 1, 0], pa.int8())
+    offsets = pa.array([0, 0, 0, 1, 1], pa.int32())
+    children = [pa.array([7, -7]), pa.array(["x", "y"]), pa.nulls(1)]
+    table = pa.table({"u": pa.UnionArray.from_dense(kinds, offsets, children, ["long", "string", "null"])})
+    trevni.write_table(table, tmp_path / "rows.trv")
+    assert trevni.read_table(tmp_path / "rows.trv")["u"].to_pylist() == [7, "x", None, "y", -7]
+
+
+def test_nulls_in_a_column_that_has_none_are_an_error(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("s", pa.struct([pa.field("n", pa.int64(), nullable=False)]))])
+    table = pa.Table.from_arrays([pa.array([{"n": None}], schema.field(0).type)], schema=schema)
+    with pytest.raises(DataError, match=r"column s\.n has nulls"):
+        trevni.write_table(table, tmp_path / "rows.trv")
+    assert not list(tmp_path.iterdir())
+
+
+def test_types_that_files_cannot_have(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="column d: values of the type duration"):
+        trevni.write_table(pa.table({"d": pa.array([1], pa.duration("s"))}), tmp_path / "rows.trv")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"none\.trv"):
+        trevni.read_table(tmp_path / "none.trv")
+
+
+def test_file_objects_stay_open() -> None:
+    table = pa.table({"n": [1, 2]})
+    file = io.BytesIO()
+    trevni.write_table(table, file)
+    assert trevni.read_table(file).equals(table)
+    assert trevni.read_table(pa.BufferReader(file.getvalue())).equals(table)
+    assert not file.closed
+
+
+def test_blocks_beyond_the_memory_limit_go_to_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdfd.trevni_files.writing.SPILL_BYTES", 10_000)
+    table = rows.table(2000)
+    trevni.write_table(table, tmp_path / "rows.trv", block_bytes=1000)
+    assert trevni.read_table(tmp_path / "rows.trv").equals(table)

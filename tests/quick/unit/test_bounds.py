@@ -1,0 +1,248 @@
+"""Files of a table that are larger than what they can hold: not read to their ends, and named in an error where they count."""
+
+import asyncio
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow.compute as pc
+import pytest
+
+import cdfd
+from cdfd.delta import commit, last_checkpoint, paths
+from cdfd.demo.writer import TableWriter
+from cdfd.errors import CdfdError, LogError, StorageError
+from cdfd.storage.local import LocalStorage
+from cdfd.tail import history
+from cdfd.tail.log import DeltaLog
+from tests.support import checkpoint_layout as layout
+from tests.support.lake import SCHEMA, rows
+
+LARGE = 1 << 40
+"""Bytes of a file of zeros that takes no room."""
+MEMORY = 400 << 20
+"""Bytes by which reading one may let the process grow, at most."""
+LAST = 4
+
+
+async def _write(folder: Path) -> None:
+    writer = TableWriter(LocalStorage(folder, sync=False), SCHEMA)
+    await writer.create()
+    for version in range(1, LAST):
+        await writer.insert(rows(10 * version, 10 * version + 1))
+    assert await writer.delete(pc.field("id") == 10) == LAST
+
+
+def actions(folder: Path, *versions: int) -> list[dict[str, Any]]:
+    entries = (folder / paths.LOG / paths.commit_name(version) for version in versions)
+    return [orjson.loads(line) for entry in entries for line in entry.read_bytes().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("original") / "t"
+    asyncio.run(_write(folder))
+    return folder
+
+
+@pytest.fixture
+def table(original: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "t"
+    shutil.copytree(original, folder)
+    return folder
+
+
+def write(folder: Path, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        path = folder / paths.LOG / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(data)
+
+
+@pytest.fixture(autouse=True)
+def little_memory() -> Iterator[None]:
+    before = _peak()
+    yield
+    assert _peak() - before < MEMORY
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+def zeros(path: Path) -> None:
+    """Nothing but zeros."""
+    path.write_bytes(b"")
+    os.truncate(path, LARGE)
+
+
+def extended(path: Path) -> None:
+    """What it was, then zeros."""
+    os.truncate(path, LARGE)
+
+
+def a_long_line(path: Path) -> None:
+    """Well-formed, and of one action."""
+    path.write_bytes(b'{"commitInfo":{"a":"' + b"x" * (2 * commit.LINE_BYTES) + b'"}}\n')
+
+
+Spoil = Callable[[Path], None]
+
+
+def read(folder: Path) -> list[int]:
+    return sorted(row["id"] for row in cdfd.snapshot(str(folder)).read_all().to_pylist())
+
+
+@pytest.mark.parametrize("spoil", [zeros, extended])
+@pytest.mark.parametrize("name", [paths.LAST_CHECKPOINT, f"{2:020d}.crc", f"{0:020d}.{2:020d}.compacted.json", "x"])
+def test_a_hint_counts_for_nothing(name: str, spoil: Spoil, table: Path) -> None:
+    write(table, {name: b'{"version":2,"size":3}'})
+    spoil(table / paths.LOG / name)
+    assert read(table) == [11, 20, 21, 30, 31]
+    assert [row["id"] for row in cdfd.changes(str(table), 2).read_all().to_pylist()] == [20, 21, 30, 31, 10]
+
+
+@pytest.mark.parametrize("spoil", [zeros, extended, a_long_line])
+@pytest.mark.parametrize("version", [2, LAST])
+def test_a_log_entry(version: int, spoil: Spoil, table: Path) -> None:
+    path = f"{paths.LOG}/{paths.commit_name(version)}"
+    spoil(table / path)
+    os.utime(
+        table / path, (1_700_000_000, 1_700_000_000)
+    )  # one of now might still be written to, and would be waited for
+    for reading in (lambda: read(table), lambda: cdfd.changes(str(table), 1).read_all()):
+        with pytest.raises(LogError, match="longer than 16 MiB") as caught:
+            reading()
+        assert (caught.value.table, caught.value.version, caught.value.path) == (str(table), version, path)
+
+
+def test_a_log_entry_that_is_only_hashed() -> None:
+    short = [b"{}\n" + bytes(commit.LINE_BYTES // 2)] * 64
+    assert history.parse_and_digest(history.entry_size, iter(short))[0] == sum(map(len, short))
+    with pytest.raises(LogError, match="longer than 16 MiB"):
+        history.parse_and_digest(history.entry_size, iter([b"{}\n", *[bytes(commit.LINE_BYTES // 2)] * 64]))
+
+
+@pytest.mark.parametrize("spoil", [zeros, extended])
+@pytest.mark.parametrize("kind", ["single", "json", "parquet", "sidecar"])
+def test_a_checkpoint(kind: str, spoil: Spoil, table: Path) -> None:
+    state = [action for action in actions(table, 0, 1, 2) if "commitInfo" not in action]
+    files = layout.single(2, state) if kind == "single" else layout.v2(2, state, 1, kind.replace("sidecar", "parquet"))
+    write(table, files)
+    assert read(table) == [11, 20, 21, 30, 31]
+    path = next(name for name in files if ("_sidecars" in name) == (kind == "sidecar"))
+    spoil(table / paths.LOG / path)
+    with pytest.raises(LogError) as caught:
+        read(table)
+    assert (caught.value.table, caught.value.version, caught.value.path) == (str(table), 2, f"{paths.LOG}/{path}")
+
+
+@pytest.mark.parametrize("spoil", [zeros, extended])
+@pytest.mark.parametrize(
+    "claim", [{}, {"sizeInBytes": 2**31 - 1}, {"cardinality": 2**40, "sizeInBytes": 2**31 - 1}, {"offset": 2**31 - 1}]
+)
+def test_a_deletion_vector(claim: dict[str, int], spoil: Spoil, table: Path) -> None:
+    entry = table / paths.LOG / paths.commit_name(LAST)
+    found = actions(table, LAST)
+    for action in found:
+        if "add" in action:
+            action["add"]["deletionVector"] |= claim
+    entry.write_bytes(b"\n".join(map(orjson.dumps, found)))
+    spoil(next(table.glob("deletion_vector_*")))
+    if spoil is extended and not claim:
+        assert read(table) == [11, 20, 21, 30, 31]
+        return
+    with pytest.raises(CdfdError, match="deletion vector") as caught:
+        read(table)
+    assert (caught.value.table, caught.value.version) == (str(table), LAST)
+    assert caught.value.path is not None
+
+
+def test_nothing_of_a_table_is_read_whole(original: Path) -> None:
+    """Whoever reads says how much, at most."""
+    lengths = list[int | None]()
+
+    class Asked(LocalStorage):
+        async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+            lengths.append(length)
+            return await super().read(path, start, length)
+
+    (original / paths.LOG / paths.LAST_CHECKPOINT).write_bytes(b'{"version":2,"size":3}')
+    log = DeltaLog(Asked(original))
+    asyncio.run(log.snapshot())
+    asyncio.run(log.header(1))
+    asyncio.run(log.newest_checkpoint(1))
+    (original / paths.LOG / paths.LAST_CHECKPOINT).unlink()
+    assert lengths
+    assert max(-1 if length is None else length for length in lengths) <= (16 << 20) + 1
+    assert None not in lengths
+
+
+@pytest.mark.parametrize("kind", ["folder", "fifo"])
+def test_a_hint_that_is_no_file(kind: str, table: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = table / paths.LOG / paths.LAST_CHECKPOINT
+    match kind:
+        case "folder":
+            path.mkdir()
+        case "fifo":
+            os.mkfifo(path)
+    assert read(table) == [11, 20, 21, 30, 31]
+    assert ("_last_checkpoint cannot be used" in caplog.text) == (kind != "folder")
+
+
+def test_a_hint_that_cannot_be_read_now(original: Path) -> None:
+    class Away(LocalStorage):
+        async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
+            if path.endswith(paths.LAST_CHECKPOINT):
+                raise StorageError("the network is down", retriable=True)
+            return await super().read(path, start, length)
+
+    with pytest.raises(StorageError) as caught:
+        asyncio.run(DeltaLog(Away(original)).segment())
+    assert (caught.value.table, caught.value.path) == (str(original), f"{paths.LOG}/{paths.LAST_CHECKPOINT}")
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_the_largest_hint(size: int) -> None:
+    data = b'{"version":2,"size":3}'.ljust(last_checkpoint.MOST_BYTES + size)
+    if not size:
+        assert last_checkpoint.parse(data).version == 2
+        return
+    with pytest.raises(LogError, match="larger than 1 MiB"):
+        last_checkpoint.parse(data)
+
+
+@pytest.mark.parametrize("size", [0, 1])
+@pytest.mark.parametrize("chunk", [1000, 1 << 20, 3 << 20, 1 << 25])
+def test_the_largest_line(size: int, chunk: int) -> None:
+    line = b'{"commitInfo":{}}'
+    data = b"\n".join([line, line.ljust(commit.LINE_BYTES + size), line])
+    chunks = (data[start : start + chunk] for start in range(0, len(data), chunk))
+    if not size:
+        assert [len(line) for line in commit.lines(chunks)] == [17, commit.LINE_BYTES, 17]
+        return
+    with pytest.raises(LogError, match="line 2 is longer than 16 MiB"):
+        commit.parse(1, chunks)
+
+
+def test_a_schema_of_fifty_thousand_columns_fits() -> None:
+    fields = [
+        {
+            "name": f"a_column_with_some_name_{number}",
+            "type": "decimal(38,18)",
+            "nullable": True,
+            "metadata": {
+                "delta.columnMapping.id": number,
+                "delta.columnMapping.physicalName": "col-12345678-1234-1234-1234-123456789abc",
+            },
+        }
+        for number in range(50_000)
+    ]
+    metadata = {"id": "T", "schemaString": orjson.dumps({"type": "struct", "fields": fields}).decode()}
+    found = commit.parse(0, orjson.dumps({"metaData": metadata})).metadata
+    assert found is not None
+    assert len(found.schema_string) > 10_000_000

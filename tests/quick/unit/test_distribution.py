@@ -1,0 +1,52 @@
+"""How pytest-xdist distributes the tests: modules stay together, and the longest begin first."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.cache import ROOT
+from tests.support.distribution import TOGETHER, durations, unit
+
+MODULE = """
+import pytest
+
+@pytest.mark.parametrize("number", range(6))
+def test_it(number, worker_id, request):
+    with open({place!r}, "a") as file:
+        print(worker_id, request.node.nodeid, file=file)
+"""
+CONFTEST = """
+import json, pathlib
+from tests.support import distribution
+distribution.DURATIONS = pathlib.Path("durations.json")
+from tests.conftest import pytest_xdist_make_scheduler
+"""
+MODULES = ("tests/a/test_one.py", "tests/a/test_two.py", f"{TOGETHER[0]}test_three.py", f"{TOGETHER[0]}test_four.py")
+
+
+def test_folders_that_are_together_exist() -> None:
+    assert [folder for folder in TOGETHER if not (ROOT / folder).is_dir()] == []
+
+
+def test_durations_are_of_tests_that_exist() -> None:
+    assert [name for name in durations() if not (ROOT / name).exists()] == []
+
+
+def test_each_unit_has_one_worker_and_the_longest_begins(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    for module in MODULES:
+        (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / module).write_text(MODULE.format(place=str(ran)))
+    (tmp_path / "pytest.ini").write_text("[pytest]")
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "durations.json").write_text(json.dumps({MODULES[1]: 9, MODULES[0]: 5, TOGETHER[0]: 1}))
+    options = ["-q", "-n", "1", "-p", "no:cacheprovider", "--import-mode=importlib"]
+    command = [sys.executable, "-m", "pytest", *options, "tests"]
+    # Both have a folder `tests`, which is a package of both parts.
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    units = [unit(line.split()[1]) for line in ran.read_text().splitlines()]
+    assert units == [MODULES[1]] * 6 + [MODULES[0]] * 6 + [TOGETHER[0]] * 12

@@ -1,0 +1,229 @@
+"""Plans executed: rows in order over files, versions and threads, and a place to go on from."""
+
+import asyncio
+import io
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cdfd.changes.batch import ChangeBatch
+from cdfd.changes.column_selection import all_columns, named_columns
+from cdfd.changes.columns import change_schema
+from cdfd.changes.execute import Execution
+from cdfd.changes.in_thread import iterate_in_thread
+from cdfd.changes.plan import ChangePlan, FileScan
+from cdfd.changes.position import Position
+from cdfd.changes.table_files import TableFiles
+from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
+from cdfd.errors import DataError, LogError, MissingColumnError, MissingFileError
+from tests.support.memory_storage import MemoryStorage
+
+SCHEMA = TableSchema(StructType((StructField("n", Primitive("long")),)))
+OLD = TableSchema(StructType((StructField("m", Primitive("long")), StructField("n", Primitive("long")))))
+
+
+def execution(files: dict[str, Sequence[int] | bytes], **more: Any) -> Execution:
+    storage = MemoryStorage("memory://t")
+    for path, rows in files.items():
+        buffer = io.BytesIO()
+        if not isinstance(rows, bytes):
+            pq.write_table(pa.table({"n": pa.array(rows, pa.int64())}), buffer)
+        asyncio.run(storage.put(path, rows if isinstance(rows, bytes) else buffer.getvalue()))
+    return Execution(TableFiles(storage, lambda root: storage), **more)
+
+
+def plan(version: int, *paths: str, schema: TableSchema | None = None) -> ChangePlan:
+    scans = tuple(FileScan(path, "insert", {}, 0, schema=schema) for path in paths)
+    return ChangePlan(version, 1_000 + version, SCHEMA, scans, "files")
+
+
+def rows(batches: Iterator[ChangeBatch]) -> list[tuple[int, int, int]]:
+    """(version, ordinal, value), as the rows come; a batch is of one version."""
+    found = []
+    for batch in batches:
+        assert batch.rows.schema.equals(change_schema(batch.schema.arrow))
+        for row in batch.rows.to_pylist():
+            assert row["_commit_version"] == batch.plan.version
+            assert row["_commit_timestamp"].timestamp() == (1_000 + batch.plan.version) / 1000
+            found.append((row["_commit_version"], row["_change_ordinal"], row["n"]))
+    return found
+
+
+FILES: dict[str, Sequence[int] | bytes] = {"a": range(5), "b": range(10, 13), "c": [], "d": range(20, 27)}
+PLANS = [plan(3, "a", "b"), plan(4), plan(5, "c", "d"), plan(6, "b")]
+EXPECTED = [
+    *((3, at, value) for at, value in enumerate([0, 1, 2, 3, 4, 10, 11, 12])),
+    *((5, at, value) for at, value in enumerate(range(20, 27))),
+    *((6, at, value) for at, value in enumerate(range(10, 13))),
+]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+class TestOrder:
+    @pytest.mark.parametrize("batch_rows", [1, 3, 1_000])
+    def test_over_files_versions_and_batches(self, workers: int, batch_rows: int) -> None:
+        assert rows(execution(FILES, workers=workers, batch_rows=batch_rows).batches(PLANS)) == EXPECTED
+
+    def test_nothing(self, workers: int) -> None:
+        assert rows(execution({}, workers=workers).batches([])) == []
+        assert rows(execution({}, workers=workers).batches([plan(1)])) == []
+
+    @pytest.mark.parametrize(("part", "ordinal"), [(0, 0), (1, 5), (2, 8)])
+    def test_from_a_position(self, workers: int, part: int, ordinal: int) -> None:
+        """A scan's index and the number of rows before it are where a delivery begins."""
+        found = execution(FILES, workers=workers).batches(PLANS, Position("t", 3, part, ordinal=ordinal))
+        assert rows(found) == EXPECTED[ordinal:]
+
+    def test_an_error_comes_after_the_rows_before_it(self, workers: int) -> None:
+        broken = execution(FILES | {"c": b"PAR1"}, workers=workers).batches(PLANS)
+        before: list[ChangeBatch] = []
+        with pytest.raises(DataError) as caught:
+            collect(broken, before)
+        assert rows(iter(before)) == EXPECTED[:8]
+        error = caught.value
+        assert (error.table, error.version, error.path) == ("memory://t", 5, "c")
+
+    def test_so_does_one_of_planning(self, workers: int) -> None:
+        def plans() -> Iterator[ChangePlan]:
+            yield from PLANS[:2]
+            raise LogError("no further")
+
+        found = execution(FILES, workers=workers).batches(plans())
+        before: list[ChangeBatch] = []
+        with pytest.raises(LogError, match="no further"):
+            collect(found, before)
+        assert rows(iter(before)) == EXPECTED[:8]
+
+    def test_a_version_without_the_columns_names_itself(self, workers: int) -> None:
+        """The table's doing, not the configuration's: a writer dropped `m`."""
+        found = execution(FILES, workers=workers, select=partial(named_columns, ["M"])).batches(
+            [replace(PLANS[0], schema=OLD), PLANS[2]]
+        )
+        before: list[ChangeBatch] = []
+        with pytest.raises(MissingColumnError, match=r"none of the columns M.*The columns are: n") as caught:
+            collect(found, before)
+        assert [batch.schema.names for batch in before] == [("m",)] * len(before)
+        assert (caught.value.table, caught.value.version, caught.value.exit_code) == ("memory://t", 5, 1)
+
+
+def collect(batches: Iterator[ChangeBatch], into: list[ChangeBatch]) -> None:
+    for batch in batches:
+        into.append(batch)
+
+
+class TestMissing:
+    def test_ends_the_reading(self) -> None:
+        with pytest.raises(MissingFileError) as caught:
+            rows(execution(FILES).batches([plan(7, "a", "gone")]))
+        error = caught.value
+        assert (error.table, error.version, error.path) == ("memory://t", 7, "gone")
+
+    def test_or_is_gone_over(self) -> None:
+        told: list[MissingFileError] = []
+        found = rows(execution(FILES, on_missing=told.append).batches([plan(7, "gone", "b"), plan(8, "b")]))
+        assert [value for _, _, value in found] == [10, 11, 12] * 2
+        assert [(error.version, error.path) for error in told] == [(7, "gone")]
+
+
+class TestColumns:
+    def test_of_a_scan_with_a_schema_of_its_own(self) -> None:
+        """Rows that a version deletes while it replaces the schema."""
+        (batch,) = execution(FILES).batches([plan(1, "b", schema=OLD)])
+        assert batch.schema == OLD
+        assert batch.rows.schema.names[:2] == ["m", "n"]
+
+    def test_by_name(self) -> None:
+        """Those that the version has, whatever their case; where it has none of them, that is an error."""
+        assert all_columns(OLD) is OLD
+        assert named_columns(["N", "later"], OLD).names == ("n",)
+        assert named_columns(["n", "m"], OLD).names == ("n", "m")
+
+
+def test_as_many_threads_as_there_are_cores() -> None:
+    assert 1 <= execution({}).threads <= (os.cpu_count() or 1)
+    assert execution({}, workers=7).threads == 7
+
+
+class TestInThread:
+    async def test_items_come_in_order_from_other_threads(self) -> None:
+        def items() -> Iterator[tuple[int, bool]]:
+            for number in range(5):
+                yield number, threading.current_thread() is threading.main_thread()
+
+        assert ([item async for item in iterate_in_thread(items())]) == [(number, False) for number in range(5)]
+
+    def test_an_error_comes_through(self) -> None:
+        def items() -> Iterator[int]:
+            yield 1
+            raise DataError("two")
+
+        found: list[int] = []
+
+        async def collected() -> None:
+            async for item in iterate_in_thread(items()):
+                found.append(item)
+
+        with pytest.raises(DataError, match="two"):
+            asyncio.run(collected())
+        assert found == [1]
+
+    async def test_the_end_is_looked_for_together_with_what_may_be_the_last_item(self) -> None:
+        closed = list[bool]()
+
+        def items() -> Iterator[int]:
+            try:
+                yield from (1, 2, 10, 11, 3)
+            finally:
+                closed.append(threading.current_thread() is threading.main_thread())
+
+        found = [item async for item in iterate_in_thread(items(), lambda item: item > 2)]
+        assert found == [1, 2, 10, 11, 3]
+        assert closed == [False]
+
+    async def test_closed_before_its_end(self) -> None:
+        closed = list[bool]()
+
+        def items() -> Iterator[int]:
+            try:
+                yield from (1, 2, 3)
+            finally:
+                closed.append(threading.current_thread() is threading.main_thread())
+
+        async with aclosing(iterate_in_thread(items(), lambda item: item == 1)) as found:
+            assert await anext(found) == 1
+        assert closed == [False]
+
+    async def test_cancelled_while_an_item_is_made(self) -> None:
+        """What runs in a thread cannot be stopped there; it is waited for, and closed."""
+        making, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+        def items() -> Iterator[int]:
+            try:
+                making.set()
+                go_on.wait(30)
+                yield 1
+                yield 2
+            finally:
+                closed.set()
+
+        async def reading() -> None:
+            async with aclosing(iterate_in_thread(items())) as found:
+                async for _ in found:
+                    pass
+
+        task = asyncio.create_task(reading())
+        await asyncio.to_thread(making.wait, 30)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert closed.is_set()

@@ -1,0 +1,482 @@
+"""The feed: where it starts, what it delivers, and how it ends."""
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from cdfd.changes import refining
+from cdfd.changes.position import Position
+from cdfd.daemon.loop.monitor import NullMonitor
+from cdfd.demo.writer import TableWriter
+from cdfd.errors import (
+    CdfdError,
+    DataError,
+    GapError,
+    LogError,
+    MissingFileError,
+    SchemaChangedError,
+    SinkError,
+    TableChangedError,
+)
+from tests.support.feeding import Crash, FilesPlace, MemoryPlace, Place, feed, ids, position
+from tests.support.lake import BEGINNING, Lake, checkpoint, entry_path, manual_clock, rows, table
+from tests.support.manual_time import ManualClock
+
+
+@pytest.fixture(params=[MemoryPlace, FilesPlace], ids=lambda place: place.__name__)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return request.param(tmp_path / "out")
+
+
+class TestStarts:
+    @pytest.mark.parametrize(
+        ("start", "first", "expected"),
+        [
+            ("snapshot", Position("T", 3, 0, "snapshot"), [("insert", 3, 1), ("insert", 3, 2), ("insert", 3, 3)]),
+            ("earliest", Position("T", 0), [("insert", 1, 1), ("insert", 2, 2), ("insert", 3, 3)]),
+            ("latest", Position("T", 4), []),
+            (2, Position("T", 2), [("insert", 2, 2), ("insert", 3, 3)]),
+            (
+                datetime.fromtimestamp(BEGINNING / 1000, UTC) + timedelta(seconds=2.5),
+                Position("T", 3),
+                [("insert", 3, 3)],
+            ),
+        ],
+    )
+    async def test_it_is_durable_before_the_first_row_and_stays(
+        self,
+        place: Place,
+        start: Any,
+        first: Position,
+        expected: list[tuple[str, int, int]],
+        clock: ManualClock,
+        lake: Lake,
+    ) -> None:
+        writer = await table(lake, 1, clock)
+        for version in range(1, 4):
+            clock.advance(1)
+            await writer.insert(rows(version))
+
+        def die(event: str, about: Any) -> None:
+            if event == "committed":
+                raise Crash
+
+        with pytest.raises(Crash):
+            await feed(lake, place, clock, start=start, hook=die)
+        assert await position(place) == first
+        assert place.rows() == []
+        await writer.insert(rows(4))
+        # The snapshot is of then, whatever came since; and nothing of the start's meaning is asked again.
+        await feed(lake, place, clock, 4, start="latest")
+        assert sorted(ids(place), key=lambda row: row[1:]) == [*expected, ("insert", 4, 4)]
+        assert await position(place) == Position("T", 5)
+
+    @pytest.mark.parametrize("start", [5, 99, datetime(2099, 1, 1, tzinfo=UTC)])
+    async def test_a_start_that_cannot_be_leaves_nothing_behind(
+        self, place: Place, start: Any, clock: ManualClock, lake: Lake
+    ) -> None:
+        writer = await table(lake, 4, clock)
+        with pytest.raises(LogError, match=r"there is no version | is in the future"):
+            await feed(lake, place, clock, start=start)
+        assert await position(place) is None
+        await writer.insert(rows(4))
+        await feed(lake, place, clock, 4, start=4)
+        assert ids(place) == [("insert", 4, 4)]
+
+    async def test_a_table_that_is_not_there_yet(self, place: Place, clock: ManualClock, lake: Lake) -> None:
+        feeding = asyncio.create_task(feed(lake, place, clock, 1, start="latest"))
+        await clock.wait_for_sleepers()
+        await table(lake, 2, clock)
+        clock.advance(5)
+        await feeding
+        assert ids(place) == [("insert", 1, 1)]
+
+    async def test_a_stop_ends_the_waiting(self, place: Place, clock: ManualClock) -> None:
+        stop = asyncio.Event()
+        feeding = asyncio.create_task(feed(Lake(clock), place, clock, stop=stop))
+        await clock.wait_for_sleepers()
+        stop.set()
+        await feeding
+        assert await position(place) is None
+
+    async def test_versions_without_changes_move_the_position(
+        self, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
+        writer = await table(lake, 3, clock)
+        await writer.optimize()
+        await writer.optimize()
+        await feed(lake, place, clock, 4, start="earliest")
+        assert ids(place) == [("insert", 1, 1), ("insert", 2, 2)]
+        assert await position(place) == Position("T", 5)
+
+    async def test_versions_that_come_while_it_waits(self, place: Place, clock: ManualClock, lake: Lake) -> None:
+        writer = await table(lake, 1, clock)
+        feeding = asyncio.create_task(feed(lake, place, clock, 5, start="earliest"))
+        for version in range(1, 6):
+            await clock.wait_for_sleepers()
+            await writer.insert(rows(version))
+            clock.advance(5)
+        await feeding
+        assert ids(place) == [("insert", version, version) for version in range(1, 6)]
+
+
+class TestParts:
+    @staticmethod
+    async def updated(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Lake:
+        """Version 4 updates two of three rows, each in a file of its own. Refined, it has several parts."""
+        monkeypatch.setattr(refining, "BUCKET_BYTES", 1_000)
+        lake = Lake(clock)
+        writer = await table(lake, 4, clock)
+        await writer.update(pc.field("id") > 1, {"v": pc.scalar("b")})
+        return lake
+
+    @staticmethod
+    async def first_part(lake: Lake, place: Place, clock: ManualClock, refine: str) -> None:
+        """Deliver the first part of version 4 that has rows."""
+        stop = asyncio.Event()
+
+        def stop_soon(event: str, about: Any) -> None:
+            if event == "write":
+                stop.set()
+
+        options: dict[str, Any] = {"start": 4, "changes": "files", "refine": refine, "key": ("id",), "part_bytes": 1}
+        await feed(lake, place, clock, stop=stop, hook=stop_soon, **options)
+        found = await position(place)
+        assert found is not None
+        assert found.part > 0
+        assert place.rows()
+
+    async def test_one_delivery_for_each_part(self, clock: ManualClock) -> None:
+        lake, whole, parted = Lake(clock), MemoryPlace(), MemoryPlace()
+        writer = await table(lake, 4, clock)
+        await writer.update(pc.field("id") > 0, {"v": pc.scalar("b")})
+        for place, part_bytes in ((whole, 1 << 30), (parted, 1)):
+            await feed(lake, place, clock, 4, start="snapshot", part_bytes=part_bytes)
+        assert parted.rows() == whole.rows()
+        assert len(parted.rows()) == 3
+        assert [delivery.following for delivery in parted.delivered] == [
+            Position("T", 4, 0, "snapshot"),
+            Position("T", 4, 1, "snapshot", 1),
+            Position("T", 4, 2, "snapshot", 2),
+            Position("T", 5),
+        ]
+        assert [delivery.following for delivery in whole.delivered] == [
+            Position("T", 4, 0, "snapshot"),
+            Position("T", 5),
+        ]
+
+    async def test_a_stop_comes_between_two_of_them(self, place: Place, clock: ManualClock) -> None:
+        lake, other = Lake(clock), MemoryPlace()
+        await table(lake, 5, clock)
+        await feed(lake, other, clock, 4, start="snapshot")
+        stops = 0
+        for _ in range(10):
+            stop = asyncio.Event()
+
+            def stop_soon(event: str, about: Any, stop: asyncio.Event = stop) -> None:
+                if event == "write":
+                    stop.set()
+
+            await feed(lake, place, clock, stop=stop, hook=stop_soon, part_bytes=1)
+            stops += 1
+            if await position(place) == Position("T", 5):
+                break
+        assert stops == 4
+        assert [row["id"] for row in place.rows()] == [row["id"] for row in other.rows()]
+        assert [row["_change_ordinal"] for row in place.rows()] == [0, 1, 2, 3]
+
+    async def test_a_position_that_the_version_does_not_have(
+        self, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
+        await table(lake, 3, clock)
+        sink = await place.open()
+        delivery = await sink.begin(Position("T", 2))
+        await delivery.write(pa.record_batch({"id": [7]}) if isinstance(place, MemoryPlace) else _row())
+        await delivery.commit(Position("T", 2, 3, ordinal=1))
+        await sink.close()
+        with pytest.raises(SinkError, match=r"after 3 parts of this version, but it has 1.*version 2"):
+            await feed(lake, place, clock, 2)
+
+    @pytest.mark.parametrize(("before", "after"), [("off", "auto"), ("key", "auto"), ("off", "key")])
+    async def test_a_version_is_ended_as_it_was_begun(
+        self, place: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, before: str, after: str
+    ) -> None:
+        """Whatever `refine` is when it goes on: other rows with the same ordinals would be lost or doubled."""
+        lake, whole = await self.updated(clock, monkeypatch), MemoryPlace()
+        await feed(lake, whole, clock, 4, start=4, changes="files", refine=before, key=("id",))
+        await self.first_part(lake, place, clock, before)
+        await feed(lake, place, clock, 4, changes="files", refine=after, key=("id",), part_bytes=1)
+        assert ids(place) == ids(whole)
+        numbers = [[row["_change_ordinal"] for row in each.rows()] for each in (place, whole)]
+        assert numbers[0] == numbers[1]
+
+    async def test_a_refined_version_that_is_begun_is_not_ended_without_refinement(
+        self, place: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lake = await self.updated(clock, monkeypatch)
+        await self.first_part(lake, place, clock, "key")
+        known = place.rows()
+        with pytest.raises(SinkError, match=r"or other ones.*version 4.*`refine`"):
+            await feed(lake, place, clock, 4, changes="files", refine="off", key=("id",), part_bytes=1)
+        assert place.rows() == known
+
+
+def _row() -> pa.RecordBatch:
+    return pa.record_batch({"id": [7], "_change_type": pa.array(["insert"]).dictionary_encode()})
+
+
+class TestMissingFiles:
+    """VACUUM was faster."""
+
+    @staticmethod
+    async def vacuumed(lake: Lake, clock: ManualClock, versions: int = 5) -> TableWriter:
+        """Version 2 inserts a row whose file is gone since a version after it removed it."""
+        writer = await table(lake, 3, clock)
+        await writer.delete(pc.field("id") == 99)
+        gone = list(writer._files.values())[1].path
+        await writer.commit("DELETE", [writer._remove(writer._files[gone])])
+        for version in range(5, versions):
+            await writer.insert(rows(version))
+        lake.forget(gone)
+        return writer
+
+    async def test_fail(self, place: Place, clock: ManualClock, lake: Lake) -> None:
+        await self.vacuumed(lake, clock)
+        with pytest.raises(MissingFileError, match=r"memory://orders, version 2, file part-"):
+            await feed(lake, place, clock, start="earliest")
+        assert ids(place) == [("insert", 1, 1)]
+        assert await position(place) == Position("T", 2)
+
+    async def test_skip(self, place: Place, clock: ManualClock, lake: Lake) -> None:
+        await self.vacuumed(lake, clock, 7)
+        left_out: list[MissingFileError] = []
+        await feed(lake, place, clock, 6, start="earliest", on_missing_file="skip", on_missing=left_out.append)
+        assert ids(place) == [("insert", 1, 1), ("insert", 5, 5), ("insert", 6, 6)]
+        assert [error.version for error in left_out] == [2, 4]
+
+    async def test_resnapshot(self, place: Place, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.WARNING, "cdfd"):
+            clock = manual_clock()
+            lake = Lake(clock)
+            writer = await self.vacuumed(lake, clock, 7)
+            await feed(lake, place, clock, 6, start="earliest", on_missing_file="resnapshot")
+            assert ids(place)[0] == ("insert", 1, 1)
+            assert sorted(ids(place)[1:]) == [("insert", 6, 1), ("insert", 6, 5), ("insert", 6, 6)]
+            await writer.insert(rows(7))
+            await feed(lake, place, clock, 7, on_missing_file="resnapshot")
+            assert ids(place)[-1] == ("insert", 7, 7)
+        assert ["starting again from a snapshot" in record.message for record in caplog.records] == [True]
+
+    async def test_resnapshot_of_the_version_whose_changes_are_gone(
+        self, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
+        await self.vacuumed(lake, clock)
+        await feed(lake, place, clock, 4, start=4, on_missing_file="resnapshot")
+        assert ids(place) == [("insert", 4, 1)]
+        assert await position(place) == Position("T", 5)
+
+    async def test_a_resnapshot_that_would_not_help(self, place: Place, clock: ManualClock, lake: Lake) -> None:
+        writer = await table(lake, 4, clock)
+        lake.forget(list(writer._files)[1])
+        for _ in range(2):
+            with pytest.raises(MissingFileError, match="version 3"):
+                await feed(lake, place, clock, start="snapshot", on_missing_file="resnapshot")
+        assert place.rows() == []
+        # Once there is something newer there is hope again.
+        gone = list(writer._files.values())[1]
+        await writer.commit("DELETE", [writer._remove(gone)])
+        await feed(lake, place, clock, 4, on_missing_file="resnapshot")
+        assert sorted(ids(place)) == [("insert", 4, 1), ("insert", 4, 3)]
+
+    async def test_a_version_that_is_delivered_by_half_when_its_files_go(
+        self, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
+        writer = await table(lake, 1, clock)
+        await writer.commit("WRITE", [await writer._add(rows(n)) for n in (1, 2, 3)])
+        lake.forget(sorted(writer._files)[1])
+        options: dict[str, Any] = {"part_bytes": 1, "on_missing_file": "resnapshot"}
+        for _ in range(2):
+            with pytest.raises(MissingFileError, match="version 1"):
+                await feed(lake, place, clock, start="earliest", **options)
+        gone = writer._files[sorted(writer._files)[1]]
+        await writer.commit("DELETE", [writer._remove(gone)])
+        await feed(lake, place, clock, 2, **options)
+        found = ids(place)
+        assert len(found) == 3
+        assert sorted(row for row in found if row[1] == 2) == sorted(
+            ("insert", 2, n) for n in (1, 2, 3) if n != gone.rows["id"][0].as_py()
+        )
+
+
+class TestSchemaChanges:
+    @staticmethod
+    async def renamed(lake: Lake, clock: ManualClock) -> TableWriter:
+        """Version 2 adds a column, version 4 replaces another."""
+        writer = await table(lake, 2, clock)
+        await writer.add_column(pa.field("extra", pa.int32()))
+        await writer.insert(pa.table({"id": [3], "v": ["a"], "extra": pa.array([3], pa.int32())}))
+        writer.schema = pa.schema([("id", pa.int64()), ("w", pa.string()), ("extra", pa.int32())])
+        await writer.commit("REPLACE COLUMNS", [writer._metadata()])
+        await writer.insert(pa.table({"id": [5], "w": ["b"], "extra": pa.array([5], pa.int32())}))
+        return writer
+
+    async def test_stop_comes_before_the_version_and_again_after_a_restart(
+        self, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
+        await self.renamed(lake, clock)
+        for _ in range(3):
+            with pytest.raises(SchemaChangedError, match=r"added w; dropped v.*version 4") as caught:
+                await feed(lake, place, clock, start="earliest", on_schema_change="stop")
+            assert "on_schema_change: continue" in str(caught.value.hint)
+            assert ids(place) == [("insert", 1, 1), ("insert", 3, 3)]
+            assert await position(place) == Position("T", 4)
+        await feed(lake, place, clock, 5, on_schema_change="continue")
+        assert ids(place)[2:] == [("insert", 5, 5)]
+
+    async def test_continue_says_what_it_goes_on_over(self, place: Place, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.INFO, "cdfd"):
+            clock = manual_clock()
+            lake = Lake(clock)
+            await self.renamed(lake, clock)
+            await feed(lake, place, clock, 5, start="earliest")
+            assert [set(row) - {"id"} for row in place.rows()][2] >= {"w", "extra"}
+        told = [record.message for record in caplog.records if "schema" in record.message]
+        assert told == ["schema change: added extra", "schema change: added w; dropped v"]
+
+
+class TestOtherTables:
+    @pytest.mark.parametrize("versions", [0, 1, 2, 3, 9])
+    @pytest.mark.parametrize("stopped_at", ["snapshot", "stream"])
+    async def test_a_table_that_is_created_anew_while_nobody_looks(
+        self, place: Place, versions: int, stopped_at: str, clock: ManualClock, lake: Lake
+    ) -> None:
+        await table(lake, 4, clock, "old")
+
+        def die(event: str, about: Any) -> None:
+            if event == "committed" and (about.part == 1 or about.phase == "stream"):
+                raise Crash
+
+        part_bytes = 1 if stopped_at == "snapshot" else 1 << 30
+        with pytest.raises(Crash):
+            await feed(lake, place, clock, hook=die, part_bytes=part_bytes)
+        before = place.rows()
+        lake.forget("")
+        if versions:
+            await table(lake, versions, clock, "new")
+        told = "its id was old and is new" if versions else "the table old was deleted"
+        with pytest.raises(TableChangedError, match=told):
+            await feed(lake, place, clock, part_bytes=part_bytes)
+        assert place.rows() == before
+
+    async def test_log_clean_up_that_overtook_the_feed(self, place: Place, clock: ManualClock, lake: Lake) -> None:
+        writer = await table(lake, 3, clock)
+        await feed(lake, place, clock, 2, start="earliest")
+        for version in range(3, 8):
+            await writer.insert(rows(version))
+        await checkpoint(lake, 6)
+        lake.forget(*map(entry_path, range(6)))
+        with pytest.raises(GapError, match=r"version 2 is no longer|versions? 3"):
+            await feed(lake, place, clock)
+        assert await position(place) == Position("T", 3)
+
+    async def test_a_backup_that_is_restored_before_the_newest_versions_are_read(self, place: Place) -> None:
+        """What was listed before the restore is no lag after it."""
+
+        class Restoring(NullMonitor):
+            def __init__(self, lake: Lake, stop: asyncio.Event) -> None:
+                self.lake, self.stop = lake, stop
+                self.found: list[int] = []
+                self.tips: list[int] = []
+
+            def found_version(self, newest: int) -> None:
+                if not self.found:
+                    self.lake.forget(entry_path(4), entry_path(5))
+                self.found.append(newest)
+
+            def at_tip(self, listed: int = -1) -> None:
+                self.tips.append(listed)
+                self.stop.set()
+
+        clock, stop = manual_clock(), asyncio.Event()
+        lake = Lake(clock)
+        await table(lake, 6, clock)
+        await feed(lake, place, clock, 1, start="earliest")
+        monitor = Restoring(lake, stop)
+        await feed(lake, place, clock, stop=stop, monitor=monitor)
+        assert ids(place) == [("insert", 1, 1), ("insert", 2, 2), ("insert", 3, 3)]
+        assert (monitor.found[0], monitor.tips) == (5, [3])
+
+
+class TestErrors:
+    async def test_nothing_of_a_version_counts_that_cannot_be_read_to_its_end(
+        self, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
+        writer = await table(lake, 2, clock)
+        adds = [await writer._add(rows(n)) for n in (1, 2, 3)]
+        await writer.commit("WRITE", adds)
+        damaged = max(str(fields["path"]) for _, fields in adds)
+        whole = lake.bytes_of(damaged)
+        await lake.put(damaged, whole[:-20])
+        events: list[str] = []
+        with pytest.raises(DataError, match=rf"memory://orders, version 2, file {damaged}"):
+            await feed(lake, place, clock, start=2, hook=lambda event, _: events.append(event))
+        assert events[-1] == "abort"
+        assert place.rows() == []
+        await lake.put(damaged, whole)
+        await feed(lake, place, clock, 2)
+        assert [row["_change_ordinal"] for row in place.rows()] == [0, 1, 2]
+
+    @pytest.mark.parametrize("when", ["write", "commit"])
+    async def test_what_the_sink_refuses(self, place: Place, when: str, clock: ManualClock, lake: Lake) -> None:
+        await table(lake, 3, clock)
+        events: list[str] = []
+
+        def refuse(event: str, about: Any) -> None:
+            events.append(event)
+            if event == when and "write" in events:
+                raise SinkError("the disk is full")
+
+        with pytest.raises(SinkError, match="the disk is full"):
+            await feed(lake, place, clock, start=1, hook=refuse)
+        assert events[-1] == "abort"
+        assert place.rows() == []
+        await feed(lake, place, clock, 2)
+        assert ids(place) == [("insert", 1, 1), ("insert", 2, 2)]
+
+    async def test_what_is_delivered_before_a_broken_entry_counts(
+        self, place: Place, clock: ManualClock, lake: Lake
+    ) -> None:
+        await table(lake, 4, clock)
+        await lake.put(entry_path(4), b"{broken")
+        clock.advance(60)
+        with pytest.raises(CdfdError, match="version 4"):
+            await feed(lake, place, clock, start="earliest")
+        assert ids(place) == [("insert", version, version) for version in (1, 2, 3)]
+
+    async def test_a_cancelled_feed_leaves_nothing_behind(self, place: Place, clock: ManualClock, lake: Lake) -> None:
+        """As after a signal, when a delivery takes too long: also while a thread reads."""
+
+        await table(lake, 6, clock)
+        reading = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def tell(method: str, path: str) -> None:
+            if method == "open" and path.endswith(".parquet"):
+                loop.call_soon_threadsafe(reading.set)
+
+        lake.before = tell
+        feeding = asyncio.create_task(feed(lake, place, clock, start="snapshot"))
+        await reading.wait()
+        feeding.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await feeding
+        assert place.rows() == []
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        await feed(lake, place, clock, 5)
+        assert sorted(row["id"] for row in place.rows()) == [1, 2, 3, 4, 5]

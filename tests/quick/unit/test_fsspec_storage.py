@@ -1,0 +1,174 @@
+"""Stores by fsspec: which of them a ledger may be in, what is said where they fail or are not installed."""
+
+import asyncio
+import importlib
+import importlib.util
+import re
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.utils import infer_storage_options
+
+from cdfd.changes.column_selection import all_columns
+from cdfd.changes.execute import Execution
+from cdfd.config import parse
+from cdfd.demo.writer import TableWriter
+from cdfd.errors import NotFoundError, StorageError, UnsupportedError
+from cdfd.storage.base import Storage
+from cdfd.storage.fsspec_storage import FsspecStorage, _modified_ms
+from cdfd.storage.location import open_storage
+from cdfd.tables.table import Table, versions
+from tests.support.lake import SCHEMA, WITHIN, rows
+
+
+class Custom(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """One that nobody knows, and that fails as told."""
+
+    protocol = ("custom",)
+    failure: Exception | None = None
+
+    def info(self, path: str, **options: Any) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        return super().info(path, **options)
+
+
+class Careless(MemoryFileSystem):  # type: ignore[misc]  # as above
+    """One that says it is careful."""
+
+    protocol = ("gs",)
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        super().pipe_file(path, value)
+
+
+class Azure(MemoryFileSystem):  # type: ignore[misc]  # as above
+    """One that takes URIs apart as adlfs does: the container, then the path in it."""
+
+    protocol = ("abfss", "abfs", "az")
+    account = ""
+
+    def __init__(self, account_name: str = "", **options: Any) -> None:
+        super().__init__(**options)
+        type(self).account = account_name
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        parts = infer_storage_options(path if "://" in path else f"abfs://{path.lstrip('/')}")
+        container = parts.get("username") or parts.get("host")
+        return f"/{container}{parts['path']}".rstrip("/") if container else ""
+
+    @staticmethod
+    def _get_kwargs_from_urls(path: str) -> dict[str, str]:
+        matched = re.fullmatch(r"(.+)\.dfs\.core\.windows\.net", infer_storage_options(path).get("host", ""))
+        return {"account_name": matched[1]} if matched else {}
+
+
+def test_azure_s_own_uris(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(importlib.import_module("fsspec.registry")._registry, "abfss", Azure)
+    monkeypatch.setattr(Azure, "store", {})
+    uri = "abfss://lake@shop.dfs.core.windows.net/a b/orders"
+
+    async def scenario() -> int:
+        storage = open_storage(uri)
+        assert storage.uri == uri
+        await TableWriter(storage, SCHEMA, table_id="T").create()
+        writer = TableWriter(storage, SCHEMA, table_id="T")
+        await storage.put("x%20y", b"1")
+        assert [each.path async for each in storage.list("_delta_log/")] == [f"_delta_log/{0:020}.json"]
+        return len(await storage.read("x%20y")) + writer.rows().num_rows
+
+    assert asyncio.run(asyncio.wait_for(scenario(), WITHIN)) == 1
+    assert Azure.account == "shop"
+    assert "/lake/a b/orders/x%20y" in Azure.store
+
+
+@pytest.fixture
+def root(tmp_path: Any) -> str:
+    return str(tmp_path)
+
+
+def made(kind: type[Any], root: str) -> FsspecStorage:
+    return FsspecStorage(kind(skip_instance_cache=True), root, "custom://x")
+
+
+@pytest.mark.parametrize("kind", [Custom, Careless])
+def test_a_conditional_put_that_cannot_be_relied_on(kind: type[Any], root: str) -> None:
+    with pytest.raises(UnsupportedError, match="Keep the ledger elsewhere"):
+        asyncio.run(made(kind, root).put_if_absent("x", b"1"))
+
+
+@pytest.mark.parametrize(
+    ("failure", "said", "retriable"),
+    [
+        (PermissionError("no"), "permission denied", False),
+        (OSError("the line is dead"), "cannot stat: OSError: the line is dead", True),
+        (RuntimeError("500"), "RuntimeError: 500", True),
+    ],
+)
+def test_what_it_says_is_translated(failure: Exception, said: str, retriable: bool, root: str) -> None:
+    store = made(Custom, root)
+    store._system.failure = failure
+    with pytest.raises(StorageError, match=said) as caught:
+        asyncio.run(store.stat("x"))
+    assert caught.value.retriable is retriable
+
+
+async def test_a_table_of_it_is_read(root: str) -> None:
+    """Written, read, and followed: all of a table."""
+    store: Storage = FsspecStorage(fsspec.filesystem("memory"), root, "memory://lake")
+
+    writer = TableWriter(store, SCHEMA)
+    await writer.create()
+    for version in range(1, 4):
+        await writer.insert(rows(version))
+    opened = Table.open(".")
+    table = Table(type(opened.log)(store), type(opened.files)(store, open_storage, ()))
+    execution = Execution(table.files, all_columns)
+    found = []
+    async with asyncio.timeout(WITHIN):
+        with table.tailer() as tailer:
+            async for version in versions(tailer, table.stream(), 1, 3):
+                for batch in execution.batches([version.plan]):
+                    found += batch.rows.column("id").to_pylist()
+    assert (found) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("uri", "package"), [("gs://b/x", "gcsfs"), ("abfss://c/x", "adlfs"), ("az://c/x", "adlfs")])
+def test_what_is_not_installed(uri: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if importlib.util.find_spec(package) is None:
+        with pytest.raises(UnsupportedError, match=f"pip install {package}"):
+            open_storage(uri)
+    monkeypatch.setitem(sys.modules, "cdfd.storage.fsspec_storage", None)
+    with pytest.raises(UnsupportedError, match=rf"pip install 'cdfd\[fsspec\]' {package}"):
+        open_storage(uri)
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {"mtime": 1_700_000_000.5},
+        {"LastModified": datetime(2023, 11, 14, 22, 13, 20, 500_000, UTC)},
+        {"last_modified": datetime(2023, 11, 14, 22, 13, 20, 500_000)},  # noqa: DTZ001 -- as some file systems have it
+        {"mtime": None, "updated": "2023-11-14T22:13:20.500Z"},
+    ],
+)
+def test_times(info: dict[str, Any]) -> None:
+    assert _modified_ms(info) == 1_700_000_000_500
+    assert _modified_ms({}) == 0
+
+
+def test_the_configuration_takes_it() -> None:
+    settings = parse("{pipeline: p, tables: [{uri: 'gs://b/orders'}], sink: {kind: files, path: /out}}", {})
+    assert settings.storage.options("gs://b/orders") == {}
+    assert settings.storage.options("S3A://b/orders")["deadline"] == 60.0
+
+
+def test_names_of_nothing(root: str) -> None:
+    store = made(Custom, root)
+    with pytest.raises(NotFoundError):
+        store.open_input_file("x")

@@ -1,0 +1,189 @@
+"""The last hour of tables, in bounded memory, and the words for their states."""
+
+import math
+import tracemalloc
+from dataclasses import replace
+
+import pytest
+
+from cdfd.daemon.http.activity import MOST_ERRORS, Activity
+from cdfd.daemon.http.explanation import Explanation, Facts, explain
+from cdfd.daemon.http.history import BYTES, POINTS, SECONDS, TREND_POINTS, History, Ring, Sample
+from cdfd.daemon.http.overview import overview
+from cdfd.daemon.http.status import Status
+from cdfd.errors import SinkError, StorageError
+from tests.support.manual_time import ManualClock
+from tests.support.statuses import NOW_MS, at, configuration, snapshot_at, version
+
+
+def ring(*lags: float | None) -> Ring:
+    found = Ring()
+    for lag in lags:
+        found.add(Sample(lag, lag, 0.0, None))
+    return found
+
+
+def test_a_ring_keeps_the_newest_samples() -> None:
+    found = ring(*range(POINTS + 5))
+    assert found.series("lag_seconds") == list(range(5, POINTS + 5))
+    assert found.series("lag_seconds", 2) == [POINTS + 3, POINTS + 4]
+    assert found.series("delivery_seconds") == [None] * POINTS
+    assert ring(1.5).series("lag_versions", 2) == [None, 1.5]
+
+
+def test_its_memory_is_bounded() -> None:
+    tracemalloc.start()
+    try:
+        rings = [ring(*range(400)) for _ in range(50)]
+        taken = tracemalloc.get_traced_memory()[0] / len(rings)
+    finally:
+        tracemalloc.stop()
+    assert BYTES == 5760
+    assert BYTES < taken < BYTES + 1500
+
+
+def test_a_trend_has_the_largest_lag_of_each_time_and_none_without_a_lag() -> None:
+    assert ring(*[0.0] * 100).trend() is None
+    found = ring(*[0.0] * (POINTS - 1), 7.0)
+    assert found.trend() == [*[0.0] * (TREND_POINTS - 1), 7.0]
+    for _ in range(POINTS):
+        found.add(Sample(0.0, 0.0, 0.0, None))
+    assert found.trend() is None
+
+
+@pytest.mark.parametrize(
+    ("lags", "seconds"),
+    [
+        ([], None),
+        ([None, 5], None),
+        ([5, 0], None),
+        ([5, 5], math.inf),
+        ([5, 7], math.inf),
+        ([100, 90, 80], 80 * SECONDS / 10),
+        ([500, 100, 90, 80, 70, 60, 50, 40], 40 * SECONDS / 10),  # of the last minute only
+    ],
+)
+def test_the_time_to_catch_up_goes_by_the_last_minute(lags: list[float | None], seconds: float | None) -> None:
+    assert ring(*lags).seconds_to_tip() == seconds
+
+
+def test_samples_of_all_tables() -> None:
+    clock = ManualClock(NOW_MS)
+    status = Status(configuration(), clock)
+    history = History(status)
+    orders, customers = status.tables()
+    for table in (orders, customers):
+        table.started(at(4))
+    orders.committed(at(5), [version(4, NOW_MS - 2000)], {"insert": 300}, 1)
+    orders.committed(at(6), [version(5, NOW_MS - 500)], {"insert": 100}, 1)
+    orders.at_tip()
+    customers.oldest_pending(version(4, NOW_MS - 60_000))
+    history.sample()
+    clock.advance(SECONDS)
+    history.sample()
+    assert history.table("orders").series("rows_per_second", 2) == [40, 0]
+    assert history.table("orders").series("delivery_seconds", 2) == [2, None]
+    assert history.table("customers").series("lag_seconds", 2) == [60, 70]
+    assert history.all.series("lag_seconds", 2) == [60, 70]
+    assert history.all.series("rows_per_second", 2) == [40, 0]
+    assert history.table("nothing").series("lag_seconds", 1) == [None]
+    assert [row["trend"] is None for row in overview(status, history)["tables"]] == [True, False]
+
+
+def test_errors_that_repeat_are_counted_and_old_ones_leave() -> None:
+    activity = Activity()
+    for number in range(MOST_ERRORS + 2):
+        for _ in range(3):
+            activity.error(SinkError(f"error {number}"), number)
+    assert [(each.error.what, each.count, each.at_ms) for each in activity.errors] == [
+        (f"error {number}", 3, number) for number in range(2, MOST_ERRORS + 2)
+    ]
+
+
+def test_the_busiest_stage_is_that_of_the_last_minutes() -> None:
+    activity = Activity()
+    assert activity.busiest() is None
+    activity.stage("read", 100.0)
+    activity.stage("send", 5.0)
+    assert activity.busiest() == "read"
+    for _ in range(10):
+        activity.take_slowest()
+        activity.stage("send", 5.0)
+    assert activity.busiest() == "send"
+
+
+CAUGHT_UP = Facts("at_tip", 0, at(8), 1, False, "send", None, None, None)
+BEHIND = replace(CAUGHT_UP, state="catching_up", lag_versions=1200)
+AWAY = SinkError("the broker is away", hint="Look after it", retriable=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (CAUGHT_UP, Explanation("Everything is delivered.", "The daemon waits for the next commit.")),
+        (
+            replace(CAUGHT_UP, lag_versions=1),
+            Explanation(
+                "A newer version is listed, but its log entry cannot be read yet.",
+                "The daemon reads it as soon as it is complete.",
+            ),
+        ),
+        (
+            BEHIND,
+            Explanation("There is a backlog; most time goes to sending to the sink.", "Version 8 is next."),
+        ),
+        (
+            replace(BEHIND, busiest=None, waiting=True, files=40, position=at(8, 12), seconds_to_tip=90.0),
+            Explanation(
+                "There is a backlog. It waits for a slot: other tables have large deliveries.",
+                "Version 8 is next: 12 of 40 files are delivered. Caught up in about 1 min 30 s.",
+            ),
+        ),
+        (
+            replace(BEHIND, seconds_to_tip=math.inf),
+            Explanation(
+                "There is a backlog; most time goes to sending to the sink.",
+                "Version 8 is next. The backlog does not shrink.",
+            ),
+        ),
+        (
+            replace(CAUGHT_UP, state="snapshot", position=snapshot_at(8, 3), files=12),
+            Explanation(
+                "The daemon delivers the live rows of version 8: 3 of 12 files are delivered.",
+                "Then it delivers the changes from version 9 on.",
+            ),
+        ),
+        (
+            replace(BEHIND, state="backing_off", error=AWAY, retry_in=12.0),
+            Explanation("the broker is away", "It retries in 12.0 s.", "Look after it"),
+        ),
+        (
+            replace(BEHIND, state="backing_off", error=StorageError("no permission"), retry_in=60.0),
+            Explanation("no permission", "It retries in 1 min 0 s. The error stays until you act."),
+        ),
+        (
+            replace(BEHIND, state="paused", paused_for=90.0),
+            Explanation("A request paused it 1 min 30 s ago.", "Nothing is delivered until a request resumes it."),
+        ),
+        (
+            replace(CAUGHT_UP, resnapshot=(3, 12)),
+            Explanation(
+                "Everything is delivered. Its rows are published again: 3 of 12 files are done.",
+                "The daemon waits for the next commit.",
+            ),
+        ),
+        (
+            replace(BEHIND, state="failed", error=AWAY),
+            Explanation("the broker is away", "No retry: remove the cause, then restart the daemon.", "Look after it"),
+        ),
+    ],
+)
+def test_a_state_in_words(facts: Facts, expected: Explanation) -> None:
+    assert explain(facts) == expected
+
+
+def test_every_state_has_words() -> None:
+    for state in ("starting", "stopped", "catching_up", "snapshot"):
+        found = explain(replace(CAUGHT_UP, state=state, position=None, lag_versions=None))
+        assert found.why.endswith(".")
+        assert found.next.endswith(".")

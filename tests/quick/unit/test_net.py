@@ -1,0 +1,183 @@
+"""Net changes and differences: multisets, whatever happened between; in memory and on disk; composed of parts."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import cdfd
+from cdfd.changes import net
+from cdfd.changes.net import NetChanges
+from cdfd.changes.spill import SpillSpace
+from cdfd.cli import app
+from cdfd.errors import ConfigError
+from tests.support.change_rows import SCHEMA, change_rows
+from tests.support.change_rows import Row as Change
+from tests.support.fold import META, fold, row_of
+from tests.support.tracked_table import TrackedTable, values
+
+COLUMNS = pa.schema(list(SCHEMA)[:2])
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["insert", "delete"]), st.sampled_from([None, 1, 2]), st.sampled_from(["a", "b", None]))
+)
+
+
+def net_of(*batches: pa.RecordBatch, key: tuple[str, ...] = ("id",)) -> pa.Table:
+    changes = NetChanges(COLUMNS, key, SpillSpace())
+    for batch in batches:
+        changes.add(batch)
+    return pa.Table.from_batches(changes.batches(), changes.schema)
+
+
+def batch(rows: list[Any], version: int = 1) -> pa.RecordBatch:
+    return change_rows([Change(kind, version, number, note) for kind, number, note in rows])
+
+
+def folded(*tables: pa.Table) -> Counter[Any]:
+    return fold([each for table in tables for each in table.to_batches()])
+
+
+@given(CHANGES, CHANGES)
+def test_net_of_nets_is_the_net_of_the_whole(first: list[Any], second: list[Any]) -> None:
+    one, two = batch(first), batch(second, 2)
+    whole, parts = net_of(one, two), net_of(*net_of(one).to_batches(), *net_of(two).to_batches())
+    kinds = [
+        Counter((row["_change_type"], row["id"], row["note"]) for row in found.to_pylist()) for found in (whole, parts)
+    ]
+    # Where keys repeat, images may be paired otherwise; the rows are the same.
+    assert folded(whole) == folded(parts) == fold([one, two])
+    assert sum(kinds[0].values()) == sum(kinds[1].values())
+    assert folded(whole) == folded(net_of(*whole.to_batches()))
+
+
+def test_a_key_has_its_first_image_and_its_last() -> None:
+    rows = [
+        batch([("insert", 1, "a"), ("insert", 2, "a")], 1),
+        batch([("delete", 1, "a"), ("insert", 1, "b")], 2),
+        batch([("delete", 1, "b"), ("insert", 1, "c"), ("delete", 2, "a")], 3),
+    ]
+    assert brief(net_of(*rows)) == [("insert", 3, 0, 1, "c")]
+    assert brief(net_of(*rows[1:])) == [
+        ("delete", 3, 0, 2, "a"),
+        ("update_preimage", 3, 1, 1, "a"),
+        ("update_postimage", 3, 2, 1, "c"),
+    ]
+    assert brief(net_of(rows[1], batch([("delete", 1, "b"), ("insert", 1, "a")], 4))) == []
+    assert brief(net_of(*rows[1:], key=())) == [
+        ("delete", 2, 0, 1, "a"),
+        ("delete", 3, 1, 2, "a"),
+        ("insert", 3, 2, 1, "c"),
+    ]
+
+
+def brief(rows: pa.Table) -> list[tuple[Any, ...]]:
+    names = ("_change_type", "_commit_version", "_change_ordinal", "id", "note")
+    return [tuple(row[name] for name in names) for row in rows.to_pylist()]
+
+
+def test_many_rows_are_matched_in_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(1)
+    rows = [batch([("insert", number, chance.choice("abc")) for number in range(500)], 1)]
+    rows += [batch([("delete", n, rows[0]["note"][n].as_py()), ("insert", n, "z")], 2) for n in range(0, 500, 7)]
+    expected = sorted(brief(net_of(*rows, key=key)) for key in (("id",), ()))
+    monkeypatch.setattr(net, "SMALL_BYTES", 1000)
+    found = [brief(net_of(*rows, key=key)) for key in (("id",), ())]
+    assert [Counter((kind, *row) for kind, _, _, *row in each) for each in sorted(found)] == [
+        Counter((kind, *row) for kind, _, _, *row in each) for each in expected
+    ]
+    assert [row[2] for row in found[0]] == list(range(len(found[0])))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TrackedTable:
+    chance = random.Random(4)
+    made = TrackedTable(tmp_path / "table")
+    made.insert([values(chance, number) for number in range(12)])
+    for _ in range(3):
+        ids = [row.row_id for row in made.rows]
+        chosen = chance.sample(ids, 4)
+        updates = {row.row_id: values(chance, row.values["id"]) for row in made.rows if row.row_id in chosen[:3]}
+        made.change(chance, updates, set(chosen[3:]), [values(chance, 50 + made.version)])
+    return made
+
+
+def contents(table: TrackedTable, version: int) -> dict[int, Any]:
+    rows = cdfd.snapshot(str(table.folder), version).read_all().to_pylist()
+    return {row["id"]: row_of(row, META) for row in rows}
+
+
+def expected(before: dict[int, Any], after: dict[int, Any]) -> Counter[Any]:
+    found: Counter[Any] = Counter()
+    for key in before.keys() | after.keys():
+        old, new = before.get(key), after.get(key)
+        if old != new and old is not None:
+            found["delete" if new is None else "update_preimage", old] += 1
+        if old != new and new is not None:
+            found["insert" if old is None else "update_postimage", new] += 1
+    return found
+
+
+class TestTables:
+    @pytest.mark.parametrize("refine", ["off", "rows", "key"])
+    def test_net_changes_are_the_difference_of_snapshots(self, table: TrackedTable, refine: Any) -> None:
+        found = cdfd.changes(str(table.folder), 2, net=True, key="id", refine=refine).read_all()
+        rows = Counter((row["_change_type"], row_of(row, META)) for row in found.to_pylist())
+        assert rows == expected(contents(table, 1), contents(table, table.version - 1))
+
+    @pytest.mark.parametrize("until", [(), ("--until", "now")])
+    def test_tail_prints_them(self, table: TrackedTable, until: tuple[str, ...]) -> None:
+        result = CliRunner().invoke(app, ["tail", str(table.folder), "--net", "--key", "id", "--from", "2", *until])
+        assert result.exit_code == 0
+        found = [json.loads(line) for line in result.stdout.splitlines()]
+        wanted = expected(contents(table, 1), contents(table, table.version - 1))
+        assert Counter(row["_change_type"] for row in found) == Counter(kind for kind, _ in wanted.elements())
+
+    def test_diff_prints_what_differs_and_a_summary(self, table: TrackedTable, tmp_path: Path) -> None:
+        wanted = expected(contents(table, 1), contents(table, 3))
+        command = ["diff", str(table.folder), "--from", "1", "--to", "3", "--key", "id"]
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0
+        found = [json.loads(line) for line in result.stdout.splitlines()]
+        assert Counter(row["_change_type"] for row in found) == Counter(kind for kind, _ in wanted.elements())
+        summary = json.loads(CliRunner().invoke(app, [*command, "--summary"]).stdout)
+        assert summary["before"]["version"], summary["after"]["version"] == (1, 3)
+        assert summary["update"] == sum(kind == "update_postimage" for kind, _ in wanted.elements()) > 0
+        same = CliRunner().invoke(app, ["diff", str(table.folder), "--from", "3", "--to", "3"])
+        assert (same.stdout, same.stderr) == ("", "version 3 and version 3 have the same rows\n")
+
+    def test_diff_of_two_tables(self, table: TrackedTable, tmp_path: Path) -> None:
+        copy = TrackedTable(tmp_path / "copy", tracked=False)
+        rows = [row.values for row in table.rows]
+        copy.insert([*rows[1:], rows[0] | {"v": "changed"}])
+        result = CliRunner().invoke(app, ["diff", str(table.folder), "--other", str(copy.folder), "--key", "id"])
+        assert [json.loads(line)["v"] for line in result.stdout.splitlines()] == [rows[0]["v"], "changed"]
+        assert result.stderr.endswith("differ: 0 inserted, 1 updated, 0 deleted\n")
+
+
+class TestBadInput:
+    def test_net_changes_without_a_key(self, table: TrackedTable) -> None:
+        with pytest.raises(ConfigError, match="net changes need a key"):
+            cdfd.changes(str(table.folder), net=True)
+
+    def test_a_key_that_columns_leave_out(self, table: TrackedTable) -> None:
+        with pytest.raises(ConfigError, match="`columns` leaves out id of the key"):
+            cdfd.changes(str(table.folder), net=True, key="id", columns=["v"])
+        result = CliRunner().invoke(app, ["diff", str(table.folder), "--from", "1", "--key", "id", "--columns", "v"])
+        assert "leaves out id" in str(result.exception)
+
+    def test_net_changes_of_a_snapshot(self, table: TrackedTable) -> None:
+        result = CliRunner().invoke(app, ["tail", str(table.folder), "--net", "--key", "id", "--snapshot"])
+        assert "--net excludes --snapshot" in str(result.exception)
+
+    def test_diff_of_a_state_with_itself(self, table: TrackedTable) -> None:
+        result = CliRunner().invoke(app, ["diff", str(table.folder), "--to", "3"])
+        assert "diff needs two states" in str(result.exception)

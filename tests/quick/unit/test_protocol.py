@@ -1,0 +1,204 @@
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdfd.delta import protocol
+from cdfd.delta.actions import Metadata, Protocol
+from cdfd.delta.protocol import Feature
+from cdfd.errors import UnsupportedError
+
+GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
+
+
+def features(*names: str, writers: Iterable[str] = ()) -> Protocol:
+    return Protocol(3, 7, frozenset(names), frozenset(names) | frozenset(writers))
+
+
+def metadata(**configuration: str) -> Metadata:
+    return Metadata("id", "{}", (), {f"delta.{key.replace('__', '.')}": value for key, value in configuration.items()})
+
+
+class TestReadable:
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            Protocol(1, 2),
+            Protocol(1, 6),
+            Protocol(2, 5),
+            Protocol(3, 7),
+            Protocol(1, 7, None, frozenset({"anything", "at", "all"})),
+            Protocol(1, 99),
+            Protocol(3, 7, frozenset(), frozenset()),
+            Protocol(1, 2, frozenset(), frozenset()),
+            Protocol(2, 7, frozenset({"columnMapping"}), frozenset({"columnMapping"})),
+            features(writers=["unknownWriterFeature", "coordinatedCommits-preview"]),
+            *(features(name) for name in sorted(protocol.READER_FEATURES)),
+        ],
+    )
+    def test_honoured(self, asked: Protocol) -> None:
+        protocol.check_readable(asked)
+
+    @pytest.mark.parametrize("version", [-1, 0, 4, 2**31])
+    def test_versions_out_of_range(self, version: int) -> None:
+        with pytest.raises(UnsupportedError, match=f"reader version {version}"):
+            protocol.check_readable(Protocol(version, 7, frozenset(), frozenset()))
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "catalogManaged",
+            "catalogOwned-preview",
+            "adaptiveMetadata-preview",
+            "redirectReaderWriter-preview",
+            "fromTheFuture",
+            "DeletionVectors",
+        ],
+    )
+    def test_refused_by_name_with_a_hint(self, name: str) -> None:
+        with pytest.raises(UnsupportedError, match=name) as caught:
+            protocol.check_readable(features("deletionVectors", name))
+        assert caught.value.hint
+        assert "deletionVectors" not in str(caught.value)
+
+    def test_every_problem_is_named(self) -> None:
+        with pytest.raises(UnsupportedError) as caught:
+            protocol.check_readable(Protocol(9, 7, frozenset({"b", "a", "catalogManaged"}), frozenset()))
+        assert "reader version 9" in caught.value.what
+        assert "the reader feature a, the reader feature b and the reader feature catalogManaged" in caught.value.what
+        assert "catalog" in str(caught.value.hint)
+
+    def test_list_beside_an_old_version_counts(self) -> None:
+        with pytest.raises(UnsupportedError, match="fromTheFuture"):
+            protocol.check_readable(Protocol(1, 2, frozenset({"fromTheFuture"})))
+
+    @given(st.integers(-5, 9), st.none() | st.frozensets(st.sampled_from(["columnMapping", "v2Checkpoint", "x"])))
+    def test_readable_only_if_all_is_known(self, version: int, names: frozenset[str] | None) -> None:
+        asked = Protocol(version, 7, names)
+        if version in (1, 2, 3) and "x" not in (names or ()):
+            protocol.check_readable(asked)
+        else:
+            with pytest.raises(UnsupportedError):
+                protocol.check_readable(asked)
+
+
+class TestWritable:
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            *(Protocol(1, version) for version in range(1, 7)),
+            Protocol(2, 5),
+            Protocol(3, 7),
+            *(features(writers=[name]) for name in sorted(protocol.WRITER_FEATURES)),
+        ],
+    )
+    def test_honoured(self, asked: Protocol) -> None:
+        protocol.check_writable(asked)
+
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            Protocol(1, 0),
+            Protocol(1, 8),
+            features(writers=["coordinatedCommits-preview"]),
+            features(writers=["redirectWriterOnly-preview"]),
+            features(writers=["fromTheFuture"]),
+            Protocol(1, 2, None, frozenset({"fromTheFuture"})),
+        ],
+    )
+    def test_refused_in_favour_of_a_ledger(self, asked: Protocol) -> None:
+        with pytest.raises(UnsupportedError, match="writer") as caught:
+            protocol.check_writable(asked)
+        assert "progress.ledger" in str(caught.value.hint)
+
+    def test_what_cannot_be_read_cannot_be_written(self) -> None:
+        with pytest.raises(UnsupportedError, match="catalogManaged"):
+            protocol.check_writable(features("catalogManaged"))
+
+
+class TestFeatures:
+    @pytest.mark.parametrize(
+        ("asked", "readers", "writers"),
+        [
+            (Protocol(1, 1), "", ""),
+            (Protocol(1, 2), "", "appendOnly invariants"),
+            (
+                Protocol(2, 5),
+                "columnMapping",
+                "appendOnly invariants checkConstraints changeDataFeed generatedColumns columnMapping",
+            ),
+            (
+                Protocol(3, 7),
+                "columnMapping deletionVectors",
+                "appendOnly invariants checkConstraints changeDataFeed generatedColumns columnMapping identityColumns "
+                "deletionVectors",
+            ),
+            (features("v2Checkpoint"), "v2Checkpoint", "v2Checkpoint"),
+            (Protocol(3, 7, frozenset(), frozenset()), "", ""),
+            (
+                Protocol(2, 7, None, frozenset({"columnMapping"})),
+                "columnMapping",
+                "columnMapping",
+            ),
+        ],
+    )
+    def test_listed_or_implied(self, asked: Protocol, readers: str, writers: str) -> None:
+        assert protocol.reader_features(asked) == frozenset(readers.split())
+        assert protocol.writer_features(asked) == frozenset(writers.split())
+
+
+class TestMetadata:
+    def test_nothing_is_on_by_default(self) -> None:
+        plain = metadata()
+        assert not protocol.cdf_enabled(plain)
+        assert not protocol.in_commit_timestamps_enabled(plain)
+
+    def test_switches(self) -> None:
+        assert protocol.cdf_enabled(metadata(enableChangeDataFeed="true"))
+        assert protocol.cdf_enabled(metadata(enableChangeDataFeed="TRUE"))
+        assert protocol.cdf_enabled(metadata(enableChangeDataCapture="true"))
+        assert not protocol.cdf_enabled(metadata(enableChangeDataFeed="false"))
+        assert not protocol.cdf_enabled(metadata(enableChangeDataFeed="yes"))
+        assert protocol.in_commit_timestamps_enabled(metadata(enableInCommitTimestamps="true"))
+        assert protocol.in_commit_timestamps_enabled(
+            Metadata("id", "{}", (), {"delta.enableInCommitTimestamps-preview": "true"})
+        )
+
+
+class TestReport:
+    def test_readers_first_and_what_stops_us(self) -> None:
+        asked = features(
+            "v2Checkpoint", "catalogManaged", "columnMapping", writers=["changeDataFeed", "appendOnly", "new"]
+        )
+        report = protocol.features_report(asked, metadata(columnMapping__mode="name", enableChangeDataFeed="true"))
+        assert report == [
+            Feature("catalogManaged", "reader", "refused"),
+            Feature("columnMapping", "reader", "supported", enabled=True),
+            Feature("v2Checkpoint", "reader", "supported"),
+            Feature("appendOnly", "writer", "ignored", enabled=False),
+            Feature("changeDataFeed", "writer", "supported", enabled=True),
+            Feature("new", "writer", "ignored"),
+        ]
+
+    def test_versions_stand_for_features(self) -> None:
+        names = [feature.name for feature in protocol.features_report(Protocol(1, 4), metadata())]
+        assert names == ["appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants"]
+
+
+@pytest.mark.skipif(not GOLDEN.exists(), reason="golden tables are not here")
+def test_protocols_of_real_tables() -> None:
+    seen = set()
+    for entry in GOLDEN.rglob("*.json"):
+        listed = re.search(r'"readerFeatures":\[([^\]]*)\]', entry.read_text())
+        if listed:
+            names = frozenset(re.findall(r'"([^"]+)"', listed[1]))
+            if "catalogManaged" in names:
+                with pytest.raises(UnsupportedError, match="catalogManaged"):
+                    protocol.check_readable(features(*names))
+            else:
+                protocol.check_readable(features(*names))
+            seen |= names
+    assert {"deletionVectors", "columnMapping", "v2Checkpoint", "timestampNtz", "vacuumProtocolCheck"} <= seen

@@ -1,0 +1,454 @@
+import io
+import itertools
+import json
+from typing import Any
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from cdfd.changes.columns import CHANGE_COLUMNS
+from cdfd.encoding.arrow import ArrowRecords
+from cdfd.encoding.records import Origin, RecordEncoder
+from cdfd.errors import ConfigError, DataError, MissingColumnError
+from tests.support.change_rows import KINDS, SCHEMA, TIME_TEXTS, Record, Row, change_rows, flattened, record_encoder
+
+ORIGIN = Origin("shop", "orders", "0b1c", "shop.orders")
+ROWS = st.lists(
+    st.builds(Row, st.sampled_from(KINDS), st.integers(1, 2), st.sampled_from([1, 2, None]), st.sampled_from("ab")),
+    max_size=16,
+)
+CUTS = st.lists(st.integers(0, 16), max_size=4)
+
+
+def everything(encoder: RecordEncoder, rows: list[Row], cuts: list[int], *, snapshot: bool = False) -> list[Record]:
+    """All records of rows that come in batches."""
+    whole = change_rows(rows)
+    borders = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
+    lots = []
+    for start, stop in itertools.pairwise(borders):
+        lots += encoder.encode(whole.slice(start, stop - start), snapshot=snapshot)
+    return flattened([*lots, *encoder.flush()])
+
+
+def key_of(row: Row) -> bytes:
+    return json.dumps({"id": row.id}, separators=(",", ":")).encode()
+
+
+def value_of(row: Row, ordinal: int, kind: str | None = None) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "note": row.note,
+        "_change_type": kind or row.kind,
+        "_commit_version": row.version,
+        "_commit_timestamp": TIME_TEXTS[row.version],
+        "_change_ordinal": ordinal,
+    }
+
+
+def expected(rows: list[Row], *, tombstones: bool) -> list[tuple[bytes, Any, dict[str, bytes]]]:
+    """The oracle: one row after the other."""
+    found: list[tuple[bytes, Any, dict[str, bytes]]] = []
+    for ordinal, row in enumerate(rows):
+        kind, headers = row.kind, {}
+        after = rows[ordinal + 1] if ordinal + 1 < len(rows) else None
+        before = rows[ordinal - 1] if ordinal else None
+        if after and is_move(row, after):
+            kind, headers = "delete", {"__cdfd.newkey": key_of(after)}
+        elif before and is_move(before, row):
+            kind, headers = "insert", {"__cdfd.oldkey": key_of(before)}
+        found.append((key_of(row), value_of(row, ordinal, kind), headers))
+        if kind == "delete" and tombstones:
+            found.append((key_of(row), None, {}))
+    return found
+
+
+def is_move(row: Row, after: Row) -> bool:
+    return is_pair(row, after) and row.id != after.id
+
+
+@given(ROWS, CUTS, st.booleans())
+def test_flat_records_are_the_same_however_rows_are_cut(rows: list[Row], cuts: list[int], tombstones: bool) -> None:
+    subject = record_encoder("flat", ORIGIN, key=["id"], tombstones=tombstones)
+    found = everything(subject, rows, cuts)
+    assert [(key, value and json.loads(value), headers) for key, value, headers in found] == expected(
+        rows, tombstones=tombstones
+    )
+    assert subject.flush() == []
+
+
+@given(ROWS, CUTS)
+def test_without_a_key_every_row_is_a_record_as_it_is(rows: list[Row], cuts: list[int]) -> None:
+    found = everything(record_encoder("flat", ORIGIN, tombstones=True), rows, cuts)
+    assert [json.loads(record.value or b"") for record in found] == [value_of(row, n) for n, row in enumerate(rows)]
+    assert all(record.key is None and not record.headers for record in found)
+
+
+def test_flat_values_are_json_rows() -> None:
+    (record,) = everything(record_encoder("flat", ORIGIN, key=["note", "ID"]), [Row("insert", 4, 7, 'say "hi"')], [])
+    assert record == Record(
+        b'{"note":"say \\"hi\\"","id":7}',
+        b'{"id":7,"note":"say \\"hi\\"","_change_type":"insert","_commit_version":4,'
+        b'"_commit_timestamp":"2026-01-01T00:00:00.127000Z","_change_ordinal":0}',
+        {},
+    )
+
+
+def test_a_changed_key_is_a_delete_and_an_insert() -> None:
+    rows = [Row("update_preimage", 3, 1, "old"), Row("update_postimage", 3, 2, "new"), Row("insert", 3, 1)]
+    found = everything(record_encoder("flat", ORIGIN, key=["id"], tombstones=True), rows, [1])
+    old, new = b'{"id":1}', b'{"id":2}'
+    assert [(record.key, record.headers) for record in found] == [
+        (old, {"__cdfd.newkey": new}),
+        (old, {}),
+        (new, {"__cdfd.oldkey": old}),
+        (old, {}),
+    ]
+    kinds = [json.loads(record.value)["_change_type"] if record.value else None for record in found]
+    assert kinds == ["delete", None, "insert", "insert"]
+
+
+def test_a_key_may_change_between_batches_of_another_schema() -> None:
+    # The pre-image that waits has nothing to do with what comes: it goes first, as it was.
+    subject = record_encoder("flat", ORIGIN, key=["id"])
+    assert subject.encode(change_rows([Row("update_preimage", 1, 1, "x")])) == []
+    wider = change_rows([Row("update_postimage", 1, 2, "y")], first=1).append_column("late", pa.array([True]))
+    columns = ["id", "note", "late", *(field.name for field in CHANGE_COLUMNS)]
+    found = flattened(subject.encode(wider.select(columns)))
+    assert [(record.key, json.loads(record.value or b"")["_change_type"]) for record in found] == [
+        (b'{"id":1}', "update_preimage"),
+        (b'{"id":2}', "update_postimage"),
+    ]
+
+
+def test_what_waits_does_not_keep_its_batch() -> None:
+    subject = record_encoder("flat", ORIGIN, key=["id"])
+    rows = [Row("insert", 1, n, "x" * 1000) for n in range(1000)] + [Row("update_preimage", 1, 1, "x")]
+    batch = change_rows(rows)
+    subject.encode(batch)
+    before = pa.total_allocated_bytes()
+    del batch
+    assert before - pa.total_allocated_bytes() > 900_000
+    (record,) = flattened(subject.flush())
+    assert json.loads(record.value or b"")["_change_ordinal"] == 1000
+
+
+# Keys
+
+
+def test_a_key_that_the_table_does_not_have() -> None:
+    with pytest.raises(MissingColumnError, match=r"no column 'order_id', which is in its `key`. It has id, note"):
+        record_encoder("flat", ORIGIN, key=["order_id"]).encode(change_rows([Row("insert", 1, 1)]))
+    with pytest.raises(MissingColumnError, match=r"Did you mean 'note'"):
+        record_encoder("flat", ORIGIN, key=["notes"]).encode(change_rows([Row("insert", 1, 1)]))
+    with pytest.raises(MissingColumnError, match="no column '_change_type'"):
+        record_encoder("flat", ORIGIN, key=["_change_type"]).encode(change_rows([Row("insert", 1, 1)]))
+
+
+def test_a_key_that_the_table_no_longer_has() -> None:
+    subject = record_encoder("flat", ORIGIN, key=["note"])
+    batch = change_rows([Row("insert", 1, 1)])
+    subject.encode(batch)
+    with pytest.raises(MissingColumnError, match="no column 'note', which is in its `key`"):
+        subject.encode(batch.drop_columns("note"))
+
+
+@pytest.mark.parametrize("kind", ["flat", "debezium", "arrow", "cloudevents"])
+@pytest.mark.parametrize("key", [[], ["id"]])
+def test_rows_without_change_columns(kind: Any, key: list[str]) -> None:
+    subject = record_encoder(kind, ORIGIN, key=key, partitioner=lambda keys: np.zeros(len(keys), np.int64))
+    with pytest.raises(DataError, match="have to end in _change_type"):
+        subject.encode(pa.record_batch({"id": pa.array([1])}))
+
+
+@pytest.mark.parametrize("kind", ["flat", "debezium", "arrow", "cloudevents"])
+@pytest.mark.parametrize("key", [[], ["id"]])
+def test_a_batch_without_rows_makes_no_records(kind: Any, key: list[str]) -> None:
+    subject = record_encoder(kind, ORIGIN, key=key, partitioner=lambda keys: np.zeros(len(keys), np.int64))
+    assert flattened([*subject.encode(change_rows([])), *subject.flush()]) == []
+
+
+# Debezium
+
+
+def events(rows: list[Row], *, tombstones: bool) -> list[tuple[bytes, Any, dict[str, bytes]]]:
+    """The oracle: key, op and notes before and after, headers."""
+    found: list[tuple[bytes, Any, dict[str, bytes]]] = []
+    waiting: Row | None = None
+
+    def add(row: Row, op: str, before: Row | None, after: Row | None, **headers: bytes) -> None:
+        images = tuple(image and (image.id, image.note) for image in (before, after))
+        found.append((key_of(row), (op, *images), {f"__debezium.{name}": key for name, key in headers.items()}))
+        if op == "d" and tombstones:
+            found.append((key_of(row), None, {}))
+
+    for row in rows:
+        old, waiting = waiting, None
+        if old and not (row.kind == "update_postimage" and old.version == row.version):
+            add(old, "d", old, None)
+            old = None
+        if row.kind == "update_preimage":
+            waiting = row
+        elif old and old.id != row.id:
+            add(old, "d", old, None, newkey=key_of(row))
+            add(row, "c", None, row, oldkey=key_of(old))
+        elif row.kind == "update_postimage":
+            add(row, "u", old, row)
+        elif row.kind == "insert":
+            add(row, "c", None, row)
+        else:
+            add(row, "d", row, None)
+    if waiting:
+        add(waiting, "d", waiting, None)
+    return found
+
+
+def reunited(rows: list[Row]) -> list[Row]:
+    """The oracle: images by themselves that are the only ones of their key, the pre-image moved to just before the post-image.
+
+    Pre-images at the end wait for what may follow: they are not looked at with the others.
+    """
+    end = len(rows)
+    while end and rows[end - 1].kind == "update_preimage":
+        end -= 1
+    return [*_reunited(rows[:end]), *rows[end:]]
+
+
+def _reunited(rows: list[Row]) -> list[Row]:
+    paired = {n for n, row in enumerate(rows[:-1]) if is_pair(row, rows[n + 1])}
+    alone = [n for n in range(len(rows)) if n not in paired and n - 1 not in paired]
+    found = list(enumerate(rows))
+    for new in alone:
+        mates = [n for n in alone if rows[n].kind == "update_preimage" and rows[n].id == rows[new].id]
+        same = [n for n in alone if rows[n].kind == "update_postimage" and rows[n].id == rows[new].id]
+        if same == [new] and len(mates) == 1 and mates[0] < new and rows[mates[0]].version == rows[new].version:
+            mate = (mates[0], rows[mates[0]])
+            found.remove(mate)
+            found.insert(found.index((new, rows[new])), mate)
+    return [row for _, row in found]
+
+
+def is_pair(row: Row, after: Row) -> bool:
+    return (row.kind, after.kind) == ("update_preimage", "update_postimage") and row.version == after.version
+
+
+@given(ROWS, st.booleans())
+@example([Row(f"update_{kind}", 1, None, "") for kind in ("preimage", "postimage", "preimage")], False)
+@example(
+    [
+        Row("update_preimage", 1, None),
+        Row("insert", 1, 1),
+        *(Row(f"update_{k}image", 1, None) for k in ("post", "pre")),
+    ],
+    False,
+)
+def test_debezium_records(rows: list[Row], tombstones: bool) -> None:
+    found = everything(record_encoder("debezium", ORIGIN, key=["id"], tombstones=tombstones), rows, [])
+    assert [(key, value and summary(value), headers) for key, value, headers in found] == events(
+        reunited(rows), tombstones=tombstones
+    )
+
+
+@given(ROWS, CUTS)
+def test_debezium_records_end_the_same_however_rows_are_cut(rows: list[Row], cuts: list[int]) -> None:
+    """Images of a key that are apart may meet in one batch and not in another: what is left of a key is the same."""
+    subject = record_encoder("debezium", ORIGIN, key=["id"], tombstones=True)
+    last = {record.key: record.value and summary(record.value)[2] for record in everything(subject, rows, cuts)}
+    assert last == {key: value and value[2] for key, value, _ in events(rows, tombstones=True)}
+    assert subject.flush() == []
+
+
+@pytest.mark.parametrize("cuts", [[], [3], [1, 2, 3]])
+def test_blocks_of_images_are_updates(cuts: list[int]) -> None:
+    """As delta-rs writes them. The pre-images at the end of a batch wait."""
+    rows = [Row(kind, 1, n, kind[7:]) for kind in ("update_preimage", "update_postimage") for n in (1, 2, 3)]
+    whole = change_rows(rows)
+    ordinals = pa.array([0, 1, 2, 4, 5, 6])
+    whole = whole.set_column(whole.num_columns - 1, whole.schema.field(whole.num_columns - 1), ordinals)
+    subject = record_encoder("debezium", ORIGIN, key=["id"], tombstones=True)
+    lots = [
+        records
+        for start, stop in itertools.pairwise([0, *cuts, 6])
+        for records in subject.encode(whole.slice(start, stop - start))
+    ]
+    found = flattened([*lots, *subject.flush()])
+    assert [summary(record.value or b"") for record in found] == [
+        ("u", (n, "preimage"), (n, "postimage")) for n in (1, 2, 3)
+    ]
+    assert [json.loads(record.value or b"")["source"]["change_ordinal"] for record in found] == [4, 5, 6]
+    assert all(not record.headers for record in found)
+
+
+@pytest.mark.parametrize(("kind", "key"), [("debezium", ["id"]), ("debezium", []), ("flat", ["id"])])
+def test_images_whose_numbers_do_not_follow_each_other_are_no_pair(kind: Any, key: list[str]) -> None:
+    rows = change_rows([Row("update_preimage", 1, 1), Row("update_postimage", 1, 2)])
+    rows = rows.set_column(rows.num_columns - 1, rows.schema.field(rows.num_columns - 1), pa.array([0, 2]))
+    found = everything_of(record_encoder(kind, ORIGIN, key=key), rows)
+    assert len(found) == 2
+    assert not any(record.headers for record in found)
+
+
+def everything_of(encoder: RecordEncoder, rows: pa.RecordBatch) -> list[Record]:
+    return flattened([*encoder.encode(rows), *encoder.flush()])
+
+
+@given(ROWS, CUTS)
+def test_debezium_records_without_a_key(rows: list[Row], cuts: list[int]) -> None:
+    found = everything(record_encoder("debezium", ORIGIN, tombstones=True), rows, cuts)
+    same_keys = [row._replace(id=1) for row in rows]
+    ops = [value[0] for _, value, _ in events(same_keys, tombstones=False)]
+    assert [json.loads(record.value or b"")["op"] for record in found] == ops
+    assert all(record.key is None and not record.headers for record in found)
+
+
+def test_rows_of_a_snapshot_are_reads() -> None:
+    rows = [Row("insert", 3, 1), Row("insert", 3, 2)]
+    found = everything(record_encoder("debezium", ORIGIN, key=["id"]), rows, [], snapshot=True)
+    sources = [json.loads(record.value or b"") for record in found]
+    assert [source["op"] for source in sources] == ["r", "r"]
+    assert {(source["source"]["name"], source["source"]["table"]) for source in sources} == {("shop", "orders")}
+
+
+def summary(value: bytes) -> Any:
+    event = json.loads(value)
+    images = [event[name] and (event[name]["id"], event[name]["note"]) for name in ("before", "after")]
+    return event["op"], *images
+
+
+# CloudEvents
+
+
+@given(ROWS, CUTS)
+def test_cloud_events_are_flat_rows_with_headers(rows: list[Row], cuts: list[int]) -> None:
+    found = everything(record_encoder("cloudevents", ORIGIN, key=["id"], tombstones=True), rows, cuts)
+    plain = expected(rows, tombstones=True)
+    assert [(record.key, record.value and json.loads(record.value)) for record in found] == [
+        (key, value) for key, value, _ in plain
+    ]
+    ids, last = [], {}
+    for record, (_, value, moved) in zip(found, plain, strict=True):
+        headers = dict(record.headers)
+        assert {name: headers.pop(name, b"") for name in moved} == moved
+        ids.append(headers.pop("ce_id").decode())
+        kind = "tombstone" if value is None else value["_change_type"]
+        last = value or last
+        assert headers == {
+            "ce_specversion": b"1.0",
+            "ce_source": b"cdfd://shop/orders",
+            "ce_type": f"cdfd.{kind}".encode(),
+            "ce_time": last["_commit_timestamp"].replace("000Z", "Z").encode(),
+            "content-type": b"application/json",
+        }
+        place = f"0b1c/{last['_commit_version']}/{last['_change_ordinal']}"
+        assert ids[-1] == (place if value is not None else place + "/tombstone")
+    assert len(set(ids)) == len(ids)
+
+
+def test_ids_of_a_snapshot_are_not_those_of_the_changes_of_its_version() -> None:
+    rows = [Row("insert", 3, 1)]
+    ids = [
+        everything(record_encoder("cloudevents", ORIGIN), rows, [], snapshot=snapshot)[0].headers["ce_id"]
+        for snapshot in (False, True)
+    ]
+    assert ids == [b"0b1c/3/0", b"0b1c/3/snapshot/0"]
+
+
+def test_headers_of_one_version_are_constant_but_for_id_and_type() -> None:
+    (records,) = record_encoder("cloudevents", ORIGIN).encode(change_rows([Row("insert", 3, 1), Row("delete", 3, 2)]))
+    assert [name for name, _ in records.headers] == ["ce_specversion", "ce_source", "content-type", "ce_time"]
+    assert [name for name, _ in records.header_columns] == ["ce_type", "ce_id"]
+
+
+# Arrow
+
+
+def tables(lots: list[Any]) -> list[pa.Table]:
+    return [pa.ipc.open_stream(value.as_py()).read_all() for records in lots for value in records.values]
+
+
+def test_arrow_records_hold_the_rows() -> None:
+    batch = change_rows([Row("insert", 1, n, f"note {n}") for n in range(100)])
+    (records,) = record_encoder("arrow", ORIGIN).encode(batch.slice(10))
+    assert (records.keys, records.partition, records.headers) == (None, None, ())
+    (table,) = tables([records])
+    assert table.schema == batch.schema
+    assert table.to_pylist() == batch.slice(10).to_pylist()
+
+
+@given(st.lists(st.integers(0, 3000), min_size=1, max_size=40), st.integers(1500, 6000))
+def test_arrow_records_are_bounded_but_for_a_single_row(lengths: list[int], limit: int) -> None:
+    batch = change_rows([Row("insert", 1, n, "x" * length) for n, length in enumerate(lengths)])
+    lots = ArrowRecords(record_bytes=limit).encode(batch)
+    found = tables(lots)
+    assert pa.concat_tables(found).to_pylist() == batch.to_pylist()
+    for table, record in zip(found, flattened(lots), strict=True):
+        assert table.num_rows == 1 or len(record.value or b"") <= limit
+
+
+@given(st.lists(st.integers(0, 9), max_size=40), CUTS)
+def test_arrow_rows_stay_with_the_partition_of_their_key(ids: list[int], cuts: list[int]) -> None:
+    def partitioner(keys: pa.Array) -> np.ndarray:
+        return np.array([json.loads(key)["id"] % 3 for key in keys.to_pylist()], np.int32)
+
+    subject = record_encoder("arrow", ORIGIN, key=["id"], partitioner=partitioner, tombstones=True)
+    whole = change_rows([Row("insert", 1, number) for number in ids])
+    borders = [0, *sorted(min(cut, len(ids)) for cut in cuts), len(ids)]
+    lots = [
+        records
+        for start, stop in itertools.pairwise(borders)
+        for records in subject.encode(whole.slice(start, stop - start))
+    ]
+    by_partition: dict[int | None, list[int]] = {}
+    for records in lots:
+        rows = [row for table in tables([records]) for row in table.to_pylist()]
+        assert {row["id"] % 3 for row in rows} == {records.partition}
+        by_partition.setdefault(records.partition, []).extend(row["_change_ordinal"] for row in rows)
+    assert all(ordinals == sorted(ordinals) for ordinals in by_partition.values())
+    assert sorted(itertools.chain(*by_partition.values())) == list(range(len(ids)))
+
+
+def test_arrow_with_a_key_needs_partitions() -> None:
+    with pytest.raises(ConfigError, match="needs to know the partitions"):
+        record_encoder("arrow", ORIGIN, key=["id"])
+
+
+# Avro
+
+
+def test_avro_needs_a_registry() -> None:
+    with pytest.raises(ConfigError, match="needs a schema registry"):
+        record_encoder("avro", ORIGIN)
+
+
+@given(ROWS, CUTS)
+def test_avro_records_are_flat_rows_too(rows: list[Row], cuts: list[int]) -> None:
+    subjects: list[str] = []
+    schemas: list[Any] = []
+
+    def register(subject: str, schema: str) -> int:
+        subjects.append(subject)
+        schemas.append(fastavro.parse_schema(json.loads(schema)))
+        return len(schemas) - 1
+
+    def read(data: bytes) -> Any:
+        assert data[0] == 0
+        row = fastavro.schemaless_reader(io.BytesIO(data[5:]), schemas[int.from_bytes(data[1:5], "big")])
+        if "_commit_timestamp" in row:
+            row["_commit_timestamp"] = row["_commit_timestamp"].isoformat().replace("+00:00", "Z")
+        return row
+
+    found = everything(record_encoder("avro", ORIGIN, key=["id"], tombstones=True, register=register), rows, cuts)
+    plain = expected(rows, tombstones=True)
+    assert [(read(record.key or b""), record.value and read(record.value)) for record in found] == [
+        (json.loads(key), value) for key, value, _ in plain
+    ]
+    for record, (_, _, moved) in zip(found, plain, strict=True):
+        assert {name: read(key) for name, key in record.headers.items()} == {n: json.loads(k) for n, k in moved.items()}
+    assert subjects in ([], ["shop.orders-value", "shop.orders-key"], ["shop.orders-key", "shop.orders-value"])
+
+
+def test_schema_of_the_rows_is_what_tests_think() -> None:
+    assert change_rows([Row("insert", 1, 1)]).schema == SCHEMA

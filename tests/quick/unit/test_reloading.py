@@ -1,0 +1,173 @@
+"""A changed configuration in a running daemon, without the processes of tests/standard/cli/test_many_tables.py."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdfd.config import load
+from cdfd.config.changes import changed_settings
+from cdfd.config.settings import Settings, Table
+from cdfd.daemon.controls.controller import Controller
+from cdfd.daemon.http.status import Status
+from cdfd.daemon.loop.monitor import Monitor
+from cdfd.daemon.membership.members import Members
+from cdfd.daemon.membership.reloading import Reloading
+from cdfd.daemon.membership.searching import Searching
+from cdfd.daemon.supervision.supervisor import Supervisor
+from cdfd.tables.shard import Shard, owner
+from cdfd.tail.file_events import FileEvents
+from tests.support.manual_time import ManualClock
+
+FILES: dict[str, Any] = {"pipeline": "shop", "sink": {"kind": "files", "path": "/out"}, "progress": {"ledger": "none"}}
+SPARK: dict[str, Any] = {
+    "pipeline": "shop",
+    "sink": {"kind": "kafka", "bootstrap_servers": "h:1"},
+    "engine": {"kind": "spark", "spark": {"checkpoint": "/c"}},
+}
+
+
+class Daemon:
+    """The tables of a daemon whose loops only wait for their end."""
+
+    def __init__(self, folder: Path, *uris: str, shard: Shard | None = None, **sections: Any) -> None:
+        self.path, self.sections = folder / "cdfd.yaml", sections or FILES
+        self.opened: list[str] = []
+        self.write(*uris)
+        config, clock = load(self.path), ManualClock()
+        self.status = Status(config, clock, shard)
+        self.controller = Controller("shop", (), clock)
+        self.supervisor = Supervisor(asyncio.Event(), clock)
+        self.members = Members(config, self.supervisor, self.status, self.open, self.controller, shard)
+        events = FileEvents()
+        searching = Searching(self.members, self.status.searches, clock, events)
+        self.reloading = Reloading(
+            self.path, self.members, searching, self.status.searches, clock, events, asyncio.Event()
+        )
+
+    def write(self, *uris: str, **more: Any) -> None:
+        self.path.write_text(json.dumps({"tables": [{"uri": uri} for uri in uris], **self.sections, **more}))
+
+    @asynccontextmanager
+    async def open(self, table: Table, stop: asyncio.Event, monitor: Monitor) -> AsyncIterator["Loop"]:
+        self.opened.append(table.name)
+        yield Loop(stop)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        await self.members.start()
+        task = asyncio.create_task(self.supervisor.run())
+        try:
+            async with asyncio.timeout(20):
+                await asyncio.sleep(0)
+                yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+class Loop:
+    def __init__(self, stop: asyncio.Event) -> None:
+        self._stop = stop
+
+    async def run(self) -> None:
+        await self._stop.wait()
+
+
+def names(status: Status) -> list[str]:
+    return [monitor.table.name for monitor in status.tables()]
+
+
+def test_tables_come_and_go_with_their_status_metrics_and_requests(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        daemon = Daemon(tmp_path, "/a", "/b")
+        async with daemon.running():
+            assert list(daemon.controller.tables) == names(daemon.status) == ["a", "b"]
+            daemon.write("/b", "/c")
+            await daemon.reloading.reload()
+            assert (
+                names(daemon.status)
+                == sorted(daemon.controller.tables)
+                == sorted(daemon.supervisor.names)
+                == ["b", "c"]
+            )
+            text = daemon.status.metrics()().decode()
+            assert 'table="a"' not in text
+            assert 'table="c"' in text
+            document = daemon.status.document()
+            assert [table["uri"] for table in document["configuration"]["tables"]] == ["/b", "/c"]
+            assert document["reload"]["error"] is None
+            while daemon.opened != ["a", "b", "c"]:
+                await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_shard_applies_its_share_of_a_new_file(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        uris = [f"/t{number}" for number in range(20)]
+        daemon = Daemon(tmp_path, shard=Shard(1, 2), *uris[:10])  # noqa: B026 - the tables, then how they are shared
+        async with daemon.running():
+            daemon.write(*uris)
+            await daemon.reloading.reload()
+            assert names(daemon.status) == [uri[1:] for uri in uris if owner(uri[1:], 2) == 1]
+            assert daemon.status.document()["shard"] == "1/2"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"pipeline": "other"}, "pipeline cannot change"),
+        ({"sink": {"kind": "files"}}, "sink.path"),
+        ({"tables": []}, "at least one"),
+    ],
+)
+def test_what_cannot_be_applied_changes_nothing(more: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        daemon = Daemon(tmp_path, "/a")
+        async with daemon.running():
+            daemon.write("/a", "/b", **more)
+            await daemon.reloading.reload()
+            assert names(daemon.status) == ["a"]
+            error = daemon.status.document()["reload"]["error"]
+            assert problem in error
+            assert "cdfd_config_last_reload_successful 0.0" in daemon.status.metrics()().decode()
+            daemon.write("/a", "/b")
+            await daemon.reloading.reload()
+            assert names(daemon.status) == ["a", "b"]
+            assert "cdfd_config_last_reload_successful 1.0" in daemon.status.metrics()().decode()
+
+    asyncio.run(scenario())
+
+
+def test_queries_of_spark_read_their_configuration_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        daemon = Daemon(tmp_path, "/a", **SPARK)
+        async with daemon.running():
+            daemon.write("/a", "/b")
+            await daemon.reloading.reload()
+            assert names(daemon.status) == ["a"]
+            assert "spark" in daemon.status.document()["reload"]["error"]
+
+    asyncio.run(scenario())
+
+
+def settings(folder: Path, **sections: Any) -> Settings:
+    path = folder / "cdfd.yaml"
+    path.write_text(json.dumps({"tables": [{"uri": "/a"}], **FILES, **sections}))
+    return load(path)
+
+
+def test_changed_settings_are_named_with_their_sections(tmp_path: Path) -> None:
+    old = settings(tmp_path)
+    assert changed_settings(old, settings(tmp_path)) == []
+    assert changed_settings(old, settings(tmp_path, poll={"interval": "2s"})) == ["poll.interval"]
+    assert changed_settings(old, settings(tmp_path, tables=[{"uri": "/b"}])) == ["tables"]
+    kafka = settings(tmp_path, sink={"kind": "kafka", "bootstrap_servers": "h:1"})
+    assert changed_settings(old, kafka) == ["sink"]

@@ -1,0 +1,432 @@
+"""A re-snapshot while the table streams: each live row once, never an old value after a new one, wherever the daemon dies."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cdfd.changes import resnapshot
+from cdfd.changes.control import EMPTY, ORDINALS, Control
+from cdfd.changes.planning import version_batches
+from cdfd.daemon.controls.mailbox import Mailbox
+from cdfd.daemon.controls.requests import Notification, Request
+from cdfd.daemon.loop import feed as feeds
+from cdfd.daemon.loop.monitor import NullMonitor
+from cdfd.demo.writer import TableWriter
+from tests.support.feeding import Crash, DeltaPlace, FilesPlace, MemoryPlace, Place, feed
+from tests.support.histories import OPERATIONS, restore, write_more
+from tests.support.lake import SCHEMA, Lake, manual_clock, rows, run, table
+
+HISTORIES = st.lists(st.one_of(OPERATIONS, st.tuples(st.just("restore"), st.integers(0, 20))), max_size=7)
+
+
+@pytest.fixture(params=[MemoryPlace, FilesPlace, DeltaPlace], ids=lambda place: place.__name__)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return request.param(tmp_path / "out")
+
+
+@pytest.fixture(autouse=True)
+def _in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is a chunk, and chunks and versions take turns."""
+    monkeypatch.setattr(resnapshot, "CHUNK_FILES", 1)
+    monkeypatch.setattr(feeds, "version_batches", partial(version_batches, max_versions=1))
+
+
+class Operator(NullMonitor):
+    """Sends requests, and ends the feed once everything is delivered."""
+
+    def __init__(self, *requests: Request, crash_at: int = -1) -> None:
+        self.news: list[Notification] = []
+        self.mailbox = Mailbox(self.news.append)
+        self.stop = asyncio.Event()
+        self.last = -1
+        self.crash_at = crash_at
+        self._control: Control = EMPTY
+        self._following = 0
+        self._sent = False
+        self._requests = requests
+        self.answers: list[asyncio.Future[Notification]] = []
+
+    def send(self) -> None:
+        if not self._sent:
+            self._sent = True
+            self.answers = [self.mailbox.put(request) for request in self._requests]
+
+    def hook(self, event: str, about: Any) -> None:
+        if self.crash_at == 0:
+            self.crash_at -= 1
+            raise Crash
+        self.crash_at -= 1
+        if event in ("controlled", "chunk committed"):
+            self._control = about
+        if event == "committed":
+            self._following = about.version
+        self.at_tip()
+
+    def at_tip(self, listed: int = -1) -> None:
+        if self._following > self.last and self._control.snapshot is None and self.mailbox.first is None:
+            self.stop.set()
+
+
+def request(action: Any, id: str = "a", **fields: Any) -> Request:
+    return Request(action, id, "orders", "socket", **fields)
+
+
+async def finished(lake: Lake, place: Place, operator: Operator, **options: Any) -> None:
+    """Run the feed until everything is delivered, again after a crash."""
+    operator.send()
+    while True:
+        operator.stop.clear()
+        sink = await place.open()
+        position, control = await sink.last_position(), sink.control
+        await sink.close()
+        operator._control, operator._following = control, -1 if position is None else position.version
+        try:
+            await feed(
+                lake,
+                place,
+                manual_clock(),
+                hook=operator.hook,
+                stop=operator.stop,
+                mailbox=operator.mailbox,
+                monitor=operator,
+                **options,
+            )
+        except Crash:
+            continue
+        return
+
+
+async def delivered(lake: Lake, place: Place, last: int) -> None:
+    """Deliver the versions up to the last one."""
+    operator = Operator()
+    operator.last = last
+    await finished(lake, place, operator, start="earliest")
+
+
+def again(place: Place) -> list[dict[str, Any]]:
+    """The rows of re-snapshots."""
+    return [row for row in place.rows() if row["_change_ordinal"] >= ORDINALS]
+
+
+def values(found: Iterable[dict[str, Any]]) -> Counter[tuple[int, str]]:
+    return Counter((row["id"], row["v"]) for row in found)
+
+
+def check_consumer(place: Place, writer: TableWriter) -> None:
+    """Follow the rows as a consumer does that keeps the last value of each key."""
+    state: dict[int, str] = {}
+    versions: dict[int, int] = {}
+    for row in place.rows():
+        if row["_change_ordinal"] >= ORDINALS:
+            assert state[row["id"]] == row["v"], "an old value, or a row that was deleted"
+            assert versions[row["id"]] <= row["_commit_version"]
+        elif row["_change_type"] in ("insert", "update_postimage"):
+            state[row["id"]] = row["v"]
+            versions[row["id"]] = row["_commit_version"]
+        elif row["_change_type"] == "delete":
+            state.pop(row["id"])
+    assert Counter(state.items()) == values(writer.rows().to_pylist())
+    identities = Counter((row["_commit_version"], row["_change_ordinal"]) for row in place.rows())
+    assert all(count == 1 for count in identities.values())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(before=HISTORIES, after=HISTORIES, crash_at=st.integers(-1, 60))
+@pytest.mark.parametrize("kind", [MemoryPlace, FilesPlace])
+def test_each_live_row_once_and_in_order(
+    kind: type[Place],
+    tmp_path_factory: pytest.TempPathFactory,
+    before: list[tuple[str, int]],
+    after: list[tuple[str, int]],
+    crash_at: int,
+) -> None:
+    async def scenario() -> None:
+        place = kind(tmp_path_factory.mktemp("out"))
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = TableWriter(lake, SCHEMA, clock=clock, table_id="T")
+        await writer.create()
+        await write_more(writer, before)
+        await delivered(lake, place, writer.version)
+        live = values(writer.rows().to_pylist())
+        await write_more(writer, after)
+        operator = Operator(request("snapshot"), crash_at=crash_at)
+        operator.last = writer.version
+        await finished(lake, place, operator)
+        assert values(again(place)) == live
+        check_consumer(place, writer)
+        [answer] = operator.answers
+        assert answer.result().type == "STARTED"
+        # The news is lost if the daemon dies after the last chunk.
+        assert [each.type for each in operator.news] in (["COMPLETED"], [] if crash_at >= 0 else ["COMPLETED"])
+
+    run(scenario())
+
+
+def test_rows_that_a_rewrite_moves_are_published_before_it(place: Place) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = await table(lake, 4, clock)
+        await delivered(lake, place, 3)
+        live = values(writer.rows().to_pylist())
+        await writer.optimize()
+        await writer.insert(rows(9))
+        operator = Operator(request("snapshot"))
+        operator.last = 5
+        await finished(lake, place, operator)
+        assert values(again(place)) == live
+        assert {row["_commit_version"] for row in again(place)} == {3}
+        check_consumer(place, writer)
+
+    run(scenario())
+
+
+def test_chunks_and_versions_take_turns(place: Place) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = await table(lake, 6, clock)
+        await delivered(lake, place, 5)
+        for version in range(6, 9):
+            await writer.insert(rows(version))
+        operator = Operator(request("snapshot"))
+        operator.last = 8
+        await finished(lake, place, operator)
+        assert len({row["_commit_version"] for row in again(place)}) > 1
+        check_consumer(place, writer)
+
+    run(scenario())
+
+
+def test_a_second_one_at_the_same_version_has_other_ordinals(place: Place) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = await table(lake, 3, clock)
+        await delivered(lake, place, 2)
+        for id in ("a", "b"):
+            operator = Operator(request("snapshot", id))
+            operator.last = 2
+            await finished(lake, place, operator)
+        assert values(again(place)) == values(writer.rows().to_pylist() * 2)
+        check_consumer(place, writer)
+
+    run(scenario())
+
+
+def test_files_that_a_condition_excludes_are_left_out(place: Place) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = TableWriter(lake, SCHEMA, clock=clock, table_id="T")
+        await writer.create()
+        for id in range(3):
+            _, add = await writer._add(rows(id))
+            stats = f'{{"numRecords":1,"minValues":{{"id":{id}}},"maxValues":{{"id":{id}}},"nullCount":{{"id":0}}}}'
+            await writer.commit("WRITE", [("add", {**add, "stats": stats})])
+        await delivered(lake, place, 3)
+        operator = Operator(request("snapshot", where="id >= 1 AND id in (1, 7)"))
+        operator.last = 3
+        await finished(lake, place, operator)
+        assert values(again(place)) == Counter({(1, "a"): 1})
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("where", ["nope = 1", "id = 'x'", "v > 7"])
+def test_a_condition_that_does_not_fit_the_table_is_refused(place: Place, where: str) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        await table(lake, 2, clock)
+        await delivered(lake, place, 1)
+        operator = Operator(request("snapshot", where=where))
+        operator.last = 1
+        await finished(lake, place, operator)
+        assert operator.answers[0].result().refusal == "malformed"
+        assert again(place) == []
+
+    run(scenario())
+
+
+def test_an_unreadable_file_aborts_it_and_the_stream_continues(place: Place) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = await table(lake, 3, clock)
+        await delivered(lake, place, 2)
+        lake.forget("part-")
+        await writer.insert(rows(7))
+        operator = Operator(request("snapshot"))
+        operator.last = 3
+        await finished(lake, place, operator)
+        assert [each.type for each in operator.news] == ["ABORTED"]
+        assert again(place) == []
+        check_consumer(place, writer)
+
+    run(scenario())
+
+
+def test_it_can_be_stopped_and_only_one_runs(place: Place) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        await table(lake, 3, clock)
+        await delivered(lake, place, 2)
+        sent = [
+            request("snapshot"),
+            request("snapshot", "b"),
+            request("stop-snapshot", "c"),
+            request("stop-snapshot", "d"),
+        ]
+        operator = Operator(*sent)
+        operator.last = 2
+        await finished(lake, place, operator)
+        found = [answer.result() for answer in operator.answers]
+        assert [(each.type, each.refusal) for each in found] == [
+            ("STARTED", None),
+            ("REFUSED", "conflict"),
+            ("ABORTED", None),
+            ("REFUSED", "conflict"),
+        ]
+        assert again(place) == []
+
+    run(scenario())
+
+
+def test_the_same_id_is_carried_out_once_even_after_a_restart(place: Place) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = await table(lake, 3, clock)
+        await delivered(lake, place, 2)
+        found = []
+        for _ in range(2):
+            operator = Operator(request("snapshot"))
+            operator.last = 2
+            await finished(lake, place, operator)
+            found.append(operator.answers[0].result())
+        assert [each.refusal for each in found] == [None, "duplicate"]
+        assert values(again(place)) == values(writer.rows().to_pylist())
+
+    run(scenario())
+
+
+def test_rows_keep_their_columns_after_the_schema_changed(place: Place) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = await table(lake, 3, clock)
+        await delivered(lake, place, 2)
+        await writer.update(pc.field("id") == 1, {"v": pc.scalar("b")})
+        operator = Operator(request("snapshot"))
+        operator.last = 3
+        await finished(lake, place, operator)
+        check_consumer(place, writer)
+
+    run(scenario())
+
+
+def test_a_file_that_was_published_early_and_comes_back_is_not_published_again(place: Place) -> None:
+    """The last file is removed, and so published before its turn. RESTORE brings it back, and then the daemon dies."""
+
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = await table(lake, 5, clock)
+        await delivered(lake, place, 4)
+        live = values(writer.rows().to_pylist())
+        files = dict(writer._files)
+        last = files[max(files)]
+        await writer.delete(pc.field("id") == last.rows["id"][0].as_py())
+        await restore(writer, files)
+        operator = Operator(request("snapshot"))
+        operator.last = 6
+        hook = operator.hook
+
+        def die(event: str, about: Any) -> None:
+            hook(event, about)
+            if event == "committed" and about.version == 7 and not died:
+                died.append(True)
+                raise Crash
+
+        died: list[bool] = []
+        operator.hook = die  # type: ignore[method-assign]
+        await finished(lake, place, operator)
+        assert died
+        assert values(again(place)) == live
+        check_consumer(place, writer)
+
+    run(scenario())
+
+
+def test_an_entry_that_is_written_again_removes_no_file(place: Place) -> None:
+    """A writer replaces the entry of a file, such as its statistics. The file stays, and is published once."""
+
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = await table(lake, 5, clock)
+        await delivered(lake, place, 4)
+        live = values(writer.rows().to_pylist())
+        last = writer._files[max(writer._files)]
+        removed = writer._remove(last, data_change=False)
+        writer._files[last.path] = last
+        await writer.commit("COMPUTE STATISTICS", [removed, writer._add_action(last, data_change=False)])
+        await writer.insert(rows(9))
+        operator = Operator(request("snapshot"), crash_at=25)
+        operator.last = 6
+        await finished(lake, place, operator)
+        assert values(again(place)) == live
+        check_consumer(place, writer)
+
+    run(scenario())
+
+
+def test_a_pause_stops_chunks_too_and_survives_the_process(place: Place) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = await table(lake, 4, clock)
+        await delivered(lake, place, 3)
+        operator = Operator(request("snapshot"), request("pause", "b"))
+        operator.send()
+        paused = asyncio.create_task(
+            feed(lake, place, clock, stop=operator.stop, mailbox=operator.mailbox, hook=lambda *_: None)
+        )
+        await clock.wait_for_sleepers()
+        assert [answer.result().type for answer in operator.answers] == ["STARTED", "PAUSED"]
+        operator.stop.set()
+        await paused
+        assert again(place) == []
+        resuming = Operator(request("resume", "c"))
+        resuming.last = 3
+        await finished(lake, place, resuming)
+        assert resuming.answers[0].result().type == "RESUMED"
+        assert values(again(place)) == values(writer.rows().to_pylist())
+
+    run(scenario())
+
+
+def test_a_move_forward_and_its_bounds(place: Place) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        await table(lake, 6, clock)
+        operator = Operator(request("move", "a", version=3), request("move", "b", version=99))
+        operator.last = 5
+        await finished(lake, place, operator, start="earliest")
+        moved, refused = (answer.result() for answer in operator.answers)
+        assert (moved.type, refused.refusal) == ("MOVED", "conflict")
+        assert [row["_commit_version"] for row in place.rows()] == [4, 5]
+
+    run(scenario())

@@ -1,0 +1,381 @@
+"""Rows shaped on the way: a reader of filtered changes has the filtered table, whatever the source of changes; masks; names."""
+
+import asyncio
+import hashlib
+import hmac
+import itertools
+import json
+import pickle
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import cdfd
+from cdfd.changes import refining
+from cdfd.changes.batch import ChangeBatch
+from cdfd.changes.cutting import ranges
+from cdfd.changes.execute import Execution
+from cdfd.changes.plan import ChangePlan
+from cdfd.changes.position import Position
+from cdfd.changes.shape.chosen import Chosen
+from cdfd.changes.shape.masks import Mask
+from cdfd.changes.shape.parser import parse_filter
+from cdfd.changes.shape.rows import RowShaper
+from cdfd.changes.shape.shape import Shape
+from cdfd.changes.whole_pairs import filled
+from cdfd.cli import app
+from cdfd.config.shapes import shape_of
+from cdfd.delta.schema import TableSchema, from_arrow
+from cdfd.errors import ConfigError, MissingColumnError
+from cdfd.tables.table import Table
+from tests.support.change_rows import Row as Change
+from tests.support.change_rows import change_rows
+from tests.support.fold import META, bag, fold, row_of
+from tests.support.tracked_table import TrackedTable, values
+
+KEY = b"sixteen bytes at least"
+FILTERS = ["id > 8", "x > 0 OR v = 'a'", "v IS NULL", "NOT (id < 5 AND x IS NOT NULL)", "at.a IS NOT NULL AND id <> 3"]
+SCHEMA = TableSchema(from_arrow(pa.schema([("id", pa.int64()), ("note", pa.string())])))
+
+
+def batches(rows: list[Change], cuts: list[int], gaps: set[int]) -> Iterator[ChangeBatch]:
+    """Rows in batches. A number is skipped before the rows in `gaps`."""
+    ordinal, edges = 0, sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
+    numbers = []
+    for place in range(len(rows)):
+        ordinal += place in gaps
+        numbers.append(ordinal)
+        ordinal += 1
+    whole = change_rows(rows)
+    whole = whole.set_column(5, whole.schema.field(5), pa.array(numbers, pa.int64()))
+    for start, end in itertools.pairwise(edges):
+        plan = ChangePlan(1, 0, SCHEMA, (), "files")
+        yield ChangeBatch(plan, SCHEMA, whole.slice(start, end - start), numbers[end - 1] + 1)
+
+
+def shaped(shape: Shape, found: Iterator[ChangeBatch]) -> list[ChangeBatch]:
+    return list(filled(RowShaper(shape).shaped(found)))
+
+
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(["insert", "delete", "update_preimage", "update_postimage"]),
+        st.integers(0, 3),
+        st.sampled_from([None, "a", "b"]),
+    ),
+    max_size=12,
+)
+
+
+@given(CHANGES, st.lists(st.integers(1, 11)), st.sets(st.integers(1, 11)))
+def test_fold_of_filtered_changes_is_the_filtered_fold(rows: list[Any], cuts: list[int], gaps: set[int]) -> None:
+    changes = [Change(kind, 1, number, note) for kind, number, note in rows]
+    found = shaped(Shape(where=parse_filter("id > 1 OR note = 'a'")), batches(changes, cuts, gaps))
+    wanted = fold([change_rows(changes)])
+    kept = Counter({row: n for row, n in wanted.items() if dict(row)["id"] > 1 or dict(row).get("note") == "a"})
+    assert fold([each.rows for each in found]) == kept
+    everything = list(batches(changes, cuts, gaps))
+    if everything:
+        assert found[-1].following == everything[-1].following
+    listed = [row for each in found for row in each.rows.to_pylist()]
+    assert [row["_change_ordinal"] for row in listed] == sorted({row["_change_ordinal"] for row in listed})
+    for place, row in enumerate(listed):
+        if row["_change_type"] == "update_preimage":
+            following = listed[place + 1]
+            assert following["_change_type"] == "update_postimage"
+            assert following["_change_ordinal"] == row["_change_ordinal"] + 1
+
+
+@given(CHANGES, st.lists(st.integers(1, 11)))
+def test_batches_do_not_matter(rows: list[Any], cuts: list[int]) -> None:
+    changes = [Change(kind, 1, number, note) for kind, number, note in rows]
+    shape = Shape(where=parse_filter("note = 'a'"), excluded=("insert",))
+    one, many = (shaped(shape, batches(changes, each, set())) for each in ([], cuts))
+    listed = [[row for each in found for row in each.rows.to_pylist()] for found in (one, many)]
+    assert listed[0] == listed[1]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "wanted"),
+    [
+        ("a", "a", ["update_preimage", "update_postimage"]),
+        ("a", "b", ["delete"]),
+        ("b", "a", ["insert"]),
+        ("b", "b", []),
+        (None, "a", ["insert"]),
+    ],
+)
+@pytest.mark.parametrize("cuts", [[], [1]])
+def test_updates_that_enter_or_leave_the_filter(
+    before: str | None, after: str, wanted: list[str], cuts: list[int]
+) -> None:
+    rows = [Change("update_preimage", 1, 1, before), Change("update_postimage", 1, 1, after)]
+    found = shaped(Shape(where=parse_filter("note = 'a'")), batches(rows, cuts, set()))
+    assert [kind for each in found for kind in each.rows["_change_type"].to_pylist()] == wanted
+    apart = shaped(Shape(where=parse_filter("TRUE")), batches(rows, cuts, {1}))
+    assert [kind for each in apart for kind in each.rows["_change_type"].to_pylist()] == ["delete", "insert"]
+
+
+def test_excluded_change_types_are_those_after_the_filter() -> None:
+    rows = [
+        Change("update_preimage", 1, 1, "a"),
+        Change("update_postimage", 1, 1, "b"),
+        Change("update_preimage", 1, 2, "a"),
+        Change("update_postimage", 1, 2, "a"),
+    ]
+    shape = Shape(where=parse_filter("note = 'a'"), excluded=("delete", "update_preimage"))
+    [found] = shaped(shape, batches(rows, [], set()))
+    assert found.rows.select(["id", "_change_type"]).to_pylist() == [{"id": 2, "_change_type": "update_postimage"}]
+
+
+def life(folder: Path, seed: int, *, tracked: bool) -> TrackedTable:
+    chance = random.Random(seed)
+    table = TrackedTable(folder / "table", tracked)
+    table.insert([values(chance, number) for number in range(12)])
+    for _ in range(5):
+        live = {row.row_id: row for row in table.rows}
+        chosen = chance.sample(sorted(live), chance.randint(0, min(8, len(live))))
+        deletes = set(chosen[: chance.randint(0, 3)])
+        updates = {row: values(chance, live[row].values["id"]) for row in chosen if row not in deletes}
+        fresh = [values(chance, 100 * table.version + number) for number in range(chance.randint(0, 3))]
+        table.change(chance, updates, deletes, fresh, vectors=chance.random() < 0.4)
+    return table
+
+
+@pytest.mark.parametrize("refine", ["off", "rows", "key"])
+@pytest.mark.parametrize("where", FILTERS)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_reader_of_filtered_changes_has_the_filtered_table(
+    tmp_path: Path, refine: Any, where: str, seed: int
+) -> None:
+    table = life(tmp_path, seed, tracked=refine == "rows")
+    uri = str(table.folder)
+    more: Any = {"refine": refine, "key": "id" if refine == "key" else None}
+    found = cdfd.changes(uri, where=where, **more).read_all()
+    live = cdfd.snapshot(uri, where=where).read_all()
+    everything = cdfd.changes(uri, **more).read_all()
+    assert fold(found.to_batches()) == bag(live.to_batches(), META)
+    # Each row has the number that it has without the filter.
+    numbers = {(row["_commit_version"], row["_change_ordinal"]): row for row in everything.to_pylist()}
+    for row in found.to_pylist():
+        whole = numbers[row["_commit_version"], row["_change_ordinal"]]
+        assert row_of(row, META) == row_of(whole, META)
+    # Columns that only the filter needs are not returned, nor updates of them.
+    some = cdfd.changes(uri, where=where, columns=["id", {"name": "v", "as": "value"}], **more).read_all()
+    assert some.column_names[:2] == ["id", "value"]
+    assert len(some.column_names) == 6
+    less = bag(live.select(["id", "v"]).rename_columns(["id", "value"]).to_batches())
+    assert fold(some.to_batches()) == less
+
+
+def test_net_changes_of_filtered_rows(tmp_path: Path) -> None:
+    table = life(tmp_path, 4, tracked=False)
+    uri = str(table.folder)
+    found = cdfd.changes(uri, 3, net=True, key="id", where="id > 8", columns=[{"name": "id", "as": "n"}]).read_all()
+    before = bag(
+        cdfd.snapshot(uri, 2, where="id > 8", columns="id").read_all().rename_columns(["n", *META]).to_batches(), META
+    )
+    after = bag(
+        cdfd.snapshot(uri, where="id > 8", columns="id").read_all().rename_columns(["n", *META]).to_batches(), META
+    )
+    net = fold(found.to_batches())
+    assert {row: after[row] - before[row] for row in before | after if after[row] != before[row]} == dict(net)
+    with pytest.raises(ConfigError, match="all change types"):
+        cdfd.changes(uri, net=True, key="id", exclude_change_types="insert")
+
+
+MASKED = pa.record_batch(
+    {
+        "s": pa.array(["größe", "a", None, "a"]),
+        "x": pa.array([b"\xff\x00\x01", b"", None, b""], pa.binary()),
+        "i": pa.array([1, -2, None, 1], pa.int32()),
+        "l": pa.array([[1], [], None, [1]], pa.list_(pa.int64())),
+        "f": pa.array([1.5, 2, None, 1], pa.float64()),
+    }
+)
+FIELDS = {child.name: child for child in from_arrow(MASKED.schema)}
+
+
+def masked(name: str, mask: Mask) -> list[Any]:
+    found = mask.applied(FIELDS[name])(MASKED[name])
+    assert (
+        TableSchema(from_arrow(pa.schema([(name, found.type)]))).struct.fields[0].type == mask.field(FIELDS[name]).type
+    )
+    return list(found.to_pylist())
+
+
+def digest(data: bytes) -> str:
+    return hmac.new(KEY, data, hashlib.sha256).hexdigest()
+
+
+def test_masks() -> None:
+    assert masked("l", Mask("nullify")) == [None] * 4
+    assert masked("s", Mask("constant", "?")) == ["?"] * 4
+    assert masked("i", Mask("constant", "7")) == [7] * 4
+    assert masked("s", Mask("truncate", length=3)) == ["grö", "a", None, "a"]
+    assert masked("x", Mask("truncate", length=2)) == [b"\xff\x00", b"", None, b""]
+    hashed = Mask("hmac_sha256", key=KEY)
+    assert masked("s", hashed) == [digest("größe".encode()), digest(b"a"), None, digest(b"a")]
+    assert masked("x", hashed) == [digest(b"\xff\x00\x01"), digest(b""), None, digest(b"")]
+    assert masked("i", hashed) == [digest(b"1"), digest(b"-2"), None, digest(b"1")]
+
+
+@pytest.mark.parametrize(
+    ("column", "mask", "what"),
+    [
+        ("i", Mask("truncate", length=1), "cannot hide"),
+        ("l", Mask("hmac_sha256", key=KEY), "cannot hide"),
+        ("f", Mask("hmac_sha256", key=KEY), "cannot hide"),
+        ("i", Mask("constant", "a"), "not a value of column 'i'"),
+        ("l", Mask("constant", "a"), "not a value of column 'l'"),
+        ("q", Mask("nullify"), "there is no column 'q'"),
+    ],
+)
+def test_masks_that_do_not_fit(column: str, mask: Mask, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        Shape(masks=((column, mask),)).check(TableSchema(from_arrow(MASKED.schema)))
+
+
+def test_a_key_is_hidden_by_a_hash_alone() -> None:
+    schema = TableSchema(from_arrow(MASKED.schema))
+    Shape(masks=(("S", Mask("hmac_sha256", key=KEY)),)).check(schema, ["s"])
+    for mask in (Mask("nullify"), Mask("constant", "a"), Mask("truncate", length=9)):
+        with pytest.raises(ConfigError, match="gives different rows the same key"):
+            Shape(masks=(("S", mask),)).check(schema, ["s"])
+
+
+def test_the_key_of_a_mask_is_not_shown() -> None:
+    shape = Shape(masks=(("s", Mask("hmac_sha256", key=KEY)),))
+    assert "sixteen" not in repr(shape)
+    assert pickle.loads(pickle.dumps(shape)) == shape
+
+
+def test_shapes_that_users_write(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(KEY + b"\n")
+    found = shape_of(
+        "id > 1",
+        ["id", {"name": "v", "as": "w"}],
+        {"a": "nullify", "b": "constant:x:y", "c": " truncate :2", "d": f"hmac_sha256:{tmp_path}/key",
+         "e": {"method": "truncate", "length": 1}, "f": {"method": "hmac_sha256", "hmac_key": KEY}},
+        "delete",
+    )  # fmt: skip
+    assert found.columns == (Chosen("id"), Chosen("v", "w"))
+    assert [mask for _, mask in found.masks] == [
+        Mask("nullify"),
+        Mask("constant", "x:y"),
+        Mask("truncate", length=2),
+        Mask("hmac_sha256", key=KEY),
+        Mask("truncate", length=1),
+        Mask("hmac_sha256", key=KEY),
+    ]
+    assert found.excluded == ("delete",)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"where": 3},
+        {"columns": [3]},
+        {"columns": [{"name": "a"}]},
+        {"columns": ["a", {"name": "b", "as": "A"}]},
+        {"columns": [{"name": "a", "as": "_change_type"}]},
+        {"mask": ["a"]},
+        {"mask": {"a": "hide"}},
+        {"mask": {"a": "nullify:1"}},
+        {"mask": {"a": "truncate"}},
+        {"mask": {"a": "truncate:-1"}},
+        {"mask": {"a": "hmac_sha256:/not/there"}},
+        {"mask": {"a": {"method": "hmac_sha256", "hmac_key": "short"}}},
+        {"mask": {"a": {"method": "nullify", "length": 1}}},
+        {"mask": {"a": "nullify", "A": "nullify"}},
+        {"exclude_change_types": "updates"},
+        {"exclude_change_types": ["insert", "delete", "update_preimage", "update_postimage"]},
+    ],
+)
+def test_shapes_that_are_refused(given: Any) -> None:
+    with pytest.raises(ConfigError):
+        shape_of(**given)
+
+
+def test_a_filter_is_checked_before_the_first_row(tmp_path: Path) -> None:
+    table = life(tmp_path, 1, tracked=False)
+    for wrong in ({"where": "idd = 1"}, {"where": "v > 1"}, {"mask": {"vv": "nullify"}}, {"columns": ["id", "vv"]}):
+        with pytest.raises(ConfigError):
+            cdfd.changes(str(table.folder), **wrong)
+
+
+def test_a_column_that_is_gone_ends_the_stream() -> None:
+    before = TableSchema(from_arrow(pa.schema([("id", pa.int64()), ("s", pa.struct([("a", pa.int64())]))])))
+    for names in ([("id", pa.int64())], [("id", pa.int64()), ("s", pa.struct([("b", pa.int64())]))]):
+        with pytest.raises(MissingColumnError, match="is gone"):
+            Shape(where=parse_filter("s.a = 1")).check_change(before, TableSchema(from_arrow(pa.schema(names))))
+    # A column that is not there yet is null.
+    Shape(where=parse_filter("s.a = 1")).check_change(TableSchema(from_arrow(pa.schema([("id", pa.int64())]))), before)
+
+
+@pytest.mark.parametrize("refine", ["off", "rows", "key"])
+@pytest.mark.parametrize("where", FILTERS[:3])
+def test_parts_of_a_version_have_the_ordinals_of_the_whole(
+    tmp_path: Path, refine: Any, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part begins at the position that the one before it left, also if the filter leaves nothing of that one."""
+    monkeypatch.setattr(refining, "BUCKET_BYTES", 3_000)
+    table = life(tmp_path, 2, tracked=refine == "rows")
+    opened = Table.open(str(table.folder))
+    shape = shape_of(where)
+
+    async def plans() -> list[ChangePlan]:
+        stream = opened.stream("auto", refine, ("id",) if refine == "key" else (), shape)
+        with opened.tailer() as tailer:
+            return [version.plan async for version in stream.versions(tailer, 0, table.version - 1)]
+
+    for plan in asyncio.run(plans()):
+        execution = Execution(opened.files, shape.select, shape=shape)
+        whole = [row for batch in execution.batches([plan]) for row in batch.rows.to_pylist()]
+        position, found = Position("tracked", plan.version), []
+        for start, end in ranges(plan, 0, 1):
+            assert start == position.part
+            execution = Execution(opened.files, shape.select, shape=shape)
+            following = position.ordinal
+            for batch in execution.batches([replace(plan, scans=plan.scans[:end])], position):
+                found += batch.rows.to_pylist()
+                following = batch.following
+            position = position.at_part(end, following, None)
+        assert repr(found) == repr(whole)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    table = life(tmp_path, 1, tracked=False)
+    uri = str(table.folder)
+    (tmp_path / "key").write_bytes(KEY)
+    command = [
+        "tail",
+        uri,
+        "--until",
+        "now",
+        "--where",
+        "id > 8",
+        "--columns",
+        "id, v as w, x",
+        "--mask",
+        "v=constant:q",
+    ]
+    command += ["--mask", f"id=hmac_sha256:{tmp_path}/key", "--exclude-change-types", "delete"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    wanted = cdfd.changes(uri, where="id > 8", exclude_change_types="delete").read_all()
+    assert [row["id"] for row in found] == [digest(str(number).encode()) for number in wanted["id"].to_pylist()]
+    assert {(row["w"], row["_change_type"]) for row in found} == {("q", "insert")}
+    for wrong in (["--mask", "v"], ["--where", "idd = 1"], ["--mask", "v=hide"], ["--columns", "id,v as id"]):
+        failed = CliRunner().invoke(app, ["tail", uri, "--until", "now", *wrong])
+        assert isinstance(failed.exception, ConfigError)

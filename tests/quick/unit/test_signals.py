@@ -1,0 +1,156 @@
+"""Records of the topic of signals: what they ask for, and how they are taken."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdfd.daemon.controls.controller import Controller
+from cdfd.daemon.controls.publishing import Publisher
+from cdfd.daemon.controls.requests import ACTIONS, Refused, Request
+from cdfd.daemon.controls.signals import SignalReader, parse_signal
+from cdfd.errors import SinkError
+from cdfd.sinks.base import Signal
+from tests.support.manual_time import ManualClock
+
+
+def signal(value: Any, offset: int = 3) -> Signal:
+    data = value if isinstance(value, bytes) or value is None else json.dumps(value).encode()
+    return Signal(offset, f"_cdfd_signals.shop-{offset}", data)
+
+
+def test_the_form_of_debezium() -> None:
+    conditions = [{"data-collection": "b", "filter": "day >= '2026-01-01'"}]
+    data = {"data-collections": ["a", "b", "a"], "type": "INCREMENTAL", "additional-conditions": conditions}
+    found = parse_signal(signal({"id": "x", "type": "execute-snapshot", "data": data}), ACTIONS)
+    assert found == [
+        Request("snapshot", "x", "a", "topic"),
+        Request("snapshot", "x", "b", "topic", where="day >= '2026-01-01'"),
+    ]
+
+
+def test_data_as_text_and_without_an_id() -> None:
+    found = parse_signal(signal({"type": "pause", "data": '{"data-collections": ["a"]}'}), ACTIONS)
+    assert found == [Request("pause", "_cdfd_signals.shop-3", "a", "topic")]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(),
+        lambda of: (
+            st.lists(of)
+            | st.dictionaries(
+                st.sampled_from(["id", "type", "data", "data-collections", "version", "level"]) | st.text(), of
+            )
+        ),
+        max_leaves=12,
+    )
+)
+def test_any_record_is_a_request_or_refused(value: Any) -> None:
+    for data in (
+        value,
+        {"type": "pause", "data": value},
+        {"type": "execute-snapshot", "data": {"data-collections": value}},
+    ):
+        with contextlib.suppress(Refused):
+            parse_signal(signal(json.dumps(data, default=str).encode("utf-8", "surrogatepass")), ACTIONS)
+
+
+class Log:
+    """The `Signals` port over a list."""
+
+    topic = "_cdfd_signals.shop"
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self.waiting = [signal(value, offset) for offset, value in enumerate(values)]
+        self.finished: list[int] = []
+
+    async def poll(self) -> Sequence[Signal]:
+        taken, self.waiting = self.waiting[:2], self.waiting[2:]
+        return taken
+
+    async def done(self, last: Signal) -> None:
+        self.finished.append(last.offset)
+
+
+def test_a_record_is_done_after_all_before_it() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        controller = Controller("shop", ["slow", "quick"], clock)
+        log = Log(
+            [
+                {"type": "pause", "data": {"data-collections": ["slow"]}},
+                {"type": "pause", "data": {"data-collections": ["quick"]}},
+                None,
+                b"{",
+            ]
+        )
+        reading = asyncio.create_task(SignalReader(controller, ACTIONS, clock).read(log))
+        await clock.wait_for_sleepers()
+        while controller.tables["quick"].first is None:
+            await asyncio.sleep(0)
+        controller.tables["quick"].accomplish("PAUSED", "quick is paused")
+        for _ in range(3):
+            await clock.wait_for_sleepers()
+            clock.advance(1)
+            await asyncio.sleep(0.01)
+        assert log.finished == []
+        controller.tables["slow"].accomplish("PAUSED", "slow is paused")
+        while log.finished != [3]:
+            await clock.wait_for_sleepers()
+            clock.advance(1)
+            await asyncio.sleep(0.01)
+        assert sorted(each["type"] for each in controller.recent()) == ["PAUSED", "PAUSED", "REFUSED"]
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+@pytest.mark.parametrize(("shares", "types"), [(True, []), (False, ["REFUSED"])])
+def test_a_shard_leaves_tables_of_others_to_them(shares: bool, types: list[str]) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        controller = Controller("shop", ["ours"], clock)
+        log = Log([{"type": "pause", "data": {"data-collections": ["theirs"]}}])
+        reader = SignalReader(controller, ACTIONS, clock, shares_tables=shares)
+        reading = asyncio.create_task(reader.read(log))
+        for _ in range(3):
+            await clock.wait_for_sleepers()
+            clock.advance(1)
+        assert log.finished == [0]
+        assert [each["type"] for each in controller.recent()] == types
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_notifications_wait_for_a_broker_that_is_away() -> None:
+    async def scenario() -> None:
+        clock, written, fails = ManualClock(), [], [True, False]
+
+        async def announce(records: Sequence[tuple[bytes, bytes]]) -> None:
+            if fails.pop(0):
+                raise SinkError("away", retriable=True)
+            written.extend(records)
+            fails.append(False)
+
+        publisher = Publisher(announce, clock)
+        running = asyncio.create_task(publisher.run())
+        publisher.add({"id": "a", "type": "PAUSED"})
+        await clock.wait_for_sleepers()
+        publisher.add({"id": "b", "type": "RESUMED"})
+        clock.advance(1)
+        while len(written) < 2:
+            await asyncio.sleep(0)
+        assert [key for key, _ in written] == [b"a", b"b"]
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))

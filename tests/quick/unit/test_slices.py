@@ -1,0 +1,310 @@
+"""Slices of a version: together they are the version, wherever it is cut and wherever each of them is read."""
+
+import asyncio
+import io
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdfd.changes.batch import ChangeBatch
+from cdfd.changes.cutting import FILE_BYTES, Slice, cut, placed
+from cdfd.changes.execute import Execution
+from cdfd.changes.plan import ChangePlan, ChangeType, FileScan, LiveScans
+from cdfd.changes.position import Position
+from cdfd.changes.slices import measure, read_slice, read_slices
+from cdfd.changes.table_files import TableFiles
+from cdfd.delta.actions import Add, DeletionVectorDescriptor
+from cdfd.delta.deletion_vector import RowSet, inline
+from cdfd.delta.files import PackedFiles, pack
+from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
+from cdfd.errors import DataError, MissingFileError
+from tests.quick.unit.test_change_images import KINDS, Lot, blocks, lot, versions
+from tests.support.memory_storage import MemoryStorage
+
+SCHEMA = TableSchema(StructType((StructField("n", Primitive("long")),)))
+WHOLE = 1 << 40
+
+
+class Row(NamedTuple):
+    ordinal: int
+    values: tuple[Any, ...]
+
+
+def rows(batches: Iterator[ChangeBatch]) -> list[Row]:
+    found = []
+    for batch in batches:
+        for row in batch.rows.to_pylist():
+            found.append(Row(row.pop("_change_ordinal"), tuple(row.values())))
+    return found
+
+
+def in_slices(plan: ChangePlan, limit: int, execution: Execution, **options: Any) -> list[Row]:
+    """Each slice carried elsewhere and read there; what is said of its place is true."""
+    slices = cut(plan, limit, **options)
+    if any(not each.is_placed for each in slices):
+        slices = placed(plan, slices, [measure(carried(each), execution) for each in slices])
+    found: list[Row] = []
+    for each in slices:
+        some = rows(read_slice(carried(each), execution))
+        assert each.ordinal is not None
+        if each.following is not None:
+            assert all(each.ordinal <= row.ordinal < each.following for row in some)
+        found += some
+    return found
+
+
+def carried(part: Slice) -> Slice:
+    again: Slice = pickle.loads(pickle.dumps(part))
+    assert again == part
+    return again
+
+
+def opened(storage: MemoryStorage, **options: Any) -> Execution:
+    return Execution(TableFiles(storage, lambda root: storage), workers=1, **options)
+
+
+LIMITS = st.sampled_from([0, 1, FILE_BYTES * 2, FILE_BYTES * 3, WHOLE])
+
+
+class TestChangeDataFiles:
+    @settings(deadline=None, max_examples=60)
+    @given(versions() | blocks(), LIMITS, st.sampled_from([1, 4]))
+    def test_the_rows_of_the_version(self, made: tuple[Lot, set[int]], limit: int, batch_rows: int) -> None:
+        lot, _ = made
+        execution, plan = opened(lot.storage(), batch_rows=batch_rows), lot.plan()
+        assert in_slices(plan, limit, execution) == rows(execution.batches([plan]))
+
+    @settings(deadline=None, max_examples=60)
+    @given(versions() | blocks(), LIMITS, st.data())
+    def test_of_some_of_its_files(self, made: tuple[Lot, set[int]], limit: int, data: st.DataObject) -> None:
+        """What nobody asks for changes nothing in what is left."""
+        lot, _ = made
+        execution, plan = opened(lot.storage()), lot.plan()
+        kept = data.draw(st.sets(st.sampled_from([scan.path for scan in plan.scans]))) if plan.scans else set[str]()
+        slices = cut(plan, limit, kept=np.array([scan.path in kept for scan in plan.scans], np.bool_))
+        if any(not each.is_placed for each in slices):
+            slices = placed(plan, slices, [measure(each, execution) for each in slices])
+        found = rows(read_slices([each for each in slices if each.wanted], execution))
+        keys = {(image.kind, image.id) for path, _, images in lot.files for image in images if path in kept}
+        letters = {kind: letter for letter, kind in KINDS.items()}
+        wanted = [row for row in rows(execution.batches([plan])) if (letters[row.values[-3]], row.values[0]) in keys]
+        assert found == wanted
+
+    @settings(deadline=None, max_examples=60)
+    @given(versions() | blocks(), LIMITS, st.data())
+    def test_of_a_part_of_it(self, made: tuple[Lot, set[int]], limit: int, data: st.DataObject) -> None:
+        lot, _ = made
+        execution, plan = opened(lot.storage()), lot.plan()
+        first = data.draw(st.integers(0, len(plan.scans)))
+        end = data.draw(st.integers(first, len(plan.scans)))
+        start = Position("t", plan.version, first, ordinal=7)
+        wanted = rows(execution.batches([replace(plan, scans=plan.scans[:end])], start))
+        assert in_slices(plan, limit, execution, start=start, end=end) == wanted
+
+    @settings(deadline=None, max_examples=60)
+    @given(versions() | blocks(), LIMITS)
+    def test_in_any_order(self, made: tuple[Lot, set[int]], limit: int) -> None:
+        """Where nobody asks for ordinals each file is read once, as it is."""
+        lot, _ = made
+        execution, plan = opened(lot.storage()), lot.plan()
+        slices = cut(plan, limit, ordered=False)
+        found = [row for each in slices for row in rows(read_slice(carried(each), execution))]
+        assert sorted(row.values for row in found) == sorted(row.values for row in rows(execution.batches([plan])))
+        paths = [(scan.path, scan.piece) for each in slices for scan in each.plan.scans]
+        assert len(paths) == len(set(paths))
+
+    def test_unplaced_they_find_out_for_themselves_what_is_a_pair(self) -> None:
+        swapped = lot("<1>2", ">1<2", partitions=[0, 1])
+        slices = cut(swapped.plan(), 0)
+        kinds = [row.values[-3] for each in slices for row in rows(read_slice(each, opened(swapped.storage())))]
+        assert kinds == ["update_preimage"] * 2 + ["update_postimage"] * 2
+
+    def test_each_file_is_looked_at_once(self) -> None:
+        slices = cut(lot("<1>2", "i3", "d4").plan(), FILE_BYTES * 2)
+        assert sorted(scan.path for each in slices for scan in each.looks) == ["f0", "f1", "f2"]
+
+
+class Made(NamedTuple):
+    plan: ChangePlan
+    storage: MemoryStorage
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Made:
+    """Data files of several row groups, with and without deletion vectors, as a commit or as a first snapshot."""
+    storage = MemoryStorage("memory://t")
+    counts = draw(st.lists(st.integers(0, 20), max_size=5))
+    snapshot = draw(st.booleans())
+    scans = list[FileScan]()
+    for number, count in enumerate(counts):
+        group = draw(st.integers(1, 8))
+        buffer = io.BytesIO()
+        pq.write_table(
+            pa.table({"n": pa.array(range(100 * number, 100 * number + count), pa.int64())}),
+            buffer,
+            row_group_size=group,
+        )
+        asyncio.run(storage.put(f"f{number}", buffer.getvalue()))
+        size = draw(st.sampled_from([0, len(buffer.getvalue())]))
+        only = None if snapshot else draw(vectors(count))
+        kind: ChangeType = "insert" if snapshot else draw(st.sampled_from(["insert", "delete"]))
+        scans.append(FileScan(f"f{number}", kind, {}, size, only=only, without=draw(vectors(count))))
+    if not snapshot:
+        return Made(ChangePlan(3, 9, SCHEMA, tuple(scans), "files"), storage)
+    # What the log says of rows is of the file, those that a vector hides among them.
+    noted = [f'{{"numRecords":{count}}}' if draw(st.booleans()) else None for count in counts]
+    adds = [Add(scan.path, {}, scan.size, 0, True, text, scan.without) for scan, text in zip(scans, noted, strict=True)]
+    files = PackedFiles(Add, pa.Table.from_batches([pack(adds)]))
+    return Made(ChangePlan(3, 9, SCHEMA, LiveScans(files), "snapshot"), storage)
+
+
+def vectors(count: int) -> st.SearchStrategy[DeletionVectorDescriptor | None]:
+    chosen = st.sets(st.integers(0, count - 1)) if count else st.just(set[int]())
+    return st.none() | chosen.map(lambda rows: inline(RowSet.of(rows)))
+
+
+class TestDataFiles:
+    @settings(deadline=None, max_examples=60)
+    @given(plans(), st.sampled_from([100, 300, FILE_BYTES * 2, WHOLE]), st.sampled_from([1, 3, 100]))
+    def test_the_rows_of_the_version(self, made: Made, limit: int, batch_rows: int) -> None:
+        execution = opened(made.storage, batch_rows=batch_rows)
+        assert in_slices(made.plan, limit, execution) == rows(execution.batches([made.plan]))
+
+    def test_a_file_without_rows_that_count(self) -> None:
+        execution = table({"a": []})
+        assert in_slices(of("a"), 1, execution) == []
+
+
+def table(files: dict[str, Sequence[int]], group: int = 2, **options: Any) -> Execution:
+    storage = MemoryStorage("memory://t")
+    for path, numbers in files.items():
+        buffer = io.BytesIO()
+        pq.write_table(pa.table({"n": pa.array(numbers, pa.int64())}), buffer, row_group_size=group)
+        asyncio.run(storage.put(path, buffer.getvalue()))
+    return opened(storage, **options)
+
+
+def of(*paths: str, size: int = 1000) -> ChangePlan:
+    return ChangePlan(3, 9, SCHEMA, tuple(FileScan(path, "insert", {}, size) for path in paths), "files")
+
+
+class TestCut:
+    def shares(self, *sizes: int, limit: int) -> list[list[str]]:
+        scans = tuple(FileScan(str(number), "insert", {}, size) for number, size in enumerate(sizes))
+        found = cut(ChangePlan(3, 9, SCHEMA, scans, "files"), limit)
+        return [
+            [scan.path + (f"/{scan.piece[0]}of{scan.piece[1]}" if scan.piece else "") for scan in each.plan.scans]
+            for each in found
+        ]
+
+    def test_by_size(self) -> None:
+        mib = 1 << 20
+        assert self.shares(mib, mib, mib, limit=3 * mib) == [["0", "1"], ["2"]]
+        assert self.shares(mib, 5 * mib, mib, limit=3 * mib) == [["0"], ["1/0of2"], ["1/1of2"], ["2"]]
+        assert self.shares(mib, mib, limit=WHOLE) == [["0", "1"]]
+        assert self.shares(limit=mib) == []
+
+    def test_files_of_unknown_size_weigh_something(self) -> None:
+        assert self.shares(0, 0, 0, limit=2 * FILE_BYTES) == [["0", "1"], ["2"]]
+
+    def test_several_versions_are_read_one_after_the_other(self) -> None:
+        execution = table({"a": range(5), "b": range(3)}, group=1)
+        first, second = of("a", "b", "a"), replace(of("b", "a"), version=4)
+        slices = [*cut(first, 1), *cut(second, WHOLE)]
+        sized = [measure(each, execution) for each in slices]
+        slices = [*placed(first, slices[:-1], sized[:-1]), slices[-1]]
+        assert rows(read_slices(slices, execution)) == rows(execution.batches([first, second]))
+
+    def test_shares_of_pieces_add_up(self) -> None:
+        (scan,) = of("a", size=1001).scans
+        assert sum(replace(scan, piece=(number, 3)).share for number in range(3)) == 1001
+
+    def test_a_file_in_pieces_by_row_groups(self) -> None:
+        execution = table({"a": range(10)}, group=3)
+        slices = cut(of("a"), 250)
+        assert [len(rows(read_slice(each, execution))) for each in slices] == [3, 3, 3, 1]
+        assert [each.part for each in slices] == [0, 0, 0, 0]
+
+    def test_sizes_that_no_file_has(self) -> None:
+        """They come from the log: they do not make a billion slices, nor sums that wrap around."""
+        assert len(self.shares(2**62, 2**62, 2**62, 1, limit=1)) < 10_000
+
+    def test_one_slice_needs_no_measuring(self) -> None:
+        (one,) = cut(of("a", "b"), WHOLE)
+        assert one.is_placed
+        assert not any(each.is_placed for each in cut(of("a", "b", "c"), 1)[1:])
+
+    def test_a_slice_of_many_files_is_small(self) -> None:
+        adds = [Add(f"part-{number:05}", {}, 1 << 20, 0, True) for number in range(5000)]
+        files = PackedFiles(Add, pa.Table.from_batches([pack(adds)]))
+        slices = cut(ChangePlan(3, 9, SCHEMA, LiveScans(files), "snapshot"), 64 << 20)
+        assert sum(len(each.plan.scans) for each in slices) == 5000
+        assert max(len(pickle.dumps(each)) for each in slices) < 20_000
+
+
+def noted(*counts: int) -> ChangePlan:
+    """A first snapshot of which the log says how many rows each file has."""
+    adds = [
+        Add(f"f{place}", {}, 1000, 0, True, f'{{"numRecords":{count}}}', inline(RowSet.of({0})))
+        for place, count in enumerate(counts)
+    ]
+    files = PackedFiles(Add, pa.Table.from_batches([pack(adds)]))
+    return ChangePlan(3, 9, SCHEMA, LiveScans(files), "snapshot")
+
+
+class TestNotedRows:
+    def test_files_are_not_looked_into(self) -> None:
+        gone = table({})
+        slices = cut(noted(4, 3), FILE_BYTES)
+        assert [measure(each, gone).rows for each in slices] == [3, 2]
+
+    def test_a_file_of_other_rows_than_noted_is_refused(self) -> None:
+        execution = table({"f0": range(4), "f1": range(3)})
+        plan = noted(4, 5)
+        slices = cut(plan, FILE_BYTES)
+        first, second = placed(plan, slices, [measure(each, execution) for each in slices])
+        assert len(rows(read_slice(first, execution))) == 3
+        with pytest.raises(DataError, match="the file has 3 rows, and the log says 5") as caught:
+            rows(read_slice(second, execution))
+        assert (caught.value.table, caught.value.version) == ("memory://t", 3)
+
+    def test_a_file_of_other_rows_than_measured_is_refused(self) -> None:
+        plan = of("f0", "f1")
+        slices = cut(plan, FILE_BYTES)
+        measured = [measure(each, table({"f0": range(4), "f1": range(5)})) for each in slices]
+        _, second = placed(plan, slices, measured)
+        with pytest.raises(DataError, match=r"rows up to number 7 were read, but .* promise 9") as caught:
+            rows(read_slice(second, table({"f0": range(4), "f1": range(3)})))
+        assert (caught.value.table, caught.value.version) == ("memory://t", 3)
+
+
+class TestErrors:
+    def test_a_file_that_is_gone_is_named(self) -> None:
+        for work in (measure, lambda *given: list(read_slice(*given))):
+            with pytest.raises(MissingFileError) as caught:
+                work(cut(of("gone"), WHOLE)[0], table({}))
+            error = caught.value
+            assert (error.table, error.version, error.path) == ("memory://t", 3, "gone")
+
+    def test_or_gone_over(self) -> None:
+        told: list[MissingFileError] = []
+        execution = table({"a": [1], "b": [2, 3]}, on_missing=told.append)
+        found = in_slices(of("a", "gone", "b"), 1, execution)
+        assert [row.ordinal for row in found] == [0, 1, 2]
+        assert {error.path for error in told} == {"gone"}
+
+    def test_damage_is_named(self) -> None:
+        execution = table({})
+        asyncio.run(execution.files.storage.put("a", b"PAR1"))
+        with pytest.raises(DataError) as caught:
+            measure(cut(of("a"), 1)[0], execution)
+        error = caught.value
+        assert (error.table, error.version, error.path) == ("memory://t", 3, "a")

@@ -1,0 +1,130 @@
+"""A batch's planning and reading without Spark: in portions of any size, the rows are those of `cdfd.changes`."""
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import datasource as spark
+
+import cdfd
+from cdfd.changes.cutting import FILE_BYTES
+from cdfd.errors import CdfdError, ConfigError, GapError, LogError, SchemaChangedError
+from cdfd.spark.source import BatchReader, CdfdSource
+from cdfd.storage.local import LocalStorage
+from tests.support import lake
+
+GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
+
+
+def reader(path: str, **options: object) -> BatchReader:
+    source: CdfdSource = CdfdSource({"path": path} | {name: str(value) for name, value in options.items()})
+    schema = source.schema()
+    # Spark carries it to another process after it was asked for its schema.
+    carried: CdfdSource = pickle.loads(pickle.dumps(source))
+    return carried.reader(schema)
+
+
+def read(made: BatchReader) -> Iterator[pa.RecordBatch]:
+    elsewhere: BatchReader = pickle.loads(pickle.dumps(made))
+    for partition in made.partitions():
+        yield from elsewhere.read(pickle.loads(pickle.dumps(partition)))
+
+
+def rows(batches: Iterator[pa.RecordBatch]) -> list[str]:
+    return [str(row) for batch in batches for row in batch.to_pylist()]
+
+
+def wanted(path: str, *args: Any) -> list[str]:
+    return rows(iter(cdfd.changes(path, *args)))
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> str:
+    """Twelve versions of a row each, but for the first."""
+    lake.run(lake.table(LocalStorage(str(tmp_path)), 12, lake.manual_clock()))
+    return str(tmp_path)
+
+
+class TestPortions:
+    def test_small_versions_go_together(self, numbers: str) -> None:
+        assert len(reader(numbers).partitions()) == 1
+        assert len(reader(numbers, maxPartitionBytes=1).partitions()) == 11
+        assert 2 <= len(reader(numbers, maxPartitionBytes=4 * FILE_BYTES).partitions()) <= 5
+
+    @pytest.mark.parametrize("limit", [1, 4 * FILE_BYTES, 1 << 30])
+    def test_the_rows_are_the_same(self, numbers: str, limit: int) -> None:
+        assert rows(read(reader(numbers, maxPartitionBytes=limit))) == wanted(numbers)
+
+    def test_some_versions(self, numbers: str) -> None:
+        assert rows(read(reader(numbers, startingVersion=3, endingVersion=5))) == wanted(numbers, 3, 5)
+
+    def test_versions_from_the_newest_and_times(self, numbers: str) -> None:
+        assert rows(read(reader(numbers, startingVersion=-3, endingVersion=-2))) == wanted(numbers, 9, 10)
+        assert rows(read(reader(numbers, startingTimestamp="1 day ago", endingTimestamp="4102444800000"))) == wanted(
+            numbers, "1 day ago", 4102444800000
+        )
+
+    def test_the_first_version_is_not_the_earliest_there_is(self, numbers: str) -> None:
+        lake.run(lake.checkpoint(LocalStorage(numbers), 3))
+        for version in range(3):
+            (Path(numbers) / lake.entry_path(version)).unlink()
+        assert rows(read(reader(numbers))) == wanted(numbers, "earliest")
+        with pytest.raises(GapError, match="version 0 is no longer in the log; the oldest is 3"):
+            reader(numbers, startingVersion=0).partitions()
+
+    def test_nothing_to_read_is_one_portion(self, numbers: str) -> None:
+        assert rows(read(reader(numbers, startingVersion="latest"))) == []
+
+    def test_what_comes_later_is_not_read(self, numbers: str) -> None:
+        """The last version is resolve_target where the schema is."""
+        made = reader(numbers)
+        lake.run(lake.table(LocalStorage(f"{numbers}/other"), 2, lake.manual_clock()))
+        (Path(numbers) / lake.entry_path(12)).write_bytes((Path(numbers) / "other" / lake.entry_path(1)).read_bytes())
+        assert cdfd.snapshot(numbers).schema.names
+        assert rows(read(made)) == wanted(numbers, 0, 11)
+
+
+class TestFilters:
+    def test_files_are_left_out(self, numbers: str) -> None:
+        made = reader(numbers)
+        filters: list[spark.Filter] = [
+            spark.GreaterThan(("_commit_version",), 4),
+            spark.LessThanOrEqual(("_commit_version",), 6),
+        ]
+        assert made.pushFilters(filters) == filters
+        assert rows(read(made)) == wanted(numbers, 5, 6)
+
+    def test_spark_takes_the_offer_for_the_base_s(self, numbers: str) -> None:
+        """How it finds out whether a reader has one of its own, and then refuses it where pushdown is off."""
+        assert reader(numbers).pushFilters.__func__ is spark.DataSourceReader.pushFilters
+
+
+def test_errors_cross_processes(numbers: str) -> None:
+    with pytest.raises(LogError, match="there is no version 99"):
+        reader(numbers, endingVersion=99)
+    with pytest.raises(ConfigError, match="a stream has no end"):
+        CdfdSource({"path": numbers, "endingVersion": "3"}).streamReader(CdfdSource({"path": numbers}).schema())
+
+
+@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden tables are not beside this checkout")
+@pytest.mark.parametrize("folder", sorted(GOLDEN.glob("*/*")), ids=lambda folder: str(folder.name))
+def test_golden_tables(folder: Path) -> None:
+    """What `cdfd.changes` reads is read, and what it refuses is refused."""
+    path = str(folder / "delta" if (folder / "delta").is_dir() else folder)
+    try:
+        expected = wanted(path, "earliest")
+    except SchemaChangedError:
+        raise
+    except CdfdError as error:
+        with pytest.raises(type(error)):
+            rows(read(reader(path)))
+        return
+    for limit in (1, 1 << 30):
+        found = rows(read(reader(path, maxPartitionBytes=limit)))
+        assert sorted(found) == sorted(expected)

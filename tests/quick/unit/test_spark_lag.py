@@ -1,0 +1,65 @@
+"""The lag that the progress of a query tells."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from cdfd.errors import ConfigError
+from cdfd.spark.lag import Lag, lag, lag_now
+from tests.quick.unit.test_spark_stream import file_sizes, insert, table
+from tests.support import lake
+
+AT = "2026-01-01T00:01:30.500Z"
+END = {"table_id": "T", "version": 3, "part": 0, "phase": "stream", "ordinal": 0}
+START = {"first_version": 0, "first_phase": "snapshot"}
+BACKLOG = {"newest": 7, "since_ms": lake.BEGINNING + 60_000, "bytes": 500}
+BEHIND = END | START | {"backlog": BACKLOG}
+KAFKA = {"orders": {"0": 12}}
+
+
+def progress(*ends: object, text: Any = json.dumps) -> Any:
+    return SimpleNamespace(timestamp=AT, sources=[SimpleNamespace(endOffset=text(end)) for end in ends])
+
+
+@pytest.mark.parametrize("text", [json.dumps, str])
+def test_of_each_source(text: Any) -> None:
+    """PySpark 4.1 has offsets as Python writes them, and as JSON in events of listeners. Other sources have offsets of their own."""
+    found = lag(progress(BEHIND, KAFKA, None, END | START, text=text))
+    assert found == [Lag(5, 500, 30.5), Lag(0, 0, 0.0)]
+
+
+def test_of_sources_without_an_offset_that_can_be_read() -> None:
+    assert lag(progress("-1", "((", "None", text=str)) == []
+
+
+@pytest.mark.parametrize("change", [{"newest": "7"}, {"newest": None}, {"since_ms": -1}, {"bytes": True}])
+def test_a_backlog_of_another_release(change: dict[str, Any]) -> None:
+    assert lag(progress(BEHIND | {"backlog": BACKLOG | change})) == [Lag(0, 0, 0.0)]
+
+
+def test_bytes_that_are_not_counted() -> None:
+    assert lag(progress(BEHIND | {"backlog": {"newest": 3, "since_ms": 0}}))[0].bytes is None
+
+
+def test_by_the_table(tmp_path: Path) -> None:
+    path = table(tmp_path, 5)  # versions 0 to 4
+    behind = progress(END | START, KAFKA)
+    assert lag(behind) == [Lag(0, 0, 0.0)]
+    found = lag_now(behind, path)
+    assert (found.versions, found.bytes) == (2, file_sizes(path, 3, 4))
+    assert found.seconds >= 0
+    at_end = progress(END | START | {"version": 5})
+    assert lag_now(at_end, path) == Lag(0, 0, 0.0)
+    insert(path, 4, lake.rows(9))
+    assert lag_now(at_end, path).versions == 1
+
+
+def test_by_the_table_of_one_source(tmp_path: Path) -> None:
+    for sources in ((), (KAFKA,), (BEHIND, BEHIND)):
+        with pytest.raises(ConfigError, match=r"the progress has [02] sources of cdfd"):
+            lag_now(progress(*sources), str(tmp_path))

@@ -1,0 +1,456 @@
+"""A stream's planning without Spark: offsets, limits and what is between two offsets, over tables in folders."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+pytest.importorskip("pyspark")
+
+import cdfd
+from cdfd.changes import refining
+from cdfd.delta.commit import Commit
+from cdfd.demo.writer import TableWriter
+from cdfd.errors import ConfigError, LogError, SchemaChangedError, TableChangedError
+from cdfd.spark.backlog import PendingBytes
+from cdfd.spark.source import CdfdSource
+from cdfd.spark.stream import StreamReader
+from cdfd.storage.local import LocalStorage
+from cdfd.tail.log import DeltaLog
+from tests.support import lake
+
+Row = tuple[int, int, str, int]
+
+
+def table(folder: Path, versions: int = 0, **options: Any) -> str:
+    async def made() -> None:
+        await lake.table(LocalStorage(str(folder)), versions, lake.manual_clock(), **options)
+
+    lake.run(made())
+    return str(folder)
+
+
+def insert(path: str, version: int, *commits: pa.Table) -> None:
+    async def made() -> None:
+        writer = TableWriter(LocalStorage(path), lake.SCHEMA, clock=lake.manual_clock(), table_id="T")
+        writer.version = version
+        for rows in commits:
+            await writer.insert(rows)
+
+    lake.run(made())
+
+
+def updated(folder: Path) -> str:
+    """A table whose version 1 inserts three rows, which version 2 updates."""
+
+    async def made() -> None:
+        writer = await lake.table(LocalStorage(str(folder)), 1, lake.manual_clock())
+        await writer.insert(lake.rows(1, 2, 3))
+        await writer.update(pc.field("id") > 0, {"v": pc.scalar("b")})
+
+    lake.run(made())
+    return str(folder)
+
+
+@contextmanager
+def reading(path: str, **options: object) -> Iterator[StreamReader]:
+    source = CdfdSource({"path": path} | {name: str(value) for name, value in options.items()})
+    reader = source.streamReader(source.schema())
+    try:
+        yield reader
+    finally:
+        reader.stop()
+
+
+def rows_between(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:
+    """Read by copies, as executors do."""
+    found = []
+    elsewhere: StreamReader = pickle.loads(pickle.dumps(reader))
+    for partition in reader.partitions(start, end):
+        for batch in elsewhere.read(pickle.loads(pickle.dumps(partition))):
+            for row in batch.to_pylist():
+                found.append((row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]))
+    return found
+
+
+def wanted(path: str, *args: int, read: Callable[..., pa.RecordBatchReader] = cdfd.changes) -> list[Row]:
+    found = read(path, *args).read_all().to_pylist()
+    return [(row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]) for row in found]
+
+
+class ReadAllAvailable:
+    """PySpark 4.2 has a class of this name."""
+
+
+def read_commit(path: str, version: int) -> Commit:
+    found: Commit = lake.run(DeltaLog(LocalStorage(path)).entry(version)).commit
+    return found
+
+
+def time_of(path: str, version: int) -> int:
+    found = cdfd.changes(path, version, version).read_all()["_commit_timestamp"][0].as_py()
+    return round(found.timestamp() * 1000)
+
+
+def place(offset: dict[str, Any]) -> tuple[object, ...]:
+    return offset["phase"], offset["version"], offset["part"], offset["ordinal"]
+
+
+def test_from_snapshot_to_changes(tmp_path: Path) -> None:
+    path = table(tmp_path, 5)
+    with reading(path, maxFilesPerTrigger=3) as reader:
+        start = reader.initialOffset()
+        assert place(start) == ("snapshot", 4, 0, 0)
+        middle = reader.latestOffset()
+        assert place(middle) == ("snapshot", 4, 3, 3)
+        assert reader.latestOffset() == middle  # until it is planned
+        found = rows_between(reader, start, middle)
+        end = reader.latestOffset()
+        assert place(end) == ("stream", 5, 0, 0)
+        found += rows_between(reader, middle, end)
+        assert sorted(found) == sorted(wanted(path, 4, read=cdfd.snapshot))
+        reader.commit(end)
+        assert reader.latestOffset() == end
+        assert rows_between(reader, end, end) == []
+
+
+def file_sizes(path: str, *versions: int) -> int:
+    return sum(add.size for version in versions for add in read_commit(path, version).adds)
+
+
+def test_the_backlog(tmp_path: Path) -> None:
+    """It is of the end of a micro-batch, and the same position is the same offset: Spark would begin a micro-batch without rows."""
+    path = table(tmp_path, 5)  # versions 0 to 4
+    with reading(path, startingVersion=1, maxVersionsPerTrigger=2) as reader:
+        start = reader.initialOffset()
+        assert "backlog" not in start
+        middle = reader.latestOffset()
+        assert {name: middle["backlog"][name] for name in ("newest", "bytes")} == {
+            "newest": 4,
+            "bytes": file_sizes(path, 3, 4),
+        }
+        assert middle["backlog"]["since_ms"] == time_of(path, 3)
+        reader.partitions(start, middle)
+        assert reader.reportLatestOffset() == {
+            "table_id": "T",
+            "version": 5,
+            "part": 0,
+            "phase": "stream",
+            "ordinal": 0,
+        }
+        end = reader.latestOffset()
+        assert place(end) == ("stream", 5, 0, 0)
+        assert "backlog" not in end
+    with reading(path, startingVersion=1, maxVersionsPerTrigger=2) as reader:
+        assert reader.latestOffset(middle) == end
+        assert reader.latestOffset(end) == end
+        assert reader.latestOffset(json.loads(json.dumps(start))) == middle
+
+
+def test_the_backlog_of_a_snapshot(tmp_path: Path) -> None:
+    path = table(tmp_path, 5)
+    with reading(path, maxFilesPerTrigger=3) as reader:
+        middle = reader.latestOffset(reader.initialOffset())
+    assert middle["backlog"]["newest"] == 4
+    assert middle["backlog"]["bytes"] == file_sizes(path, 4)
+
+
+def test_a_backlog_is_counted_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each micro-batch counts a number of versions, so that planning does not wait for a long log."""
+    monkeypatch.setattr(PendingBytes.between, "__defaults__", (2,))
+    path = table(tmp_path, 8)  # versions 0 to 7
+    with reading(path, startingVersion=0, maxVersionsPerTrigger=1) as reader:
+        at, found = reader.initialOffset(), []
+        for _ in range(4):
+            at = reader.latestOffset(at)
+            found.append(at["backlog"].get("bytes"))
+    assert found == [None, None, file_sizes(path, 3, 4, 5, 6, 7), file_sizes(path, 4, 5, 6, 7)]
+
+
+def test_a_run_without_limits(tmp_path: Path) -> None:
+    """Spark 4.2 asks for everything, whatever the options say."""
+    path = table(tmp_path, 5)
+    with reading(path, startingVersion=1, maxVersionsPerTrigger=2) as reader:
+        assert place(reader.latestOffset(reader.initialOffset(), ReadAllAvailable())) == ("stream", 5, 0, 0)
+
+
+def ends(path: str, **options: object) -> list[tuple[object, ...]]:
+    """Where the micro-batches of a stream end."""
+    found = []
+    with reading(path, **options) as reader:
+        at = reader.initialOffset()
+        while (end := reader.latestOffset(at)) != at:
+            at = end
+            found.append(place(at))
+    return found
+
+
+@pytest.mark.parametrize(("most", "wanted"), [(1, [2, 3, 4]), (5, [2, 3, 4]), (6, [3, 4]), (14, [3, 4]), (15, [4])])
+def test_a_limit_of_rows(tmp_path: Path, most: int, wanted: list[int]) -> None:
+    """Versions 1 to 3 have 1, 5 and 9 rows. A larger file is a micro-batch of its own."""
+    path = table(tmp_path)
+    insert(path, 0, lake.rows(1), lake.rows(*range(5)), lake.rows(*range(9)))
+    found = ends(path, startingVersion=1, maxRowsPerTrigger=most)
+    assert [version for _, version, _, _ in found] == wanted
+
+
+def test_a_limit_of_rows_in_a_snapshot(tmp_path: Path) -> None:
+    """By the counts in the log, file by file: the files of a snapshot are ordered by path."""
+    path = table(tmp_path, 6)
+    found = ends(path, maxRowsPerTrigger=2)
+    assert found == [("snapshot", 5, 2, 2), ("snapshot", 5, 4, 4), ("stream", 6, 0, 0)]
+
+
+def test_a_limit_of_rows_in_a_refined_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of it has its share of the rows that the version removes and adds, here 6 in 3 parts."""
+    path = updated(tmp_path)
+    size = file_sizes(path, 1) + file_sizes(path, 2)
+    monkeypatch.setattr(refining, "BUCKET_BYTES", size // 3 + 1)
+    found = ends(path, startingVersion=2, refine="key", key="id", changes="files", maxRowsPerTrigger=4)
+    assert [(version, part) for _, version, part, _ in found] == [(2, 2), (3, 0)]
+
+
+def test_a_limit_of_rows_of_change_data_files(tmp_path: Path) -> None:
+    """They stay together."""
+    path = updated(tmp_path)
+    insert(path, 2, lake.rows(4))
+    for most, wanted in ((1, [3, 4]), (6, [3, 4]), (7, [4])):
+        found = ends(path, startingVersion=2, maxRowsPerTrigger=most)
+        assert [version for _, version, _, _ in found] == wanted
+
+
+def test_after_a_restart(tmp_path: Path) -> None:
+    """Spark says where the stream is by asking for what is between the same offset twice."""
+    path = table(tmp_path, 9)
+    with reading(path, startingVersion=1, maxFilesPerTrigger=2) as reader:
+        start = reader.initialOffset()
+        middle = reader.latestOffset()
+        found = rows_between(reader, start, middle)
+    with reading(path, startingVersion=1, maxFilesPerTrigger=2) as reader:
+        assert reader.partitions(middle, middle) == []
+        following = reader.latestOffset()
+        assert place(following) == ("stream", 5, 0, 0)
+        # The batch that was not complete comes again, planned from the log.
+        assert rows_between(reader, start, middle) == found
+        found += rows_between(reader, middle, following)
+    assert found == wanted(path, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("start", "at"),
+    [
+        ({"startingVersion": -1}, 2),
+        ({"startingVersion": "latest"}, 3),
+        ({"startingVersion": 3}, 3),
+        ({"startingTimestamp": "1 day ago"}, 0),
+    ],
+)
+def test_where_it_begins(tmp_path: Path, start: dict[str, Any], at: int) -> None:
+    with reading(table(tmp_path, 3), **start) as reader:
+        assert place(reader.initialOffset()) == ("stream", at, 0, 0)
+
+
+@pytest.mark.parametrize("start", [{"startingVersion": 4}, {"startingTimestamp": "2999-01-01"}])
+def test_a_start_that_the_table_has_not_come_to(tmp_path: Path, start: dict[str, Any]) -> None:
+    with (
+        reading(table(tmp_path, 3), **start) as reader,
+        pytest.raises(LogError, match=r"(yet|in the future).*; the newest is 2, of 20"),
+    ):
+        reader.initialOffset()
+
+
+def test_newer_sparks_say_where_a_batch_begins(tmp_path: Path) -> None:
+    path = table(tmp_path, 4)
+    with reading(path, startingVersion=1, maxFilesPerTrigger=2) as reader:
+        reader.prepareForTriggerAvailableNow()
+        insert(path, 3, lake.rows(7))
+        found, at = list[Row](), reader.initialOffset()
+        while (end := reader.latestOffset(at, None)) != at:
+            found += rows_between(reader, at, end)
+            at = end
+        assert found == wanted(path, 1, 3)
+        assert place(at) == ("stream", 4, 0, 0)
+
+
+def test_partitions_of_a_first_batch_that_began_earlier(tmp_path: Path) -> None:
+    path = table(tmp_path, 3)
+    with reading(path) as reader:
+        reader.initialOffset()
+        end = reader.latestOffset()
+    insert(path, 2, lake.rows(70))
+    with reading(path) as reader:
+        later = reader.initialOffset()
+        assert place(later) == ("snapshot", 3, 0, 0)
+        assert rows_between(reader, later, end) == wanted(path, 2, read=cdfd.snapshot)
+        assert rows_between(reader, end, reader.latestOffset()) == wanted(path, 3)
+
+
+def test_another_table_in_its_place(tmp_path: Path) -> None:
+    path = table(tmp_path / "a", 5)
+    with reading(path, startingVersion=0) as reader:
+        offset = reader.latestOffset()
+        reader.partitions(reader.initialOffset(), offset)
+    other = table(tmp_path / "b", 7, table_id="U")
+    with reading(other, startingVersion=0) as reader:
+        reader.partitions(offset, offset)
+        with pytest.raises(TableChangedError, match=r"its id was T and is U now.*another checkpoint"):
+            reader.latestOffset()
+    shorter = table(tmp_path / "c", 2, table_id="U")
+    with reading(shorter, startingVersion=0) as reader:
+        reader.partitions(offset, offset)
+        with pytest.raises(TableChangedError, match="its id was T and is U now"):
+            reader.latestOffset()
+    copy = table(tmp_path / "d", 2)
+    with reading(copy, startingVersion=0) as reader:
+        reader.partitions(offset, offset)
+        with pytest.raises(TableChangedError, match="the log ends at version 1 now, although version 4 was there"):
+            reader.latestOffset()
+    fork = table(tmp_path / "e", 7)
+    with reading(fork, startingVersion=0) as reader:
+        reader.partitions(offset, offset)
+        with pytest.raises(TableChangedError, match=r"with the same id.*version 4 is not the one that was read"):
+            reader.latestOffset()
+
+
+def test_a_micro_batch_that_is_run_again_on_a_copy_that_went_another_way(tmp_path: Path) -> None:
+    """What it began with is there, what it ended with is not."""
+    path = table(tmp_path / "a", 3)
+    shutil.copytree(path, tmp_path / "b")
+    for copy in ("a", "b"):
+        insert(str(tmp_path / copy), 2, lake.rows(9))
+    with reading(path, startingVersion=1) as reader:
+        start, end = reader.initialOffset(), reader.latestOffset()
+    with (
+        reading(str(tmp_path / "b"), startingVersion=1) as reader,
+        pytest.raises(TableChangedError, match="version 3 is not the one that was read"),
+    ):
+        reader.partitions(start, end)
+
+
+def test_an_offset_of_a_query_without_refinement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that was begun as deletes and inserts is ended so, also in a batch that is run again."""
+    monkeypatch.setattr(refining, "BUCKET_BYTES", 1_000)
+
+    async def made() -> None:
+        writer = await lake.table(LocalStorage(str(tmp_path)), 4, lake.manual_clock())
+        await writer.update(pc.field("id") > 1, {"v": pc.scalar("b")})
+
+    lake.run(made())
+    path = str(tmp_path)
+    options: dict[str, object] = {"startingVersion": 4, "maxFilesPerTrigger": 1, "key": "id", "changes": "files"}
+    with reading(path, **options, refine="off") as reader:
+        start = reader.initialOffset()
+        middle = reader.latestOffset()
+        first = rows_between(reader, start, middle)
+        assert middle["part"] == 1
+    with reading(path, **options, refine="auto") as reader:
+        assert rows_between(reader, start, middle) == first
+        end = reader.latestOffset()
+        assert rows_between(reader, middle, end)[0][2] == "delete"
+        assert end["part"] == 2
+
+
+def test_an_offset_that_the_plan_does_not_have(tmp_path: Path) -> None:
+    path = table(tmp_path, 3)
+    with reading(path, startingVersion=1) as reader:
+        end = reader.latestOffset()
+        with pytest.raises(ConfigError, match="after 7 parts of this version, but it has 1"):
+            reader.partitions(end | {"version": 1, "part": 7}, end)
+
+
+async def replace(writer: TableWriter, table_id: str, rows: pa.Table) -> None:
+    """`CREATE OR REPLACE TABLE ... AS SELECT`: the same log, another id, and no file of before."""
+    writer.table_id, writer.schema = table_id, rows.schema
+    removes = [writer._remove(file) for file in list(writer._files.values())]
+    await writer.commit("CREATE OR REPLACE TABLE AS SELECT", [writer._metadata(), *removes, await writer._add(rows)])
+
+
+def replaced_table(folder: Path, new: pa.Table) -> str:
+    """Rows 1 and 2, then a replacement (version 3) with other rows, and a row after it."""
+
+    async def made() -> None:
+        writer = await lake.table(LocalStorage(str(folder)), 3, lake.manual_clock())
+        await replace(writer, "U", new)
+        await writer.insert(new.slice(0, 1))
+
+    lake.run(made())
+    return str(folder)
+
+
+REPLACED = [(1, "insert", 1), (2, "insert", 2), (3, "delete", 1), (3, "delete", 2), (3, "insert", 8)]
+
+
+def without_ordinals(rows: list[Row]) -> list[tuple[int, str, int]]:
+    """The order of files depends on their names."""
+    return sorted((version, change, key) for version, _, change, key in rows)
+
+
+@pytest.mark.parametrize("versions", [1, 2, 9])
+@pytest.mark.parametrize("start", [0, 1, 3])
+def test_a_replacement_in_the_stream(tmp_path: Path, versions: int, start: int) -> None:
+    """Every micro-batch is also run again, by a query that is started in between."""
+    path = replaced_table(tmp_path, lake.rows(8))
+    options: dict[str, object] = {"startingVersion": start, "maxVersionsPerTrigger": versions, "onReplace": "continue"}
+    with reading(path, **options) as reader:
+        found, at = list[Row](), reader.initialOffset()
+        while (end := reader.latestOffset()) != at:
+            found += (rows := rows_between(reader, at, end))
+            with reading(path, **options) as again:
+                assert rows_between(again, at, end) == rows
+                assert again.partitions(end, end) == []
+            at = end
+    assert found == wanted(path, start)
+    assert without_ordinals(found) == [row for row in [*REPLACED, (4, "insert", 8)] if row[0] >= start]
+    assert at["table_id"] == "U"
+    with reading(
+        path, startingVersion=start
+    ) as reader:  # the id is that of the new table, so `stop` has nothing to say
+        assert reader.partitions(at, at) == []
+        assert reader.latestOffset() == at
+
+
+def test_a_replacement_with_other_columns(tmp_path: Path) -> None:
+    """The query ends before it, as at any change of the schema. The next one reads it with the new columns."""
+    new = pa.table({"id": pa.array([8], pa.int64()), "w": ["x"]})
+    path = str(tmp_path)
+
+    async def begun() -> TableWriter:
+        return await lake.table(LocalStorage(path), 3, lake.manual_clock())
+
+    writer = lake.run(begun())
+    options: dict[str, object] = {"startingVersion": 0, "onReplace": "continue"}
+    with reading(path, **options) as reader:
+        at = reader.latestOffset()
+        found = rows_between(reader, reader.initialOffset(), at)
+        lake.run(replace(writer, "U", new))
+        with pytest.raises(SchemaChangedError, match="Restart the query"):
+            reader.latestOffset()
+    with reading(path, **options) as reader:
+        assert reader.partitions(at, at) == []
+        found += rows_between(reader, at, reader.latestOffset())
+    assert without_ordinals(found) == REPLACED
+
+
+def test_a_replacement_ends_a_stream_by_default(tmp_path: Path) -> None:
+    path = replaced_table(tmp_path, lake.rows(8))
+    with reading(path, startingVersion=3) as reader, pytest.raises(TableChangedError, match="`onReplace` = `continue`"):
+        reader.latestOffset()
+
+
+def test_another_table_is_no_replacement(tmp_path: Path) -> None:
+    """Also where replacements are read, another log is an error."""
+    path = table(tmp_path / "a", 5)
+    with reading(path, startingVersion=0, onReplace="continue") as reader:
+        offset = reader.latestOffset()
+    other = table(tmp_path / "b", 7, table_id="U")
+    with reading(other, startingVersion=0, onReplace="continue") as reader:
+        reader.partitions(offset, offset)
+        with pytest.raises(TableChangedError, match="its id was T and is U now"):
+            reader.latestOffset()

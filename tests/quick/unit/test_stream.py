@@ -1,0 +1,283 @@
+"""Plans, version by version, and the state that planning carries along."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cdfd.changes.stream import PlanStream, Version
+from cdfd.delta import schema as schemas
+from cdfd.delta.commit import serialize
+from cdfd.demo.writer import TableWriter
+from cdfd.errors import GapError, LogError, TableChangedError, UnsupportedError
+from cdfd.tail.log import DeltaLog
+from cdfd.tail.tailer import Tailer
+from cdfd.tail.watch import Backoff, PollWatch
+from tests.support.lake import SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
+from tests.support.manual_time import ManualClock
+
+
+def tailer(lake: Lake, clock: ManualClock, table_id: str | None = None) -> Tailer:
+    return Tailer(DeltaLog(lake), PollWatch(clock), clock, Backoff(1.0, 8.0), table_id)
+
+
+async def planned(lake: Lake, clock: ManualClock, start: int, until: int, **options: Any) -> list[Version]:
+    stream = PlanStream(DeltaLog(lake), **options)
+    return [version async for version in stream.versions(tailer(lake, clock), start, until)]
+
+
+def scans(version: Version) -> list[tuple[str | None, str, dict[str, str | None]]]:
+    return [(scan.change_type, scan.path, dict(scan.partition_values)) for scan in version.plan.scans]
+
+
+def add(path: str, day: str) -> tuple[str, dict[str, Any]]:
+    fields = {"path": path, "partitionValues": {"v": day}, "size": 1, "modificationTime": 0, "dataChange": True}
+    return "add", fields
+
+
+def remove(path: str) -> tuple[str, dict[str, Any]]:
+    """As old writers write it: without partition values."""
+    return "remove", {"path": path, "deletionTimestamp": 0, "dataChange": True}
+
+
+async def partitioned(lake: Lake, versions: list[list[tuple[str, dict[str, Any]]]]) -> None:
+    """A table partitioned by `v`, with these actions from version 1 on."""
+    metadata = {
+        "id": "T",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schemas.serialize(schemas.from_arrow(SCHEMA)),
+        "partitionColumns": ["v"],
+        "configuration": {},
+    }
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 2}
+    await lake.put(entry_path(0), serialize([("protocol", protocol), ("metaData", metadata)]))
+    for version, actions in enumerate(versions, 1):
+        await lake.put(entry_path(version), serialize(actions))
+
+
+class TestRemovesWithoutPartitionValues:
+    async def test_the_state_is_loaded_once_and_kept_up_to_date(self, clock: ManualClock, lake: Lake) -> None:
+        await partitioned(
+            lake,
+            [
+                [add("a", "mon"), add("b", "tue")],
+                [add("c", "wed")],
+                [remove("b")],
+                [add("d", "thu")],
+                [remove("d"), remove("a")],
+                [remove("c"), add("c", "fri")],
+                [remove("c")],
+            ],
+        )
+        await checkpoint(lake, 1)
+        stream = PlanStream(DeltaLog(lake))
+        found, opened = [], []
+        async for version in stream.versions(tailer(lake, clock), 2, 7):
+            found.append(scans(version))
+            opened.append([method for method, _ in lake.calls].count("open"))
+            if version.plan.version == 3:
+                lake.calls.clear()
+        # The checkpoint: for protocol and metadata, then for its files, and never again.
+        assert (opened[0], opened[1] > 1, opened[2:]) == (1, True, [0, 0, 0, 0])
+        assert found == [
+            [("insert", "c", {"v": "wed"})],
+            [("delete", "b", {"v": "tue"})],
+            [("insert", "d", {"v": "thu"})],
+            [("delete", "a", {"v": "mon"}), ("delete", "d", {"v": "thu"})],
+            [],  # the same file, removed and added
+            [("delete", "c", {"v": "fri"})],
+        ]
+        reads = [path for method, path in lake.calls if method != "stat"]
+        # What follows is looked for together with them.
+        assert list(dict.fromkeys(reads)) == [entry_path(version) for version in range(4, 9)]
+
+    async def test_a_file_that_is_not_in_the_table(self, clock: ManualClock, lake: Lake) -> None:
+        await partitioned(lake, [[add("a", "mon")], [remove("b")]])
+        with pytest.raises(LogError, match=r"not in the table's state \(table memory://orders, version 2, file b\)"):
+            await planned(lake, clock, 0, 2)
+
+    async def test_none_is_needed_where_there_are_no_partitions(self, clock: ManualClock, lake: Lake) -> None:
+        await table(lake, 3, clock)
+        path = (await planned(lake, clock, 2, 2))[0].plan.scans[0].path
+        await lake.put(entry_path(3), serialize([remove(path)]))
+        lake.calls.clear()
+        assert scans((await planned(lake, clock, 3, 3))[0]) == [("delete", path, {})]
+        assert not any(method == "open" for method, _ in lake.calls)
+
+
+class TestSchemas:
+    async def test_a_change_is_noted_at_its_version(self, clock: ManualClock, lake: Lake) -> None:
+        writer = await table(lake, 3, clock)
+        await writer.add_column(pa.field("extra", pa.int32()))
+        await writer.insert(pa.table({"id": [9], "v": ["z"], "extra": pa.array([1], pa.int32())}))
+        for start in (0, 1, 3):
+            found = await planned(lake, clock, start, 4)
+            changes = {version.plan.version: version.schema_change for version in found if version.schema_change}
+            assert list(changes) == [3]
+            assert changes[3].describe() == ("added extra",)
+            assert changes[3].additive
+            assert found[-1].plan.schema.names == ("id", "v", "extra")
+        assert (await planned(lake, clock, 4, 4))[0].schema_change is None
+
+    async def test_metadata_that_changes_nothing_of_it_is_none(self, clock: ManualClock, lake: Lake) -> None:
+        writer = await table(lake, 2, clock)
+        await writer.commit("SET TBLPROPERTIES", [writer._metadata()])
+        assert [version.schema_change for version in await planned(lake, clock, 0, 2)] == [None] * 3
+
+
+class TestWhereItBegins:
+    async def test_a_cleaned_log_that_starts_at_its_checkpoint(self, clock: ManualClock, lake: Lake) -> None:
+        await table(lake, 6, clock)
+        await checkpoint(lake, 3)
+        lake.forget(*map(entry_path, range(3)))
+        found = await planned(lake, clock, 3, 5)
+        assert [version.plan.version for version in found] == [3, 4, 5]
+        assert [version.schema_change for version in found] == [None] * 3
+        assert all(len(version.plan.scans) == 1 for version in found)
+        lake.forget(entry_path(3))
+        assert [version.plan.version for version in await planned(lake, clock, 4, 5)] == [4, 5]
+
+    async def test_a_log_whose_state_is_not_known(self, clock: ManualClock, lake: Lake) -> None:
+        await table(lake, 6, clock)
+        lake.forget(entry_path(0), entry_path(1))
+        with pytest.raises(GapError, match="version 2 and has no complete checkpoint") as caught:
+            await planned(lake, clock, 2, 5)
+        assert caught.value.table == "memory://orders"
+
+    async def test_a_version_that_is_not_there_yet(self, clock: ManualClock, lake: Lake) -> None:
+        await table(lake, 3, clock)
+        with pytest.raises(LogError, match="version 8 is not in the log; the newest is 2"):
+            await planned(lake, clock, 9, 9)
+
+    async def test_a_header_needs_no_rows_of_a_checkpoint(self, clock: ManualClock, lake: Lake) -> None:
+        await table(lake, 9, clock)
+        await checkpoint(lake, 4)
+        lake.calls.clear()
+        await planned(lake, clock, 8, 8)
+        assert [path for method, path in lake.calls if method == "read" and path.endswith("json")] == [
+            *(entry_path(version) for version in (7, 6, 5)),  # from the newest back, to where metadata is
+            entry_path(8),
+        ]
+
+
+class TestTimestamps:
+    async def test_they_increase(self, clock: ManualClock, lake: Lake) -> None:
+        await table(lake, 4, clock)  # in one millisecond
+        times = [version.plan.timestamp_ms for version in await planned(lake, clock, 0, 3)]
+        assert times == [clock.now_ms() + version for version in range(4)]
+
+    async def test_they_are_the_same_wherever_reading_begins(self, clock: ManualClock) -> None:
+        """Some stores count in seconds, and writers' clocks differ."""
+
+        lake, other = Lake(clock), Lake(clock)
+        modified = [5, 5, 5, 7, 6, 6, 8, 8, 8, 100, 99]
+        await table(other, len(modified), clock)
+        for version, seconds in enumerate(modified):
+            behind = ManualClock(clock.now_ms() + 1000 * seconds)
+            single = Lake(behind)
+            await single.put(entry_path(version), other.bytes_of(entry_path(version)))
+            lake.copy_from(single)
+        last = len(modified) - 1
+        times = {version.plan.version: version.plan.timestamp_ms for version in await planned(lake, clock, 0, last)}
+        assert sorted(times.values()) == list(times.values())
+        assert len(set(times.values())) == len(times)
+        for start in range(1, last + 1):
+            assert (await planned(lake, clock, start, start))[0].plan.timestamp_ms == times[start]
+            stream, reader = PlanStream(DeltaLog(lake)), tailer(lake, clock)
+            assert (await stream.snapshot(start, reader)).plan.timestamp_ms == times[start]
+            following = [version async for version in stream.versions(reader, start + 1, last)]
+            assert [version.plan.timestamp_ms for version in following] == [
+                times[n] for n in range(start + 1, last + 1)
+            ]
+
+    async def test_few_entries_are_looked_at(self, clock: ManualClock, lake: Lake) -> None:
+        writer = await table(lake, 200, clock)
+        for version in range(200, 210):
+            clock.advance(60)
+            await writer.insert(rows(version))
+        for version in (189, 208):
+            await checkpoint(lake, version)
+        lake.calls.clear()
+        await planned(lake, clock, 209, 209)
+        assert [method for method, _ in lake.calls].count("stat") < 5
+        lake.calls.clear()
+        await planned(lake, clock, 190, 190)
+        assert [method for method, _ in lake.calls].count("stat") < 70
+
+
+class TestSnapshots:
+    async def test_the_live_rows_of_a_version_and_then_what_follows(self, clock: ManualClock, lake: Lake) -> None:
+        await table(lake, 5, clock)
+        stream, reader = PlanStream(DeltaLog(lake)), tailer(lake, clock)
+        found = await stream.snapshot(2, reader)
+        assert (found.plan.version, found.plan.origin, found.table_id) == (2, "snapshot", "T")
+        assert [kind for kind, _, _ in scans(found)] == ["insert"] * 2
+        lake.calls.clear()
+        following = [version.plan.version async for version in stream.versions(reader, 3, 4)]
+        assert following == [3, 4]
+        assert {path for method, path in lake.calls if method == "read"} == {entry_path(3), entry_path(4)}
+
+    def test_one_without_the_time_that_its_table_promises(self, lake: Lake) -> None:
+        run(table(lake, 1, manual_clock()))
+        entry = lake.bytes_of(entry_path(0)).replace(
+            b'"configuration":{', b'"configuration":{"delta.enableInCommitTimestamps":"true",'
+        )
+        lake.replace(entry_path(0), entry)
+        with pytest.raises(LogError, match="the commit has none") as caught:
+            run(PlanStream(DeltaLog(lake)).snapshot())
+        assert (caught.value.table, caught.value.version) == (lake.uri, 0)
+
+    async def test_one_whose_log_entry_is_gone_has_the_time_of_its_checkpoint(
+        self, clock: ManualClock, lake: Lake
+    ) -> None:
+        await table(lake, 3, clock)
+        clock.advance(5)
+        await checkpoint(lake, 2)
+        lake.forget(*map(entry_path, range(3)))
+        found = await PlanStream(DeltaLog(lake)).snapshot()
+        assert found.plan.timestamp_ms == clock.now_ms()
+        assert len(found.plan.scans) == 2
+
+
+class TestOtherTables:
+    """A reader that knows its table takes no other for it, wherever it begins."""
+
+    @pytest.mark.parametrize("versions", [1, 4, 9])
+    @pytest.mark.parametrize("start", [0, 4])
+    async def test_its_versions(self, versions: int, start: int, clock: ManualClock, lake: Lake) -> None:
+        await table(lake, versions, clock, "new")
+        stream = PlanStream(DeltaLog(lake))
+        with pytest.raises(TableChangedError, match="its id was old and is new"):
+            await anext(stream.versions(tailer(lake, clock, "old"), start))
+
+    @pytest.mark.parametrize("versions", [1, 4, 9])
+    async def test_its_snapshot(self, versions: int, clock: ManualClock, lake: Lake) -> None:
+        await table(lake, versions, clock, "new")
+        with pytest.raises(TableChangedError, match="its id was old and is new"):
+            await PlanStream(DeltaLog(lake)).snapshot(4, tailer(lake, clock, "old"))
+
+    async def test_none_at_all(self, clock: ManualClock, lake: Lake) -> None:
+        for work in (
+            anext(PlanStream(DeltaLog(lake)).versions(tailer(lake, clock, "old"), 4)),
+            PlanStream(DeltaLog(lake)).snapshot(4, tailer(lake, clock, "old")),
+        ):
+            with pytest.raises(TableChangedError, match="the table old was deleted"):
+                await work
+
+
+class TestRefusals:
+    async def test_a_change_data_feed_that_is_asked_for_and_not_there(self, clock: ManualClock, lake: Lake) -> None:
+        writer = TableWriter(lake, SCHEMA, feed=False, clock=clock, table_id="T")
+        await writer.create()
+        await writer.insert(rows(1))
+        with pytest.raises(UnsupportedError, match=r"does not record.*\(table memory://orders, version 1, "):
+            await planned(lake, clock, 1, 1, changes="cdf")
+
+    async def test_a_protocol_that_comes_with_a_version(self, clock: ManualClock, lake: Lake) -> None:
+        writer = await table(lake, 3, clock)
+        await writer.commit("UPGRADE", [("protocol", {"minReaderVersion": 9, "minWriterVersion": 9})])
+        stream = PlanStream(DeltaLog(lake))
+        versions = stream.versions(tailer(lake, clock), 1)
+        assert [(await anext(versions)).plan.version for _ in range(2)] == [1, 2]
+        with pytest.raises(UnsupportedError, match="version 3"):
+            await anext(versions)

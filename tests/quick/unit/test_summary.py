@@ -1,0 +1,56 @@
+"""The line a minute of a daemon's log."""
+
+import asyncio
+import logging
+
+import pytest
+
+from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.summary import SECONDS, Line, Summary, summarised
+from cdfd.errors import SinkError
+from tests.support.manual_time import ManualClock
+from tests.support.statuses import NOW_MS, at, configuration, version
+
+
+def test_what_was_delivered_and_what_is_behind() -> None:
+    clock = ManualClock(NOW_MS)
+    status = Status(configuration(), clock)
+    summary = Summary(status)
+    tables = status.tables()
+    for table in tables:
+        table.started(at(4))
+        table.at_tip()
+    assert summary.line() is None
+    tables[0].oldest_pending(version(4, NOW_MS - 1500))
+    tables[0].found_version(6)
+    tables[0].committed(at(5), [version(4)], {"insert": 3, "delete": 1}, 1)
+    found = summary.line()
+    assert found is not None
+    assert (found.versions, found.rows, found.lag_versions, found.not_ready) == (1, 4, 2, 0)
+    assert str(found).startswith(
+        "delivered 1 version and 4 rows since the last such line; 2 versions behind, the oldest for "
+    )
+    tables[0].committed(at(7), [version(5), version(6)], {"insert": 1000}, 1)
+    tables[0].at_tip()
+    assert str(summary.line()) == "delivered 2 versions and 1,000 rows since the last such line"
+    assert summary.line() is None
+    tables[1].failed(SinkError("no broker", retriable=True), 1.0)
+    assert summary.line() == Line(0, 0, 0, 0.0, 1)
+
+
+async def test_a_line_a_minute_when_there_is_something_to_say(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "cdfd.daemon"):
+        clock = ManualClock(NOW_MS)
+        status = Status(configuration(), clock)
+        async with summarised(status, clock):
+            for table in status.tables():
+                table.started(at(4))
+                table.at_tip()
+            for count in (0, 1, 0, 2):
+                await clock.wait_for_sleepers()
+                if count:
+                    status.tables()[0].committed(at(4 + count), [version(3 + count)], {"insert": count}, 1)
+                clock.advance(SECONDS)
+                await asyncio.sleep(0)
+            await clock.wait_for_sleepers()
+    assert [(record.__dict__["versions"], record.__dict__["rows"]) for record in caplog.records] == [(1, 1), (1, 2)]

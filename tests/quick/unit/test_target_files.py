@@ -1,0 +1,132 @@
+"""Data files of a target: threads encode them, and one is stored while the next one is encoded."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from cdfd.changes.position import Position
+from cdfd.delta.arrow_types import from_arrow
+from cdfd.errors import SinkError, StorageError
+from cdfd.parquet.writer import DataFileWriter
+from cdfd.sinks.delta import data_files
+from cdfd.sinks.delta.columns import created
+from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.sink import DeltaSink
+from cdfd.sinks.delta.target import Layout, Target
+from cdfd.storage.base import Storage
+from cdfd.storage.local import LocalStorage
+from cdfd.tail.clock import SystemClock
+from tests.support.faulty_storage import FaultyStorage
+
+SCHEMA = pa.schema({"n": pa.int64(), "day": pa.string(), "text": pa.string()})
+START, END = Position("T", 0), Position("T", 1)
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "GROUP_BYTES", 2000)
+
+
+def batches(count: int, days: int) -> list[pa.RecordBatch]:
+    random = np.random.default_rng(days)
+    return [
+        pa.record_batch(
+            [
+                np.arange(first, first + 50),
+                [f"day {number}" for number in random.integers(0, days, 50)],
+                [f"text {number}" for number in random.integers(0, 10**9, 50)],
+            ],
+            schema=SCHEMA,
+        )
+        for first in range(0, 50 * count, 50)
+    ]
+
+
+@pytest.mark.parametrize("file_bytes", [1, 8000, 1 << 20])
+@pytest.mark.parametrize("days", [1, 3, 8])
+def test_the_rows_alone_decide_the_files(monkeypatch: pytest.MonkeyPatch, days: int, file_bytes: int) -> None:
+    columns = created(from_arrow(SCHEMA), ("day",), follow=False)
+    given = batches(20 if file_bytes == 1 else 60, days)
+
+    def files(cores: int) -> list[tuple[object, ...]]:
+        monkeypatch.setattr(data_files, "CORES", cores)
+        made = DataFiles(columns, SCHEMA, "snappy", file_bytes)
+        found = [each for batch in given for each in made.write(batch)]
+        found += made.finish()
+        return [(file.partition, file.rows, file.stats, data.to_pybytes()) for file, data in found]
+
+    one = files(1)
+    assert files(4) == one
+    assert len(one) >= days
+    rows = [number for *_, data in one for number in pq.read_table(pa.BufferReader(data))["n"].to_pylist()]
+    assert sorted(rows) == list(range(sum(batch.num_rows for batch in given)))
+
+
+async def opened(storage: Storage, file_bytes: int) -> DeltaSink:
+    target = Target(storage, "cdfd/shop/orders", Layout(("day",)), SystemClock(), owner=1)
+    return await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=file_bytes))
+
+
+async def deliver(sink: DeltaSink) -> None:
+    delivery = await sink.begin(START)
+    try:
+        for batch in batches(60, 3):
+            await delivery.write(batch)
+        await delivery.commit(END)
+    except BaseException:
+        await delivery.abort()
+        raise
+
+
+async def check_delivered_again(folder: Path) -> None:
+    """The failed delivery left no rows, and another one delivers each row once."""
+    sink = await opened(LocalStorage(folder, sync=False), 8000)
+    assert await sink.last_position() in (None, START)
+    await deliver(sink)
+    assert sorted(DeltaTable(folder).to_pyarrow_table()["n"].to_pylist()) == list(range(3000))
+
+
+@pytest.mark.parametrize("failing", [1, 5, 20])
+async def test_a_row_group_that_cannot_be_encoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    groups = 0
+
+    class Failing(DataFileWriter):
+        def write(self, rows: pa.Table) -> None:
+            nonlocal groups
+            groups += 1
+            if groups == failing:
+                raise pa.ArrowInvalid("a value that cannot be encoded")
+            super().write(rows)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(data_files, "DataFileWriter", Failing)
+        sink = await opened(LocalStorage(tmp_path, sync=False), 8000)
+        with pytest.raises(pa.ArrowInvalid):
+            await deliver(sink)
+    await check_delivered_again(tmp_path)
+
+
+@pytest.mark.parametrize("failing", [1, 2, 7])
+async def test_a_file_that_cannot_be_stored(tmp_path: Path, failing: int) -> None:
+    files = 0
+
+    async def fail(method: str, path: str) -> None:
+        nonlocal files
+        if path.endswith(".parquet"):
+            files += 1
+            if files == failing:
+                raise StorageError("the connection was reset", retriable=True)
+
+    sink = await opened(FaultyStorage(LocalStorage(tmp_path, sync=False), before=fail), 8000)
+    with pytest.raises(SinkError, match="write a data file"):
+        await deliver(sink)
+    await check_delivered_again(tmp_path)

@@ -1,0 +1,145 @@
+"""A daemon that is killed again and again while a writer commits: nothing is lost and nothing comes twice."""
+
+import asyncio
+import json
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+import cdfd
+from cdfd.demo.writer import TableWriter
+from cdfd.storage.local import LocalStorage
+from tests.support.commands import CDFD
+from tests.support.fold import SIGN
+from tests.support.lake import SCHEMA, rows
+
+WITHIN = 100  # seconds until a test gives up
+READY = ("starting at version", "resuming at version")
+
+
+async def commit_until(stop: asyncio.Event, writer: TableWriter, random: Random) -> None:
+    """Change the table in every way, again and again."""
+    new = 0
+    while not stop.is_set():
+        some = pc.is_in(pc.field("id"), pa.array(random.sample(range(new + 1), min(new + 1, 4))))
+        held = pc.any(pc.is_in(writer.rows()["id"], pa.array([0, 1, 2, 3, 4]))).as_py()
+        match random.randrange(10):
+            case 0 if held:
+                await writer.update(pc.field("id") < 5, {"v": pc.scalar(f"u{writer.version}")})
+            case 1:
+                await writer.merge(rows(*range(new - 2, new + 2), v=f"m{writer.version}"), "id")
+                new += 2
+            case 2 if writer.rows().filter(some).num_rows:
+                await writer.delete(some)
+            case 3:
+                await writer.optimize()
+            case 4 if len(writer.schema) < 4:
+                await writer.add_column(pa.field(f"c{len(writer.schema)}", pa.int32()))
+            case _:
+                count = random.randint(1, 5)
+                await writer.insert(rows(*range(new, new + count), v=f"i{writer.version}"))
+                new += count
+        await asyncio.sleep(random.uniform(0, 0.02))
+
+
+@asynccontextmanager
+async def started(config: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A daemon, killed at the end where it still runs."""
+    daemon = await asyncio.create_subprocess_exec(
+        *CDFD, "--log-format", "text", "run", "-c", str(config), stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        yield daemon
+    finally:
+        if daemon.returncode is None:
+            daemon.kill()
+        await daemon.communicate()
+
+
+async def ready(daemon: asyncio.subprocess.Process) -> None:
+    assert daemon.stderr is not None
+    async for line in daemon.stderr:
+        if any(word in line.decode() for word in READY):
+            return
+    raise AssertionError("the daemon ended by itself")
+
+
+async def killed_and_killed(config: Path, kills: int, random: Random) -> None:
+    for kill in range(kills):
+        async with started(config) as daemon:
+            if kill % 4 < 3:  # else wherever it may be, most likely not yet there
+                await ready(daemon)
+            await asyncio.sleep(random.uniform(0, 0.2))
+        assert daemon.returncode == -signal.SIGKILL
+
+
+async def caught_up(config: Path, place: Path, version: int) -> None:
+    async with started(config) as daemon:
+        while json.loads((place / "_position.json").read_text())["version"] <= version:
+            assert daemon.returncode is None
+            await asyncio.sleep(0.02)
+        daemon.terminate()
+        assert await daemon.wait() == 0
+
+
+def delivered(place: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for file in sorted(place.iterdir()):
+        if file.suffix == ".jsonl":
+            found += map(json.loads, file.read_text().splitlines())
+        elif file.suffix == ".parquet":
+            found += pq.ParquetFile(file).read().to_pylist()
+    return found
+
+
+def told(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"], row["v"]
+
+
+@pytest.mark.parametrize(
+    ("seed", "format", "start", "kills"), [(1, "jsonl", "earliest", 12), (2, "parquet", "snapshot", 6)]
+)
+async def test_killed_daemons_deliver_every_change_once(
+    tmp_path: Path, seed: int, format: str, start: str, kills: int
+) -> None:
+    random = Random(seed)
+    uri, place = str(tmp_path / "orders"), tmp_path / "out" / "orders"
+    config = tmp_path / "cdfd.yaml"
+    sink = {"kind": "files", "path": str(tmp_path / "out"), "format": format}
+    config.write_text(json.dumps({"pipeline": "p", "tables": [{"uri": uri, "start": start}], "sink": sink}))
+    writer = TableWriter(LocalStorage(uri, sync=False), SCHEMA)
+
+    stop = asyncio.Event()
+    async with asyncio.timeout(WITHIN):
+        await writer.create()
+        await writer.insert(rows(-1, -2))
+        writing = asyncio.create_task(commit_until(stop, writer, random))
+        await killed_and_killed(config, kills, random)
+        stop.set()
+        await writing
+        await caught_up(config, place, writer.version)
+    found = delivered(place)
+
+    assert [name for name in place.iterdir() if name.suffix == ".tmp"] == []
+    assert writer.version > 10 * kills
+    first = found[0]["_commit_version"]
+    begun = cdfd.snapshot(uri, first) if start == "snapshot" else cdfd.changes(uri, 0, first)
+    expected = [*begun.read_all().to_pylist(), *cdfd.changes(uri, first + 1).read_all().to_pylist()]
+    assert list(map(told, found)) == list(map(told, expected))
+
+    folded: Counter[tuple[int, str]] = Counter()
+    for row in found:
+        folded[row["id"], row["v"]] += SIGN[row["_change_type"]]
+    live = writer.rows()
+    assert {key: count for key, count in folded.items() if count} == Counter(
+        zip(live["id"].to_pylist(), live["v"].to_pylist(), strict=True)
+    )

@@ -1,0 +1,76 @@
+"""`cdfd backfill` where it is refused before anybody is asked, and into a Delta table."""
+
+import json
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.commands import cdfd, one_line
+
+
+def config(folder: Path, uri: str, **sink: object) -> Path:
+    path = folder / "cdfd.yaml"
+    tables = [{"uri": uri}, {"uri": uri, "name": "invoices", "topic": "other"}]
+    settings = {
+        "pipeline": "p",
+        "tables": tables,
+        "sink": sink or {"kind": "kafka", "bootstrap_servers": "127.0.0.1:1"},
+    }
+    path.write_text(json.dumps(settings))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["orders"], "--from is required without --snapshot"),
+        (["customers", "--from", "0"], "The tables are: orders, invoices"),
+        (["orders", "--from", "0", "--id", "a/b"], "--id 'a/b' is not a valid name"),
+    ],
+)
+def test_wrong_usage(options: list[str], said: str, orders: str, tmp_path: Path) -> None:
+    assert said in one_line(cdfd("backfill", "-c", config(tmp_path, orders), *options), 2)
+
+
+def test_a_folder_of_files_takes_nothing_twice(orders: str, tmp_path: Path) -> None:
+    path = config(tmp_path, orders, kind="files", path=str(tmp_path / "out"))
+    error = one_line(cdfd("backfill", "-c", path, "orders", "--from", "0"), 1)
+    assert "a sink of kind files does not support backfills" in error
+    assert "cdfd tail" in error
+    assert not (tmp_path / "out").exists()
+
+
+class TestChangelog:
+    """Backfills into a changelog, beside the rows of the daemon."""
+
+    def count(self, folder: Path) -> int:
+        return int(DeltaTable(folder / "out" / "orders").to_pyarrow_table().num_rows)
+
+    def published(self, path: Path, *options: str) -> str:
+        result = cdfd("backfill", "-c", path, "orders", *options)
+        assert result.code == 0, result.err
+        return result.out
+
+    def test_a_range_again_and_again(self, orders: str, tmp_path: Path) -> None:
+        path = config(tmp_path, orders, kind="delta", path=str(tmp_path / "out"))
+        assert "1 to 2" in self.published(path, "--from", "1", "--until", "2")
+        once = self.count(tmp_path)
+        assert once > 0
+        self.published(path, "--from", "1", "--until", "2")
+        assert self.count(tmp_path) == 2 * once
+        self.published(path, "--from", "1", "--until", "2", "--id", "a")
+        assert self.count(tmp_path) == 3 * once
+        assert "already published" in self.published(path, "--from", "1", "--until", "2", "--id", "a")
+        assert self.count(tmp_path) == 3 * once
+        # The position of the daemon is another one.
+        table = DeltaTable(tmp_path / "out" / "orders")
+        assert table.transaction_version("cdfd/p/orders") is None
+        assert table.transaction_version("cdfd/p/orders/backfill.a") == 2
+
+    def test_a_mirror_takes_none(self, orders: str, tmp_path: Path) -> None:
+        path = config(tmp_path, orders, kind="delta", path=str(tmp_path / "out"), mode="mirror")
+        settings = json.loads(path.read_text())
+        settings["tables"] = [{"uri": orders, "key": ["id"], "start": "snapshot"}]
+        path.write_text(json.dumps(settings))
+        assert "takes no backfill" in one_line(cdfd("backfill", "-c", path, "orders", "--from", "0"), 1)

@@ -1,0 +1,52 @@
+"""A changelog has the rows of its source, whatever their types: for each golden table."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cdfd
+from cdfd.changes.position import Position
+from cdfd.errors import CdfdError
+from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.sink import DeltaSink
+from cdfd.sinks.delta.target import Layout, Target
+from cdfd.storage.local import LocalStorage
+from cdfd.tail.clock import SystemClock
+
+GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
+TABLES = sorted(folder.parent for folder in GOLDEN.rglob("_delta_log"))
+
+pytestmark = pytest.mark.skipif(not TABLES, reason="the golden tables are not beside this checkout")
+
+
+def bag(rows: Iterable[dict[str, Any]]) -> Counter[str]:
+    """Rows without their nulls, because a changelog has the columns of all versions, and without the change columns."""
+    kept = ({name: value for name, value in row.items() if value is not None and name[:2] != "_c"} for row in rows)
+    return Counter(json.dumps(row, default=str, sort_keys=True) for row in kept)
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: str(table.relative_to(GOLDEN)))
+async def test_the_rows_of_the_source(table: Path, tmp_path: Path) -> None:
+    try:
+        batches = list(cdfd.changes(table, 0))
+    except CdfdError:
+        try:
+            batches = list(cdfd.snapshot(table))
+        except CdfdError as error:
+            pytest.skip(f"the table cannot be read: {error.family}")
+    if not batches:
+        pytest.skip("the table has no rows")
+    target = Target(LocalStorage(tmp_path / "t"), "cdfd/p/t", Layout(), SystemClock())
+    sink = await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=1 << 20))
+    for version, batch in enumerate(batches):
+        delivery = await sink.begin(Position("T", version))
+        await delivery.write(batch)
+        await delivery.commit(Position("T", version + 1))
+    columns = dict.fromkeys(name for batch in batches for name in batch.schema.names if name[:2] != "_c")
+    found = cdfd.snapshot(tmp_path / "t", columns=list(columns)).read_all().select(list(columns))
+    assert bag(found.to_pylist()) == bag(row for batch in batches for row in batch.to_pylist())

@@ -1,0 +1,523 @@
+"""The chart, rendered by Helm: what is in it by default, and what each value changes."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from cdfd.config import parser
+from cdfd.config.settings import Settings
+from cdfd.tables.shard import Shard
+from tests.support.commands import cdfd, history
+from tests.support.helm.chart import CONFIG, EXAMPLES, FOLDER, Chart, Object, configuration, daemon, one, pod
+from tests.support.helm.tools import ROOT
+
+KUBERNETES = ["1.28", "1.31", kubernetes_validate.latest_version()]
+CUSTOM = "monitoring.coreos.com/v1"
+
+examples = pytest.mark.parametrize("example", EXAMPLES, ids=[file.stem.removesuffix("-values") for file in EXAMPLES])
+
+
+@examples
+def test_helm_finds_nothing_wrong(chart: Chart, example: Path) -> None:
+    done = chart.run("lint", FOLDER, "--strict", "--values", example)
+    assert done.returncode == 0, done.stdout
+
+
+@examples
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_objects_have_the_form_that_kubernetes_takes(chart: Chart, example: Path, version: str) -> None:
+    for each in chart.example(example):
+        if each["apiVersion"] != CUSTOM:
+            kubernetes_validate.validate(each, version, strict=True)
+
+
+@examples
+def test_the_configuration_is_one_that_cdfd_takes(chart: Chart, example: Path, tmp_path: Path) -> None:
+    objects = chart.example(example)
+    if "existing" in example.name:
+        assert not [each for each in objects if each["kind"] in ("ConfigMap", "Secret")]
+        return
+    text = configuration(objects)
+    for place in set(re.findall(r"/run/secrets/[\w/.-]+", text)):  # what extraVolumes mount
+        file = tmp_path / place.strip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("a-secret-of-some-length")
+        mounts = [mount["mountPath"] for mount in daemon(objects)["volumeMounts"]]
+        assert str(Path(place).parent) in mounts
+    environ = dict.fromkeys(re.findall(r"\$\{(\w+)\}", text), "value:1")
+    settings = parser.parse(text.replace("/run/secrets", f"{tmp_path}/run/secrets"), environ=environ)
+    port = daemon(objects)["ports"][0]["containerPort"]
+    assert settings.http.listen is not None
+    assert settings.http.listen.port == port
+    assert settings.http.listen.host in ("0.0.0.0", "::")
+
+
+def test_cdfd_check_would_deliver_the_rendered_configuration(chart: Chart, tmp_path: Path) -> None:
+    asyncio.run(history(tmp_path / "orders"))
+    config = {"pipeline": "p", "tables": [{"uri": str(tmp_path / "orders")}], "sink": {"kind": "files", "path": "out"}}
+    (tmp_path / "cdfd.yaml").write_text(configuration(chart.objects(config=config)))
+    checked = cdfd("check", "-c", tmp_path / "cdfd.yaml", "--json")
+    assert checked.code == 0, checked
+    assert json.loads(checked.out)["tables"]
+
+
+@examples
+def test_pods_satisfy_the_restricted_standard(chart: Chart, example: Path) -> None:
+    """https://kubernetes.io/docs/concepts/security/pod-security-standards/, for what the chart itself adds."""
+    objects = chart.example(example)
+    for spec in (pod(objects)["spec"], one(objects, "Pod")["spec"]):
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"].get("runAsUser") != 0
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        container = spec["containers"][0]["securityContext"]
+        assert container["allowPrivilegeEscalation"] is False
+        assert container["capabilities"] == {"drop": ["ALL"]}
+        assert container["readOnlyRootFilesystem"] is True
+        for volume in spec.get("volumes", []):
+            assert volume.keys() & {"configMap", "secret", "emptyDir", "persistentVolumeClaim"}, volume
+
+
+def test_by_default(chart: Chart) -> None:
+    objects = chart.objects()
+    assert sorted(each["kind"] for each in objects) == [
+        *("ConfigMap", "Deployment", "PersistentVolumeClaim", "Pod", "Service", "ServiceAccount")
+    ]
+    deployment = one(objects, "Deployment")["spec"]
+    assert deployment["replicas"] == 1
+    assert deployment["strategy"] == {"type": "Recreate"}
+    spec = pod(objects)["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert one(objects, "ServiceAccount")["automountServiceAccountToken"] is False
+    container = daemon(objects)
+    assert container["args"][-2:] == ["run", "--config=/etc/cdfd/cdfd.yaml"]
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/etc/cdfd", "/var/lib/cdfd", "/tmp"}
+    assert container["livenessProbe"]["httpGet"]["path"] == container["startupProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert spec["terminationGracePeriodSeconds"] > 10
+    claim = one(objects, "PersistentVolumeClaim")["metadata"]
+    assert claim["annotations"] == {"helm.sh/resource-policy": "keep"}
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    assert volumes["data"]["persistentVolumeClaim"]["claimName"] == claim["name"] == "shop-cdfd"
+
+
+def test_the_service_and_the_selectors_find_the_daemon_only(chart: Chart) -> None:
+    objects = chart.objects(
+        networkPolicy={"enabled": True}, podDisruptionBudget={"enabled": True}, podMonitor={"enabled": True}
+    )
+    labels = pod(objects)["metadata"]["labels"]
+    selectors = [
+        one(objects, "Service")["spec"]["selector"],
+        one(objects, "Deployment")["spec"]["selector"]["matchLabels"],
+        one(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+        one(objects, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+        one(objects, "PodMonitor")["spec"]["selector"]["matchLabels"],
+    ]
+    for selector in selectors:
+        assert selector.items() <= labels.items()
+        assert not selector.items() <= one(objects, "Pod")["metadata"]["labels"].items()
+
+
+def test_helm_test_asks_for_a_name_that_the_daemon_answers_to(chart: Chart) -> None:
+    objects = chart.objects(service={"port": 80})
+    test = one(objects, "Pod")
+    assert test["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    (variable,) = test["spec"]["containers"][0]["env"]
+    assert variable == {"name": "CDFD_HEALTH_URL", "value": "http://shop-cdfd:80/readyz"}
+    assert "shop-cdfd" in yaml.safe_load(configuration(objects))["http"]["hosts"]
+    assert one(objects, "Service")["metadata"]["name"] == "shop-cdfd"
+
+
+TLS = {"tls": {"secretName": "page-tls"}}
+AUTHENTICATION = {"authentication": {"secretName": "page"}}
+
+
+class TestSecuredServer:
+    """`http.tls` and `http.authentication`: the configuration, the mounts, and all that connect to the server."""
+
+    def http(self, objects: list[Object]) -> dict[str, Any]:
+        found: dict[str, Any] = yaml.safe_load(configuration(objects))["http"]
+        return found
+
+    def test_the_configuration_names_what_is_mounted(self, chart: Chart) -> None:
+        objects = chart.objects(http=TLS | AUTHENTICATION)
+        http = self.http(objects)
+        tls, page = "/run/secrets/http-tls", "/run/secrets/http-authentication"
+        assert http["tls"] == {"certificate": f"{tls}/tls.crt", "key": f"{tls}/tls.key"}
+        assert http["authentication"] == {
+            "username_file": f"{page}/username",
+            "password_file": f"{page}/password",
+            "token_file": f"{page}/token",
+        }
+        mounts = {mount["name"]: mount["mountPath"] for mount in daemon(objects)["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in pod(objects)["spec"]["volumes"]}
+        assert (mounts["http-tls"], mounts["http-authentication"]) == (tls, page)
+        assert volumes["http-tls"]["secret"] == {"secretName": "page-tls", "defaultMode": 0o440}
+        assert volumes["http-authentication"]["secret"] == {"secretName": "page", "defaultMode": 0o440}
+
+    def test_the_token_of_controls(self, chart: Chart) -> None:
+        objects = chart.objects(controls={"secretName": "ops"})
+        assert yaml.safe_load(configuration(objects))["controls"] == {"token_file": "/run/secrets/controls/token"}
+        mounts = {mount["name"]: mount["mountPath"] for mount in daemon(objects)["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in pod(objects)["spec"]["volumes"]}
+        assert mounts["controls"] == "/run/secrets/controls"
+        assert volumes["controls"]["secret"] == {"secretName": "ops", "defaultMode": 0o440}
+
+    def test_one_way_and_client_certificates(self, chart: Chart) -> None:
+        page = {"secretName": "page", "basic": False}
+        objects = chart.objects(http={"tls": {"secretName": "t", "clientCaKey": "ca.crt"}, "authentication": page})
+        assert self.http(objects)["tls"]["client_ca"] == "/run/secrets/http-tls/ca.crt"
+        assert list(self.http(objects)["authentication"]) == ["token_file"]
+
+    @pytest.mark.parametrize("values", [{"http": TLS}, {"config": CONFIG | {"http": {"tls": {"certificate": "/c"}}}}])
+    def test_probes_and_the_test_of_helm_use_tls(self, chart: Chart, values: dict[str, Any]) -> None:
+        objects = chart.objects(**values)
+        for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert daemon(objects)[name]["httpGet"]["scheme"] == "HTTPS"
+            assert "scheme" not in daemon(chart.objects())[name]["httpGet"]
+        environment = {each["name"]: each["value"] for each in one(objects, "Pod")["spec"]["containers"][0]["env"]}
+        assert environment == {"CDFD_HEALTH_URL": "https://shop-cdfd:9464/readyz", "CDFD_HEALTH_CA": "none"}
+
+    def test_a_probe_of_yours_keeps_its_form(self, chart: Chart) -> None:
+        probe = {"exec": {"command": ["true"]}}
+        objects = chart.objects(http=TLS, livenessProbe=probe | {"httpGet": None})
+        assert daemon(objects)["livenessProbe"]["exec"] == {"command": ["true"]}
+        assert "httpGet" not in daemon(objects)["livenessProbe"]
+
+    @pytest.mark.parametrize(
+        ("kind", "endpoints"), [("PodMonitor", "podMetricsEndpoints"), ("ServiceMonitor", "endpoints")]
+    )
+    def test_prometheus_has_the_same_secrets(self, chart: Chart, kind: str, endpoints: str) -> None:
+        value = kind[0].lower() + kind[1:]
+
+        def endpoint(http: dict[str, Any], **monitor: Any) -> dict[str, Any]:
+            objects = chart.objects(http=http, **{value: {"enabled": True} | monitor})
+            [found] = one(objects, kind)["spec"][endpoints]
+            return {key: found[key] for key in ("scheme", "tlsConfig", "authorization", "basicAuth") if key in found}
+
+        secured = {
+            "scheme": "https",
+            "tlsConfig": {
+                "ca": {"secret": {"name": "page-tls", "key": "ca.crt"}},
+                "serverName": "shop-cdfd.data.svc",
+            },
+        }
+        token = {"authorization": {"credentials": {"name": "page", "key": "token"}}}
+        assert endpoint({}) == {}
+        assert endpoint(TLS) == secured
+        assert endpoint(TLS | AUTHENTICATION) == secured | token
+        assert endpoint(AUTHENTICATION) == token
+        assert endpoint({"authentication": {"secretName": "page", "bearer": False}}) == {
+            "basicAuth": {
+                "username": {"name": "page", "key": "username"},
+                "password": {"name": "page", "key": "password"},
+            }
+        }
+        assert endpoint(TLS, tlsConfig={"insecureSkipVerify": True}) == {
+            "scheme": "https",
+            "tlsConfig": {"insecureSkipVerify": True},
+        }
+        other = {"credentials": {"name": "other", "key": "token"}}
+        assert endpoint(AUTHENTICATION, authorization=other) == {"authorization": other}
+
+    @pytest.mark.parametrize(
+        ("values", "what"),
+        [
+            (
+                {"http": TLS, "config": CONFIG | {"http": {"tls": {"certificate": "/c"}}}},
+                "set one of config.http.tls and http.tls.secretName",
+            ),
+            (
+                {"http": AUTHENTICATION, "config": CONFIG | {"http": {"authentication": {"token_file": "/t"}}}},
+                "set one of config.http.authentication and http.authentication.secretName",
+            ),
+            (
+                {"http": {"authentication": {"secretName": "s", "basic": False, "bearer": False}}},
+                "at least one of basic and bearer",
+            ),
+            (
+                {"config": CONFIG | {"http": {"authentication": {"token": "plain"}}}},
+                "config.http.authentication.token is a secret",
+            ),
+            (
+                {"controls": {"secretName": "ops"}, "config": CONFIG | {"controls": {"token_file": "/t"}}},
+                "set one of config.controls.token and controls.secretName",
+            ),
+            ({"http": {"tls": {"secretName": "A B"}}}, "/http/tls/secretName"),
+        ],
+    )
+    def test_refused(self, chart: Chart, values: dict[str, Any], what: str) -> None:
+        assert what in chart.refused(**values)
+
+
+def test_a_changed_configuration_restarts_the_pod_and_a_new_chart_does_not(chart: Chart, tmp_path: Path) -> None:
+    def template(**values: Any) -> Object:
+        return pod(chart.objects(**values))
+
+    assert template() == template()
+    changed = template(config=CONFIG | {"pipeline": "other"})
+    assert changed["metadata"]["annotations"] != template()["metadata"]["annotations"]
+    assert "0.1.0" not in json.dumps(template()["metadata"])
+
+
+@pytest.mark.parametrize(
+    ("config", "what"),
+    [
+        ({"sink": {"security": {"password": "hunter2"}}}, "config.sink.security.password is a secret in a ConfigMap"),
+        ({"storage": {"s3": {"secret_access_key": "x"}}}, "config.storage.s3.secret_access_key is a secret"),
+        ({"http": {"listen": "0.0.0.0:1"}}, "config.http.listen is set by the chart"),
+    ],
+)
+def test_a_configuration_that_is_refused(chart: Chart, config: dict[str, Any], what: str) -> None:
+    merged = json.loads(json.dumps(CONFIG))
+    for key, value in config.items():
+        merged[key] = merged.get(key, {}) | value
+    said = chart.refused(config=merged)
+    assert what in said
+    assert "hunter2" not in said
+
+
+def test_secrets_may_be_references_or_in_a_secret(chart: Chart) -> None:
+    sink = CONFIG["sink"] | {"security": {"password": "${PASSWORD}", "key_password_file": "/run/key"}}
+    assert "${PASSWORD}" in configuration(chart.objects(config=CONFIG | {"sink": sink}))
+    plain = CONFIG | {"sink": CONFIG["sink"] | {"security": {"password": "plain"}}}
+    objects = chart.objects(config=plain, configKind="Secret")
+    assert "password: plain" in one(objects, "Secret")["stringData"]["cdfd.yaml"]
+    volumes = {volume["name"]: volume for volume in pod(objects)["spec"]["volumes"]}
+    assert volumes["config"]["secret"]["secretName"] == one(objects, "Secret")["metadata"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"replicas": 2}, "/replicas"),
+        ({"replica": 1}, "replica"),
+        ({"image": {"tagg": "1"}}, "tagg"),
+        ({"image": {"repository": "cdfd:1"}}, "/image/repository"),
+        ({"image": {"digest": "sha256:1"}}, "/image/digest"),
+        ({"http": {"port": 80}}, "/http/port"),
+        ({"logLevel": "trace"}, "/logLevel"),
+        ({"configKind": "configmap"}, "/configKind"),
+        ({"terminationGracePeriodSeconds": 5}, "/terminationGracePeriodSeconds"),
+        ({"persistence": {"size": "1 GB"}}, "/persistence/size"),
+        ({"persistence": {"accessModes": ["ReadOnlyMany"]}}, "/persistence/accessModes"),
+        ({"config": {"pipeline": "p"}}, "/config"),
+        ({"config": CONFIG | {"tables": []}}, "/config/tables"),
+        ({"config": CONFIG | {"sink": {"kind": "files", "path": "/x", "mode": 416}}}, "/config/sink/mode"),
+        ({"config": CONFIG | {"table": []}}, "table"),
+        ({"podMonitor": {"interval": "often"}}, "/podMonitor/interval"),
+    ],
+)
+def test_values_that_the_schema_refuses(chart: Chart, values: dict[str, Any], what: str) -> None:
+    said = chart.refused(**values)
+    assert "values don't meet the specifications of the schema" in said
+    assert what in said
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"config": {}},
+        {"configFrom": {"secret": "x"}},
+        {"config": None, "configFrom": {"secret": "a", "configMap": "b"}},
+    ],
+)
+def test_there_is_one_configuration(chart: Chart, values: dict[str, Any]) -> None:
+    assert "set one of config, configFrom.configMap and configFrom.secret" in chart.refused(**values)
+
+
+def test_stopped(chart: Chart) -> None:
+    assert one(chart.objects(replicas=0), "Deployment")["spec"]["replicas"] == 0
+
+
+def test_maintenance_waits_with_the_volume_and_the_configuration(chart: Chart) -> None:
+    container = daemon(chart.objects(maintenance=True))
+    assert not {"args", "startupProbe", "livenessProbe", "readinessProbe"} & container.keys()
+    assert container["volumeMounts"] == daemon(chart.objects())["volumeMounts"]
+    with subprocess.Popen([sys.executable, *container["command"][1:]]) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1)
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def test_an_existing_configuration_and_claim(chart: Chart) -> None:
+    (example,) = [file for file in EXAMPLES if "existing" in file.name]
+    objects = chart.example(example)
+    assert {each["kind"] for each in objects} == {"Deployment", "Pod", "Service"}
+    volumes = {volume["name"]: volume for volume in pod(objects)["spec"]["volumes"]}
+    secret = volumes["config"]["secret"]
+    assert secret["secretName"] == "shop-cdfd"
+    assert secret["items"] == [{"key": "shop.yaml", "path": "cdfd.yaml"}]
+    assert volumes["data"]["persistentVolumeClaim"]["claimName"] == "shop-ledger"
+    assert pod(objects)["spec"]["serviceAccountName"] == "shop"
+    assert not {"runAsUser", "runAsGroup", "fsGroup"} & pod(objects)["spec"]["securityContext"].keys()
+    other = chart.objects(config=None, configFrom={"configMap": "mine"})
+    volumes = {volume["name"]: volume for volume in pod(other)["spec"]["volumes"]}
+    assert volumes["config"]["configMap"]["name"] == "mine"
+
+
+def test_every_value_arrives(chart: Chart) -> None:
+    """The example that sets everything, by what is in it and in no other."""
+    (example,) = [file for file in EXAMPLES if "everything" in file.name]
+    objects = chart.example(example)
+    spec, container = pod(objects)["spec"], daemon(objects)
+    assert {each["metadata"]["labels"].get("team") for each in objects if "labels" in each["metadata"]} >= {"data"}
+    assert container["image"] == f"registry.example.com:5000/data/cdfd@sha256:{'0' * 64}"
+    assert container["ports"] == [{"name": "http", "containerPort": 8080}]
+    assert "--recover-from-ledger" in container["args"]
+    assert "startupProbe" not in container
+    assert container["livenessProbe"]["periodSeconds"] == 60
+    assert spec["imagePullSecrets"] == [{"name": "registry"}]
+    assert [each["name"] for each in spec["containers"]] == ["cdfd", "proxy"]
+    assert spec["initContainers"][0]["image"] == "registry.example.com:5000/data/cdfd"
+    assert spec["nodeSelector"] == {"kubernetes.io/arch": "arm64"}
+    assert spec["tolerations"][0]["key"] == "dedicated"
+    assert spec["affinity"]["nodeAffinity"]
+    assert spec["topologySpreadConstraints"][0]["maxSkew"] == 1
+    assert spec["priorityClassName"] == "important"
+    assert spec["dnsConfig"]["options"]
+    assert spec["automountServiceAccountToken"] is True
+    claim = one(objects, "PersistentVolumeClaim")
+    assert claim["spec"]["storageClassName"] == "fast"
+    assert "helm.sh/resource-policy" not in claim["metadata"]["annotations"]
+    policy = one(objects, "NetworkPolicy")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert policy["ingress"][0]["ports"] == [{"port": "http", "protocol": "TCP"}]
+    assert one(objects, "PodDisruptionBudget")["spec"]["minAvailable"] == 1
+    for kind, endpoints in (("PodMonitor", "podMetricsEndpoints"), ("ServiceMonitor", "endpoints")):
+        monitor = one(objects, kind)
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+        assert monitor["spec"][endpoints][0]["port"] == "http"
+        assert monitor["spec"][endpoints][0]["path"] == "/metrics"
+        assert monitor["spec"]["jobLabel"] in one(objects, "Service")["metadata"]["labels"]
+        assert pod(objects)["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "cdfd"
+    assert one(objects, "Secret", "shop-extra")["stringData"] == {"key": "value"}
+    dashboard = one(objects, "ConfigMap", "shop-cdfd-dashboard")
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(dashboard["data"]["cdfd.json"])["title"] == "cdfd"
+
+
+def test_the_network_policy_lets_the_namespace_in_and_everything_out(chart: Chart) -> None:
+    policy = one(chart.objects(networkPolicy={"enabled": True}), "NetworkPolicy")["spec"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"][0]["from"] == [{"podSelector": {}}]
+
+
+def test_notes(chart: Chart, tmp_path: Path) -> None:
+    # Helm shows them where there is a cluster only. As a template, they are rendered like everything else.
+    copy = tmp_path / "cdfd"
+    shutil.copytree(FOLDER, copy)
+    text = (copy / "templates" / "NOTES.txt").read_text()
+    wrapped = f'{{{{- define "notes" }}}}{text}{{{{ end -}}}}\nnotes: {{{{ include "notes" . | quote }}}}\n'
+    (copy / "templates" / "shown.yaml").write_text(wrapped)
+
+    def notes(**values: Any) -> str:
+        arguments = ("--namespace", "data", "--show-only", "templates/shown.yaml")
+        done = chart.run("template", "shop", copy, *arguments, values={"config": CONFIG} | values)
+        assert done.returncode == 0, done.stderr
+        return str(yaml.safe_load(done.stdout)["notes"])
+
+    assert "helm test shop --namespace data" in notes()
+    assert 'WARNING: image.repository is "cdfd"' in notes()
+    assert "WARNING" not in notes(image={"repository": "registry.example.com/cdfd"})
+    assert "lost with the pod" in notes(persistence={"enabled": False})
+    assert "maintenance is on" in notes(maintenance=True)
+    assert "replicas is 0" in notes(replicas=0)
+    assert "scrapes the daemon twice" in notes(podMonitor={"enabled": True}, serviceMonitor={"enabled": True})
+    assert "rollout restart deployment/shop-cdfd" in notes(config={}, configFrom={"secret": "x"})
+
+
+def test_versions_agree() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    chart = yaml.safe_load((FOLDER / "Chart.yaml").read_text())
+    assert chart["appVersion"] == chart["version"] == project["version"]
+
+
+def test_the_schema_has_every_value_and_the_page_names_it() -> None:
+    values = yaml.safe_load((FOLDER / "values.yaml").read_text())
+    schema = json.loads((FOLDER / "values.schema.json").read_text())
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    assert set(schema["properties"]) - {"global"} == set(values)
+    assert set(schema["properties"]["config"]["properties"]) == set(Settings.model_fields)
+    for key, value in values.items():
+        assert f"`{key}" in page, key
+        fields = schema["properties"][key].get("properties")
+        if fields and key != "config":
+            assert set(fields) == set(value), key
+
+
+SHARED: dict[str, Any] = {"persistence": {"accessModes": ["ReadWriteMany"]}}
+
+
+def test_shards_are_the_pods_of_a_stateful_set(chart: Chart) -> None:
+    objects = chart.objects(shards=3, extraEnv=[{"name": "A", "value": "b"}], **SHARED)
+    assert not [each for each in objects if each["kind"] == "Deployment"]
+    workload = one(objects, "StatefulSet")["spec"]
+    assert (workload["replicas"], workload["podManagementPolicy"]) == (3, "Parallel")
+    assert workload["serviceName"] == one(objects, "Service")["metadata"]["name"]
+    assert workload["selector"]["matchLabels"].items() <= pod(objects)["metadata"]["labels"].items()
+    assert "strategy" not in workload
+    environment = {each["name"]: each for each in daemon(objects)["env"]}
+    assert environment["CDFD_POD"]["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+    assert list(environment) == ["CDFD_POD", "CDFD_SHARD", "A"]
+    name = one(objects, "StatefulSet")["metadata"]["name"]
+    shards = [environment["CDFD_SHARD"]["value"].replace("$(CDFD_POD)", f"{name}-{number}") for number in range(3)]
+    assert [Shard.parse(shard) for shard in shards] == [Shard(number, 3) for number in range(3)]
+    assert one(chart.objects(shards=3, replicas=0, **SHARED), "StatefulSet")["spec"]["replicas"] == 0
+
+
+def test_without_shards_there_is_one_pod_and_no_shard(chart: Chart) -> None:
+    assert "env" not in daemon(chart.objects(shards=1))
+    assert "/replicas" in chart.refused(replicas=2)
+    assert "/replicas" in chart.refused(replicas=2, shards=2, **SHARED)
+    assert "/shards" in chart.refused(shards=0)
+
+
+def test_shards_share_what_they_write(chart: Chart) -> None:
+    assert "ReadWriteMany" in chart.refused(shards=2)
+    assert "all pods share" in chart.refused(shards=2, persistence={"enabled": False})
+    chart.objects(shards=2, persistence={"existingClaim": "mine"})
+    for ledger in ("s3://lake/ledger", "none", "source"):
+        config = CONFIG | {"progress": {"ledger": ledger}}
+        assert not [
+            each
+            for each in chart.objects(shards=2, persistence={"enabled": False}, config=config)
+            if each["kind"] == "PersistentVolumeClaim"
+        ]
+    spark = CONFIG | {"engine": {"kind": "spark", "spark": {"checkpoint": "s3://c"}}}
+    assert "does not support shards" in chart.refused(shards=2, config=spark, **SHARED)
+
+
+def checksum(objects: list[Object]) -> str:
+    found: str = pod(objects)["metadata"]["annotations"]["checksum/config"]
+    return found
+
+
+def test_the_daemon_applies_changed_tables_itself_and_other_changes_restart_it(chart: Chart) -> None:
+    before = chart.objects()
+    more = CONFIG | {"tables": [*CONFIG["tables"], {"discover": "s3://lake/sales/*"}]}
+    after = chart.objects(config=more)
+    assert configuration(before) != configuration(after)
+    assert checksum(before) == checksum(after)
+    assert checksum(before) != checksum(chart.objects(config=CONFIG | {"poll": {"interval": "2s"}}))
+    assert checksum(before) != checksum(chart.objects(http={"port": 9999}))
+    # The queries of Spark read their configuration at the start only.
+    engine = {"engine": {"kind": "spark", "spark": {"checkpoint": "s3://c"}}}
+    assert checksum(chart.objects(config=CONFIG | engine)) != checksum(chart.objects(config=more | engine))
+
+
+def test_a_file_of_the_configuration_that_is_mounted_whole_is_replaced_in_place(chart: Chart) -> None:
+    """Kubernetes never updates a file that is mounted with `subPath`, and the daemon would not see the change."""
+    mounts = {mount["mountPath"]: mount for mount in daemon(chart.objects())["volumeMounts"]}
+    assert "subPath" not in mounts["/etc/cdfd"]

@@ -1,0 +1,146 @@
+"""Parts of a version, each by a producer of its own: once, whoever tries how often."""
+
+import asyncio
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from cdfd.encoding.side import RowCounts
+from cdfd.errors import SinkError
+from cdfd.sinks.base import Counts, Delivered, Job
+from cdfd.sinks.kafka.progress.positions import progress_end
+from cdfd.sinks.kafka.transactions import parts
+from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
+from tests.support.kafka.shared import SharedBroker
+from tests.support.kafka.sinking import Place, Read, at, deliver, documents, ids, rows, version
+
+
+class Part:
+    """A part of version 1, and how often its rows were asked for.
+
+    Args:
+        place: of the table.
+        number: of the part.
+        batch: its rows.
+    """
+
+    def __init__(self, place: Place, number: int, batch: pa.RecordBatch) -> None:
+        settings = {"schema_topic": None, "role": parts.role(number)}
+        self.place = Place.__new__(Place)
+        self.place.destination = replace(place.destination, **settings)  # type: ignore[arg-type]
+        self.asked = 0
+        self._batch = batch
+
+    async def write(self, delivery: KafkaDelivery) -> Counts:
+        self.asked += 1
+        await delivery.start_version(version(1))
+        await delivery.write(self._batch)
+        counts = RowCounts()
+        counts.add(self._batch)
+        return counts.by_type()
+
+    async def deliver(self, job: str = "a") -> Counts:
+        found = await parts.deliver(self.place.destination, self.place.sink, job, at(1), self.write)
+        return {name: count for name, count in found.items() if count}
+
+
+async def test_a_part_is_delivered_once_for_each_job(broker: SharedBroker, name: str, read: Read) -> None:
+    part = Part(Place(broker.bootstrap_servers, name), 3, rows(1, 2, version=1))
+    assert await part.deliver() == {"insert": 2}
+    assert await part.deliver() == {"insert": 2}, "by what the first one left behind"
+    assert part.asked == 1
+    assert await part.deliver("b") == {"insert": 2}
+    assert sorted(ids(read(f"{name}.orders"))) == [1, 1, 2, 2]
+    records = read(f"_cdfd_progress.{name}")
+    assert [record.key for record in records] == [f'{{"pipeline":"{name}","table":"orders.part.3"}}'.encode()] * 2
+    assert [document["job"] for document in documents(records)] == [{"id": "a"}, {"id": "b"}]
+
+
+async def test_what_an_attempt_left_open_does_not_count(broker: SharedBroker, name: str, read: Read) -> None:
+    part = Part(Place(broker.bootstrap_servers, name), 0, rows(*range(5000), version=1))
+    sink = await part.place.open()
+    sink.move_to(at(1))
+    delivery = await sink.begin(at(1))
+    await part.write(delivery)  # and nothing more: as one that is killed
+    assert await part.deliver() == {"insert": 5000}
+    with pytest.raises(SinkError):
+        await delivery.commit(at(2))
+    await sink.close()
+    assert sorted(ids(read(f"{name}.orders", at_least=5000))) == list(range(5000))
+
+
+async def test_of_two_attempts_the_fenced_one_sees_what_the_other_delivers(
+    broker: SharedBroker, name: str, read: Read
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    first = Part(Place(broker.bootstrap_servers, name), 0, rows(1, version=1))
+    second = Part(Place(broker.bootstrap_servers, name), 0, rows(1, version=1))
+
+    async def held_up(delivery: KafkaDelivery) -> Counts:
+        begun.set()
+        await go_on.wait()
+        return await first.write(delivery)
+
+    place = first.place
+    slow = asyncio.create_task(parts.deliver(place.destination, place.sink, "a", at(1), held_up))
+    await begun.wait()
+    assert await second.deliver() == {"insert": 1}
+    go_on.set()
+    assert (await slow)["insert"] == 1
+    assert (first.asked, second.asked) == (1, 1)
+    assert ids(read(f"{name}.orders")) == [1]
+
+
+async def test_where_the_other_attempt_comes_to_nothing_the_fenced_one_takes_over(
+    broker: SharedBroker, name: str, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cdfd.sinks.kafka.transactions.parts.MARGIN", -9.0)
+
+    place = Place(broker.bootstrap_servers, name, transaction_timeout=10.0)
+    part = Part(place, 0, rows(1, version=1))
+    interrupted = False
+
+    async def interrupted_once(delivery: KafkaDelivery) -> Counts:
+        nonlocal interrupted
+        if not interrupted:
+            interrupted = True
+            await (await part.place.open()).close()  # another attempt, which dies at once
+        return await part.write(delivery)
+
+    found = await parts.deliver(part.place.destination, part.place.sink, "a", at(1), interrupted_once)
+    assert found["insert"] == 1
+    assert part.asked == 2
+    assert ids(read(f"{name}.orders")) == [1]
+
+
+async def test_the_progress_of_a_part_is_looked_for_since_its_job_began(broker: SharedBroker, name: str) -> None:
+    place = Place(broker.bootstrap_servers, name)
+    part = Part(place, 0, rows(1, version=1))
+    await part.deliver()
+    since = await progress_end(place.destination)
+    part.place.destination = replace(part.place.destination, since=since)
+    async with part.place.sink() as sink:
+        assert sink.progress is None
+
+
+async def test_a_table_remembers_a_job_until_it_moves_on(broker: SharedBroker, name: str, read: Read) -> None:
+    topics = {"schema_topic": f"{name}.schema", "transactions_topic": f"{name}.transactions"}
+    place = Place(broker.bootstrap_servers, name, **topics)
+    async with place.sink() as sink:
+        await deliver(sink, following=at(1))
+        since = await progress_end(place.destination)
+        job = await sink.begin_job(version(1), at(1), 2, 1000, "0f")
+        assert job == Job(job.id, 1, "stream", 2, 1000, "0f", since)
+        await sink.claim_job(at(1), job)
+    async with place.sink() as sink:
+        assert await sink.last_position() == at(1)
+        assert sink.job == job
+        await sink.finish_job(version(1), at(1), job, [Delivered({"insert": 7}), Delivered({"delete": 1})])
+    async with place.sink() as sink:
+        assert await sink.last_position() == at(2)
+        assert sink.job is None
+    begin, end = documents(read(f"{name}.transactions"))
+    assert (begin["status"], end["status"]) == ("BEGIN", "END")
+    assert end["event_count"] == 8
+    assert len(read(f"{name}.schema")) == 1

@@ -1,0 +1,378 @@
+"""The native client of reading: the same bytes as botocore's, and botocore's errors."""
+
+import asyncio
+import os
+from datetime import timedelta
+from typing import Any
+
+import obstore
+import pytest
+from aiobotocore.session import AioSession
+from botocore.credentials import ReadOnlyCredentials
+
+from cdfd.errors import NotFoundError, StorageError
+from cdfd.storage.location import open_storage
+from cdfd.storage.s3 import clock as s3_clock
+from cdfd.storage.s3 import native as s3_native
+from cdfd.storage.s3.errors import Request
+from cdfd.storage.s3.native import NativeReader, reader_for
+from cdfd.storage.s3.objects import GetResult
+from cdfd.storage.s3.options import parse
+from cdfd.storage.s3.storage import S3Storage
+from tests.support.s3.fixtures import new_bucket
+from tests.support.s3.proxy import Asked, Fault, Proxy
+from tests.support.s3.server import KEY_ID, SECRET, Server
+
+DATA = bytes(range(256)) * 4000
+
+
+def opened(url: str, bucket: str, **options: object) -> S3Storage:
+    found = open_storage(f"s3://{bucket}/t", Server(url).options(deadline=10, read_timeout="1s", **options))
+    assert isinstance(found, S3Storage)
+    return found
+
+
+def is_get(asked: Asked) -> bool:
+    return asked.method == "GET" and bool(asked.path)
+
+
+@pytest.fixture
+def natively(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Keys that obstore was asked for."""
+    found: list[str] = []
+    ask = obstore.get_async
+
+    def counted(store: Any, key: str, **options: Any) -> Any:
+        found.append(key)
+        return ask(store, key, **options)
+
+    monkeypatch.setattr(obstore, "get_async", counted)
+    return found
+
+
+async def got(
+    store: S3Storage, path: str, start: int = 0, length: int | None = None, etag: str | None = None
+) -> GetResult | None:
+    async def ask() -> GetResult | None:
+        native = await store._client.native()
+        assert native is not None
+        return await native.get(store._request("read", path), start, length, etag)
+
+    return await store._client.loop.run(ask())
+
+
+class TestBytes:
+    @pytest.mark.parametrize(
+        ("start", "length"), [(0, None), (0, 10), (5, 100), (5, None), (-7, None), (0, 1 << 40), (-(1 << 40), None)]
+    )
+    async def test_are_those_of_botocore(self, server: Server, start: int, length: int | None) -> None:
+        store = opened(server.url, new_bucket(server))
+        await store.put("a b%20c/ü=?#.parquet", DATA)
+        request = store._request("read", "a b%20c/ü=?#.parquet")
+        theirs = await store._client.loop.run(store._client._asked(request, start, length, None, 0))
+        ours = await got(store, "a b%20c/ü=?#.parquet", start, length)
+        assert ours is not None
+        assert bytes(ours.data) == bytes(theirs.data)
+        assert (ours.size, ours.modified_ms, ours.etag) == (theirs.size, theirs.modified_ms, theirs.etag)
+
+    def test_a_file_is_read_by_it(self, proxy: Proxy, bucket: str, natively: list[str]) -> None:
+        store = opened(proxy.url, bucket)
+        asyncio.run(store.put("x", DATA))
+        with store.open_input_file("x", len(DATA)) as file:
+            assert file.read() == DATA
+        assert (natively, proxy.count("GET")) == (["t/x"], 1)
+
+    async def test_a_read_ahead_is_done_by_it(self, proxy: Proxy, bucket: str, natively: list[str]) -> None:
+        store = opened(proxy.url, bucket)
+        await store.put("x", DATA)
+        store.prefetch("x")
+        assert await store.read("x") == DATA
+        assert (natively, proxy.count("GET")) == (["t/x"], 1)
+
+
+class TestUnknown:
+    async def test_an_object_that_is_not_there(self, proxy: Proxy, bucket: str, natively: list[str]) -> None:
+        store = opened(proxy.url, bucket)
+        await store.put("x", DATA)
+        with pytest.raises(NotFoundError, match="no object with that name"):
+            await asyncio.to_thread(store.open_input_file, "none", 10)
+        assert (natively, proxy.count("GET")) == (["t/none"], 1)
+        assert await got(store, "x") is not None
+
+    async def test_an_answer_that_does_not_say_what_is_not_there(self, proxy: Proxy, bucket: str) -> None:
+        store = opened(proxy.url, bucket)
+        await store.put("x", DATA)
+        proxy.faults = [Fault("answer", 1, 404, "", concerns=is_get)]
+        assert await store.read("x") == DATA
+
+    async def test_another_write_of_an_object(self, proxy: Proxy, bucket: str) -> None:
+        store = opened(proxy.url, bucket)
+        await store.put("x", DATA)
+        assert await got(store, "x", etag='"another"') is None
+        assert await got(store, "x") is not None
+
+    async def test_an_empty_object(self, proxy: Proxy, bucket: str) -> None:
+        store = opened(proxy.url, bucket)
+        await store.put("empty", b"")
+        await store.put("x", DATA)
+        with await asyncio.to_thread(store.open_input_file, "empty", 10) as file:
+            assert file.read() == b""
+        assert await got(store, "x") is not None
+
+    @pytest.mark.parametrize("path", ["a//b", "a/./b"])
+    async def test_names_that_it_would_change(self, proxy: Proxy, bucket: str, path: str, natively: list[str]) -> None:
+        store = opened(proxy.url, bucket)
+        await store.put(path, DATA)
+        with await asyncio.to_thread(store.open_input_file, path, len(DATA)) as file:
+            assert file.read() == DATA
+        assert (natively, proxy.count("GET")) == ([], 1)
+
+    @pytest.mark.parametrize("kind", ["answer", "reset", "truncate", "stall"])
+    async def test_after_a_failure_botocore_asks_for_a_while(
+        self, proxy: Proxy, bucket: str, kind: str, natively: list[str]
+    ) -> None:
+        store = opened(proxy.url, bucket)
+        await store.put("x", DATA)
+        proxy.faults = [Fault(kind, concerns=is_get)]  # type: ignore[arg-type]  # one of the kinds
+        for _ in range(2):
+            with await asyncio.to_thread(store.open_input_file, "x", len(DATA)) as file:
+                assert file.read() == DATA
+        assert (natively, proxy.count("GET")) == (["t/x"], 3)
+
+    async def test_with_a_corrected_clock(self, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = opened(proxy.url, bucket)
+        await store.put("x", DATA)
+        monkeypatch.setattr(s3_clock, "_offset", timedelta(hours=1))
+        assert await got(store, "x") is None
+
+    def test_a_denied_file_has_botocore_s_error_without_secrets(self, proxy: Proxy, bucket: str) -> None:
+        store = opened(proxy.url, bucket, session_token="a-session-token")
+        asyncio.run(store.put("x", DATA))
+        proxy.faults = [Fault("answer", 9, 403, f"Denied{SECRET}a-session-token", concerns=is_get)]
+        with pytest.raises(StorageError, match="Allow s3:GetObject on") as caught:
+            store.open_input_file("x", len(DATA))
+        said = f"{caught.value!r} {caught.value.__dict__}"
+        assert SECRET not in said
+        assert "a-session-token" not in said
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    def test_a_forked_child_reads_with_botocore(self, moto_server: Server, bucket: str) -> None:
+        store = opened(moto_server.url, bucket)
+        asyncio.run(store.put("x", DATA))
+        with store.open_input_file("x", len(DATA)):
+            pass
+        child = os.fork()
+        if not child:
+            os._exit(_read_in_child(moto_server.url, bucket))
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def _read_in_child(url: str, bucket: str) -> int:
+    try:
+        with opened(url, bucket).open_input_file("x", len(DATA)) as file:
+            return 0 if file.read() == DATA else 1
+    except BaseException:  # noqa: BLE001 - the child ends here, whatever happens
+        return 2
+
+
+def lists(proxy: Proxy) -> list[bool]:
+    """For each LIST, whether it was sent by obstore, which lists folders in folders too."""
+    return ["delimiter" not in asked.query for asked in proxy.asked if "list-type" in asked.query]
+
+
+NAMES = [f"log/{number:04d}" for number in range(1005)]
+"""More than one page of a listing."""
+
+
+@pytest.fixture(scope="module")
+def large_bucket(moto_server: Server) -> str:
+    """A bucket with these objects."""
+    bucket = new_bucket(moto_server)
+    store = opened(moto_server.url, bucket)
+
+    async def put() -> None:
+        for first in range(0, len(NAMES), 50):
+            await asyncio.gather(*(store.put(name, b"x") for name in NAMES[first : first + 50]))
+
+    asyncio.run(put())
+    return bucket
+
+
+class TestListings:
+    @pytest.mark.parametrize("after", ["", "log/00.json", "log/01", "log/😀"])
+    async def test_are_those_of_botocore(self, proxy: Proxy, bucket: str, after: str) -> None:
+        store = opened(proxy.url, bucket)
+        for name in ("log/00.json", "log/01 %20ü.json", "log/02.json", "logs/03.json", "log"):
+            await store.put(name, name.encode())
+        ours = [stat async for stat in store.list("log/", after)]
+        theirs = [stat async for stat in S3Storage(bucket, "t", store._client, page=2).list("log/", after)]
+        assert ours == theirs
+        assert lists(proxy)[0]
+        assert not any(lists(proxy)[1:])
+
+    async def test_a_folder_that_does_not_exist(self, proxy: Proxy, bucket: str) -> None:
+        store = opened(proxy.url, bucket)
+        assert [stat async for stat in store.list("log/")] == []
+        assert lists(proxy) == [True]
+
+    async def test_pages(self, proxy: Proxy, large_bucket: str) -> None:
+        store = opened(proxy.url, large_bucket)
+        assert [stat.path async for stat in store.list("log/")] == NAMES
+        assert lists(proxy) == [True, True]
+
+    @pytest.mark.parametrize("inside", ["log/_sidecars/1", "log/_sidecars/", "log/_empty"])
+    async def test_a_folder_in_the_folder_is_left_to_botocore(self, proxy: Proxy, bucket: str, inside: str) -> None:
+        """And so is an empty object, which may be the marker of a folder."""
+        store = opened(proxy.url, bucket)
+        for name in ("log/00", "log/_last", "log/~"):
+            await store.put(name, b"x")
+        # The port refuses to write a marker.
+        marked = Request("write", bucket, f"t/{inside}", inside)
+        await store._client.loop.run(store._client.put(marked, b"" if inside != "log/_sidecars/1" else b"x"))
+        expected = ["log/00", "log/_last", "log/~"]
+        found = [stat.path async for stat in store.list("log/")]
+        assert found == (sorted([*expected, inside]) if inside == "log/_empty" else expected)
+        assert lists(proxy) == [True, False]
+
+    @pytest.mark.parametrize("kind", ["answer", "reset", "truncate", "stall"])
+    async def test_after_a_failure_botocore_goes_on(self, proxy: Proxy, large_bucket: str, kind: str) -> None:
+        store = opened(proxy.url, large_bucket)
+        proxy.faults = [Fault(kind, concerns=lambda asked: "continuation-token" in asked.query)]  # type: ignore[arg-type]  # one of the kinds
+        assert [stat.path async for stat in store.list("log/")] == NAMES
+        assert lists(proxy) == [True, True, False]
+
+    async def test_a_reader_that_takes_its_time(self, proxy: Proxy, bucket: str) -> None:
+        """The deadline is that of requests: it does not run while the reader does something else."""
+        store = open_storage(f"s3://{bucket}/t", Server(proxy.url).options(deadline="500ms"))
+        for name in ("log/00", "log/_sidecars/1", "log/~"):
+            await store.put(name, b"x")
+        found = []
+        async for stat in store.list("log/"):
+            found.append(stat.path)
+            await asyncio.sleep(0.6)
+        assert found == ["log/00", "log/~"]
+
+    async def test_a_server_that_includes_the_key_that_a_listing_starts_after(
+        self, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = opened(proxy.url, bucket)
+        for name in ("log/00", "log/01", "log/_sidecars/1", "log/~"):
+            await store.put(name, b"x")
+        page = store._client.page
+
+        async def including(request: Request, parameters: dict[str, Any], spent: float = 0.0) -> dict[str, Any]:
+            before = parameters["StartAfter"]
+            assert before.endswith("log/01")
+            return await page(request, parameters | {"StartAfter": before[:-1]}, spent)
+
+        monkeypatch.setattr(store._client, "page", including)
+        assert [stat.path async for stat in store.list("log/")] == ["log/00", "log/01", "log/~"]
+
+
+class TestSettings:
+    async def test_credentials_that_are_renewed(
+        self, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(s3_native, "PAUSE_SECONDS", 0)  # the keys are wrong
+        keys = _Renewing(["OLD", "OLD", "NEW"])
+        await opened(proxy.url, bucket).put("x", DATA)
+        reader = NativeReader(proxy.url, "us-east-1", parse({"endpoint_url": proxy.url}), keys)
+        request = Request("read", bucket, "t/x", "x")
+        for _ in range(3):
+            await reader.get(request, 0, None, None)
+        assert [asked.key.partition("Credential=")[2][:3] for asked in proxy.asked if is_get(asked)] == [
+            "OLD",
+            "OLD",
+            "NEW",
+        ]
+
+    async def test_variables_of_the_environment_do_not_count(
+        self, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await opened(proxy.url, bucket).put("x", DATA)
+        for name, value in (
+            ("AWS_SKIP_SIGNATURE", "true"),
+            ("AWS_ACCESS_KEY_ID", "another"),
+            ("AWS_SESSION_TOKEN", "another"),
+            ("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1"),
+            ("AWS_REGION", "eu-north-1"),
+            ("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "true"),
+        ):
+            monkeypatch.setenv(name, value)
+        store = opened(proxy.url, bucket)
+        await store.stat("x")
+        assert await got(store, "x") is not None
+        assert f"Credential={KEY_ID}/" in proxy.asked[-1].key
+        assert "/us-east-1/s3/" in proxy.asked[-1].key
+        assert "x-amz-security-token" not in proxy.asked[-1].key
+
+    async def test_unsigned_requests(self, proxy: Proxy, bucket: str) -> None:
+        options = parse({"endpoint_url": proxy.url, "skip_signature": "true"}, {})
+        reader = await reader_for(AioSession(), options, _unexpected)
+        assert reader is not None
+        with pytest.raises(NotFoundError):
+            await reader.get(Request("read", bucket, "t/x", "x"), 0, None, None)
+        assert (proxy.asked[-1].path, proxy.asked[-1].key) == ("t/x", "")
+
+    @pytest.mark.parametrize(
+        ("url", "variables", "kept"),
+        [
+            ("http://127.0.0.1:1", {}, False),
+            ("http://127.0.0.1:1", {"HTTP_PROXY": "http://127.0.0.1:2"}, True),
+            ("http://127.0.0.1:1", {"AWS_CA_BUNDLE": "/none.pem"}, False),
+            ("https://127.0.0.1:1", {"AWS_CA_BUNDLE": "/none.pem"}, True),
+            ("https://127.0.0.1:1", {}, False),
+            ("https://127.0.0.1:1", {"AWS_USE_DUALSTACK_ENDPOINT": "true"}, True),
+        ],
+    )
+    async def test_settings_that_need_botocore(
+        self, url: str, variables: dict[str, str], kept: bool, clean_environment: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        options = parse({"access_key_id": "key", "secret_access_key": "secret", "endpoint_url": url}, {})
+        reader = await reader_for(AioSession(), options, _unexpected)
+        assert (reader is None) is kept
+
+    @pytest.mark.parametrize(
+        ("bucket", "options", "endpoint"),
+        [
+            ("lake", {}, "https://lake.s3.eu-west-1.amazonaws.com"),
+            ("my.lake", {}, "https://s3.eu-west-1.amazonaws.com"),
+            ("lake", {"path_style": "true"}, "https://s3.eu-west-1.amazonaws.com"),
+            ("lake", {"endpoint_url": "https://s3.eu-west-1.amazonaws.com"}, "https://s3.eu-west-1.amazonaws.com"),
+            ("my.lake", {"path_style": "false"}, "https://my.lake.s3.eu-west-1.amazonaws.com"),
+        ],
+    )
+    def test_the_place_of_the_bucket(self, bucket: str, options: dict[str, str], endpoint: str) -> None:
+        url = "https://s3.eu-west-1.amazonaws.com"
+        store = NativeReader(url, "eu-west-1", parse(options, {}), None)._opened(bucket)
+        assert store.config["endpoint"] == endpoint
+        assert str(store.config["virtual_hosted_style_request"]) == str(endpoint != url).lower()
+
+    def test_requester_pays(self) -> None:
+        options = parse({"request_payer": "true"}, {})
+        store = NativeReader("http://127.0.0.1:1", "eu-west-1", options, None)._opened("lake")
+        assert str(store.config["request_payer"]) == "true"
+
+
+async def _unexpected() -> None:
+    raise AssertionError("there is an endpoint, so no client is needed")
+
+
+class _Renewing:
+    """Credentials that change."""
+
+    def __init__(self, keys: list[str]) -> None:
+        self._keys = iter(keys)
+
+    async def get_frozen_credentials(self) -> object:
+        return ReadOnlyCredentials(next(self._keys), "secret", None)
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy") or name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)

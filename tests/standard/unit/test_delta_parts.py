@@ -1,0 +1,183 @@
+"""Versions that are delivered into a Delta table in parts: the rows of the embedded engine, in one version of the target."""
+
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdfd.changes.cutting import cut
+from cdfd.changes.position import Position
+from cdfd.changes.stream import Version
+from cdfd.daemon.engines import EmbeddedEngine, engine_of
+from cdfd.daemon.loop.admission import Admission
+from cdfd.demo.writer import TableWriter
+from cdfd.errors import FencedError, SinkError, UnsupportedError
+from cdfd.jobs.assignment import Assignment
+from cdfd.sinks.base import Delivered, JobSink, TakesBackfills, connector
+from cdfd.storage.local import LocalStorage
+from cdfd.tables.table import Table
+from tests.support.delta_copies import Copy, Dying, Twice
+from tests.support.faulty_storage import Died
+from tests.support.lake import SCHEMA, rows
+from tests.support.oracle.workload import Workload
+
+NEWEST = 2
+
+
+def engine() -> EmbeddedEngine:
+    return EmbeddedEngine(Admission(1))
+
+
+async def written(folder: Path) -> TableWriter:
+    """A table of four files and 3001 rows at version `NEWEST`."""
+    table = TableWriter(LocalStorage(folder, sync=False), SCHEMA)
+    await table.create()
+    files = [await table._add(rows(*range(1000 * part, 1000 * part + 1000))) for part in range(3)]
+    await table.commit("WRITE", files)
+    await table.insert(rows(5000))
+    return table
+
+
+async def source(folder: Path) -> Path:
+    await written(folder / "rows")
+    return folder / "rows"
+
+
+def entries(copy: Copy) -> list[list[dict[str, Any]]]:
+    paths = sorted((copy.target / "_delta_log").glob("*.json"))
+    return [[json.loads(line) for line in path.read_text().splitlines()] for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("seed", "sink"),
+    [(2, {"partition_by": ["_change_type"]}), (6, {"compression": "zstd"})],
+)
+async def test_the_rows_and_ordinals_of_the_embedded_engine(tmp_path: Path, seed: int, sink: dict[str, Any]) -> None:
+    newest = [step.version for step in Workload(tmp_path / "rows", seed).steps(6)][-1]
+    embedded = Copy(tmp_path / "rows", tmp_path / "a", sink=sink)
+    in_parts = Copy(tmp_path / "rows", tmp_path / "b", sink=sink)
+    counts = (await embedded.deliver(newest)).rows
+    assert (await in_parts.deliver(newest, Twice(engine()))).rows == counts
+    assert counts.total() > 50
+    # As text, in which NaN equals itself.
+    assert repr(in_parts.rows()) == repr(embedded.rows())
+    assert await in_parts.position() == await embedded.position() == (newest + 1, "stream")
+
+
+async def test_a_first_load_is_one_version(tmp_path: Path) -> None:
+    copy = Copy(await source(tmp_path), tmp_path / "a", {"start": "snapshot"})
+    await copy.deliver(NEWEST, engine(), part_size=150_000)
+    with_files = [entry for entry in entries(copy) if any("add" in action for action in entry)]
+    assert len(with_files) == 1
+    assert sum("add" in action for action in with_files[0]) == 4
+    assert any(action.get("txn", {}).get("appId") == "cdfd/copies/rows" for action in with_files[0])
+    assert sorted(copy.ids()) == [*range(3000), 5000]
+    assert [row["_change_ordinal"] for row in copy.rows()] == list(range(3001))
+
+
+@pytest.mark.parametrize("mode", ["changelog", "mirror"])
+async def test_a_process_that_dies_between_the_files_and_the_commit(tmp_path: Path, mode: str) -> None:
+    copy = Copy(await source(tmp_path), tmp_path / "a", {"start": "snapshot", "key": ["id"]}, {"mode": mode})
+    dying = Dying(engine())
+    with pytest.raises(Died):
+        await copy.deliver(NEWEST, dying, part_size=150_000)
+    assert dying.parts == len(list(copy.target.glob("part-*"))) == 4
+    await copy.deliver(NEWEST, engine(), part_size=150_000)
+    assert sorted(copy.ids()) == [*range(3000), 5000]
+    assert await copy.position() == (NEWEST + 1, "stream")
+    assert len(list(copy.target.glob("part-*"))) == 8
+
+
+async def test_a_mirror_takes_its_first_load_in_parts_and_later_versions_whole(tmp_path: Path) -> None:
+    table = await written(tmp_path / "rows")
+    copy = Copy(
+        tmp_path / "rows", tmp_path / "a", {"start": "snapshot", "key": ["id"]}, {"mode": "mirror", "change_feed": True}
+    )
+    await copy.deliver(NEWEST, engine(), part_size=150_000)
+    assert len(list(copy.target.glob("part-*"))) == 4
+    await table.insert(rows(7000))
+    dying = Dying(engine())
+    await copy.deliver(NEWEST + 1, dying)
+    assert dying.parts == 0
+    assert copy.ids() == [*range(3000), 5000, 7000]
+
+
+async def assigned(copy: Copy) -> tuple[Version, Position]:
+    version = await Table.open(str(copy.uri)).stream().snapshot(NEWEST)
+    return version, Position(version.table_id, NEWEST, phase="snapshot")
+
+
+async def test_a_job_ends_when_another_process_takes_over(tmp_path: Path) -> None:
+    copy = Copy(await source(tmp_path), tmp_path / "a")
+    config = copy.settings("auto")
+    version, position = await assigned(copy)
+    async with connector(config).opened(config.tables[0]) as sink:
+        delivery = await sink.begin(position)
+        await delivery.commit(position)
+        job = await sink.begin_job(version, position, 1, 1000, "0f")
+        await sink.claim_job(position, job)
+        log = copy.target / "_delta_log"
+        newest = max(log.glob("*.json"))
+        taken = {"txn": {"appId": "cdfd/copies/rows/owner", "version": 1, "lastUpdated": 0}}
+        (log / f"{int(newest.stem) + 1:020d}.json").write_text(json.dumps(taken))
+        with pytest.raises(FencedError, match="taken the target over"):
+            await sink.claim_job(position, job)
+        with pytest.raises(FencedError, match="taken the target over"):
+            await sink.finish_job(version, position, job, [])
+
+
+async def test_files_that_this_machine_does_not_see_are_not_committed(tmp_path: Path) -> None:
+    copy = Copy(await source(tmp_path), tmp_path / "a")
+    config = copy.settings("auto")
+    version, position = await assigned(copy)
+    receipt = zlib.compress(json.dumps([["part-elsewhere.parquet", [], 10, "{}", 1]]).encode())
+    async with connector(config).opened(config.tables[0]) as sink:
+        job = await sink.begin_job(version, position, 1, 1000, "0f")
+        with pytest.raises(SinkError, match=r"is not in the target.*share"):
+            await sink.finish_job(version, position, job, [Delivered({"insert": 1}, receipt)])
+        assert not (copy.target / "_delta_log").exists()
+
+
+async def test_rows_with_other_columns_than_the_job_are_refused(tmp_path: Path) -> None:
+    copy = Copy(await source(tmp_path), tmp_path / "a")
+    narrow = Copy(copy.uri, copy.path, {"columns": ["id"]})
+    version, position = await assigned(copy)
+    config = narrow.settings("auto")
+    async with connector(config).opened(config.tables[0]) as sink:
+        job = await sink.begin_job(version, position, 1, 1 << 30, "0f")
+    settings = copy.settings("auto")
+    assignment = Assignment(settings, "rows", version, position, job)
+    with pytest.raises(SinkError, match="other columns than the job"):
+        await assignment.deliver(0, cut(version.plan, 1 << 30)[0], 1)
+
+
+async def test_a_backfill_takes_parts_beside_the_daemon(tmp_path: Path) -> None:
+    copy = Copy(await source(tmp_path), tmp_path / "a", {"start": "snapshot"})
+    await copy.deliver(NEWEST)
+    config = copy.settings("auto")
+    version, position = await assigned(copy)
+    sinks, table = connector(config), config.tables[0]
+    assert isinstance(sinks, TakesBackfills)
+    async with sinks.opened_for_backfill(table, "backfill") as sink:
+        assert isinstance(sink, JobSink)
+        sink.move_to(position, {"from": NEWEST})
+        job = await sink.begin_job(version, position, 1, 1 << 30, "0f")
+        assignment = Assignment(config, "rows", version, position, job, "backfill")
+        parts = await assignment.deliver(0, cut(version.plan, 1 << 30)[0], 1)
+        await sink.finish_job(version, position, job, parts)
+    stored = await sinks.backfill(table, "backfill")
+    assert stored is not None
+    assert stored.position == Position(version.table_id, NEWEST + 1)
+    assert sorted(copy.ids()) == sorted([*range(3000), 5000] * 2)
+    assert await copy.position() == (NEWEST + 1, "stream")
+
+
+def test_queries_of_spark_are_refused(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    engine_of(Copy(tmp_path / "rows", tmp_path / "a").settings("auto")).check()
+    config = Copy(tmp_path / "rows", tmp_path / "a").settings()
+    spark = config.model_copy(update={"engine": config.engine.model_copy(update={"kind": "spark"})})
+    with pytest.raises(UnsupportedError, match="needs a Kafka sink"):
+        engine_of(spark).check()

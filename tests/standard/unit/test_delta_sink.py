@@ -1,0 +1,766 @@
+"""The changelog of a source in a Delta table: faults at every step, evolution of its schema, and targets that are refused."""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import cdfd
+from cdfd import snapshot
+from cdfd.changes.plan import ChangePlan
+from cdfd.changes.position import Position
+from cdfd.changes.shape.shape import AS_IT_IS
+from cdfd.changes.stream import Version
+from cdfd.delta.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
+from cdfd.errors import FencedError, SinkError, StorageError
+from cdfd.progress.ledger import app_id
+from cdfd.sinks.delta.compactor import Compaction
+from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.sink import DeltaSink
+from cdfd.sinks.delta.sources import Sources
+from cdfd.sinks.delta.target import Layout, Target
+from cdfd.storage.base import Storage
+from cdfd.storage.local import LocalStorage
+from cdfd.tail.clock import SystemClock
+from cdfd.tail.log import DeltaLog
+from tests.support.faulty_storage import Died, FaultyStorage
+
+APP = app_id("shop", "orders")
+NO_LAYOUT = Layout()
+
+
+OWNERS = count(1)
+
+
+async def opened(
+    storage: Storage, layout: Layout = NO_LAYOUT, file_bytes: int = 1 << 20, owner: int | None = None
+) -> DeltaSink:
+    """The sink of a process of its own, or of the owner."""
+    target = Target(storage, APP, layout, SystemClock(), owner=owner or next(OWNERS))
+    return await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=file_bytes))
+
+
+def at(version: int) -> Position:
+    return Position("T", version, digest=f"{version:032x}")
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    return pa.record_batch(columns)
+
+
+async def deliver(sink: DeltaSink, version: int, *batches: pa.RecordBatch) -> None:
+    """Deliver the batches of a version."""
+    delivery = await sink.begin(at(version))
+    for each in batches:
+        await delivery.write(each)
+    await delivery.commit(at(version + 1))
+
+
+def found(folder: Path, *columns: str) -> list[dict[str, Any]]:
+    """The rows of a target, as cdfd reads them."""
+    rows = snapshot(folder).read_all()
+    rows: list[dict[str, Any]] = rows.select(columns).sort_by(columns[0]).to_pylist()
+    return rows
+
+
+class TestFaults:
+    VERSIONS = 4
+
+    async def deliver_all(self, storage: Storage) -> None:
+        """Deliver what has not been delivered. Version n has the row n; version 2 has none."""
+        sink = await opened(storage)
+        position = await sink.last_position()
+        for version in range(0 if position is None else position.version, self.VERSIONS):
+            await deliver(sink, version, *([] if version == 2 else [batch(n=[version])]))
+        await sink.close()
+
+    @pytest.mark.parametrize("error", [StorageError("reset", retriable=True), Died()], ids=["fails", "dies"])
+    @pytest.mark.parametrize("when", ["before", "after"])
+    async def test_each_row_once_whatever_step_fails(self, tmp_path: Path, when: str, error: Exception) -> None:
+        step, failed = 0, True
+        while failed:
+            failed, step = False, step + 1
+            folder, left = tmp_path / str(step), step
+
+            async def hook(method: str, path: str) -> None:
+                nonlocal left, failed
+                left -= 1
+                if left == 0:
+                    failed = True
+                    raise error
+
+            try:
+                await self.deliver_all(FaultyStorage(LocalStorage(folder), **{when: hook}))
+            except (SinkError, Died):
+                await self.deliver_all(LocalStorage(folder))
+            table = DeltaTable(folder)
+            assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == [0, 1, 3], step
+            assert table.transaction_version(APP) == self.VERSIONS - 1
+        assert step > 20
+
+    async def test_another_writer_between_any_two_steps(self, tmp_path: Path) -> None:
+        folder = tmp_path / "t"
+        await self.deliver_all(LocalStorage(folder))
+        others = 0
+
+        async def interfere(method: str, path: str) -> None:
+            nonlocal others
+            if method == "put_if_absent" and others < 6:
+                others += 1
+                await asyncio.to_thread(write_deltalake, folder, pa.table({"n": [100 + others]}), mode="append")
+
+        sink = await opened(FaultyStorage(LocalStorage(folder), before=interfere))
+        await deliver(sink, 4, batch(n=[4]))
+        rows = DeltaTable(folder).to_pyarrow_table()["n"].to_pylist()
+        assert others == 6
+        assert sorted(rows) == [0, 1, 3, 4, *range(101, 107)]
+
+
+async def test_the_newer_process_wins(tmp_path: Path) -> None:
+    first = await opened(LocalStorage(tmp_path / "t"))
+    await deliver(first, 0, batch(n=[0]))
+    second = await opened(LocalStorage(tmp_path / "t"))
+    with pytest.raises(FencedError, match="taken the target over"):
+        await deliver(first, 1, batch(n=[1]))
+    await deliver(second, 1, batch(n=[1]))
+    assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
+
+
+async def test_a_process_that_opens_it_again_writes_nothing(tmp_path: Path) -> None:
+    await deliver(await opened(LocalStorage(tmp_path / "t"), owner=7), 0, batch(n=[0]))
+    before = DeltaTable(tmp_path / "t").version()
+    again = await opened(LocalStorage(tmp_path / "t"), owner=7)
+    assert DeltaTable(tmp_path / "t").version() == before
+    await deliver(again, 1, batch(n=[1]))
+    assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
+
+
+async def test_two_processes_that_create_the_target(tmp_path: Path) -> None:
+    sinks = [await opened(LocalStorage(tmp_path / "t")) for _ in range(2)]
+    await deliver(sinks[0], 0, batch(n=[0]))
+    with pytest.raises(FencedError):
+        await deliver(sinks[1], 0, batch(n=[0]))
+    assert found(tmp_path / "t", "n") == [{"n": 0}]
+
+
+class TestRows:
+    async def test_types_and_partitions_as_delta_rs_reads_them(self, tmp_path: Path) -> None:
+        rows = batch(
+            n=pa.array([1, 2, None], pa.int32()),
+            day=pa.array([date(2026, 1, 1), None, date(2026, 1, 1)]),
+            name=["a/b=c %", None, "ü"],
+            at=pa.array([datetime(2026, 1, 1, 0, 0, 0, 1, UTC)] * 3, pa.timestamp("us", "UTC")),
+            price=[Decimal("1.25"), None, Decimal("-1.00")],
+            tags=[["a", None], [], None],
+            kind=pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int8()), pa.array(["insert", "delete"])),
+        )
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(("day", "name")))
+        await deliver(sink, 0, rows)
+        table = DeltaTable(tmp_path / "t")
+        assert table.metadata().partition_columns == ["day", "name"]
+        expected = rows.to_pylist()
+        assert sorted(table.to_pyarrow_table().select(rows.schema.names).to_pylist(), key=str) == sorted(
+            expected, key=str
+        )
+        assert sorted(found(tmp_path / "t", *rows.schema.names), key=str) == sorted(expected, key=str)
+
+    async def test_a_file_ends_at_its_size(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), file_bytes=1)
+        delivery = await sink.begin(at(0))
+        for first in range(0, 4_000_000, 1_000_000):
+            await delivery.write(batch(n=pa.array(range(first, first + 1_000_000))))
+        await delivery.commit(at(1))
+        table = DeltaTable(tmp_path / "t")
+        assert table.version() == 1
+        assert len(table.file_uris()) == 4
+        assert (
+            table.to_pyarrow_table()["n"].to_pylist() == sorted(range(4_000_000))
+            or table.to_pyarrow_table().num_rows == 4_000_000
+        )
+
+    async def test_statistics_never_hide_a_row(self, tmp_path: Path) -> None:
+        """A reader that skips files by statistics finds what a reader of all rows finds."""
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        far = pa.array([1 << 61], pa.timestamp("us", "UTC"))
+        await deliver(sink, 0, batch(f=[float("nan")], s=["z" * 40], t=far, i=[1]))
+        await deliver(sink, 1, batch(f=[1.0], s=["a"], t=pa.array([1], pa.timestamp("us", "UTC")), i=[2]))
+        stats = [json.loads(each["add"]["stats"]) for each in adds(tmp_path / "t")]
+        assert all("f" not in each["maxValues"] for each in stats)
+        assert "t" not in stats[0]["maxValues"]
+        assert stats[1]["minValues"]["t"] == "1970-01-01T00:00:00.000Z"
+        assert stats[1]["maxValues"]["t"] == "1970-01-01T00:00:00.001Z"
+        assert stats[0]["maxValues"]["s"] > "z" * 40
+        rows = DeltaTable(tmp_path / "t").to_pyarrow_dataset().to_table(filter=pa.compute.field("s") >= "z" * 35)
+        assert rows["i"].to_pylist() == [1]
+
+
+def adds(folder: Path) -> Iterator[dict[str, Any]]:
+    for path in sorted((folder / "_delta_log").glob("*.json")):
+        for line in path.read_text().splitlines():
+            if "add" in (action := json.loads(line)):
+                yield action
+
+
+class TestSchema:
+    async def test_new_columns_and_missing_ones(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, batch(n=[0], s=[{"a": 1}]))
+        await deliver(sink, 1, batch(N=[1], s=[{"a": 1, "b": "x"}], new=["y"]))
+        await deliver(sink, 2, batch(new=["z"], n=[2]))
+        assert DeltaTable(tmp_path / "t").schema().to_arrow().names == ["n", "s", "new"]
+        assert found(tmp_path / "t", "n", "s", "new") == [
+            {"n": 0, "s": {"a": 1, "b": None}, "new": None},
+            {"n": 1, "s": {"a": 1, "b": "x"}, "new": "y"},
+            {"n": 2, "s": None, "new": "z"},
+        ]
+
+    async def test_wider_types(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, batch(n=pa.array([0], pa.int8()), many=pa.array([[1]], pa.list_(pa.int16()))))
+        await deliver(sink, 1, batch(n=pa.array([1 << 40]), many=pa.array([[1 << 20]], pa.list_(pa.int32()))))
+        # A table that was restored has narrower rows again.
+        await deliver(sink, 2, batch(n=pa.array([2], pa.int8()), many=pa.array([[2]], pa.list_(pa.int16()))))
+        assert [row["n"] for row in found(tmp_path / "t", "n", "many")] == [0, 2, 1 << 40]
+        entry = (tmp_path / "t" / "_delta_log" / f"{2:020}.json").read_text()
+        (schema,) = [
+            each["metaData"]["schemaString"] for line in entry.splitlines() if "metaData" in (each := json.loads(line))
+        ]
+        n, many = json.loads(schema)["fields"]
+        assert n["metadata"] == {"delta.typeChanges": [{"fromType": "byte", "toType": "long"}]}
+        assert many["metadata"] == {
+            "delta.typeChanges": [{"fromType": "short", "toType": "integer", "fieldPath": "element"}]
+        }
+
+    async def test_a_type_that_cannot_hold_the_values_stops_the_table(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, batch(n=[0]))
+        with pytest.raises(SinkError, match="column 'n' changes its type from long to string"):
+            await deliver(sink, 1, batch(n=["a"]))
+        assert found(tmp_path / "t", "n") == [{"n": 0}]
+
+    async def test_values_that_a_target_cannot_hold(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        nanoseconds = pa.timestamp("ns", "UTC")
+        await deliver(sink, 0, batch(at=pa.array([1000], nanoseconds)))
+        with pytest.raises(SinkError, match="column 'at' has values that the target cannot hold"):
+            await deliver(sink, 1, batch(at=pa.array([1001], nanoseconds)))
+        assert len(found(tmp_path / "t", "at")) == 1
+
+    async def test_a_missing_column_can_stop_the_table(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(on_missing_column="stop"))
+        await deliver(sink, 0, batch(n=[0], s=["a"]))
+        with pytest.raises(SinkError, match="no column 's' any more"):
+            await deliver(sink, 1, batch(n=[1]))
+
+    async def test_the_start_may_be_stored_before_the_columns_are_known(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(("n",)))
+        delivery = await sink.begin(at(3))
+        await delivery.commit(at(3))
+        await deliver(await opened(LocalStorage(tmp_path / "t"), Layout(("n",))), 3, batch(n=[0], s=["a"]))
+        assert DeltaTable(tmp_path / "t").metadata().partition_columns == ["n"]
+        assert found(tmp_path / "t", "n", "s") == [{"n": 0, "s": "a"}]
+
+
+class TestConditions:
+    async def test_a_constraint_holds_for_each_row(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        await deliver(sink, 0, batch(n=[0], s=["a"]))
+        DeltaTable(tmp_path / "t").alter.add_constraint({"positive": "n >= 0 OR s IN ('b')"})
+        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        await deliver(sink, 1, batch(n=[1, -1], s=["a", "b"]))
+        for wrong in (batch(n=[2, -2], s=["a", "a"]), batch(n=pa.array([None], pa.int64()), s=["a"]), batch(s=["a"])):
+            with pytest.raises(SinkError, match="the CHECK constraint 'positive' of the target is not true of a row"):
+                await deliver(await opened(LocalStorage(tmp_path / "t"), owner=7), 2, wrong)
+        assert found(tmp_path / "t", "n") == [{"n": -1}, {"n": 0}, {"n": 1}]
+
+    @pytest.mark.parametrize(
+        ("rows", "path"),
+        [
+            (batch(n=[1, None], s=[{"a": 1}] * 2), "'n' of the target may not be null"),
+            (
+                batch(n=[1], s=pa.array([{"a": None}], pa.struct([("a", pa.int64())]))),
+                "'s' has values that the target cannot hold",
+            ),
+            (batch(n=[1], s=[{"a": 1}], many=pa.array([[1, None]])), "'many.element' of the target may not be null"),
+        ],
+    )
+    async def test_values_that_may_not_be_null(self, tmp_path: Path, rows: pa.RecordBatch, path: str) -> None:
+        fields = [
+            pa.field("n", pa.int64(), nullable=False),
+            pa.field("s", pa.struct([pa.field("a", pa.int64(), nullable=False)])),
+            pa.field("many", pa.list_(pa.field("element", pa.int64(), nullable=False))),
+        ]
+        DeltaTable.create(tmp_path / "t", pa.schema(fields))
+        entry = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
+        entry.write_text(
+            entry.read_text().replace(
+                '"configuration":{', f'"configuration":{{"cdfd.changelog":"{APP}","cdfd.changelog.source":"T"'
+            )
+        )
+        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        await deliver(
+            sink,
+            0,
+            batch(
+                n=[0], s=pa.array([None], pa.struct([("a", pa.int64())])), many=pa.array([None], pa.list_(pa.int64()))
+            ),
+        )
+        with pytest.raises(SinkError, match=f"column {path}"):
+            await deliver(sink, 1, rows)
+        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        with pytest.raises(SinkError, match="column 'n' of the target may not be null, and the rows do not have it"):
+            await deliver(sink, 1, batch(many=pa.array([[1]])))
+
+
+class TestRefused:
+    async def test_a_table_of_others(self, tmp_path: Path) -> None:
+        write_deltalake(tmp_path / "t", pa.table({"n": [1]}))
+        with pytest.raises(SinkError, match="has no changelog of cdfd"):
+            await opened(LocalStorage(tmp_path / "t"))
+
+    async def test_the_changelog_of_another_table(self, tmp_path: Path) -> None:
+        await deliver(await opened(LocalStorage(tmp_path / "t")), 0, batch(n=[0]))
+        target = Target(LocalStorage(tmp_path / "t"), app_id("shop", "items"), NO_LAYOUT, SystemClock())
+        with pytest.raises(SinkError, match="has the changelog of 'cdfd/shop/orders'"):
+            await target.position()
+
+    async def test_a_rule_that_is_added_to_the_target(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        await deliver(sink, 0, batch(n=[0]))
+        DeltaTable(tmp_path / "t").alter.add_constraint({"small": "n < 10"})
+        with pytest.raises(SinkError, match="changed the columns or the rules of the target") as error:
+            await deliver(sink, 1, batch(n=[1]))
+        assert error.value.retriable
+        sink = await opened(LocalStorage(tmp_path / "t"), owner=7)
+        await deliver(sink, 1, batch(n=[1]))
+        DeltaTable(tmp_path / "t").alter.add_constraint({"odd": "abs(n) < 10"})
+        with pytest.raises(SinkError, match="the CHECK constraint 'odd' cannot be checked"):
+            await deliver(sink, 2, batch(n=[2]))
+        with pytest.raises(SinkError, match="the CHECK constraint 'odd' cannot be checked"):
+            await opened(LocalStorage(tmp_path / "t"), owner=7)
+        assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
+
+    async def test_a_target_that_is_deleted(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, batch(n=[0]))
+        (tmp_path / "t").rename(tmp_path / "gone")
+        with pytest.raises(SinkError, match="the target was deleted"):
+            await deliver(sink, 1, batch(n=[1]))
+        assert not list((tmp_path / "t").glob("_delta_log/*.json"))
+
+    async def test_a_target_that_is_replaced(self, tmp_path: Path) -> None:
+        """By a table of somebody else, or by a target that another process created."""
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, batch(n=[0]))
+        (tmp_path / "t").rename(tmp_path / "gone")
+        write_deltalake(tmp_path / "t", pa.table({"n": [1]}))
+        with pytest.raises(SinkError, match="the Delta table at the target has no changelog of cdfd"):
+            await deliver(sink, 1, batch(n=[1]))
+        assert DeltaTable(tmp_path / "t").version() == 0
+        (tmp_path / "t").rename(tmp_path / "other")
+        await deliver(await opened(LocalStorage(tmp_path / "t")), 0, batch(n=[0]))
+        sink = await opened(LocalStorage(tmp_path / "gone"))
+        (tmp_path / "gone").rename(tmp_path / "mine")
+        (tmp_path / "t").rename(tmp_path / "gone")
+        with pytest.raises(FencedError, match="another process has taken the target over"):
+            await deliver(sink, 1, batch(n=[1]))
+        assert found(tmp_path / "gone", "n") == [{"n": 0}]
+
+    @pytest.mark.parametrize(
+        ("protocol", "error"),
+        [
+            ({"minReaderVersion": 1, "minWriterVersion": 8}, "writer version 8"),
+            ({"minReaderVersion": 4, "minWriterVersion": 7}, "reader version 4"),
+            ({"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["future"]}, "the feature future"),
+            (
+                {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["far"], "writerFeatures": ["far"]},
+                "the reader feature far",
+            ),
+        ],
+    )
+    async def test_a_protocol_that_is_upgraded(self, tmp_path: Path, protocol: dict[str, Any], error: str) -> None:
+        sink = await opened(LocalStorage(tmp_path))
+        await deliver(sink, 0, batch(n=[0]))
+        entry = tmp_path / "_delta_log" / f"{2:020}.json"
+        entry.write_text(json.dumps({"protocol": protocol}))
+        for again in (sink, None):
+            with pytest.raises(SinkError, match=error):
+                await deliver(again or await opened(LocalStorage(tmp_path)), 1, batch(n=[1]))
+        assert not (tmp_path / "_delta_log" / f"{3:020}.json").exists()
+        # Nothing is lost once the table can be written again.
+        entry.write_text(json.dumps({"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}))
+        await deliver(await opened(LocalStorage(tmp_path)), 1, batch(n=[1]))
+        assert found(tmp_path, "n") == [{"n": 0}, {"n": 1}]
+
+    async def test_columns_that_another_writer_changes(self, tmp_path: Path) -> None:
+        """A column of another type is an error that names it; a new one stays, and is null in new rows."""
+        sink = await opened(LocalStorage(tmp_path))
+        await deliver(sink, 0, batch(n=[0], s=["a"]))
+        write_deltalake(tmp_path, pa.table({"extra": [1.5]}), mode="append", schema_mode="merge")
+        await deliver(sink, 1, batch(n=[1], s=["b"]))
+        assert [row["extra"] for row in found(tmp_path, "n", "extra")] == [None, None, 1.5]
+        config = {"cdfd.changelog": APP, "cdfd.changelog.source": "T"}
+        log = tmp_path / "_delta_log"
+        schema = '{"type":"struct","fields":[{"name":"n","type":"string","nullable":true,"metadata":{}}]}'
+        metadata = {"id": "x", "format": {"provider": "parquet", "options": {}}, "schemaString": schema}
+        changed = {"metaData": metadata | {"partitionColumns": [], "configuration": config}}
+        newest = DeltaTable(tmp_path).version()
+        (log / f"{newest + 1:020}.json").write_text(json.dumps(changed))
+        with pytest.raises(SinkError, match="column 'n' changes its type from string to long"):
+            await deliver(await opened(LocalStorage(tmp_path)), 2, batch(n=[2], s=["c"]))
+
+    async def test_a_partition_column_that_is_not_there(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(("day",)))
+        with pytest.raises(SinkError, match="no column 'day' by which"):
+            await deliver(sink, 0, batch(n=[0]))
+
+
+async def deliver_from(sink: DeltaSink, first: int) -> None:
+    """Deliver the versions up to 11, each with its number as its row."""
+    for version in range(first, 12):
+        await deliver(sink, version, batch(n=[version]))
+
+
+class TestCheckpoints:
+    async def test_one_at_each_interval(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(("day",), checkpoint_interval=3))
+        for version in range(10):
+            await deliver(sink, version, batch(n=[version], day=[f"d=/ {version % 2}"]))
+        found = sorted(path.name for path in (tmp_path / "t" / "_delta_log").glob("*.checkpoint.parquet"))
+        assert found == [f"{version:020}.checkpoint.parquet" for version in (3, 6, 9)]
+        for version in range(9):
+            (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
+        table = DeltaTable(tmp_path / "t")
+        assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == list(range(10))
+        assert table.transaction_version(APP) == 9
+        again = await opened(LocalStorage(tmp_path / "t"))
+        assert await again.last_position() == at(10)
+
+    @pytest.mark.parametrize("protected", [False, True])
+    @pytest.mark.parametrize("switched_on", [True, False])
+    async def test_old_log_entries_are_removed(self, tmp_path: Path, switched_on: bool, protected: bool) -> None:
+        layout = Layout(checkpoint_interval=3, log_cleanup=switched_on)
+        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        log = tmp_path / "_delta_log"
+        for version in range(8):
+            await deliver(sink, version, batch(n=[version]))
+        if protected:
+            protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["checkpointProtection"]}
+            (log / f"{9:020}.json").write_text(json.dumps({"protocol": protocol}))
+        # Checkpoints 3 and 6 are older than a month; version 7 is not.
+        for path in log.iterdir():
+            if path.name[:1] == "0" and int(path.name[:20]) <= 6:
+                moment = path.stat().st_mtime - 31 * 86_400
+                os.utime(path, (moment, moment))
+        (log / f"{2:020}.crc").write_text("{}")
+        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        for version in range(8, 11):
+            await deliver(sink, version, batch(n=[version]))
+        entries = sorted(int(path.name[:20]) for path in log.glob("*.json"))
+        removes = switched_on and not protected
+        assert entries[0] == (6 if removes else 0)
+        assert (log / f"{3:020}.checkpoint.parquet").exists() is not removes
+        assert (log / f"{2:020}.crc").exists() is not removes
+        assert [row["n"] for row in found(tmp_path, "n")] == list(range(11))
+        assert sorted(DeltaTable(tmp_path, version=6).to_pyarrow_table()["n"].to_pylist()) == list(range(6))
+        assert await (await opened(LocalStorage(tmp_path), layout, owner=7)).last_position() == at(11)
+
+    async def test_a_crash_in_a_clean_up(self, tmp_path: Path) -> None:
+        """Whatever file it dies at, the log can be read and the next delivery goes on."""
+        for step in range(1, 6):
+            folder, left = tmp_path / str(step), step
+
+            async def dies(method: str, path: str) -> None:
+                nonlocal left
+                left -= method == "delete"
+                if method == "delete" and left == 0:
+                    raise Died
+
+            layout = Layout(checkpoint_interval=3)
+            sink = await opened(LocalStorage(folder), layout, owner=7)
+            for version in range(6):
+                await deliver(sink, version, batch(n=[version]))
+            for path in (folder / "_delta_log").iterdir():
+                os.utime(path, (0, 0))
+            sink = await opened(FaultyStorage(LocalStorage(folder), before=dies), layout, owner=7)
+            with pytest.raises(Died):
+                await deliver_from(sink, 6)
+            sink = await opened(LocalStorage(folder), layout, owner=7)
+            position = await sink.last_position()
+            assert position is not None
+            await deliver_from(sink, position.version)
+            assert sorted(DeltaTable(folder).to_pyarrow_table()["n"].to_pylist()) == list(range(12))
+
+    async def test_v2_where_the_table_says_so(self, tmp_path: Path) -> None:
+        layout = Layout(checkpoint_interval=3)
+        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        await deliver(sink, 0, batch(n=[0]))
+        log = tmp_path / "_delta_log"
+        features = ["v2Checkpoint"]
+        protocol = {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": features,
+            "writerFeatures": features,
+        }
+        entry = (log / f"{0:020}.json").read_text().splitlines()
+        metadata = next(each for each in map(json.loads, entry) if "metaData" in each)
+        metadata["metaData"]["configuration"]["delta.checkpointPolicy"] = "v2"
+        (log / f"{2:020}.json").write_text(f"{json.dumps({'protocol': protocol})}\n{json.dumps(metadata)}\n")
+        for version in range(1, 6):
+            await deliver(sink, version, batch(n=[version]))
+        names = sorted(path.name for path in log.glob("*.checkpoint.*"))
+        assert [name[:20] for name in names] == [f"{3:020}", f"{6:020}"]
+        assert all(len(name) == len(f"{3:020}.checkpoint..parquet") + 36 for name in names)
+        for version in range(6):
+            (log / f"{version:020}.json").unlink()
+        assert [row["n"] for row in found(tmp_path, "n")] == list(range(6))
+        assert await (await opened(LocalStorage(tmp_path), layout, owner=7)).last_position() == at(6)
+
+    async def test_none_if_it_is_switched_off(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=0))
+        for version in range(4):
+            await deliver(sink, version, batch(n=[version]))
+        assert not list((tmp_path / "t" / "_delta_log").glob("*.parquet"))
+
+    async def test_a_delivery_does_not_fail_with_its_checkpoint(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def full(method: str, path: str) -> None:
+            if "checkpoint" in path and method == "put":
+                raise StorageError("no space left")
+
+        sink = await opened(FaultyStorage(LocalStorage(tmp_path / "t"), before=full), Layout(checkpoint_interval=1))
+        await deliver(sink, 0, batch(n=[0]))
+        assert await sink.last_position() == at(1)
+        assert "cannot write a checkpoint of the target: no space left" in caplog.text
+
+    async def test_a_checkpoint_after_another_one_without_partitions(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=2))
+        for version in range(6):
+            await deliver(sink, version, batch(n=[version]))
+        assert sorted(DeltaTable(tmp_path / "t").to_pyarrow_table()["n"].to_pylist()) == list(range(6))
+
+    async def test_a_target_that_gets_none_is_not_read_at_each_commit(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=1))
+        await deliver(sink, 0, batch(n=[0]))
+        features = ["inCommitTimestamp-preview"]
+        entry = json.dumps({"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}})
+        (tmp_path / "t" / "_delta_log" / f"{2:020}.json").write_text(entry)
+        storage = FaultyStorage(LocalStorage(tmp_path / "t"))
+        sink = await opened(storage, Layout(checkpoint_interval=1))
+        await deliver(sink, 1, batch(n=[1]))
+        storage.steps.clear()
+        await deliver(sink, 2, batch(n=[2]))
+        log = [step for step in storage.steps if "_delta_log" in step[1]]
+        before = [("stat", f"_delta_log/{4:020}.json"), ("read", f"_delta_log/{5:020}.json")]
+        assert [step for step in log if step[0] != "list"][:2] == before
+        assert len(log) <= 6
+        assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+class TestFollow:
+    """Names that the source drops or changes, in the target."""
+
+    FOLLOW = Layout(("day",), on_missing_column="follow")
+
+    async def deliver(self, folder: Path, version: int, fields: dict[str, str], rows: pa.RecordBatch) -> None:
+        """Deliver rows of a version of the source with these columns: names and physical names."""
+        struct = StructType(
+            tuple(
+                StructField(child.name, child.type, True, {"delta.columnMapping.physicalName": fields[child.name]})
+                for child in from_arrow(rows.schema)
+            )
+        )
+        schema = TableSchema(struct, (), ColumnMappingMode.NAME)
+        target = Target(LocalStorage(folder), APP, self.FOLLOW, SystemClock(), owner=7)
+        files = partial(DataFiles, compression="snappy", file_bytes=1 << 20)
+        sink = await DeltaSink.open(target, files, Sources(AS_IT_IS))
+        delivery = await sink.begin(at(version))
+        await delivery.start_version(Version(ChangePlan(version, 0, schema, (), "files"), "T"))
+        await delivery.write(rows)
+        await delivery.commit(at(version + 1))
+
+    async def test_renames_and_drops(self, tmp_path: Path) -> None:
+        await self.deliver(tmp_path, 0, {"n": "p1", "old": "p2", "day": "p3"}, batch(n=[0], old=["a"], day=["x"]))
+        await self.deliver(tmp_path, 1, {"n": "p1", "new": "p2", "tag": "p3"}, batch(n=[1], new=["b"], tag=["y"]))
+        # The names of two columns are exchanged.
+        await self.deliver(tmp_path, 2, {"new": "p1", "n": "p2", "tag": "p3"}, batch(new=[2], n=["c"], tag=["x"]))
+        assert found(tmp_path, "new", "n", "tag") == [
+            {"new": 0, "n": "a", "tag": "x"},
+            {"new": 1, "n": "b", "tag": "y"},
+            {"new": 2, "n": "c", "tag": "x"},
+        ]
+        await self.deliver(tmp_path, 3, {"new": "p1", "tag": "p3"}, batch(new=[3], tag=["x"]))
+        # A new column of the same name has none of the old values.
+        await self.deliver(tmp_path, 4, {"new": "p1", "tag": "p3", "n": "p4"}, batch(new=[4], tag=["x"], n=["d"]))
+        assert [row["n"] for row in found(tmp_path, "new", "n")] == [None, None, None, None, "d"]
+        assert DeltaTable(tmp_path).metadata().partition_columns == ["tag"]
+
+    async def test_a_target_without_mapping_gets_one(self, tmp_path: Path) -> None:
+        await deliver(await opened(LocalStorage(tmp_path), Layout(("day",)), owner=7), 0, batch(n=[0], day=["x"]))
+        await self.deliver(tmp_path, 1, {"n": "p1", "day": "p2"}, batch(n=[1], day=["x"]))
+        await self.deliver(tmp_path, 2, {"m": "p1", "day": "p2"}, batch(m=[2], day=["y"]))
+        assert found(tmp_path, "m", "day") == [
+            {"m": 0, "day": "x"},
+            {"m": 1, "day": "x"},
+            {"m": 2, "day": "y"},
+        ]
+        again = await opened(LocalStorage(tmp_path), Layout(("day",)), owner=7)
+        assert await again.last_position() == at(3)
+
+    async def test_a_name_of_another_column_of_the_target(self, tmp_path: Path) -> None:
+        await self.deliver(tmp_path, 0, {"n": "p1", "day": "p2"}, batch(n=[0], day=["x"]))
+        await deliver(await opened(LocalStorage(tmp_path), owner=7), 1, batch(n=[1], day=["x"], extra=[1]))
+        with pytest.raises(SinkError, match="the table has another column 'extra'"):
+            await self.deliver(tmp_path, 2, {"extra": "p1", "day": "p2"}, batch(extra=[2], day=["x"]))
+
+    async def test_a_column_that_partitions_the_target(self, tmp_path: Path) -> None:
+        await self.deliver(tmp_path, 0, {"n": "p1", "day": "p2"}, batch(n=[0], day=["x"]))
+        with pytest.raises(SinkError, match="no column 'day' any more, which partitions the target"):
+            await self.deliver(tmp_path, 1, {"n": "p1"}, batch(n=[1]))
+
+
+class TestCompaction:
+    COMPACTION = Compaction("snappy", 1 << 20)
+    LAYOUT = Layout(("day",), checkpoint_interval=10, compaction=COMPACTION)
+
+    async def deliver_all(self, storage: Storage, layout: Layout = LAYOUT, versions: int = 25) -> None:
+        sink = await opened(storage, layout, owner=7)
+        position = await sink.last_position()
+        for version in range(0 if position is None else position.version, versions):
+            rows = batch(n=[version, version + 100], day=["d=/ %", None], s=[{"a": version}] * 2)
+            await deliver(sink, version, rows)
+        await sink.close()
+
+    def check(self, folder: Path, versions: int = 25) -> None:
+        """All rows are there once, as cdfd and delta-rs read them, and none is a change."""
+        expected = sorted([*range(versions), *range(100, 100 + versions)])
+        table = DeltaTable(folder)
+        assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == expected
+        assert sorted(row["n"] for row in found(folder, "n", "s")) == expected
+        assert table.transaction_version(APP) == versions - 1
+        inserted = [row["n"] for row in cdfd.changes(folder).read_all().to_pylist()]
+        assert sorted(inserted) == expected
+
+    async def test_small_files_become_one(self, tmp_path: Path) -> None:
+        await self.deliver_all(LocalStorage(tmp_path))
+        self.check(tmp_path)
+        assert len(DeltaTable(tmp_path).file_uris()) < 25
+        optimized = [each for each in DeltaTable(tmp_path).history() if each["operation"] == "OPTIMIZE"]
+        assert len(optimized) == 2
+
+    @pytest.mark.parametrize(
+        ("when", "error"), [("before", Died()), ("after", StorageError("reset", retriable=True))], ids=["dies", "fails"]
+    )
+    async def test_a_crash_at_every_step(self, tmp_path: Path, when: str, error: Exception) -> None:
+        await self.deliver_all(LocalStorage(tmp_path / "0"), Layout(checkpoint_interval=0), 8)
+        layout = Layout(checkpoint_interval=9, compaction=self.COMPACTION)
+        step, failed = 0, True
+        while failed:
+            failed, step = False, step + 1
+            folder, left = shutil.copytree(tmp_path / "0", tmp_path / str(step)), step
+
+            async def hook(method: str, path: str) -> None:
+                nonlocal left, failed
+                left -= path.startswith("part-") or "_delta_log/" in path
+                if left == 0:
+                    failed = True
+                    raise error
+
+            try:
+                await self.deliver_all(FaultyStorage(LocalStorage(folder), **{when: hook}), layout, 9)
+            except (SinkError, Died):
+                await self.deliver_all(LocalStorage(folder), layout, 9)
+            assert sorted(row["n"] for row in found(folder, "n")) == [*range(9), *range(100, 109)]
+        assert step > 20
+        self.check(folder, 9)
+
+    async def test_another_writer_is_first(self, tmp_path: Path) -> None:
+        deleted = False
+
+        async def interfere(method: str, path: str) -> None:
+            nonlocal deleted
+            begun = method == "put" and path.startswith("part-") and (tmp_path / "_delta_log/_last_checkpoint").exists()
+            if begun and not deleted:
+                deleted = True
+                await asyncio.to_thread(DeltaTable(tmp_path).delete, "n = 3")
+
+        await self.deliver_all(FaultyStorage(LocalStorage(tmp_path), before=interfere), versions=12)
+        assert deleted
+        rows = sorted(DeltaTable(tmp_path).to_pyarrow_table()["n"].to_pylist())
+        assert rows == sorted({*range(12), *range(100, 112)} - {3})
+
+    def extend(self, folder: Path, features: list[str], *actions: dict[str, Any]) -> None:
+        """Another writer commits a version, with features that the table has from then on."""
+        names = ["appendOnly", "invariants", *features]
+        protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": names}}
+        newest = max((folder / "_delta_log").glob("*.json"))
+        text = "\n".join(map(json.dumps, [protocol, *actions]))
+        (folder / "_delta_log" / f"{int(newest.stem) + 1:020d}.json").write_text(text)
+
+    async def test_clustered_files_stay(self, tmp_path: Path) -> None:
+        await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=0), 10)
+        entries = sorted((tmp_path / "_delta_log").glob("*.json"))
+        log = [line for path in entries for line in path.read_text().splitlines()]
+        adds = [each["add"] for each in map(json.loads, log) if "add" in each][:2]
+        removes = [{"path": add["path"], "deletionTimestamp": 0, "dataChange": False} for add in adds]
+        clustered = [{**add, "dataChange": False, "clusteringProvider": "liquid"} for add in adds]
+        actions = [*({"remove": each} for each in removes), *({"add": each} for each in clustered)]
+        self.extend(tmp_path, ["clustering", "domainMetadata"], *actions)
+        await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=1, compaction=self.COMPACTION), 11)
+        live = {add.path: add for add in (await DeltaLog(LocalStorage(tmp_path)).snapshot()).live()}
+        assert len(live) == 3
+        assert live.keys() > {add["path"] for add in adds}
+        assert sorted(row["n"] for row in found(tmp_path, "n")) == sorted([*range(11), *range(100, 111)])
+
+    @pytest.mark.parametrize("enabled", [False, True])
+    async def test_row_ids_that_no_column_is_named_for(
+        self, tmp_path: Path, enabled: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """If row tracking is only supported, copied rows get other ids. If it is enabled, they stay where they are."""
+        await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=0), 1)
+        log = map(json.loads, (tmp_path / "_delta_log" / f"{0:020}.json").read_text().splitlines())
+        (metadata,) = (each["metaData"] for each in log if "metaData" in each)
+        changed = {**metadata["configuration"], "delta.enableRowTracking": str(enabled).lower()}
+        self.extend(tmp_path, ["rowTracking", "domainMetadata"], {"metaData": {**metadata, "configuration": changed}})
+        await self.deliver_all(LocalStorage(tmp_path), Layout(checkpoint_interval=1, compaction=self.COMPACTION), 12)
+        state = await DeltaLog(LocalStorage(tmp_path)).snapshot(with_stats=True, all_fields=True)
+        assert sorted(row["n"] for row in found(tmp_path, "n")) == sorted([*range(12), *range(100, 112)])
+        assert (len(list(state.live())) == 12) is enabled
+        assert ("no names for columns of row ids" in caplog.text) is enabled
+        numbers = [
+            add.base_row_id + place
+            for add in state.live()
+            if add.base_row_id is not None
+            for place in range(json.loads(add.stats or "{}")["numRecords"])
+        ]
+        assert len(set(numbers)) == len(numbers)
+        mark = json.loads(state.domains["delta.rowTracking"].configuration)["rowIdHighWaterMark"]
+        assert max(numbers) <= mark
+
+    async def test_columns_that_came_later_and_wider_types(self, tmp_path: Path) -> None:
+        layout = Layout(checkpoint_interval=10, compaction=self.COMPACTION)
+        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        for version in range(6):
+            await deliver(sink, version, batch(n=pa.array([version], pa.int8()), s=[{"a": 1}]))
+        for version in range(6, 14):
+            await deliver(sink, version, batch(n=[version << 40], s=[{"a": 1, "b": "x"}], new=["y"]))
+        rows = found(tmp_path, "n", "s", "new")
+        assert rows[0] == {"n": 0, "s": {"a": 1, "b": None}, "new": None}
+        assert rows[-1] == {"n": 13 << 40, "s": {"a": 1, "b": "x"}, "new": "y"}
+        names = [
+            line for line in (tmp_path / "_delta_log" / f"{11:020}.json").read_text().splitlines() if "remove" in line
+        ]
+        assert len(names) == 10

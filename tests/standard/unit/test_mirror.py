@@ -1,0 +1,865 @@
+"""A Delta table that is kept equal to its source: random changes, faults at every step, other writers, and what is refused."""
+
+import asyncio
+import contextlib
+import json
+import random
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+import cdfd
+from cdfd import snapshot
+from cdfd.changes.columns import VersionColumns, change_schema, constant_type
+from cdfd.changes.control import Control, Pause
+from cdfd.changes.equality import hashes
+from cdfd.changes.plan import ChangePlan
+from cdfd.changes.position import Position
+from cdfd.changes.shape.shape import AS_IT_IS
+from cdfd.changes.spill import SpillSpace
+from cdfd.changes.stream import Version
+from cdfd.delta.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
+from cdfd.errors import FencedError, SinkError, StorageError, UnsupportedError
+from cdfd.progress.ledger import app_id
+from cdfd.sinks.base import SnapshotNeededError
+from cdfd.sinks.delta.columns import created
+from cdfd.sinks.delta.compactor import Compaction
+from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.mirror import table as mirror_table
+from cdfd.sinks.delta.mirror.key_index import KeyIndex
+from cdfd.sinks.delta.mirror.sink import MOST_DEFERRED, MOST_DEFERRED_MS, MirrorOptions, MirrorSink
+from cdfd.sinks.delta.modes import mirror_mode
+from cdfd.sinks.delta.sources import Sources
+from cdfd.sinks.delta.target import Layout, Target
+from cdfd.storage.base import Storage
+from cdfd.storage.local import LocalStorage
+from cdfd.tail.clock import Clock, SystemClock
+from tests.support.faulty_storage import Died, FaultyStorage
+from tests.support.lake import manual_clock
+
+APP = app_id("shop", "orders")
+OWNERS = count(1)
+COMPACTION = Compaction("snappy", 1 << 20)
+SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string()), ("f", pa.float64())])
+Row = tuple[Any, ...]
+
+
+async def opened(
+    storage: Storage,
+    *,
+    key: Sequence[str] = ("id",),
+    change_feed: bool = False,
+    partition_by: tuple[str, ...] = (),
+    interval: int = 100,
+    owner: int | None = None,
+    clock: Clock | None = None,
+    compaction: Compaction | None = None,
+    file_bytes: int = 1 << 20,
+) -> MirrorSink:
+    mode = mirror_mode(change_feed=change_feed)
+    layout = Layout(partition_by, checkpoint_interval=interval, mode=mode, compaction=compaction)
+    target = Target(storage, APP, layout, clock or SystemClock(), owner=owner or next(OWNERS))
+    files = partial(DataFiles, compression="snappy", file_bytes=file_bytes)
+    return await MirrorSink.open(target, files, MirrorOptions(key, change_feed, SpillSpace()))
+
+
+def at(version: int, phase: Any = "stream") -> Position:
+    return Position("T", version, phase=phase)
+
+
+def change(version: int, kind: str, rows: Sequence[Row], schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+    """Change rows of one type."""
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
+    typed = pa.RecordBatch.from_arrays(
+        [*columns, constant_type(kind, len(rows))], schema=pa.schema([*schema, change_schema(schema)[len(schema)]])
+    )
+    return VersionColumns(version, 1_767_225_600_000 + version).complete(typed, 0)
+
+
+async def deliver(sink: MirrorSink, version: int, *batches: pa.RecordBatch, versions: int = 1) -> None:
+    delivery = await sink.begin(at(version))
+    for each in batches:
+        await delivery.write(each)
+    await delivery.commit(at(version + versions))
+
+
+def found(folder: Path, schema: pa.Schema = SCHEMA) -> Counter[Any]:
+    """The rows of a mirror, as cdfd reads them."""
+    rows = snapshot(folder).read_all().select(schema.names)
+    return Counter(map(repr, zip(*(column.to_pylist() for column in rows.columns), strict=True)))
+
+
+def by_delta_rs(folder: Path) -> Counter[Any]:
+    """The rows of a mirror, as delta-rs reads them."""
+    rows = pa.table(DeltaTable(folder).scan()).select(SCHEMA.names)
+    return Counter(map(repr, zip(*(column.to_pylist() for column in rows.columns), strict=True)))
+
+
+def bag(rows: Sequence[Row]) -> Counter[Any]:
+    return Counter(map(repr, rows))
+
+
+def entries(folder: Path) -> list[list[dict[str, Any]]]:
+    log = sorted((folder / "_delta_log").glob("*.json"))
+    return [[json.loads(line) for line in path.read_text().splitlines()] for path in log]
+
+
+@pytest.mark.parametrize("in_checkpoint", [False, True])
+async def test_a_clustered_file_stays_one_when_rows_are_deleted(tmp_path: Path, in_checkpoint: bool) -> None:
+    sink = await opened(LocalStorage(tmp_path), owner=7)
+    await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
+    before = entries(tmp_path)
+    (protocol,) = (each["protocol"] for each in before[0] if "protocol" in each)
+    protocol["writerFeatures"] += ["clustering", "domainMetadata"]
+    (add,) = (each["add"] for entry in before for each in entry if "add" in each)
+    remove = {"path": add["path"], "deletionTimestamp": 0, "dataChange": False}
+    notes = {"clusteringProvider": "liquid", "tags": {"ZCUBE_ID": "x"}}
+    actions = [{"protocol": protocol}, {"remove": remove}, {"add": {**add, "dataChange": False, **notes}}]
+    added = tmp_path / "_delta_log" / f"{len(before):020}.json"
+    added.write_text("\n".join(map(json.dumps, actions)))
+    interval = 1 if in_checkpoint else 100
+    await deliver(
+        await opened(LocalStorage(tmp_path), owner=7, interval=interval), 1, change(1, "insert", [(2, "a", 0.5)])
+    )
+    await deliver(await opened(LocalStorage(tmp_path), owner=7), 2, change(2, "delete", [(0, "a", 0.5)]))
+    (again,) = (each["add"] for each in entries(tmp_path)[-1] if "add" in each)
+    assert again["deletionVector"]["cardinality"] == 1
+    assert notes.items() <= again.items()
+
+
+async def test_a_version_of_each_kind_of_change(tmp_path: Path) -> None:
+    sink = await opened(LocalStorage(tmp_path / "t"))
+    await deliver(sink, 0, change(0, "insert", [(n, "a", 0.5) for n in range(100)]))
+    await deliver(
+        sink,
+        1,
+        change(1, "update_preimage", [(3, "a", 0.5)]),
+        change(1, "update_postimage", [(3, "b", 0.5)]),
+        change(1, "delete", [(4, "a", 0.5)]),
+        change(1, "insert", [(100, "a", 0.5)]),
+    )
+    expected = [(n, "b" if n == 3 else "a", 0.5) for n in range(101) if n != 4]
+    assert found(tmp_path / "t") == bag(expected)
+    last = entries(tmp_path / "t")[-1]
+    assert [next(iter(each)) for each in last].count("add") == 2
+    vector = next(each["add"]["deletionVector"] for each in last if "deletionVector" in each.get("add", {}))
+    assert (vector["storageType"], vector["cardinality"]) == ("i", 2)
+    assert [each["commitInfo"]["isBlindAppend"] for each in last if "commitInfo" in each] == [False]
+    await deliver(sink, 2, change(2, "delete", expected))
+    assert found(tmp_path / "t") == bag([])
+    assert not any("add" in each for each in entries(tmp_path / "t")[-1])
+
+
+class Source:
+    """A multiset of rows that changes at random, with keys that repeat, null and NaN."""
+
+    def __init__(self, seed: int, *, unique: bool) -> None:
+        self.random = random.Random(seed)
+        self.unique = unique
+        self.rows: list[Row] = []
+        self.version = 0
+
+    def row(self, key: object) -> Row:
+        return key, self.random.choice(["a", "b", None]), self.random.choice([0.5, -0.0, 0.0, float("nan"), None])
+
+    def batches(self) -> list[pa.RecordBatch]:
+        """The change rows of the next version."""
+        random, version = self.random, self.version
+        self.version += 1
+        if random.random() < 0.1:
+            gone, self.rows = self.rows, []
+        else:
+            chosen = [random.random() < 0.15 for _ in self.rows]
+            gone = [row for row, goes in zip(self.rows, chosen, strict=True) if goes]
+            self.rows = [row for row, goes in zip(self.rows, chosen, strict=True) if not goes]
+        cut = random.randint(0, len(gone))
+        updated, gone = gone[:cut], gone[cut:]
+        after = [self.row(row[0]) for row in updated]
+        keys = [random.choice([None, *range(40)]) for _ in range(random.randrange(12))]
+        if self.unique:
+            taken = {row[0] for row in (*self.rows, *after)}
+            keys = [key for key in dict.fromkeys(keys) if key not in taken]
+        new = [self.row(key) for key in keys]
+        self.rows += [*after, *new]
+        found = []
+        for kind, rows in (("delete", gone), ("insert", new)):
+            if rows:
+                found.append(change(version, kind, rows))
+        for before, row in zip(updated, after, strict=True):
+            found += [change(version, "update_preimage", [before]), change(version, "update_postimage", [row])]
+        random.shuffle(found)
+        return found if self.unique else sorted(found, key=lambda batch: batch["_change_type"][0].as_py() == "insert")
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_random_changes(tmp_path: Path, seed: int) -> None:
+    source = Source(seed, unique=seed % 2 == 0)
+    options: dict[str, Any] = {
+        "change_feed": seed % 3 == 0,
+        "partition_by": ("v",) if seed % 4 == 1 else (),
+        "key": ("id", "f") if seed % 5 == 1 else ("id",),
+        "interval": 3,
+        "compaction": COMPACTION if seed % 2 else None,
+    }
+    sink = await opened(LocalStorage(tmp_path / "t"), **options)
+    while source.version < 30:
+        first, several = source.version, source.random.randint(1, 3)
+        batches = [batch for _ in range(several) for batch in source.batches()]
+        await deliver(sink, first, *batches, versions=several)
+        if (tmp_path / "t").exists():
+            assert found(tmp_path / "t") == bag(source.rows), source.version
+            assert by_delta_rs(tmp_path / "t") == bag(source.rows), source.version
+        if source.random.random() < 0.2:
+            await sink.close()
+            sink = await opened(LocalStorage(tmp_path / "t"), **options)
+            assert await sink.last_position() == at(source.version)
+    if options["change_feed"]:
+        rows: Counter[Any] = Counter()
+        for row in cdfd.changes(tmp_path / "t", 0).read_all().to_pylist():
+            removed = row["_change_type"] in ("delete", "update_preimage")
+            rows[repr((row["id"], row["v"], row["f"]))] += -1 if removed else 1
+        assert +rows == bag(source.rows)
+        assert not -rows
+
+
+class TestFaults:
+    VERSIONS = 5
+
+    @staticmethod
+    def batches(version: int) -> list[pa.RecordBatch]:
+        """Version n inserts n and n + 100, updates n - 1 and deletes n + 99. Version 3 changes nothing."""
+        if version == 3:
+            return []
+        found = [change(version, "insert", [(version, "new", 0.5), (version + 100, "new", 0.5)])]
+        before = version - 1 if version != 4 else 2
+        if version and version != 4:
+            found += [
+                change(version, "update_preimage", [(before, "new", 0.5)]),
+                change(version, "update_postimage", [(before, "old", 0.5)]),
+                change(version, "delete", [(before + 100, "new", 0.5)]),
+            ]
+        return found
+
+    @classmethod
+    def expected(cls, versions: int) -> Counter[Any]:
+        rows: Counter[Any] = Counter()
+        for version in range(versions):
+            for batch in cls.batches(version):
+                for row in batch.to_pylist():
+                    sign = -1 if row["_change_type"] in ("delete", "update_preimage") else 1
+                    rows[repr((row["id"], row["v"], row["f"]))] += sign
+        return +rows
+
+    async def deliver_all(self, storage: Storage, *, change_feed: bool) -> None:
+        sink = await opened(storage, change_feed=change_feed, interval=2)
+        position = await sink.last_position()
+        for version in range(0 if position is None else position.version, self.VERSIONS):
+            await deliver(sink, version, *self.batches(version))
+        await sink.close()
+
+    # Who dies after a step has left the same as who dies before the next one.
+    @pytest.mark.parametrize(
+        ("when", "error"),
+        [
+            ("before", Died()),
+            ("before", StorageError("reset", retriable=True)),
+            ("after", StorageError("reset", retriable=True)),
+        ],
+        ids=["dies", "fails", "fails afterwards"],
+    )
+    async def test_the_mirror_is_the_source_at_a_version_whatever_step_fails(
+        self, tmp_path: Path, when: str, error: Exception
+    ) -> None:
+        step, failed = 0, True
+        while failed:
+            failed, step = False, step + 1
+            folder, left = tmp_path / str(step), step
+
+            async def hook(method: str, path: str) -> None:
+                nonlocal left, failed
+                left -= 1
+                if left == 0:
+                    failed = True
+                    raise error
+
+            feed = step % 2 == 0
+            try:
+                await self.deliver_all(
+                    FaultyStorage(LocalStorage(folder, sync=False), **{when: hook}), change_feed=feed
+                )
+            except (SinkError, Died):
+                position = await (await opened(LocalStorage(folder, sync=False), change_feed=feed)).last_position()
+                if position is not None:
+                    assert found(folder) == self.expected(position.version), step
+                await self.deliver_all(LocalStorage(folder, sync=False), change_feed=feed)
+            assert found(folder) == self.expected(self.VERSIONS), step
+            assert DeltaTable(folder).transaction_version(APP) == self.VERSIONS - 1
+        assert step > 40
+
+
+def operations(folder: Path) -> list[str]:
+    """Of the versions of a mirror, in their order."""
+    return [each["commitInfo"]["operation"] for entry in entries(folder) for each in entry if "commitInfo" in each]
+
+
+class TestCompaction:
+    VERSIONS = 24
+
+    @staticmethod
+    def batches(version: int) -> list[pa.RecordBatch]:
+        """Version n inserts five rows, updates one of the version before, and deletes another one."""
+        rows = [(10 * version + place, "new", 0.5) for place in range(5)]
+        before = 10 * version - 10
+        if not version:
+            return [change(version, "insert", rows)]
+        return [
+            change(version, "insert", rows),
+            change(version, "update_preimage", [(before, "new", 0.5)]),
+            change(version, "update_postimage", [(before, "old", 0.5)]),
+            change(version, "delete", [(before + 1, "new", 0.5)]),
+        ]
+
+    @classmethod
+    def expected(cls, versions: int) -> Counter[Any]:
+        rows = []
+        for version in range(versions):
+            last = version == versions - 1
+            rows.append((10 * version, "new" if last else "old", 0.5))
+            rows += [(10 * version + place, "new", 0.5) for place in range(1 if last else 2, 5)]
+        return bag(rows)
+
+    async def deliver_all(self, storage: Storage, versions: int = VERSIONS, **options: Any) -> None:
+        options = {"interval": 10, "compaction": COMPACTION, "change_feed": True} | options
+        sink = await opened(storage, owner=7, **options)
+        position = await sink.last_position()
+        for version in range(0 if position is None else position.version, versions):
+            await deliver(sink, version, *self.batches(version))
+        await sink.close()
+
+    @pytest.mark.parametrize("partition_by", [(), ("v",)])
+    async def test_small_files_become_one_without_deleted_rows(
+        self, tmp_path: Path, partition_by: tuple[str, ...]
+    ) -> None:
+        await self.deliver_all(LocalStorage(tmp_path), partition_by=partition_by)
+        assert found(tmp_path) == by_delta_rs(tmp_path) == self.expected(self.VERSIONS)
+        assert operations(tmp_path).count("OPTIMIZE") == 2
+        entry = next(entry for entry in entries(tmp_path) if "OPTIMIZE" in json.dumps(entry))
+        removes = [each["remove"] for each in entry if "remove" in each]
+        added = [each["add"] for each in entry if "add" in each]
+        assert len(removes) > 8
+        assert sum("deletionVector" in remove for remove in removes) > 4
+        assert not any("deletionVector" in add for add in added)
+        assert not any(each["dataChange"] for each in (*removes, *added))
+        # Compaction is no change for readers of the change feed.
+        rows: Counter[Any] = Counter()
+        for row in cdfd.changes(tmp_path, 0).read_all().to_pylist():
+            sign = -1 if row["_change_type"] in ("delete", "update_preimage") else 1
+            rows[repr((row["id"], row["v"], row["f"]))] += sign
+        assert +rows == self.expected(self.VERSIONS)
+
+    @pytest.mark.parametrize(
+        ("when", "error"), [("before", Died()), ("after", StorageError("reset", retriable=True))], ids=["dies", "fails"]
+    )
+    async def test_a_crash_at_every_step(self, tmp_path: Path, when: str, error: Exception) -> None:
+        await self.deliver_all(LocalStorage(tmp_path / "0"), 10, interval=0)
+        step, failed, compacted = 0, True, 0
+        while failed:
+            failed, step = False, step + 1
+            folder, left, begun = shutil.copytree(tmp_path / "0", tmp_path / str(step)), step, False
+
+            async def hook(method: str, path: str) -> None:
+                nonlocal left, failed, begun
+                # The checkpoint comes first, then the compaction.
+                begun = begun or "checkpoint.parquet" in path
+                left -= begun
+                if left == 0:
+                    failed = True
+                    raise error
+
+            faulty = FaultyStorage(LocalStorage(folder), **{when: hook})
+            with contextlib.suppress(SinkError, Died):
+                await self.deliver_all(faulty, 11, interval=11)
+            assert found(folder) == self.expected(11), step
+            compacted += "OPTIMIZE" in operations(folder)
+            await self.deliver_all(LocalStorage(folder), 12, interval=11)
+            assert found(folder) == self.expected(12), step
+            assert DeltaTable(folder).transaction_version(APP) == 11
+        assert step > 5
+        assert 0 < compacted < step
+
+    async def test_another_writer_is_first(self, tmp_path: Path) -> None:
+        compacted = 0
+
+        async def interfere(method: str, path: str) -> None:
+            nonlocal compacted
+            begun = method == "put" and path.startswith("part-") and (tmp_path / "_delta_log/_last_checkpoint").exists()
+            if begun and not compacted:
+                compacted += 1
+                await asyncio.to_thread(lambda: DeltaTable(tmp_path).optimize.compact())
+
+        await self.deliver_all(FaultyStorage(LocalStorage(tmp_path), before=interfere), 14)
+        assert compacted == 1
+        assert operations(tmp_path).count("OPTIMIZE") == 1
+        assert found(tmp_path) == self.expected(14)
+
+    async def test_a_large_file_most_of_whose_rows_are_deleted(self, tmp_path: Path) -> None:
+        """It is rewritten alone. So the bytes of deleted rows are bounded."""
+        schema, size = pa.schema([("id", pa.int64()), ("f", pa.float64())]), 20_000
+        random = np.random.default_rng(0)
+        rows = list(zip(range(size), random.random(size).tolist(), strict=True))
+        compaction = Compaction("none", 300_000)
+        sink = await opened(LocalStorage(tmp_path), interval=1, compaction=compaction)
+        await deliver(sink, 0, change(0, "insert", rows, schema))
+        await deliver(sink, 1, change(1, "delete", rows[: size // 4], schema))
+        assert "OPTIMIZE" not in operations(tmp_path)
+        await deliver(sink, 2, change(2, "delete", rows[size // 4 : 3 * size // 4], schema))
+        assert operations(tmp_path).count("OPTIMIZE") == 1
+        (file,) = DeltaTable(tmp_path).file_uris()
+        assert Path(file).stat().st_size < 200_000
+        await deliver(sink, 3, change(3, "delete", rows[3 * size // 4 : -1], schema))
+        assert found(tmp_path, schema) == bag(rows[-1:])
+
+
+class TestOtherWriters:
+    async def test_compaction_between_any_two_steps_is_followed(self, tmp_path: Path) -> None:
+        folder = tmp_path / "t"
+        sink = await opened(LocalStorage(folder))
+        for version in range(4):
+            await deliver(sink, version, change(version, "insert", [(version, "a", 0.5)]))
+        await deliver(sink, 4, change(4, "delete", [(0, "a", 0.5)]))  # its file goes: no vector is left
+        for version in range(5, 8):
+            await deliver(sink, version, change(version, "insert", [(version, "a", 0.5)]))
+        compacted = 0
+
+        async def interfere(method: str, path: str) -> None:
+            nonlocal compacted
+            if method == "put_if_absent" and not compacted:
+                compacted += 1
+                await asyncio.to_thread(lambda: DeltaTable(folder).optimize.compact())
+
+        await sink.close()
+        sink = await opened(FaultyStorage(LocalStorage(folder), before=interfere), owner=99)
+        compacted = 0
+        await deliver(sink, 8, change(8, "delete", [(5, "a", 0.5), (2, "a", 0.5)]))
+        assert compacted == 1
+        assert found(folder) == bag([(n, "a", 0.5) for n in (1, 3, 6, 7)])
+        await deliver(sink, 9, change(9, "delete", [(1, "a", 0.5)]))
+        assert found(folder) == bag([(n, "a", 0.5) for n in (3, 6, 7)])
+
+    @pytest.mark.parametrize("opens_again", [False, True])
+    async def test_rows_of_others_are_refused(self, tmp_path: Path, opens_again: bool) -> None:
+        folder = tmp_path / "t"
+        sink = await opened(LocalStorage(folder), owner=7)
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
+        await asyncio.to_thread(
+            write_deltalake, folder, pa.table({"id": [9], "v": ["x"], "f": [0.0]}, schema=SCHEMA), mode="append"
+        )
+        if opens_again:
+            sink = await opened(LocalStorage(folder), owner=8)
+        with pytest.raises(SinkError, match="another writer has changed rows of the mirror") as caught:
+            await deliver(sink, 1, change(1, "insert", [(2, "a", 0.5)]))
+        assert caught.value.version == 2
+        assert "progress reset" in str(caught.value.hint)
+
+    async def test_a_log_that_is_cleaned_up_meanwhile(self, tmp_path: Path) -> None:
+        folder = tmp_path / "t"
+        sink = await opened(LocalStorage(folder), interval=1)
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
+        await deliver(sink, 1, change(1, "delete", [(0, "a", 0.5)]))
+        for version in range(3):
+            (folder / "_delta_log" / f"{version:020}.json").unlink(missing_ok=version == 2)
+        again = await opened(LocalStorage(folder), interval=1)
+        await deliver(again, 2, change(2, "delete", [(1, "a", 0.5)]))
+        assert found(folder) == bag([])
+
+    async def test_the_newer_process_wins(self, tmp_path: Path) -> None:
+        first = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(first, 0, change(0, "insert", [(0, "a", 0.5)]))
+        second = await opened(LocalStorage(tmp_path / "t"))
+        with pytest.raises(FencedError, match="taken the target over"):
+            await deliver(first, 1, change(1, "delete", [(0, "a", 0.5)]))
+        await deliver(second, 1, change(1, "delete", [(0, "a", 0.5)]))
+        assert found(tmp_path / "t") == bag([])
+
+
+class TestPositions:
+    async def test_versions_without_changes_commit_nothing_for_a_time(self, tmp_path: Path) -> None:
+        folder = tmp_path / "t"
+        sink = await opened(LocalStorage(folder))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        newest = len(entries(folder))
+        for version in range(1, MOST_DEFERRED):
+            rows = [(version, "a", 0.5)]
+            unchanged = [change(version, "insert", rows), change(version, "delete", rows)]
+            await deliver(sink, version, *(unchanged if version % 2 else []))
+        assert await sink.last_position() == at(MOST_DEFERRED)
+        assert len(entries(folder)) == newest
+        # After a crash, the versions are delivered again.
+        assert await (await opened(LocalStorage(folder), owner=sink.target._owner)).last_position() == at(1)
+        await deliver(sink, MOST_DEFERRED)
+        assert len(entries(folder)) == newest + 1
+        await deliver(sink, MOST_DEFERRED + 1)
+        await sink.close()
+        assert len(entries(folder)) == newest + 2
+        assert await (await opened(LocalStorage(folder))).last_position() == at(MOST_DEFERRED + 2)
+
+    async def test_a_position_is_stored_after_an_hour(self, tmp_path: Path) -> None:
+        clock = manual_clock()
+        sink = await opened(LocalStorage(tmp_path), clock=clock)
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        newest = len(entries(tmp_path))
+        clock.advance(MOST_DEFERRED_MS // 1000 - 1)
+        await deliver(sink, 1)
+        assert len(entries(tmp_path)) == newest
+        clock.advance(1)
+        await deliver(sink, 2)
+        assert len(entries(tmp_path)) == newest + 1
+        await deliver(sink, 3)
+        assert len(entries(tmp_path)) == newest + 1
+
+    async def test_a_snapshot_replaces_all_rows_and_columns(self, tmp_path: Path) -> None:
+        folder = tmp_path / "t"
+        sink = await opened(LocalStorage(folder), change_feed=True)
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
+        delivery = await sink.begin(at(1))
+        await delivery.commit(at(1, "snapshot"))
+        schema = pa.schema([("id", pa.int64()), ("v", pa.int32())])
+        delivery = await sink.begin(at(1, "snapshot"))
+        await delivery.write(change(1, "insert", [(1, 7), (2, 8)], schema))
+        await delivery.commit(at(2))
+        assert found(folder, schema) == bag([(1, 7), (2, 8)])
+        assert snapshot(folder).schema.names[:3] == ["id", "v", "_change_type"]
+        delivery = await sink.begin(at(2))
+        await delivery.write(change(2, "delete", [(2, 8)], schema))
+        await delivery.commit(at(3))
+        assert found(folder, schema) == bag([(1, 7)])
+        assert await (await opened(LocalStorage(folder), change_feed=True)).last_position() == at(3)
+
+
+class TestControl:
+    async def test_a_pause_is_stored_with_the_position(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
+        await deliver(sink, 1)
+        paused = replace(sink.control, paused=Pause("p", 1)).remember("p")
+        await sink.set_control(paused)
+        again = await opened(LocalStorage(tmp_path))
+        assert again.control == paused
+        assert await again.last_position() == at(2)
+        await again.set_control(replace(paused, paused=None).remember("r"))
+        await deliver(again, 2, change(2, "delete", [(0, "a", 0.5)]))
+        assert (await opened(LocalStorage(tmp_path))).control.recent == ("p", "r")
+        assert found(tmp_path) == bag([(1, "a", 0.5)])
+
+    async def test_a_pause_before_the_first_row(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path))
+        delivery = await sink.begin(at(3, "snapshot"))
+        await delivery.commit(at(3, "snapshot"))
+        assert not list(tmp_path.iterdir())
+        await sink.set_control(Control(paused=Pause("p", 1)))
+        again = await opened(LocalStorage(tmp_path))
+        assert again.control.paused == Pause("p", 1)
+        assert await again.last_position() == at(3, "snapshot")
+        delivery = await again.begin(at(3, "snapshot"))
+        await delivery.write(change(3, "insert", [(0, "a", 0.5)]))
+        await delivery.commit(at(4))
+        assert found(tmp_path) == by_delta_rs(tmp_path) == bag([(0, "a", 0.5)])
+
+    async def test_resnapshots_and_moves_are_refused(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        newest = len(entries(tmp_path))
+        with pytest.raises(UnsupportedError, match="takes no re-snapshot") as caught:
+            await sink.set_control(sink.control.begin("s", ""))
+        assert "progress reset" in str(caught.value.hint)
+        with pytest.raises(UnsupportedError, match="cannot skip versions"):
+            await sink.set_control(sink.control, at(5))
+        assert len(entries(tmp_path)) == newest
+        await deliver(sink, 1, change(1, "delete", [(0, "a", 0.5)]))
+        assert found(tmp_path) == bag([])
+
+
+class TestSchema:
+    async def test_new_columns_and_wider_types(self, tmp_path: Path) -> None:
+        folder, narrow = tmp_path / "t", pa.schema([("id", pa.int32()), ("v", pa.string())])
+        wide = pa.schema([("id", pa.int64()), ("new", pa.string()), ("v", pa.string())])
+        sink = await opened(LocalStorage(folder))
+        await deliver(sink, 0, change(0, "insert", [(0, "a"), (1, "a"), (2, "a")], narrow))
+        await deliver(sink, 1, change(1, "delete", [(0, "a")], narrow))
+        # The key is wider now, and so is each hash.
+        await deliver(
+            sink, 2, change(2, "delete", [(1, None, "a")], wide), change(2, "insert", [(1 << 40, "x", "a")], wide)
+        )
+        assert found(folder, wide) == bag([(2, None, "a"), (1 << 40, "x", "a")])
+
+    async def test_columns_that_are_missing(self, tmp_path: Path) -> None:
+        less = pa.schema([("id", pa.int64()), ("v", pa.string())])
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        delivery = await sink.begin(at(1))
+        with pytest.raises(SnapshotNeededError, match="no column 'f' any more"):
+            await delivery.write(change(1, "insert", [(1, "a")], less))
+        await delivery.abort()
+        text = pa.schema([("id", pa.int64()), ("v", pa.string()), ("f", pa.string())])
+        delivery = await sink.begin(at(1))
+        with pytest.raises(SnapshotNeededError, match="changes its type from double to string"):
+            await delivery.write(change(1, "insert", [(1, "a", "b")], text))
+
+
+class TestFollow:
+    """Names that the source drops or changes, in the mirror. The sink stays open, so the index of keys is that of the columns before."""
+
+    @staticmethod
+    async def open(folder: Path, key: str = "id", *, change_feed: bool = False) -> MirrorSink:
+        layout = Layout(on_missing_column="follow", checkpoint_interval=3, mode=mirror_mode(change_feed=change_feed))
+        target = Target(LocalStorage(folder), APP, layout, SystemClock(), owner=7)
+        options = MirrorOptions((key,), change_feed, SpillSpace(), Sources(AS_IT_IS))
+        return await MirrorSink.open(target, partial(DataFiles, compression="snappy", file_bytes=1 << 20), options)
+
+    @staticmethod
+    def source(columns: pa.Schema, names: dict[str, str]) -> TableSchema:
+        """The schema of a source: `names` are the physical names of columns and nested fields, by their dotted paths."""
+
+        def mapped(struct: StructType, path: str = "") -> StructType:
+            fields = []
+            for child in struct:
+                kind = mapped(child.type, f"{path}{child.name}.") if isinstance(child.type, StructType) else child.type
+                metadata = {"delta.columnMapping.physicalName": names[path + child.name]}
+                fields.append(StructField(child.name, kind, True, metadata))
+            return StructType(tuple(fields))
+
+        return TableSchema(mapped(from_arrow(columns)), (), ColumnMappingMode.NAME)
+
+    async def deliver(
+        self, sink: MirrorSink, version: int, names: dict[str, str], schema: pa.Schema, **rows: Sequence[Row]
+    ) -> None:
+        """Deliver deleted rows (`delete`) and new ones (`insert`) of a version of the source."""
+        delivery = await sink.begin(at(version))
+        plan = ChangePlan(version, 0, self.source(schema, names), (), "files")
+        await delivery.start_version(Version(plan, "T"))
+        for kind, some in rows.items():
+            await delivery.write(change(version, kind, some, schema))
+        await delivery.commit(at(version + 1))
+
+    @pytest.mark.parametrize("change_feed", [False, True])
+    @pytest.mark.parametrize("opens_again", [False, True])
+    async def test_renames_and_drops(self, tmp_path: Path, opens_again: bool, change_feed: bool) -> None:
+        first = pa.schema([("id", pa.int64()), ("old", pa.string()), ("gone", pa.int32())])
+        renamed = pa.schema([("id", pa.int64()), ("new", pa.string()), ("gone", pa.int32())])
+        less = pa.schema([("id", pa.int64()), ("new", pa.string())])
+        again = pa.schema([("id", pa.int64()), ("new", pa.string()), ("gone", pa.string())])
+        names = {"id": "p1", "old": "p2", "new": "p2", "gone": "p3"}
+        sink = await self.open(tmp_path, change_feed=change_feed)
+
+        async def reopened() -> MirrorSink:
+            if not opens_again:
+                return sink
+            await sink.close()
+            return await self.open(tmp_path, change_feed=change_feed)
+
+        await self.deliver(sink, 0, names, first, insert=[(n, "a", n) for n in range(6)])
+        await self.deliver(sink, 1, names, first, delete=[(0, "a", 0)])
+        sink = await reopened()
+        await self.deliver(sink, 2, names, renamed, delete=[(1, "a", 1)], insert=[(1, "b", 1)])
+        assert found(tmp_path, renamed) == bag([(1, "b", 1), *((n, "a", n) for n in range(2, 6))])
+        sink = await reopened()
+        await self.deliver(sink, 3, names, less, delete=[(2, "a"), (1, "b")])
+        assert found(tmp_path, less) == bag([(n, "a") for n in range(3, 6)])
+        assert snapshot(tmp_path).schema.names[:3] == ["id", "new", "_change_type"]
+        sink = await reopened()
+        # A new column of the same name has none of the old values.
+        await self.deliver(sink, 4, names | {"gone": "p4"}, again, delete=[(3, "a", None)], insert=[(6, "c", "x")])
+        assert found(tmp_path, again) == bag([(4, "a", None), (5, "a", None), (6, "c", "x")])
+        table = pa.table(DeltaTable(tmp_path).scan()).select(again.names)
+        assert sorted(map(tuple, zip(*(column.to_pylist() for column in table.columns), strict=True)))[2] == (
+            6,
+            "c",
+            "x",
+        )
+
+    async def test_only_a_rename(self, tmp_path: Path) -> None:
+        """A version with no rows after it changes nothing: the first rows with the new name rename the column."""
+        schema, names = pa.schema([("id", pa.int64()), ("old", pa.string())]), {"id": "p1", "old": "p2", "new": "p2"}
+        renamed = pa.schema([("id", pa.int64()), ("new", pa.string())])
+        sink = await self.open(tmp_path)
+        await self.deliver(sink, 0, names, schema, insert=[(0, "a")])
+        await self.deliver(sink, 1, names, renamed)
+        assert found(tmp_path, schema) == bag([(0, "a")])
+        await self.deliver(sink, 2, names, renamed, insert=[(1, "b")])
+        assert found(tmp_path, renamed) == bag([(0, "a"), (1, "b")])
+
+    async def test_nested_fields(self, tmp_path: Path) -> None:
+        def schema(**fields: pa.DataType) -> pa.Schema:
+            return pa.schema([("id", pa.int64()), ("s", pa.struct(list(fields.items())))])
+
+        names = {"id": "p1", "s": "p2", "s.a": "q1", "s.b": "q2", "s.z": "q2"}
+        sink = await self.open(tmp_path)
+        first, renamed, less = (
+            schema(a=pa.int64(), b=pa.string()),
+            schema(a=pa.int64(), z=pa.string()),
+            schema(z=pa.string()),
+        )
+        await self.deliver(sink, 0, names, first, insert=[(n, {"a": n, "b": "x"}) for n in range(4)])
+        await self.deliver(sink, 1, names, first, delete=[(0, {"a": 0, "b": "x"})])
+        await self.deliver(sink, 2, names, renamed, delete=[(1, {"a": 1, "z": "x"})], insert=[(1, {"a": 1, "z": "y"})])
+        assert found(tmp_path, renamed) == bag([(n, {"a": n, "z": "y" if n == 1 else "x"}) for n in (1, 2, 3)])
+        await self.deliver(sink, 3, names, less, delete=[(2, {"z": "x"})], insert=[(4, {"z": None})])
+        assert found(tmp_path, less) == bag([(1, {"z": "y"}), (3, {"z": "x"}), (4, {"z": None})])
+
+    async def test_rows_that_are_compared(self, tmp_path: Path) -> None:
+        """Rows with one key are compared by all columns, also if files have other names for them."""
+        schema, names = pa.schema([("id", pa.int64()), ("old", pa.string())]), {"id": "p1", "old": "p2", "new": "p2"}
+        renamed = pa.schema([("new", pa.string()), ("id", pa.int64())])
+        sink = await self.open(tmp_path)
+        await self.deliver(sink, 0, names, schema, insert=[(1, "a"), (1, "b"), (1, "c")])
+        await self.deliver(sink, 1, names, renamed, delete=[("b", 1)], insert=[("d", 1)])
+        assert found(tmp_path, renamed) == bag([("a", 1), ("c", 1), ("d", 1)])
+
+    async def test_a_key_that_is_renamed(self, tmp_path: Path) -> None:
+        """The key is named in the settings, so a rename of it stops the table until these follow."""
+        schema, names = pa.schema([("id", pa.int64()), ("v", pa.string())]), {"id": "p1", "nr": "p1", "v": "p2"}
+        renamed = pa.schema([("nr", pa.int64()), ("v", pa.string())])
+        sink = await self.open(tmp_path)
+        await self.deliver(sink, 0, names, schema, insert=[(0, "a"), (1, "a")])
+        with pytest.raises(SinkError, match="no column 'id' of the key"):
+            await self.deliver(sink, 1, names, renamed, delete=[(0, "a")])
+        await sink.close()
+        sink = await self.open(tmp_path, key="nr")
+        await self.deliver(sink, 1, names, renamed, delete=[(0, "a")])
+        assert found(tmp_path, renamed) == bag([(1, "a")])
+
+    async def test_a_type_that_cannot_hold_the_values(self, tmp_path: Path) -> None:
+        names = {"id": "p1", "v": "p2"}
+        sink = await self.open(tmp_path)
+        await self.deliver(sink, 0, names, pa.schema([("id", pa.int64()), ("v", pa.string())]), insert=[(0, "a")])
+        other = pa.schema([("id", pa.int64()), ("v", pa.int64())])
+        with pytest.raises(SnapshotNeededError, match="changes its type from string to long"):
+            await self.deliver(sink, 1, names, other, insert=[(1, 1)])
+
+
+class TestRefused:
+    async def test_a_row_that_the_mirror_does_not_have(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        with pytest.raises(SinkError, match="lacks rows that the source deletes or updates: 2"):
+            await deliver(sink, 1, change(1, "delete", [(0, "a", 0.5), (1, "a", 0.5), (2, "a", 0.5)]))
+
+    async def test_a_key_that_is_no_column(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"), key=("nr",))
+        with pytest.raises(SinkError, match="no column 'nr' of the key"):
+            await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+
+    async def test_a_key_that_is_nested(self, tmp_path: Path) -> None:
+        schema = pa.schema([("id", pa.list_(pa.int64()))])
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        with pytest.raises(SinkError, match="column 'id' of the key is a struct, a list or a map"):
+            await deliver(sink, 0, change(0, "insert", [([1],)], schema))
+
+    async def test_an_append_only_target(self, tmp_path: Path) -> None:
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        DeltaTable(tmp_path / "t").alter.set_table_properties({"delta.appendOnly": "true"})
+        with pytest.raises(SinkError, match=r"delta\.appendOnly=true"):
+            await deliver(sink, 1, change(1, "insert", [(1, "a", 0.5)]))
+
+    @pytest.mark.parametrize("opens_again", [False, True])
+    async def test_a_target_that_gets_row_tracking(self, tmp_path: Path, opens_again: bool) -> None:
+        """Rows that are updated are new ones in a mirror, and would lose their ids."""
+        sink = await opened(LocalStorage(tmp_path), owner=7)
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
+        before = entries(tmp_path)
+        protocol = next(each["protocol"] for each in before[0] if "protocol" in each)
+        protocol["writerFeatures"] += ["rowTracking", "domainMetadata"]
+        added = tmp_path / "_delta_log" / f"{len(before):020}.json"
+        added.write_text(json.dumps({"protocol": protocol}))
+
+        async def delete() -> None:
+            found = await opened(LocalStorage(tmp_path), owner=8) if opens_again else sink
+            await deliver(found, 1, change(1, "delete", [(0, "a", 0.5)]))
+
+        with pytest.raises(SinkError, match="it has row tracking"):
+            await delete()
+        assert len(entries(tmp_path)) == len(before) + 1
+
+    async def test_another_mode(self, tmp_path: Path) -> None:
+        await deliver(await opened(LocalStorage(tmp_path / "t")), 0, change(0, "insert", [(0, "a", 0.5)]))
+        target = Target(LocalStorage(tmp_path / "t"), APP, Layout(), SystemClock())
+        with pytest.raises(SinkError, match=r"created with `sink.mode: mirror`, and not with `changelog`"):
+            await target.position()
+
+
+@pytest.mark.parametrize("partition_by", [(), ("v",)])
+def test_rows_in_memory_are_bounded_by_the_size_of_files(partition_by: tuple[str, ...]) -> None:
+    """However large a first load is: files are written as they fill."""
+    limit, batches, rows = 1 << 20, 40, 10_000
+    random = np.random.default_rng(0)
+    columns = created(from_arrow(SCHEMA), partition_by, follow=False)
+    files = DataFiles(columns, SCHEMA, "none", limit)
+    held, most, taken, written = 0, 0, 0, 0
+    for number in range(batches):
+        values = [f"p{(number + place) % 3}" for place in range(rows)]
+        batch = pa.record_batch([random.integers(0, 1 << 60, rows), values, random.random(rows)], schema=SCHEMA)
+        taken += batch.nbytes
+        written += sum(file.rows for file, _ in files.write(batch))
+        held = sum(files._sizes().values())
+        most = max(most, held)
+    assert taken > 5 * limit
+    assert limit < most <= 2 * limit
+    assert written > 0.6 * batches * rows
+    assert written + sum(file.rows for file, _ in files.finish()) == batches * rows
+
+
+class TestIndex:
+    def model(self, seed: int, memory: int) -> tuple[KeyIndex, dict[int, set[int]], set[int]]:
+        """An index of random hashes, a third of whose rows are deleted."""
+        random = np.random.default_rng(seed)
+        deleted: set[int] = set()
+        index = KeyIndex(SpillSpace(), lambda rows: ~np.isin(rows, list(deleted)), memory)
+        model: dict[int, set[int]] = {}
+        first = 0
+        for _ in range(40):
+            hashes = random.integers(0, 500, random.integers(0, 100)).astype(np.uint64) << np.uint64(50)
+            index.add(hashes, first)
+            for row, value in enumerate(hashes.tolist(), first):
+                model.setdefault(value, set()).add(row)
+            first += len(hashes)
+            deleted |= set(random.integers(0, first + 1, 20).tolist())
+        return index, model, deleted
+
+    @pytest.mark.parametrize("memory", [1 << 20, 50, 300])
+    def test_finds_what_a_dictionary_finds(self, memory: int) -> None:
+        index, model, deleted = self.model(memory, memory)
+        wanted = np.unique(np.array([*model, 1, 2], np.uint64))
+        places, rows = index.find(wanted)
+        pairs = set(zip(wanted[places].tolist(), rows.tolist(), strict=True))
+        assert len(pairs) == len(rows)
+        assert pairs == {(value, row) for value, found in model.items() for row in found - deleted}
+
+    def test_returns_its_disk_space(self) -> None:
+        space = SpillSpace()
+        index = KeyIndex(space, lambda rows: np.ones(len(rows), np.bool_), 10)
+        for first in range(0, 1000, 10):
+            index.add(np.arange(first, first + 10).astype(np.uint64), first)
+        assert space.used == 1000 * 16
+        index.close()
+        assert space.used == 0
+
+    async def test_hashes_that_collide(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """All keys have one of two hashes: rows are compared."""
+        monkeypatch.setattr(mirror_table, "hashes", lambda columns, rows: hashes(columns, rows) % np.uint64(2))
+        source = Source(3, unique=True)
+        sink = await opened(LocalStorage(tmp_path / "t"))
+        while source.version < 15:
+            version = source.version
+            await deliver(sink, version, *source.batches())
+        assert found(tmp_path / "t") == bag(source.rows)

@@ -1,0 +1,97 @@
+"""Renders the chart."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.helm.tools import ROOT, environment
+
+FOLDER = ROOT / "helm" / "cdfd"
+EXAMPLES = sorted(FOLDER.glob("ci/*-values.yaml"))
+RELEASE, NAMESPACE = "shop", "data"
+CONFIG: dict[str, Any] = {
+    "pipeline": "shop",
+    "tables": [{"uri": "s3://lake/orders"}],
+    "sink": {"kind": "kafka", "bootstrap_servers": "kafka:9092"},
+}
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """The chart, and the Helm that renders it."""
+
+    helm: Path
+
+    def run(self, *arguments: object, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+        """A command of Helm; `values` come by standard input."""
+        given = [] if values is None else ["--values", "-"]
+        return subprocess.run(
+            [str(self.helm), *map(str, arguments), *given],
+            input=None if values is None else json.dumps(values),
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def objects(self, *arguments: object, **values: Any) -> list[Object]:
+        """What is rendered with these values, beside a minimal configuration unless `config` is given or is None.
+
+        Raises:
+            AssertionError: Helm refuses; the message is Helm's.
+        """
+        done = self.render(*arguments, **values)
+        assert done.returncode == 0, done.stderr
+        return [document for document in yaml.safe_load_all(done.stdout) if document is not None]
+
+    def render(self, *arguments: object, **values: Any) -> subprocess.CompletedProcess[str]:
+        """The same, as Helm says it."""
+        given = {key: value for key, value in {"config": CONFIG, **values}.items() if value is not None}
+        return self.run("template", RELEASE, FOLDER, "--namespace", NAMESPACE, *arguments, values=given)
+
+    def refused(self, **values: Any) -> str:
+        """What Helm says of values that it refuses."""
+        done = self.render(**values)
+        assert done.returncode == 1, done.stdout
+        return done.stderr
+
+    def example(self, file: Path) -> list[Object]:
+        """An example of `ci/`."""
+        return self.objects("--values", file, config=None)
+
+
+def one(objects: list[Object], kind: str, name: str | None = None) -> Object:
+    """The only object of a kind, or of a kind and name."""
+    (found,) = [each for each in objects if each["kind"] == kind and name in (None, each["metadata"]["name"])]
+    return found
+
+
+def pod(objects: list[Object]) -> Object:
+    """The daemon's pod."""
+    (template,) = [each["spec"]["template"] for each in objects if each["kind"] in ("Deployment", "StatefulSet")]
+    return dict(template)
+
+
+def daemon(objects: list[Object]) -> Object:
+    """The daemon's container."""
+    (found,) = [each for each in pod(objects)["spec"]["containers"] if each["name"] == "cdfd"]
+    return dict(found)
+
+
+def configuration(objects: list[Object]) -> str:
+    """The rendered configuration file."""
+    (found,) = [
+        text
+        for each in objects
+        for text in [(each.get("data") or each.get("stringData") or {}).get("cdfd.yaml")]
+        if text is not None
+    ]
+    return str(found)

@@ -1,0 +1,161 @@
+"""Kafka itself: its jars from Maven Central, fetched once, and what makes a broker start faster.
+
+Beside the jars there are a formatted, empty data folder and an archive of the classes that a broker loads: with them it starts in one
+second instead of three.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.cache import CACHE, locked
+from tests.support.kafka.node import BrokerError, Node, free_ports
+
+_HERE = Path(__file__).parent
+JARS = CACHE / "kafka-jars"
+POM = _HERE / "broker" / "pom.xml"
+LOGGING = _HERE / "broker" / "log4j2.properties"
+
+QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""For brokers that live for seconds: no compiler that takes longer than it saves."""
+
+_CLUSTER_ID = "Y2RmZC10ZXN0LWJyb2tlcg"
+_DOWNLOAD_SECONDS = 900
+_STEP_SECONDS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Where everything is."""
+
+    folder: Path
+
+    @property
+    def formatted(self) -> Path:
+        """An empty data folder, to be copied."""
+        return self.folder / "formatted"
+
+    @property
+    def archive(self) -> Path:
+        """Classes in the form that the JVM has them in memory."""
+        return self.folder / "classes.jsa"
+
+    def command(self, main: str, *arguments: str, jvm: Sequence[str] = QUICK) -> list[str]:
+        """A command line that runs a class of Kafka."""
+        shared = [f"-XX:SharedArchiveFile={self.archive}", "-Xshare:auto"] if self.archive.exists() else []
+        logging = f"-Dlog4j2.configurationFile={LOGGING}"
+        jars = f"{self.folder / 'jars'}/*"
+        return [_program("java"), "-Xmx512m", *jvm, *shared, logging, "-cp", jars, main, *arguments]
+
+
+def missing() -> str | None:
+    """Why no broker can be started here, or None."""
+    try:
+        # A Mac has a `java` that only says where to get one.
+        answer = subprocess.run([_program("java"), "-version"], capture_output=True, text=True, timeout=_STEP_SECONDS)
+    except FileNotFoundError:
+        return "a Kafka broker needs Java 17 or newer: there is no `java` on the PATH, and JAVA_HOME leads to none"
+    version = re.search(r'version "(\d+)', answer.stderr)
+    if answer.returncode != 0 or version is None or int(version[1]) < 17:
+        first = (answer.stderr.strip() or "it does not run").splitlines()[0]
+        return f"a Kafka broker needs Java 17 or newer: `java -version` says {first!r}"
+    if not _complete(_place()) and shutil.which("mvn") is None:
+        return (
+            "a Kafka broker's jars come from Maven Central: there is no `mvn` on the PATH, and none were fetched before"
+        )
+    return None
+
+
+def installed() -> Installation:
+    """What is there, fetched and prepared first where it is not. Several processes may ask at once.
+
+    Raises:
+        BrokerError: it cannot be had.
+    """
+    if (reason := missing()) is not None:
+        raise BrokerError(reason)
+    place = _place()
+    if not _complete(place):
+        with locked(JARS):
+            if not _complete(place):
+                _install(place)
+    return Installation(place)
+
+
+def as_text(properties: Mapping[str, str]) -> str:
+    """A `.properties` file."""
+    return "".join(f"{key}={value}\n" for key, value in properties.items())
+
+
+def node_properties(data: Path, port: int, controller_port: int) -> dict[str, str]:
+    """What it takes to be a cluster of one."""
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "log.dirs": str(data),
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAINTEXT",
+    }
+
+
+def _place() -> Path:
+    """Another list of jars or another Java is another installation."""
+    java = shutil.which(_program("java")) or ""
+    content = POM.read_bytes() + os.path.realpath(java).encode()
+    return JARS / hashlib.sha256(content).hexdigest()[:16]
+
+
+def _complete(place: Path) -> bool:
+    return (place / "complete").exists()
+
+
+def _program(name: str) -> str:
+    home = os.environ.get("JAVA_HOME")
+    return os.path.join(home, "bin", name) if home else name
+
+
+def _install(place: Path) -> None:
+    print("fetching Kafka from Maven Central, once", file=sys.stderr, flush=True)
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    jars = [f"-DoutputDirectory={place / 'jars'}", "-DincludeScope=runtime"]
+    _run(["mvn", "-B", "-q", "-ntp", "-f", str(POM), "dependency:copy-dependencies", *jars], _DOWNLOAD_SECONDS)
+    _prepare(Installation(place), place / "preparation")
+    shutil.rmtree(place / "preparation")
+    (place / "complete").touch()
+
+
+def _prepare(installation: Installation, folder: Path) -> None:
+    folder.mkdir()
+    file = folder / "server.properties"
+    file.write_text(as_text(node_properties(installation.formatted, 0, 1)))
+    _run(installation.command("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(file)), _STEP_SECONDS)
+    _archive_classes(installation, folder)
+
+
+def _archive_classes(installation: Installation, folder: Path) -> None:
+    """Run a broker once: the JVM writes down which classes it has loaded. Where it cannot, brokers only start slower."""
+    data, file = folder / "data", folder / "server.properties"
+    shutil.copytree(installation.formatted, data)
+    file.write_text(as_text(node_properties(data, *free_ports(2))))
+    flags = (*QUICK, f"-XX:ArchiveClassesAtExit={installation.archive}")
+    node = Node(folder, installation.command("kafka.Kafka", str(file), jvm=flags), timeout=_STEP_SECONDS)
+    node.start()
+    node.stop()
+
+
+def _run(command: list[str], seconds: float) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise BrokerError(f"{command[0]} did not end within {seconds:g} seconds") from None
+    if done.returncode != 0:
+        raise BrokerError(f"{command[0]} failed:\n{(done.stdout + done.stderr)[-4000:]}")

@@ -1,0 +1,99 @@
+"""One table, its topic, and daemons that come and go between them."""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cdfd.demo.writer import TableWriter
+from tests.support.kafka import history
+from tests.support.kafka.daemon_process import Daemon, configure
+from tests.support.kafka.history import Location, Writing
+from tests.support.kafka.reading import Record
+from tests.support.lake import SCHEMA
+
+
+@dataclass
+class Pipeline:
+    """Its daemon runs as a process; its readers are in ours.
+
+    Attributes:
+        folder: an empty one, for everything.
+        name: one that no other pipeline of the cluster has.
+        servers: where the daemon finds the cluster.
+        direct: where readers find it, whatever is between the daemon and the cluster.
+        elsewhere: where the table is, unless it is a folder in `folder`. Its last segment is `orders`.
+        sections: what its configuration says besides, however it is written.
+        config: the file; write it anew with `configure`.
+    """
+
+    folder: Path
+    name: str
+    servers: str
+    direct: str
+    elsewhere: Location | None = None
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    config: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.configure()
+
+    @property
+    def place(self) -> Location:
+        return self.elsewhere or Location(str(self.folder / "orders"))
+
+    @property
+    def uri(self) -> str:
+        return self.place.uri
+
+    @property
+    def topic(self) -> str:
+        return f"{self.name}.orders"
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger"
+
+    def configure(
+        self, table: dict[str, Any] | None = None, beside: Sequence[dict[str, Any]] = (), **sections: Any
+    ) -> None:
+        """Say more, or other things, in the configuration; `beside` are further tables."""
+        tables = [{"uri": self.uri} | (table or {}), *beside]
+        self.config = configure(self.folder, self.name, self.servers, tables, **{**self.sections, **sections})
+
+    def daemon(self, *options: str, within: Sequence[str] = ()) -> Daemon:
+        return Daemon(self.config, *options, within=within)
+
+    def writing(self, seed: int = 1, *, pause: float = 0.02, burst: int = 0) -> Writing:
+        """Somebody who changes the table all the time."""
+        return Writing(self.place, seed, pause=pause, burst=burst)
+
+    def table(self) -> TableWriter:
+        """The table, newly created, for changes one by one: `do(table.insert(...))`."""
+        table = TableWriter(self.place.storage(), SCHEMA)
+        do(table.create())
+        return table
+
+    def read(self, count: int = 0, **options: Any) -> list[Record]:
+        """What is delivered, waited for."""
+        return history.await_records(self.direct, self.topic, count, **options)
+
+    def check(self, start: int = 0, *, snapshot: bool = False) -> int:
+        """Every change of the table, which is at rest now, arrives exactly once. How many there are."""
+        expected = history.history(self.place, start, snapshot=snapshot)
+        history.check(self.place, self.read(len(expected)), expected)
+        return len(expected)
+
+    def finish(self) -> int:
+        """Let a daemon deliver what there is to deliver, end it in good order, and `check`."""
+        with self.daemon() as daemon:
+            daemon.wait_for("at version")  # before that, a signal may come before anybody listens
+            self.check()
+            daemon.stop()
+        return self.check()
+
+
+def do(change: Coroutine[Any, Any, int]) -> int:
+    """Commit one change; its version."""
+    return asyncio.run(change)

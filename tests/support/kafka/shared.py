@@ -1,0 +1,69 @@
+"""One broker for all processes of a test run, whoever comes first and whoever leaves last."""
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from tests.support.kafka.broker import Broker
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBroker:
+    """A broker that others use too: never stopped, and topics of others in it."""
+
+    bootstrap_servers: str
+    folder: Path
+    place: Path
+
+    def log(self) -> str:
+        """What the node wrote, warnings and errors."""
+        return (self.folder / "broker.log").read_text(errors="replace")
+
+
+@contextmanager
+def shared_broker(place: Path) -> Iterator[SharedBroker]:
+    """The broker of those who name the same folder. It ends when the last of them has left, or died; see `guard`."""
+    with ExitStack() as stack:
+        with (place / "kafka.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            found = _joined(place / "kafka.json", stack)
+            if found is None:
+                broker = Broker()
+                stack.callback(broker.leave)
+                broker.start()
+                found = SharedBroker(broker.bootstrap_servers, broker.folder, place)
+                written = {"bootstrap_servers": found.bootstrap_servers, "folder": str(found.folder)}
+                (place / "kafka.json").write_text(json.dumps(written))
+        yield found
+
+
+def _joined(note: Path, stack: ExitStack) -> SharedBroker | None:
+    """The one that is there, and from now on kept for us; None where there is none any more."""
+    try:
+        written = json.loads(note.read_text())
+        found = SharedBroker(written["bootstrap_servers"], Path(written["folder"]), note.parent)
+        users = stack.enter_context((found.folder / "users").open())
+        fcntl.flock(users, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return found if _same(users, found.folder / "users") and _lives(found) else None
+    except (FileNotFoundError, BlockingIOError):
+        return None
+
+
+def _same(opened: TextIO, path: Path) -> bool:
+    """Whether the guard has not come in between opening and locking."""
+    return os.path.samestat(os.fstat(opened.fileno()), path.stat())
+
+
+def _lives(broker: SharedBroker) -> bool:
+    host, port = broker.bootstrap_servers.split(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True

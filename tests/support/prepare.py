@@ -1,0 +1,68 @@
+"""What a tier needs and this machine lacks, fetched or built before its tests: `python -m tests.support.prepare TIER...`.
+
+Otherwise a worker waits for a download or a compiler, and often the other one for the same. `programs` needs no installed package.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+
+Step = Callable[[], object]
+
+
+def programs() -> Iterator[Step]:
+    """Go's compiler uses all cores."""
+    from tests.support.helm import tools
+
+    if tools.missing() is None:
+        yield tools.helm
+
+
+def test() -> Iterator[Step]:
+    """Jars of Kafka and Spark. Maven expects no other one beside it."""
+    from tests.support.kafka import installation as kafka
+    from tests.support.spark import archive
+    from tests.support.spark import installation as spark
+
+    if kafka.missing() is None:
+        yield kafka.installed
+    if spark.missing() is None:
+        yield archive.options
+
+
+def integration() -> Iterator[Step]:
+    """Also the reference of Trevni, a browser and promtool."""
+    from tests.support.browser import chromium
+    from tests.support.helm import tools
+    from tests.support.trevni import reference
+
+    yield from test()
+    if reference.missing() is None:
+        yield reference.installed
+    if chromium.missing() is None:
+        yield chromium.chromium
+    if tools.missing() is None:
+        yield tools.promtool
+
+
+def overnight() -> Iterator[Step]:
+    """Also other versions of Spark, an environment for a cluster, and a second S3 server."""
+    from tests.support.cluster import environment
+    from tests.support.s3 import server
+    from tests.support.spark import environments, installation
+
+    yield from test()
+    if installation.missing() is None:
+        yield lambda: environments.python(*environments.NEXT_SPARK)
+        yield lambda: environments.python(*environments.CONNECT)
+        yield environment.archive
+    if server.missing() is None:
+        yield server.gateway
+
+
+STEPS = {each.__name__: each for each in (programs, test, integration, overnight)}
+
+
+if __name__ == "__main__":
+    for tier in sys.argv[1:]:
+        for step in STEPS[tier]():
+            step()

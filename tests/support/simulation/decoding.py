@@ -1,0 +1,106 @@
+"""Files, log entries and schemas are decoded by the real readers, each only once: most are read again and again, in this seed and others.
+
+What is remembered is a value, made from the same bytes by a function that knows nothing else.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from cdfd.changes import scans
+from cdfd.changes.plan import FileScan
+from cdfd.changes.read import RowBatch, read
+from cdfd.changes.table_files import TableFiles
+from cdfd.delta import commit, header, paths
+from cdfd.delta.actions import Metadata
+from cdfd.delta.checkpoint import State
+from cdfd.delta.schema import TableSchema
+from cdfd.tail import checkpoint_files
+from cdfd.tail.segment import Checkpoint
+from tests.support.simulation.storage import Held
+
+REMEMBERED = 4096
+"""Log entries, and names of them."""
+_decoded: dict[tuple[object, ...], list[RowBatch]] = {}
+_states: dict[tuple[object, ...], State] = {}
+_read_state = checkpoint_files._read_state
+
+
+def _read_once(scan: FileScan, schema: TableSchema, files: TableFiles, **options: Any) -> Iterator[RowBatch]:
+    """What `read` gives; opening the file may fail, as ever."""
+    if options.get("reorder_buffer") is not None:
+        yield from read(scan, schema, files, **options)
+        return
+    with files.open(scan.path, scan.size or None):
+        data = files.storage.contents(scan.path)
+    key = (
+        data,
+        scan.path,
+        scan.change_type,
+        scan.only,
+        scan.without,
+        scan.image_phase,
+        scan.pairs,
+        tuple(schema.names),
+    )
+    decoded = _decoded.get(key)
+    if decoded is None:
+        decoded = _decoded[key] = list(read(scan, schema, TableFiles(Held(data), Held), **options))
+    yield from decoded
+
+
+def _state_once(storage: Any, checkpoint: Checkpoint, names: Sequence[str]) -> State:
+    """What a checkpoint holds besides files; opening it may fail, as ever. Here it is one file."""
+    (stat,) = checkpoint.files
+    with checkpoint_files._errors_naming(stat.path), storage.open_input_file(stat.path, stat.size):
+        data = storage.contents(stat.path)
+    key = (data, *names)
+    if key not in _states:
+        _states[key] = _read_state(Held(data), checkpoint, names)
+    return _states[key]
+
+
+def _once(parse: Callable[..., Any]) -> Callable[..., Any]:
+    known = lru_cache(REMEMBERED)(parse)
+
+    def parsed(version: int, data: object, **options: bool) -> Any:
+        return (known if isinstance(data, bytes) else parse)(version, data, **options)
+
+    return parsed
+
+
+class _Schemas:
+    """`TableSchema`, as far as headers need it."""
+
+    _known: ClassVar[dict[tuple[object, ...], TableSchema]] = {}
+
+    @classmethod
+    def of(cls, metadata: Metadata) -> TableSchema:
+        key = (metadata.schema_string, metadata.partition_columns, *sorted(metadata.configuration.items()))
+        if key not in cls._known:
+            cls._known[key] = TableSchema.of(metadata)
+        return cls._known[key]
+
+
+_REMEMBERING: tuple[tuple[Any, str, Any], ...] = (
+    (scans, "rows_of", _read_once),
+    (checkpoint_files, "_read_state", _state_once),
+    (commit, "parse", _once(commit.parse)),
+    (header, "scan", _once(header.scan)),
+    (header, "TableSchema", _Schemas),
+    (paths, "parse_name", lru_cache(REMEMBERED)(paths.parse_name)),
+)
+_REAL = [(module, name, getattr(module, name)) for module, name, _ in _REMEMBERING]
+
+
+@contextmanager
+def decoded_once() -> Iterator[None]:
+    """Within it, they are."""
+    for module, name, function in _REMEMBERING:
+        setattr(module, name, function)
+    try:
+        yield
+    finally:
+        for module, name, function in _REAL:
+            setattr(module, name, function)
