@@ -23,12 +23,12 @@ $(PACKAGE): pyproject.toml | $(BIN)/python
 	CDFD_NATIVE=0 $(BIN)/python -m pip install --quiet --no-compile --editable .
 	touch $@
 
-# uv needs half of pip's processor time. It does not read pip's settings, so where it cannot install, pip does.
+# The versions are those of uv.lock. uv does not read pip's settings, so if it cannot install, pip does, with the newest versions.
 # PySpark comes as a source, and compressing a wheel of it takes longer than all the rest.
 $(MARK): export DIST_EXTRA_CONFIG = $(CURDIR)/.ci/wheels.cfg
-$(MARK): pyproject.toml hatch_build.py $(wildcard cdfd/native/*.pyx cdfd/native/*.pxd) | $(BIN)/python
+$(MARK): pyproject.toml uv.lock hatch_build.py $(wildcard cdfd/native/*.pyx cdfd/native/*.pxd) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --upgrade pip 'uv==0.13.9'
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --editable '.[dev]' || $(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/uv sync --quiet --locked --inexact --python $(BIN)/python --extra dev || $(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $(PACKAGE) $@
 
 demo: $(PACKAGE)  ## A table that changes, and every change as it is delivered
@@ -113,8 +113,9 @@ s3-server: $(MARK)  ## Tests of S3 with the other server, versitygw (needs Go)
 numpy: $(MARK)  ## Tests of the kernels with their counterparts in numpy
 	CDFD_TEST_SECOND=numpy $(PYTEST) tests/quick/unit tests/quick/contract tests/quick/trevni tests/standard/unit
 
-lock: $(MARK)  ## Pin what the image installs (docker/requirements) after dependencies changed; UPGRADE=1 for the newest of everything
+lock: $(MARK)  ## Pin what tests (uv.lock) and the image (docker/requirements) install, after dependencies changed; UPGRADE=1 for the newest
 	$(BIN)/python -m pip install --quiet 'uv==0.13.9'
+	$(BIN)/uv lock $(if $(UPGRADE),--upgrade)
 	$(BIN)/python docker/lock.py $(if $(UPGRADE),--upgrade)
 
 helm: .cache/helm/helm  ## Helm, built by Go once, and linked as .cache/helm/helm, for rendering the chart
