@@ -3,7 +3,8 @@
 import asyncio
 import inspect
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ if settings.get_current_profile_name() == "default":
     settings.register_profile("untimed", deadline=None)
     settings.load_profile("untimed")
 
+_LOG_CHARACTERS = 4000
 _WITHIN = 300
 """Seconds until a test of coroutines gives up, unless its module has another `WITHIN`."""
 
@@ -37,11 +39,27 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With `CDFD_DURATIONS`, record how long modules take, by which workers get them."""
+    """Prepare the process. With `CDFD_DURATIONS`, record how long modules take, by which workers get them."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A shell's background job ignores SIGINT, and so would all processes that tests start and interrupt.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "CDFD_DURATIONS" in os.environ and not hasattr(config, "workerinput"):
         from tests.support.distribution import Recorder
 
         config.pluginmanager.register(Recorder())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test of Kafka that fails says the end of its brokers' logs."""
+    report = yield
+    if report.failed:
+        for name, value in getattr(item, "funcargs", {}).items():
+            if type(value).__name__ in ("Broker", "SharedBroker"):
+                report.sections.append((f"log of {name}", value.log()[-_LOG_CHARACTERS:]))
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -176,8 +176,11 @@ def await_records(bootstrap_servers: str, topic: str, count: int, **options: Any
     """What a `read_committed` reader gets of a topic, when it is all there, or does not come."""
     try:
         return read_topic(bootstrap_servers, topic, at_least=count, **options)
-    except TimeoutError:
-        return read_topic(bootstrap_servers, topic, **options)
+    except TimeoutError as error:
+        records = read_topic(bootstrap_servers, topic, **options)
+        # The caller compares them, which says more than the number. pytest shows this if it fails.
+        print(f"{len(records)} of {count} records of {topic} came in time: {error}")
+        return records
 
 
 def check(table: Location, records: Iterable[Record], expected: History) -> None:
