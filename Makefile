@@ -71,7 +71,7 @@ prepared-%: programs $(MARK)
 flakes: $(MARK)  ## Run PATHS (those of `make test`) N times (20) under load, and list the tests that failed once
 	$(BIN)/python -m tests.support.flakes $(or $(N),20) $(PATHS)
 
-coverage: $(MARK)  ## Lines and branches that the tests of PATHS (quick) reach, and the floors of the rooms that must not lose any
+coverage: $(MARK)  ## Lines and branches that tests (of PATHS) reach, by room, and the floors of the rooms that decide about rows
 	$(BIN)/python -m tests.support.coverage $(PATHS)
 
 fuzz: $(MARK)  ## Hostile tables and answers for SECONDS (600), or MUTANTS of them; of SEED (1), of one TARGET; keeps what it finds
