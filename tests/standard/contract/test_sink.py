@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import json
 import sqlite3
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
@@ -68,6 +69,14 @@ class Place(ABC):
     @abstractmethod
     def delivered(self) -> list[int]:
         """Column `n` of all committed rows, in the order of delivery."""
+
+    def seen(self) -> list[int]:
+        """As `delivered`, while a delivery is open."""
+        return self.delivered()
+
+    def wait_for_row(self, n: int) -> None:
+        """Wait until a row of the open delivery has left the process, if the sink sends rows before the commit."""
+        return
 
 
 class MemoryPlace(Place):
@@ -132,7 +141,18 @@ class KafkaPlace(Place):
 
     def delivered(self) -> list[int]:
         wait_for_markers(self.broker.bootstrap_servers, f"{self.pipeline}.orders")
-        records = read_topic(self.broker.bootstrap_servers, f"{self.pipeline}.orders")
+        return self.seen()
+
+    def seen(self) -> list[int]:
+        return self._rows(committed=True)
+
+    def wait_for_row(self, n: int) -> None:
+        deadline = time.monotonic() + 60
+        while n not in self._rows(committed=False):
+            assert time.monotonic() < deadline, f"row {n} was not sent"
+
+    def _rows(self, *, committed: bool) -> list[int]:
+        records = read_topic(self.broker.bootstrap_servers, f"{self.pipeline}.orders", committed=committed)
         return [json.loads(record.value or b"")["n"] for record in records]
 
 
@@ -202,6 +222,11 @@ async def opened(place: Place) -> AsyncIterator[Sink]:
 def rows(*n: int) -> pa.RecordBatch:
     batch = pa.record_batch({"n": pa.array(n, pa.int64()), "_change_type": constant_type("insert", len(n))})
     return VersionColumns(0, 0).complete(batch, 0)
+
+
+def many(n: int) -> pa.RecordBatch:
+    """So many equal rows that a sink which sends rows before the commit sends these."""
+    return rows(*[n] * 5000)
 
 
 def at(version: int, part: int = 0, phase: str = "stream", ordinal: int = 0) -> Position:
@@ -328,18 +353,20 @@ class TestDeliveries:
     async def test_nothing_is_seen_before_the_commit(self, place: Place) -> None:
         async with opened(place) as sink:
             delivery = await sink.begin(at(0))
-            await delivery.write(rows(1))
-            assert place.delivered() == []
+            await delivery.write(many(1))
+            place.wait_for_row(1)
+            assert place.seen() == []
             assert await sink.last_position() is None
             await delivery.commit(at(1))
-            assert place.delivered() == [1]
+            assert place.delivered() == [1] * 5000
 
     async def test_an_aborted_delivery_never_was(self, place: Place) -> None:
         async with opened(place) as sink:
-            for position, batches in ((at(0), 0), (at(0), 2)):
-                delivery = await sink.begin(position)
+            for batches in (0, 2):
+                delivery = await sink.begin(at(0))
                 for _ in range(batches):
-                    await delivery.write(rows(13))
+                    await delivery.write(many(13))
+                    place.wait_for_row(13)
                 await delivery.abort()
                 assert await sink.last_position() is None
             await deliver(sink, at(0), at(1), rows(0))
@@ -353,7 +380,8 @@ class TestDeliveries:
         async with opened(place) as sink:
             await deliver(sink, at(0), at(1), rows(0))
             left = await sink.begin(at(1))
-            await left.write(rows(13))
+            await left.write(many(13))
+            place.wait_for_row(13)
         with pytest.raises(SinkError):
             await left.write(rows(13))
         with pytest.raises(SinkError):
@@ -427,7 +455,8 @@ class TestRuns:
             await delivery.start_version(self.versions[2])
             await delivery.write(rows(4))
             await delivery.write_run(self.versions[3:], rows(*range(5, 10_000)))
-            assert place.delivered() == []
+            place.wait_for_row(9_999)
+            assert place.seen() == []
             await delivery.commit(at(4))
             assert await sink.last_position() == at(4)
         assert place.delivered() == [*range(1, 10_000)]
@@ -436,7 +465,8 @@ class TestRuns:
         async with opened(place) as sink:
             delivery = await sink.begin(at(0))
             assert isinstance(delivery, RunDelivery)
-            await delivery.write_run(self.versions[:2], rows(13))
+            await delivery.write_run(self.versions[:2], many(13))
+            place.wait_for_row(13)
             await delivery.abort()
             with pytest.raises(SinkError, match="has ended"):
                 await delivery.write_run(self.versions[2:], rows(13))
@@ -489,7 +519,8 @@ class TestControl:
             await deliver(sink, at(0), at(5), rows(0))
             await sink.set_control(EMPTY.begin("a", ""))
             chunk = await sink.begin_chunk(at(5), version(4))
-            await chunk.write(rows(13))
+            await chunk.write(many(13))
+            place.wait_for_row(13)
             await chunk.abort()
             await deliver_chunk(sink, at(5), 0)
         assert place.delivered() == [0, 100]

@@ -62,8 +62,12 @@ def read_topic(
         consumer.close()
 
 
-def wait_for_markers(bootstrap_servers: str, topic: str, seconds: float = 2.0) -> None:
-    """Wait until no transaction is open in a topic, but not longer: the markers are written after the end of one is acknowledged."""
+def wait_for_markers(bootstrap_servers: str, topic: str, seconds: float = 2.0) -> bool:
+    """Wait until no transaction is open in a topic, but not longer: the markers are written after the end of one is acknowledged.
+
+    Returns:
+        Whether none is open.
+    """
     levels = ("read_committed", "read_uncommitted")
     committed, all_ = (
         KafkaConsumer(bootstrap_servers=bootstrap_servers, enable_auto_commit=False, isolation_level=level)
@@ -72,8 +76,11 @@ def wait_for_markers(bootstrap_servers: str, topic: str, seconds: float = 2.0) -
     with closing(committed), closing(all_):
         deadline = time.monotonic() + seconds
         partitions = _partitions(committed, topic, deadline + 60)
-        while committed.end_offsets(partitions) != all_.end_offsets(partitions) and time.monotonic() < deadline:
+        while committed.end_offsets(partitions) != all_.end_offsets(partitions):
+            if time.monotonic() > deadline:
+                return False
             time.sleep(0.02)
+        return True
 
 
 def _partitions(consumer: KafkaConsumer, topic: str, deadline: float) -> list[TopicPartition]:
