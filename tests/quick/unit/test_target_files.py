@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from cdfd.parquet.writer import DataFileWriter
 from cdfd.sinks.delta import data_files
 from cdfd.sinks.delta.columns import created
 from cdfd.sinks.delta.data_files import DataFiles
-from cdfd.sinks.delta.sink import DeltaSink
+from cdfd.sinks.delta.sink import DeltaDelivery, DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
@@ -74,12 +75,16 @@ async def opened(storage: Storage, file_bytes: int) -> DeltaSink:
     return await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=file_bytes))
 
 
+async def deliver_into(delivery: DeltaDelivery) -> None:
+    for batch in batches(60, 3):
+        await delivery.write(batch)
+    await delivery.commit(END)
+
+
 async def deliver(sink: DeltaSink) -> None:
     delivery = await sink.begin(START)
     try:
-        for batch in batches(60, 3):
-            await delivery.write(batch)
-        await delivery.commit(END)
+        await deliver_into(delivery)
     except BaseException:
         await delivery.abort()
         raise
@@ -129,4 +134,23 @@ async def test_a_file_that_cannot_be_stored(tmp_path: Path, failing: int) -> Non
     sink = await opened(FaultyStorage(LocalStorage(tmp_path, sync=False), before=fail), 8000)
     with pytest.raises(SinkError, match="write a data file"):
         await deliver(sink)
+    await check_delivered_again(tmp_path)
+
+
+async def test_an_abort_ends_the_storing_of_a_file(tmp_path: Path) -> None:
+    storing = asyncio.Event()
+
+    async def hang(method: str, path: str) -> None:
+        if path.endswith(".parquet"):
+            storing.set()
+            await asyncio.Event().wait()
+
+    sink = await opened(FaultyStorage(LocalStorage(tmp_path, sync=False), before=hang), 8000)
+    delivery = await sink.begin(START)
+    writing = asyncio.create_task(deliver_into(delivery))
+    await asyncio.wait_for(storing.wait(), 30)
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+    await delivery.abort()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
     await check_delivered_again(tmp_path)
