@@ -97,13 +97,36 @@ class FaultyStorage:
         await self.before(method, path)
 
 
-def at_step(number: int, error: Exception) -> Hook:
-    """Raise at the step of that number, from 0, once."""
-    left = [number]
+Act = Callable[[], Awaitable[None]]
 
-    async def hook(method: str, path: str) -> None:
-        left[0] -= 1
-        if left[0] == -1:
-            raise error
 
-    return hook
+class AtStep:
+    """A hook for one step: it raises an error, or lets somebody else act. The steps after it happen.
+
+    Args:
+        number: of the step, from 0.
+        act: the error, or what is awaited.
+        counts: whether a step has a number, by its method and path.
+
+    Attributes:
+        reached: whether there was such a step.
+    """
+
+    def __init__(
+        self, number: int, act: Exception | Act, counts: Callable[[str, str], bool] = lambda method, path: True
+    ) -> None:
+        self.reached = False
+        self._left = number
+        self._act = act
+        self._counts = counts
+
+    async def __call__(self, method: str, path: str) -> None:
+        if self.reached or not self._counts(method, path):
+            return
+        self._left -= 1
+        if self._left >= 0:
+            return
+        self.reached = True
+        if isinstance(self._act, Exception):
+            raise self._act
+        await self._act()

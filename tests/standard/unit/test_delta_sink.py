@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.support.faulty_storage import AtStep, Died, FaultyStorage
 
 import cdfd
 from cdfd import snapshot
@@ -88,41 +89,51 @@ class TestFaults:
     @pytest.mark.parametrize("error", [StorageError("reset", retriable=True), Died()], ids=["fails", "dies"])
     @pytest.mark.parametrize("when", ["before", "after"])
     async def test_each_row_once_whatever_step_fails(self, tmp_path: Path, when: str, error: Exception) -> None:
-        step, failed = 0, True
-        while failed:
-            failed, step = False, step + 1
-            folder, left = tmp_path / str(step), step
-
-            async def hook(method: str, path: str) -> None:
-                nonlocal left, failed
-                left -= 1
-                if left == 0:
-                    failed = True
-                    raise error
-
+        for number in count():
+            folder, step = tmp_path / str(number), AtStep(number, error)
             try:
-                await self.deliver_all(FaultyStorage(LocalStorage(folder), **{when: hook}))
+                await self.deliver_all(FaultyStorage(LocalStorage(folder), **{when: step}))
             except (SinkError, Died):
                 await self.deliver_all(LocalStorage(folder))
             table = DeltaTable(folder)
-            assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == [0, 1, 3], step
+            assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == [0, 1, 3], number
             assert table.transaction_version(APP) == self.VERSIONS - 1
-        assert step > 20
+            if not step.reached:
+                break
+        assert number >= 20
 
     async def test_another_writer_between_any_two_steps(self, tmp_path: Path) -> None:
-        folder = tmp_path / "t"
-        await self.deliver_all(LocalStorage(folder))
+        await self.deliver_all(LocalStorage(tmp_path / "prepared"))
+        for number in count():
+            folder = shutil.copytree(tmp_path / "prepared", tmp_path / str(number))
+            append = partial(asyncio.to_thread, write_deltalake, folder, pa.table({"n": [100]}), mode="append")
+            step = AtStep(number, append)
+            sink = await opened(FaultyStorage(LocalStorage(folder, sync=False), before=step))
+            await deliver(sink, 4, batch(n=[4]))
+            await deliver(sink, 5, batch(n=[5]))
+            table = DeltaTable(folder)
+            rows = [0, 1, 3, 4, 5, *([100] if step.reached else [])]
+            assert sorted(table.to_pyarrow_table()["n"].to_pylist()) == rows, number
+            assert table.transaction_version(APP) == 5
+            if not step.reached:
+                break
+        assert number >= 20
+
+    async def test_other_writers_that_are_first_several_times(self, tmp_path: Path) -> None:
+        await self.deliver_all(LocalStorage(tmp_path))
         others = 0
 
         async def interfere(method: str, path: str) -> None:
             nonlocal others
             if method == "put_if_absent" and others < 6:
                 others += 1
-                await asyncio.to_thread(write_deltalake, folder, pa.table({"n": [100 + others]}), mode="append")
+                await asyncio.to_thread(write_deltalake, tmp_path, pa.table({"n": [100 + others]}), mode="append")
 
-        sink = await opened(FaultyStorage(LocalStorage(folder), before=interfere))
+        storage = FaultyStorage(LocalStorage(tmp_path))
+        sink = await opened(storage)
+        storage.before = interfere
         await deliver(sink, 4, batch(n=[4]))
-        rows = DeltaTable(folder).to_pyarrow_table()["n"].to_pylist()
+        rows = DeltaTable(tmp_path).to_pyarrow_table()["n"].to_pylist()
         assert others == 6
         assert sorted(rows) == [0, 1, 3, 4, *range(101, 107)]
 
@@ -478,15 +489,9 @@ class TestCheckpoints:
 
     async def test_a_crash_in_a_clean_up(self, tmp_path: Path) -> None:
         """Whatever file it dies at, the log can be read and the next delivery goes on."""
-        for step in range(1, 6):
-            folder, left = tmp_path / str(step), step
-
-            async def dies(method: str, path: str) -> None:
-                nonlocal left
-                left -= method == "delete"
-                if method == "delete" and left == 0:
-                    raise Died
-
+        for number in range(5):
+            folder = tmp_path / str(number)
+            dies = AtStep(number, Died(), lambda method, path: method == "delete")
             layout = Layout(checkpoint_interval=3)
             sink = await opened(LocalStorage(folder), layout, owner=7)
             for version in range(6):
@@ -667,24 +672,17 @@ class TestCompaction:
     async def test_a_crash_at_every_step(self, tmp_path: Path, when: str, error: Exception) -> None:
         await self.deliver_all(LocalStorage(tmp_path / "0"), Layout(checkpoint_interval=0), 8)
         layout = Layout(checkpoint_interval=9, compaction=self.COMPACTION)
-        step, failed = 0, True
-        while failed:
-            failed, step = False, step + 1
-            folder, left = shutil.copytree(tmp_path / "0", tmp_path / str(step)), step
-
-            async def hook(method: str, path: str) -> None:
-                nonlocal left, failed
-                left -= path.startswith("part-") or "_delta_log/" in path
-                if left == 0:
-                    failed = True
-                    raise error
-
+        for number in count():
+            folder = shutil.copytree(tmp_path / "0", tmp_path / f"step {number}")
+            step = AtStep(number, error, lambda method, path: path.startswith("part-") or "_delta_log/" in path)
             try:
-                await self.deliver_all(FaultyStorage(LocalStorage(folder), **{when: hook}), layout, 9)
+                await self.deliver_all(FaultyStorage(LocalStorage(folder), **{when: step}), layout, 9)
             except (SinkError, Died):
                 await self.deliver_all(LocalStorage(folder), layout, 9)
             assert sorted(row["n"] for row in found(folder, "n")) == [*range(9), *range(100, 109)]
-        assert step > 20
+            if not step.reached:
+                break
+        assert number >= 20
         self.check(folder, 9)
 
     async def test_another_writer_is_first(self, tmp_path: Path) -> None:

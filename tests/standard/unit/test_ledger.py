@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from tests.support.faulty_storage import AtStep, Died, FaultyStorage, nothing
 
 from cdfd.commands.inspect import report
 from cdfd.delta import last_checkpoint
@@ -538,7 +539,7 @@ class TestFailures:
         while True:
             lake = Lake(manual_clock())
             lake.copy_from(prepared)
-            storage = FaultyStorage(lake, at_step(died, Died()))
+            storage = FaultyStorage(lake, AtStep(died, Died()))
             acknowledged, ended = run(until_it_dies(opened(storage), range(known, last)))
             run(self._after_the_death(lake, acknowledged))
             if ended:
@@ -569,7 +570,7 @@ class TestFailures:
             lake = Lake(manual_clock())
             lake.copy_from(prepared)
             storage = FaultyStorage(lake)
-            setattr(storage, side, at_step(step, StorageError("unreachable", retriable=True)))
+            setattr(storage, side, AtStep(step, StorageError("unreachable", retriable=True)))
             ledger = opened(storage)
             for version in range(18, 21):
                 try:
@@ -595,7 +596,7 @@ class TestFailures:
         while True:
             folder = tmp_path / str(died)
             shutil.copytree(prepared, folder)
-            storage = FaultyStorage(local(folder), at_step(died, Died()))
+            storage = FaultyStorage(local(folder), AtStep(died, Died()))
             acknowledged, ended = run(until_it_dies(opened(storage), range(29, 30)))
             found = DeltaTable(folder).transaction_version(ORDERS)
             assert found == run(version_of(local(folder)))

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from tests.support.faulty_storage import AtStep, Died, FaultyStorage
 
 import cdfd
 from cdfd import snapshot
@@ -33,7 +34,7 @@ from cdfd.errors import FencedError, SinkError, StorageError, UnsupportedError
 from cdfd.progress.ledger import app_id
 from cdfd.sinks.base import SnapshotNeededError
 from cdfd.sinks.delta.columns import created
-from cdfd.sinks.delta.compactor import Compaction
+from cdfd.sinks.delta.compactor import Compaction, Compactor
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.mirror import table as mirror_table
 from cdfd.sinks.delta.mirror.key_index import KeyIndex
@@ -46,6 +47,7 @@ from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import Clock, SystemClock
 from tests.support.faulty_storage import Died, FaultyStorage
 from tests.support.lake import manual_clock
+from cdfd.tail.log import DeltaLog
 
 APP = app_id("shop", "orders")
 OWNERS = count(1)
@@ -280,31 +282,22 @@ class TestFaults:
     async def test_the_mirror_is_the_source_at_a_version_whatever_step_fails(
         self, tmp_path: Path, when: str, error: Exception
     ) -> None:
-        step, failed = 0, True
-        while failed:
-            failed, step = False, step + 1
-            folder, left = tmp_path / str(step), step
-
-            async def hook(method: str, path: str) -> None:
-                nonlocal left, failed
-                left -= 1
-                if left == 0:
-                    failed = True
-                    raise error
-
-            feed = step % 2 == 0
+        for number in count():
+            folder, step, feed = tmp_path / str(number), AtStep(number, error), number % 2 == 1
             try:
                 await self.deliver_all(
-                    FaultyStorage(LocalStorage(folder, sync=False), **{when: hook}), change_feed=feed
+                    FaultyStorage(LocalStorage(folder, sync=False), **{when: step}), change_feed=feed
                 )
             except (SinkError, Died):
                 position = await (await opened(LocalStorage(folder, sync=False), change_feed=feed)).last_position()
                 if position is not None:
-                    assert found(folder) == self.expected(position.version), step
+                    assert found(folder) == self.expected(position.version), number
                 await self.deliver_all(LocalStorage(folder, sync=False), change_feed=feed)
-            assert found(folder) == self.expected(self.VERSIONS), step
+            assert found(folder) == self.expected(self.VERSIONS), number
             assert DeltaTable(folder).transaction_version(APP) == self.VERSIONS - 1
-        assert step > 40
+            if not step.reached:
+                break
+        assert number >= 40
 
 
 def operations(folder: Path) -> list[str]:
@@ -372,30 +365,27 @@ class TestCompaction:
     )
     async def test_a_crash_at_every_step(self, tmp_path: Path, when: str, error: Exception) -> None:
         await self.deliver_all(LocalStorage(tmp_path / "0"), 10, interval=0)
-        step, failed, compacted = 0, True, 0
-        while failed:
-            failed, step = False, step + 1
-            folder, left, begun = shutil.copytree(tmp_path / "0", tmp_path / str(step)), step, False
+        compacted = 0
+        for number in count():
+            folder, begun = shutil.copytree(tmp_path / "0", tmp_path / f"step {number}"), False
 
-            async def hook(method: str, path: str) -> None:
-                nonlocal left, failed, begun
+            def counts(method: str, path: str) -> bool:
+                nonlocal begun
                 # The checkpoint comes first, then the compaction.
                 begun = begun or "checkpoint.parquet" in path
-                left -= begun
-                if left == 0:
-                    failed = True
-                    raise error
+                return begun
 
-            faulty = FaultyStorage(LocalStorage(folder), **{when: hook})
+            step = AtStep(number, error, counts)
             with contextlib.suppress(SinkError, Died):
-                await self.deliver_all(faulty, 11, interval=11)
-            assert found(folder) == self.expected(11), step
+                await self.deliver_all(FaultyStorage(LocalStorage(folder), **{when: step}), 11, interval=11)
+            assert found(folder) == self.expected(11), number
             compacted += "OPTIMIZE" in operations(folder)
             await self.deliver_all(LocalStorage(folder), 12, interval=11)
-            assert found(folder) == self.expected(12), step
+            assert found(folder) == self.expected(12), number
             assert DeltaTable(folder).transaction_version(APP) == 11
-        assert step > 5
-        assert 0 < compacted < step
+            if not step.reached:
+                break
+        assert 0 < compacted < number
 
     async def test_another_writer_is_first(self, tmp_path: Path) -> None:
         compacted = 0
@@ -430,31 +420,58 @@ class TestCompaction:
         assert found(tmp_path, schema) == bag(rows[-1:])
 
 
+async def compact(folder: Path) -> None:
+    """Another process puts the rows of all files into one, in a version that changes no row."""
+    storage = LocalStorage(folder, sync=False)
+    state = await DeltaLog(storage).snapshot(with_stats=True, all_fields=True)
+    await Compactor(storage, SystemClock(), lambda state: None, COMPACTION).compact(state)
+
+
 class TestOtherWriters:
+    @staticmethod
+    async def prepare(folder: Path) -> list[Row]:
+        """A mirror with a checkpoint, and enough files to compact: version n has two rows n, and version 9 deletes one. Its rows."""
+        sink = await opened(LocalStorage(folder, sync=False), interval=10)
+        for version in range(9):
+            await deliver(sink, version, change(version, "insert", [(version, "a", 0.5), (version, "b", 0.5)]))
+        await deliver(sink, 9, change(9, "delete", [(0, "a", 0.5)]))
+        return [(0, "b", 0.5), *((version, v, 0.5) for version in range(1, 9) for v in "ab")]
+
     async def test_compaction_between_any_two_steps_is_followed(self, tmp_path: Path) -> None:
-        folder = tmp_path / "t"
-        sink = await opened(LocalStorage(folder))
-        for version in range(4):
-            await deliver(sink, version, change(version, "insert", [(version, "a", 0.5)]))
-        await deliver(sink, 4, change(4, "delete", [(0, "a", 0.5)]))  # its file goes: no vector is left
-        for version in range(5, 8):
-            await deliver(sink, version, change(version, "insert", [(version, "a", 0.5)]))
-        compacted = 0
+        """Each row that was looked up is in another file by the time of the commit."""
+        rows = await self.prepare(tmp_path / "prepared")
+        gone = [(5, "a", 0.5), (6, "b", 0.5), (7, "b", 0.5)]
+        for number in count():
+            folder = shutil.copytree(tmp_path / "prepared", tmp_path / str(number))
+            step = AtStep(number, partial(compact, folder))
+            sink = await opened(FaultyStorage(LocalStorage(folder, sync=False), before=step))
+            await deliver(sink, 10, change(10, "delete", gone[:1]), change(10, "insert", [(7, "c", 0.5)]))
+            await deliver(sink, 11, change(11, "delete", [*gone[1:], (7, "c", 0.5)]))
+            assert found(folder) == bag([row for row in rows if row not in gone]), number
+            assert operations(folder).count("OPTIMIZE") == step.reached, number
+            if not step.reached:
+                break
+        assert number >= 30
 
-        async def interfere(method: str, path: str) -> None:
-            nonlocal compacted
-            if method == "put_if_absent" and not compacted:
-                compacted += 1
-                await asyncio.to_thread(lambda: DeltaTable(folder).optimize.compact())
-
-        await sink.close()
-        sink = await opened(FaultyStorage(LocalStorage(folder), before=interfere), owner=99)
+    async def test_compaction_between_any_two_steps_of_a_new_load(self, tmp_path: Path) -> None:
+        """No row that was there before stays."""
+        await self.prepare(tmp_path / "prepared")
         compacted = 0
-        await deliver(sink, 8, change(8, "delete", [(5, "a", 0.5), (2, "a", 0.5)]))
-        assert compacted == 1
-        assert found(folder) == bag([(n, "a", 0.5) for n in (1, 3, 6, 7)])
-        await deliver(sink, 9, change(9, "delete", [(1, "a", 0.5)]))
-        assert found(folder) == bag([(n, "a", 0.5) for n in (3, 6, 7)])
+        for number in count():
+            folder = shutil.copytree(tmp_path / "prepared", tmp_path / str(number))
+            storage, step = FaultyStorage(LocalStorage(folder, sync=False)), AtStep(number, partial(compact, folder))
+            sink = await opened(storage)
+            await (await sink.begin(at(10))).commit(at(10, "snapshot"))
+            delivery = await sink.begin(at(10, "snapshot"))
+            storage.before = step
+            await delivery.write(change(10, "insert", [(6, "b", 0.5), (7, "a", 0.5)]))
+            await delivery.commit(at(11))
+            await deliver(sink, 11, change(11, "delete", [(6, "b", 0.5)]))
+            assert found(folder) == bag([(7, "a", 0.5)]), number
+            compacted += operations(folder).count("OPTIMIZE")
+            if not step.reached:
+                break
+        assert 8 < compacted < number
 
     @pytest.mark.parametrize("opens_again", [False, True])
     async def test_rows_of_others_are_refused(self, tmp_path: Path, opens_again: bool) -> None:
