@@ -11,10 +11,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.support.faulty_storage import AtStep, Died, FaultyStorage
@@ -160,6 +161,24 @@ async def test_a_version_of_each_kind_of_change(tmp_path: Path) -> None:
     await deliver(sink, 2, change(2, "delete", expected))
     assert found(tmp_path / "t") == bag([])
     assert not any("add" in each for each in entries(tmp_path / "t")[-1])
+
+
+async def test_bounds_are_wide_once_rows_are_deleted(tmp_path: Path) -> None:
+    """The row with the largest value is gone, and a reader that takes bounds for exact would still answer with it."""
+    sink = await opened(LocalStorage(tmp_path))
+    await deliver(sink, 0, change(0, "insert", [(n, "a", 0.5) for n in range(100)]))
+
+    def statistics() -> dict[str, Any]:
+        (text,) = (each["add"]["stats"] for each in entries(tmp_path)[-1] if "add" in each)
+        stats: dict[str, Any] = json.loads(text)
+        return stats
+
+    before = statistics()
+    assert before.get("tightBounds", True)
+    assert before["maxValues"]["id"] == 99
+    for version, gone in ((1, 99), (2, 98)):
+        await deliver(sink, version, change(version, "delete", [(gone, "a", 0.5)]))
+        assert statistics() == {**before, "tightBounds": False}
 
 
 class Source:
@@ -507,6 +526,73 @@ class TestOtherWriters:
             await deliver(first, 1, change(1, "delete", [(0, "a", 0.5)]))
         await deliver(second, 1, change(1, "delete", [(0, "a", 0.5)]))
         assert found(tmp_path / "t") == bag([])
+
+
+class TestChangeFeed:
+    """A change data feed that the target has, although the settings of the sink say nothing of one."""
+
+    @staticmethod
+    def switch_on(folder: Path, name: str = "delta.enableChangeDataFeed") -> None:
+        """Another writer does."""
+        log = entries(folder)
+        (protocol,) = (each["protocol"] for each in log[0] if "protocol" in each)
+        (metadata,) = (each["metaData"] for each in log[0] if "metaData" in each)
+        protocol["writerFeatures"] += ["changeDataFeed"]
+        metadata["configuration"][name] = "true"
+        added = folder / "_delta_log" / f"{len(log):020}.json"
+        added.write_text("\n".join(map(json.dumps, [{"protocol": protocol}, {"metaData": metadata}])))
+
+    @staticmethod
+    def fed(folder: Path, version: int = -1) -> list[tuple[str, Row]]:
+        """The rows of the change data files of a version, by default the last one."""
+        paths = [each["cdc"]["path"] for each in entries(folder)[version] if "cdc" in each]
+        rows = [row for path in paths for row in pq.read_table(folder / path).to_pylist()]
+        return sorted((row["_change_type"], (row["id"], row["v"], row["f"])) for row in rows)
+
+    UPDATE: ClassVar = [("update_preimage", (1, "a", 0.5)), ("update_postimage", (1, "b", 0.5))]
+
+    @pytest.mark.parametrize("name", ["delta.enableChangeDataFeed", "delta.enableChangeDataCapture"])
+    @pytest.mark.parametrize("opens_again", [False, True])
+    async def test_it_gets_the_changes(self, tmp_path: Path, opens_again: bool, name: str) -> None:
+        sink = await opened(LocalStorage(tmp_path), owner=7)
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
+        self.switch_on(tmp_path, name)
+        if opens_again:
+            sink = await opened(LocalStorage(tmp_path), owner=7)
+        await deliver(sink, 1, *(change(1, kind, [row]) for kind, row in self.UPDATE))
+        assert self.fed(tmp_path) == sorted(self.UPDATE)
+        # Without deleted rows, the new files themselves are the changes.
+        await deliver(sink, 2, change(2, "insert", [(2, "a", 0.5)]))
+        assert self.fed(tmp_path) == []
+        rows = cdfd.changes(tmp_path, 0).read_all().sort_by([("_commit_version", "ascending"), ("id", "ascending")])
+        told = [(row["_change_type"], row["id"]) for row in rows.to_pylist()]
+        assert told == [("insert", 0), ("insert", 1), ("update_preimage", 1), ("update_postimage", 1), ("insert", 2)]
+
+    async def test_it_is_switched_on_between_any_two_steps(self, tmp_path: Path) -> None:
+        """No version after that lacks its changes."""
+        for number in count():
+            folder = tmp_path / str(number)
+            storage = FaultyStorage(LocalStorage(folder, sync=False))
+            step = AtStep(number, partial(asyncio.to_thread, self.switch_on, folder))
+            sink = await opened(storage, owner=7)
+            await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
+            storage.before = step
+            update = [change(1, kind, [row]) for kind, row in self.UPDATE]
+            try:
+                await deliver(sink, 1, *update)
+            except SinkError as error:
+                if not error.retriable:
+                    raise
+                sink = await opened(storage, owner=7)
+                await deliver(sink, 1, *update)
+            if not step.reached:
+                break
+            switched, updated = (
+                next(version for version, entry in enumerate(entries(folder)) if version and word in json.dumps(entry))
+                for word in ('"metaData":', '"deletionVector":')
+            )
+            assert self.fed(folder, updated) == (sorted(self.UPDATE) if switched < updated else []), number
+        assert number >= 10
 
 
 class TestPositions:

@@ -16,6 +16,7 @@ from cdfd.changes.stream import Version
 from cdfd.delta.arrow_types import from_arrow
 from cdfd.delta.datatypes import StructType
 from cdfd.delta.file_actions import removals, replacements
+from cdfd.delta.protocol import cdf_enabled
 from cdfd.delta.schema import TableSchema, to_arrow
 from cdfd.delta.schema_merge import merge, nullable
 from cdfd.errors import SchemaChangedError, SinkError
@@ -27,7 +28,6 @@ from cdfd.sinks.delta.data_files import NewFile, cast
 from cdfd.sinks.delta.log_actions import add_actions, cdc_actions
 from cdfd.sinks.delta.mirror.removal import Removal, Vectors
 from cdfd.sinks.delta.mirror.writer import Event, MirrorWriter, Removed, Written
-from cdfd.sinks.delta.modes import CHANGE_FEED
 from cdfd.sinks.delta.stored_files import fetched
 from cdfd.sinks.delta.target import translated
 
@@ -238,10 +238,8 @@ class MirrorDelivery:
         version = await sink.table.follow()
         if self._removes or sink.table.loaded:
             await sink.table.load(self._columns)
-        metadata = sink.table.metadata
-        feed = sink.options.change_feed or metadata.configuration.get(CHANGE_FEED, "").lower() == "true"
-        # Without deleted rows, readers take the new files themselves as the changes.
-        writer = self._new_writer(change_feed=feed and self._removes)
+        writes_feed = self._needs_feed
+        writer = self._new_writer(change_feed=writes_feed)
         removal = Removal(sink.table)
         await self._put_all(writer.all(self._net.batches()), removal)
         await self._put_all(writer.finish())
@@ -261,11 +259,25 @@ class MirrorDelivery:
                 version = await sink.table.follow()
             else:
                 return
+            if self._needs_feed != writes_feed:
+                raise SinkError(
+                    "another writer switched the change data feed of the target on or off while rows were written",
+                    table=self._uri,
+                    version=version,
+                    hint="The daemon writes them again",
+                    retriable=True,
+                )
             with translated("find the rows", self._uri):
                 if removal:
                     await sink.table.load(self._columns)
                     await asyncio.to_thread(removal.again)
         raise MovedError("cannot commit: other writers were first each time", table=self._uri, retriable=True)
+
+    @property
+    def _needs_feed(self) -> bool:
+        """Whether there have to be change data files. Without deleted rows, readers take the new files themselves as the changes."""
+        sink = self._sink
+        return self._removes and (sink.options.change_feed or cdf_enabled(sink.table.metadata))
 
     async def _commit_at(
         self,
