@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from change_rows import Row, change_rows
-from power_failure import Device
 
 from cdfd.changes.control import EMPTY
 from cdfd.changes.plan import ChangePlan
@@ -29,6 +27,8 @@ from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
 from cdfd.sinks.files.sink import FilesSink
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
+from tests.support.change_rows import Row, change_rows
+from tests.support.power_failure import Device
 
 APP = app_id("shop", "orders")
 

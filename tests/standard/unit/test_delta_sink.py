@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.support.faulty_storage import AtStep, Died, FaultyStorage
 
 import cdfd
 from cdfd import snapshot
@@ -35,7 +34,7 @@ from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.log import DeltaLog
-from tests.support.faulty_storage import Died, FaultyStorage
+from tests.support.faulty_storage import AtStep, Died, FaultyStorage
 
 APP = app_id("shop", "orders")
 NO_LAYOUT = Layout()

@@ -13,7 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from tests.support.faulty_storage import AtStep, Died, FaultyStorage, nothing
 
 from cdfd.commands.inspect import report
 from cdfd.delta import last_checkpoint
@@ -29,7 +28,7 @@ from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.log import DeltaLog
 from tests.support import ledger_writer
-from tests.support.faulty_storage import Died, FaultyStorage, at_step, nothing
+from tests.support.faulty_storage import AtStep, Died, FaultyStorage, nothing
 from tests.support.lake import BEGINNING, Lake, entry_path, manual_clock, run
 from tests.support.manual_time import ManualClock
 from tests.support.memory_storage import MemoryStorage

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.support.faulty_storage import AtStep, Died, FaultyStorage
 
 import cdfd
 from cdfd import snapshot
@@ -46,9 +45,9 @@ from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import Clock, SystemClock
-from tests.support.faulty_storage import Died, FaultyStorage
-from tests.support.lake import manual_clock
 from cdfd.tail.log import DeltaLog
+from tests.support.faulty_storage import AtStep, Died, FaultyStorage
+from tests.support.lake import manual_clock
 
 APP = app_id("shop", "orders")
 OWNERS = count(1)
