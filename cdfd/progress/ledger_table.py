@@ -88,9 +88,8 @@ def entry_of(state: TxnState, app_id: str) -> LedgerEntry | None:
 def proposal(state: TxnState, changes: Iterable[Change], now_ms: int) -> list[Action]:
     """The actions that record `changes`. Of several changes of one appId the last one counts. Empty if all are recorded."""
     configuration = dict(state.metadata.configuration)
+    renewals = {change.app_id: renewal(state, change.app_id, now_ms) for change in changes if change.renews}
     actions: list[Action] = []
-    for app_id in {change.app_id for change in changes if change.renews}:
-        actions += renewal(state, app_id, now_ms)
     for change in {change.app_id: change for change in changes if not change.renews}.values():
         known, digest = stored_position(state, change.app_id), change.digest
         if digest is None and (known.version, configuration.get(_key(change.app_id))) == (
@@ -98,11 +97,14 @@ def proposal(state: TxnState, changes: Iterable[Change], now_ms: int) -> list[Ac
             change.table_id,
         ):
             digest = known.digest
-        actions += position_actions(state, change.app_id, change.version, digest, now_ms)
+        renewed = renewals.pop(change.app_id, [])
+        # Readers refuse an entry with two `txn` of one appId. A new record has the present time, too.
+        actions += position_actions(state, change.app_id, change.version, digest, now_ms) or renewed
         if change.table_id is None:
             configuration.pop(_key(change.app_id), None)
         else:
             configuration[_key(change.app_id)] = change.table_id
+    actions += [action for renewed in renewals.values() for action in renewed]
     if configuration != state.metadata.configuration:
         actions.append(("metaData", metadata_fields(state.metadata) | {"configuration": configuration}))
     return actions

@@ -101,8 +101,13 @@ class TxnLog:
             return tip.state
 
     async def create(self, actions: Sequence[Action]) -> None:
-        """Write version 0. Does nothing if it exists."""
+        """Write version 0. Does nothing if it exists.
+
+        Raises:
+            LogError: the actions contradict each other. Nothing is written.
+        """
         entry = commits.serialize([txn_state.commit_info("CREATE TABLE", self._clock.now_ms()), *actions])
+        txn_state.first(commits.parse(0, entry))
         try:
             await self._storage.put_if_absent(log_path(paths.commit_name(0)), entry)
         except ExistsError:
@@ -118,6 +123,7 @@ class TxnLog:
             NotATableError: there is no table.
             UnsupportedError: cdfd does not support a writer feature of the table.
             StorageError: other writers were first at every attempt (retriable).
+            LogError: the actions contradict each other, or the log is damaged. Nothing is written.
         """
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -144,6 +150,8 @@ class TxnLog:
         version = state.version + 1
         info = txn_state.commit_info(self._operation, self._clock.now_ms(), state, blind=self._blind, tags=self._tags)
         entry = commits.serialize([info, *actions])
+        # Before it is written: an entry that readers refuse would be the last one of the table.
+        following = state.apply(commits.parse(version, entry))
         try:
             await self._storage.put_if_absent(log_path(paths.commit_name(version)), entry)
         except ExistsError:
@@ -153,7 +161,7 @@ class TxnLog:
         if stamp is None or self.checkpoint > version:
             self._tip = None
             return False
-        self._tip = _Tip(state.apply(commits.parse(version, entry)), stamp)
+        self._tip = _Tip(following, stamp)
         return True
 
     async def _load(self) -> _Tip | None:

@@ -22,6 +22,7 @@ from cdfd.progress import cleanup as upkeep
 from cdfd.progress import txn_log
 from cdfd.progress.ledger import LedgerEntry, app_id
 from cdfd.progress.table_ledger import TableLedger
+from cdfd.progress.txn_state import Action, txn
 from cdfd.storage import durable
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
@@ -125,6 +126,38 @@ class TestTable:
             assert found is not None
             assert (found.version, found.table_id) == (n, f"id {n}")
 
+    @pytest.mark.parametrize("last", ["record", "renew", "forget"])
+    async def test_calls_for_one_position_make_one_txn_of_each_app_id(self, tmp_path: Path, last: str) -> None:
+        """Readers refuse an entry with two, cdfd too: then no pipeline could use the ledger any more."""
+        storage = local(tmp_path)
+        ledger = opened(storage)
+        await ledger.record(ORDERS, 1, "T", DIGEST)
+
+        async def call(kind: str, version: int) -> None:
+            if kind == "record":
+                await ledger.record(ORDERS, version, "T", DIGEST)
+            else:
+                await (ledger.renew(ORDERS) if kind == "renew" else ledger.forget(ORDERS))
+
+        # They come while the first is on its way, so that one version has them all.
+        kinds = ["record", "renew", "forget", "record", "renew", last]
+        await asyncio.gather(ledger.record(ITEMS, 1, "I"), *(call(kind, 5 + n) for n, kind in enumerate(kinds)))
+        assert await commits(storage) == [0, 1, 2, 3]
+        assert await version_of(storage) == {"record": 10, "renew": 8, "forget": None}[last]
+        lines = map(json.loads, (tmp_path / entry_path(3)).read_text().splitlines())
+        apps = [line["txn"]["appId"] for line in lines if "txn" in line]
+        assert sorted(apps) == [ORDERS, f"{ORDERS}/digest/0", f"{ORDERS}/digest/1"]
+
+    async def test_a_renewal_beside_the_record_of_the_same_position_moves_its_time(self, tmp_path: Path) -> None:
+        clock = manual_clock()
+        ledger = TableLedger(local(tmp_path), clock, jitter=lambda: 0.0)
+        await ledger.record(ORDERS, 5, "T", DIGEST)
+        clock.advance(60)
+        calls = (ledger.record(ORDERS, 5, "T", DIGEST), ledger.renew(ORDERS))
+        await asyncio.gather(ledger.record(ITEMS, 1, "I"), *calls)
+        expected = LedgerEntry(ORDERS, 5, "T", BEGINNING + 60_000, DIGEST)
+        assert await opened(local(tmp_path)).position(ORDERS) == expected
+
     async def test_one_that_fails_does_not_take_others_along(self) -> None:
         storage = FaultyStorage(MemoryStorage())
         ledger = opened(storage)
@@ -185,6 +218,32 @@ class TestTable:
 
 class TestHashes:
     """Of the log entry of the version that is recorded: two more transaction identifiers."""
+
+
+class TestEntries:
+    """An entry that readers refuse would be the last one of its table, so it is not written."""
+
+    CONTRADICTIONS = (
+        [txn(ORDERS, 1, BEGINNING), txn(ORDERS, 2, BEGINNING)],
+        [("add", {"path": "a", "size": 1}), ("add", {"path": "a", "size": 2})],
+        [("domainMetadata", {"domain": "d", "configuration": text}) for text in "ab"],
+    )
+
+    @pytest.mark.parametrize("actions", CONTRADICTIONS)
+    async def test_actions_that_contradict_each_other_are_not_written(self, lake: Lake, actions: list[Action]) -> None:
+        await record(opened(lake), range(3))
+        log = txn_log.TxnLog(lake, manual_clock())
+        with pytest.raises(LogError, match="two ") as caught:
+            await log.append(lambda _: actions)
+        assert (caught.value.table, caught.value.version) == ("memory://orders", 4)
+        assert await commits(lake) == [0, 1, 2, 3]
+        await record(opened(lake), range(3, 5))
+        assert await version_of(lake) == 4
+
+    async def test_nor_is_a_first_version_without_metadata(self, lake: Lake) -> None:
+        with pytest.raises(LogError, match="no metaData"):
+            await txn_log.TxnLog(lake, manual_clock()).create([txn(ORDERS, 1, BEGINNING)])
+        assert await commits(lake) == []
 
     async def test_what_is_written(self, lake: Lake) -> None:
         await opened(lake).record(ORDERS, 5, "T", DIGEST)
