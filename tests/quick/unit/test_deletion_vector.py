@@ -195,7 +195,7 @@ class TestPaths:
 
     @pytest.mark.parametrize("kind", ["", "r", "U", "ui"])
     def test_unknown_storage_type(self, kind: str) -> None:
-        with pytest.raises(UnsupportedError, match="storage type"):
+        with pytest.raises(UnsupportedError, match=f"storage type '{kind}'") as caught:
             deletion_vector.path_of(DeletionVectorDescriptor(kind, "x", 1, 40, 6))
 
     @given(st.uuids(), st.sampled_from(["", "ab", "a/b"]))

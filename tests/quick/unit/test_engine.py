@@ -90,8 +90,10 @@ class TestJob:
 
     @pytest.mark.parametrize("wrong", [{"id": 1}, {"since": "x"}, {"version": 8}, {"phase": "snapshot"}])
     def test_one_that_is_not_understood_is_not_begun_anew(self, wrong: dict[str, str | int]) -> None:
-        with pytest.raises(SinkError, match="does not know"):
+        with pytest.raises(SinkError, match="does not know") as caught:
             job_of(Progress(Position("T", 7), job=asdict(JOB) | wrong))
+        assert caught.value.version == 7
+        assert caught.value.hint == "A newer version of cdfd may have written it: continue with that version"
 
 
 class TestAssignment:

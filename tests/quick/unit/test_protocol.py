@@ -14,6 +14,10 @@ from cdfd.errors import UnsupportedError
 GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
 
 
+UPGRADE = "A newer cdfd may read it; else drop the feature in the engine that writes it (ALTER TABLE ... DROP FEATURE)"
+CATALOG = "Commits of this table are decided by a catalog, not by the files in its log. cdfd reads only the log"
+
+
 def features(*names: str, writers: Iterable[str] = ()) -> Protocol:
     return Protocol(3, 7, frozenset(names), frozenset(names) | frozenset(writers))
 
@@ -71,6 +75,28 @@ class TestReadable:
         assert "the reader feature a, the reader feature b and the reader feature catalogManaged" in caught.value.what
         assert "catalog" in str(caught.value.hint)
 
+    @pytest.mark.parametrize(
+        ("asked", "hint"),
+        [
+            (features("fromTheFuture"), UPGRADE),
+            (features("fromTheFuture", "andAnother"), UPGRADE),
+            (Protocol(4, 7, frozenset(), frozenset()), UPGRADE),
+            (Protocol(4, 7, frozenset({"fromTheFuture"}), frozenset()), UPGRADE),
+            (features("catalogManaged"), CATALOG),
+            (features("catalogOwned"), CATALOG),
+            (features("catalogOwned-preview", "catalogManaged"), CATALOG),
+            (features("adaptiveMetadata-preview"), "The table's metadata is not in its log"),
+            (features("redirectReaderWriter-preview"), "The table is redirected to another one; follow that one"),
+            (features("catalogManaged", "fromTheFuture"), f"{CATALOG}. {UPGRADE}"),
+        ],
+    )
+    def test_says_whether_an_upgrade_helps(self, asked: Protocol, hint: str) -> None:
+        """A newer version may know a feature; none reads a table whose commits are not in its log."""
+        with pytest.raises(UnsupportedError) as caught:
+            protocol.check_readable(asked)
+        assert caught.value.hint == hint
+        assert str(caught.value).endswith(f". {hint}")
+
     def test_list_beside_an_old_version_counts(self) -> None:
         with pytest.raises(UnsupportedError, match="fromTheFuture"):
             protocol.check_readable(Protocol(1, 2, frozenset({"fromTheFuture"})))
@@ -112,7 +138,9 @@ class TestWritable:
     def test_refused_in_favour_of_a_ledger(self, asked: Protocol) -> None:
         with pytest.raises(UnsupportedError, match="writer") as caught:
             protocol.check_writable(asked)
-        assert "progress.ledger" in str(caught.value.hint)
+        ledger = "Keep progress in a ledger of its own: set `progress.ledger` to a folder or bucket prefix"
+        assert caught.value.hint == ledger
+        assert str(caught.value).endswith(f". {ledger}")
 
     def test_what_cannot_be_read_cannot_be_written(self) -> None:
         with pytest.raises(UnsupportedError, match="catalogManaged"):

@@ -191,8 +191,11 @@ class TestTable:
     async def test_a_ledger_of_another_format(self, lake: Lake) -> None:
         await opened(lake).record(ORDERS, 1, "T")
         lake.replace(entry_path(1), lake.bytes_of(entry_path(1)).replace(b'"cdfd.ledger":"1"', b'"cdfd.ledger":"2"'))
-        with pytest.raises(UnsupportedError, match="format '2'"):
-            await opened(lake).record(ORDERS, 2, "T")
+        for call in (opened(lake).position(ORDERS), opened(lake).record(ORDERS, 2, "T")):
+            with pytest.raises(UnsupportedError, match="format '2', not '1'") as caught:
+                await call
+            assert caught.value.hint == "A newer cdfd may read it"
+        assert await commits(lake) == [0, 1]
 
     async def test_a_ledger_that_is_gone_is_made_anew(self, lake: Lake) -> None:
         ledger = opened(lake)
