@@ -353,6 +353,27 @@ class TestReconciliation:
         after = first(START).apply(Commit(1, removes=(remove("a"),)))
         assert list(after.tombstones()) == [remove("a")]
 
+    @pytest.mark.parametrize("folded", [False, True])
+    @pytest.mark.parametrize("name", [None, "dv"])
+    def test_a_later_add_cancels_a_tombstone(self, name: str | None, folded: bool) -> None:
+        """RESTORE brings a file back under the key that it had. Its tombstone must not outlive that."""
+        gone = first(START).apply(Commit(1, removes=(remove("a", name), remove("b", name))))
+        gone = gone.compacted() if folded else gone
+        back = gone.apply(Commit(2, adds=(add("a", name, size=9),)))
+        for state in (back, back.compacted(), back.apply(Commit(3)).compacted()):
+            assert list(state.live()) == [add("a", name, size=9)]
+            assert list(state.tombstones()) == list(state.tombstones(0)) == [remove("b", name)]
+            assert state.find(add("a", name).key) == add("a", name, size=9)
+        assert {each.path for each in gone.tombstones()} == {"a", "b"}
+
+    def test_an_add_with_another_vector_leaves_the_tombstone(self) -> None:
+        """The key is path and deletion vector: the file as it was is still gone."""
+        gone = first(START).apply(Commit(1, removes=(remove("a", "x"),))).compacted()
+        back = gone.apply(Commit(2, adds=(add("a", "y"),)))
+        for state in (back, back.compacted()):
+            assert list(state.tombstones()) == [remove("a", "x")]
+            assert list(state.live()) == [add("a", "y")]
+
     def test_transactions_may_go_backwards(self) -> None:
         """Specification, "Transaction Identifiers": the latest in log order wins."""
         after = first(START).apply(Commit(1, txns=(Txn("a", 9), Txn("b", 1)))).apply(Commit(2, txns=(Txn("a", 3),)))
