@@ -157,6 +157,23 @@ def test_a_header_that_cannot_be(change: Callable[[bytes], bytes], what: str) ->
         read(change(small("snappy")))
 
 
+def test_only_the_known_magic_number_and_versions_are_read() -> None:
+    """Every bit of the three letters counts, and no version but 1 and 2 is taken for one of them."""
+    data = small("snappy")
+    for bit in range(24):
+        damaged = bytes(byte ^ (1 << bit % 8 if place == bit // 8 else 0) for place, byte in enumerate(data[:3]))
+        with pytest.raises(trevni.TrevniError, match="not a Trevni file") as caught:
+            read(damaged + data[3:])
+        assert caught.value.offset == 0
+    for version in {*range(256)} - {1, 2}:
+        with pytest.raises(trevni.TrevniError, match=f"version {version} of the Trevni layout") as caught:
+            read(data[:3] + bytes([version]) + data[4:])
+        assert caught.value.offset == 3
+    for length in range(4):
+        with pytest.raises(trevni.TrevniError, match="not a Trevni file"):
+            read(data[:length])
+
+
 @pytest.mark.parametrize(
     ("columns", "what"),
     [
