@@ -137,6 +137,16 @@ class TestActions:
 
     def test_null_is_as_good_as_absent(self) -> None:
         names = ["partitionValues", "size", "modificationTime", "deletionTimestamp", "dataChange", "deletionVector"]
+
+    @pytest.mark.parametrize("flag", [{}, {"dataChange": True}, {"dataChange": False}, {"dataChange": None}])
+    def test_a_change_data_file_counts_whatever_its_flag_says(self, flag: dict[str, bool | None]) -> None:
+        """The specification has false there. A writer that says true has recorded the same changes."""
+        found = parse(
+            1, entry({"add": {"path": "a"}}, {"cdc": {"path": "c", "partitionValues": {}, "size": 3, **flag}})
+        )
+        assert found.cdcs == (Cdc("c", {}, 3),)
+        assert found.adds == (Add("a", {}, 0, 0, True),)
+
         nulls: dict[str, Any] = dict.fromkeys([*names, "stats", "tags"])
         found = parse(1, entry({"add": {"path": "a", **nulls}}, {"remove": {"path": "b", **nulls}}, {"txn": None}))
         assert found.adds == (Add("a", {}, 0, 0, True),)

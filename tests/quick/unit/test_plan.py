@@ -101,6 +101,12 @@ class TestChangeDataFiles:
         merge = {"commitInfo": {"operation": "MERGE", "operationMetrics": dict.fromkeys(MERGED, "0")}}
         assert brief(scans(merge, add("a", change=False), cdc("c"))) == [("c", None, None, None)]
 
+    @pytest.mark.parametrize("flag", [True, False, None])
+    def test_whatever_the_flag_of_the_file_itself_says(self, flag: bool | None) -> None:
+        actions = (add("a"), remove("b"), cdc("c", dataChange=flag))
+        assert brief(scans(*actions)) == [("c", None, None, None)]
+        assert brief(scans(*actions, changes="files")) == [("b", "delete", None, None), ("a", "insert", None, None)]
+
     def test_the_feed_need_not_be_on(self) -> None:
         """Specification, "Add CDC File": they are read when available."""
         assert brief(scans(cdc("c"))) == [("c", None, None, None)]
