@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
@@ -35,6 +36,7 @@ from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.log import DeltaLog
 from tests.support.faulty_storage import AtStep, Died, FaultyStorage
+from tests.support.in_commit_timestamps import check_entries, enable
 
 APP = app_id("shop", "orders")
 NO_LAYOUT = Layout()
@@ -532,6 +534,61 @@ class TestCheckpoints:
         assert [row["n"] for row in found(tmp_path, "n")] == list(range(6))
         assert await (await opened(LocalStorage(tmp_path), layout, owner=7)).last_position() == at(6)
 
+    @pytest.mark.parametrize("policy", ["classic", "v2"])
+    async def test_one_says_all_that_the_log_says(self, tmp_path: Path, policy: str) -> None:
+        """Also what other writers have added: files that are gone, domains, transaction identifiers, tags. So does the one after it."""
+        layout = Layout(("day",), checkpoint_interval=4)
+        sink = await opened(LocalStorage(tmp_path), layout, owner=7)
+        for version in range(3):
+            await deliver(sink, version, batch(n=[version], day=["x y"]))
+        log = tmp_path / "_delta_log"
+        actions = [json.loads(line) for path in sorted(log.glob("*.json")) for line in path.read_text().splitlines()]
+        adds = [each["add"] for each in actions if "add" in each]
+        metadata = next(
+            each["metaData"] for each in actions if "metaData" in each if each["metaData"]["partitionColumns"]
+        )
+        metadata["configuration"]["delta.checkpointPolicy"] = policy
+        names = ["v2Checkpoint", "deletionVectors"]
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": names}
+        now = SystemClock().now_ms()
+        entry = [
+            {
+                "protocol": {
+                    **protocol,
+                    "writerFeatures": [*names, "domainMetadata", "clustering", "appendOnly", "invariants"],
+                }
+            },
+            {"metaData": metadata},
+            {"remove": {"path": adds[0]["path"], "deletionTimestamp": now, "dataChange": True}},
+            {"remove": {"path": "expired", "deletionTimestamp": 1, "dataChange": True}},
+            {"remove": {"path": adds[1]["path"], "deletionTimestamp": now, "dataChange": False}},
+            {"add": {**adds[1], "dataChange": False, "clusteringProvider": "liquid", "tags": {"k": "v"}}},
+            {"domainMetadata": {"domain": "delta.clustering", "configuration": "{}", "removed": False}},
+            {"txn": {"appId": "theirs", "version": 5, "lastUpdated": 3}},
+        ]
+        (log / f"{len(list(log.glob('*.json'))):020}.json").write_text("\n".join(map(json.dumps, entry)))
+        for version in range(3, 8):
+            await deliver(sink, version, batch(n=[version], day=["x y"]))
+        written = sorted(log.glob("*.checkpoint*.parquet"))
+        assert [int(path.name[:20]) for path in written] == [5, 9]
+        written[0].unlink()
+        everything = {"with_stats": True, "with_tombstones": True, "all_fields": True}
+        from_checkpoint = await DeltaLog(LocalStorage(tmp_path)).snapshot(9, **everything)
+        (log / "_last_checkpoint").unlink()
+        written[1].unlink()
+        state = await DeltaLog(LocalStorage(tmp_path)).snapshot(9, **everything)
+        assert from_checkpoint.header == state.header
+        assert (from_checkpoint.txns, from_checkpoint.domains) == (state.txns, state.domains)
+        assert {"theirs", f"{APP}/owner"} < set(state.txns)
+        assert "delta.clustering" in state.domains
+        live = {add.path: replace(add, data_change=True) for add in state.live()}
+        assert {add.path: replace(add, data_change=True) for add in from_checkpoint.live()} == live
+        assert live[adds[1]["path"]].tags == {"k": "v"}
+        assert {remove.path for remove in state.tombstones()} == {adds[0]["path"], "expired"}
+        assert [(remove.path, remove.deletion_timestamp) for remove in from_checkpoint.tombstones()] == [
+            (adds[0]["path"], now)
+        ]
+
     async def test_none_if_it_is_switched_off(self, tmp_path: Path) -> None:
         sink = await opened(LocalStorage(tmp_path / "t"), Layout(checkpoint_interval=0))
         for version in range(4):
@@ -572,6 +629,21 @@ class TestCheckpoints:
         assert [step for step in log if step[0] != "list"][:2] == before
         assert len(log) <= 6
         assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+class TestInCommitTimestamps:
+    """Readers refuse a version without one where the table requires it."""
+
+    async def test_every_commit_of_a_changelog_has_one(self, tmp_path: Path) -> None:
+        layout = Layout(checkpoint_interval=10, compaction=Compaction("snappy", 1 << 20))
+        await deliver(await opened(LocalStorage(tmp_path), layout, owner=7), 0, batch(n=[0]))
+        time = enable(tmp_path)
+        # A process that takes it over, rows, compacted files, and a new column.
+        sink = await opened(LocalStorage(tmp_path), layout, owner=8)
+        for version in range(1, 12):
+            await deliver(sink, version, batch(n=[version], **({"s": ["x"]} if version > 9 else {})))
+        assert check_entries(tmp_path, 3, time) == [*["WRITE"] * 8, "OPTIMIZE", *["WRITE"] * 4]
+        assert [row["n"] for row in found(tmp_path, "n")] == list(range(12))
 
 
 class TestFollow:

@@ -47,6 +47,7 @@ from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import Clock, SystemClock
 from cdfd.tail.log import DeltaLog
 from tests.support.faulty_storage import AtStep, Died, FaultyStorage
+from tests.support.in_commit_timestamps import check_entries, enable
 from tests.support.lake import manual_clock
 
 APP = app_id("shop", "orders")
@@ -178,6 +179,43 @@ async def test_bounds_are_wide_once_rows_are_deleted(tmp_path: Path) -> None:
     for version, gone in ((1, 99), (2, 98)):
         await deliver(sink, version, change(version, "delete", [(gone, "a", 0.5)]))
         assert statistics() == {**before, "tightBounds": False}
+
+
+async def test_change_data_files_say_that_they_change_no_data(tmp_path: Path) -> None:
+    """Specification, "Add CDC File": `dataChange` is false there, and the rows count for the files of the table alone."""
+    sink = await opened(LocalStorage(tmp_path), change_feed=True)
+    await deliver(sink, 0, change(0, "insert", [(n, "a", 0.5) for n in range(10)]))
+    before, after = change(1, "update_preimage", [(3, "a", 0.5)]), change(1, "update_postimage", [(3, "b", 0.5)])
+    await deliver(sink, 1, before, after, change(1, "delete", [(4, "a", 0.5)]), change(1, "insert", [(10, "a", 0.5)]))
+    last = [(name, fields) for each in entries(tmp_path)[-1] for name, fields in each.items()]
+    flags = {name: {fields["dataChange"] for kind, fields in last if kind == name} for name in ("cdc", "add", "remove")}
+    assert flags == {"cdc": {False}, "add": {True}, "remove": {True}}
+    delivered = cdfd.changes(tmp_path, start=len(entries(tmp_path)) - 1).read_all()
+    assert Counter(zip(delivered["_change_type"].to_pylist(), delivered["id"].to_pylist(), strict=True)) == Counter(
+        [("update_preimage", 3), ("update_postimage", 3), ("delete", 4), ("insert", 10)]
+    )
+
+
+async def test_every_commit_has_an_in_commit_timestamp_where_the_target_requires_one(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    sink = await opened(storage, change_feed=True, owner=7)
+    await deliver(sink, 0, change(0, "insert", [(n, "a", 0.5) for n in range(20)]))
+    time = enable(tmp_path)
+    # A process that takes it over, new rows, rows that go, compacted files.
+    sink = await opened(storage, change_feed=True, owner=8, interval=10, compaction=COMPACTION)
+    for version in range(1, 10):
+        await deliver(
+            sink,
+            version,
+            change(version, "delete", [(version, "a", 0.5)]),
+            change(version, "insert", [(99 + version, "b", 1)]),
+        )
+    operations = check_entries(tmp_path, 3, time)
+    assert operations.count("OPTIMIZE") == 1
+    assert len(operations) == 11
+    assert found(tmp_path) == bag(
+        [(n, "a", 0.5) for n in (0, *range(10, 20))] + [(99 + n, "b", 1.0) for n in range(1, 10)]
+    )
 
 
 class Source:
