@@ -27,8 +27,10 @@ from cdfd.delta.actions import (
     Sidecar,
     Txn,
 )
-from cdfd.delta.commit import Commit, parse
+from cdfd.delta.commit import Commit, parse, serialize
 from cdfd.delta.files import PACK, PackedFiles
+from cdfd.delta.schema import TableSchema
+from cdfd.delta.writing import metadata_fields
 from cdfd.errors import CdfdError, LogError
 
 ADD: dict[str, Any] = {
@@ -135,9 +137,6 @@ class TestActions:
         assert found.removes == (Remove("b", None, True),)
         assert found.cdcs == (Cdc("c", {}, 0),)
 
-    def test_null_is_as_good_as_absent(self) -> None:
-        names = ["partitionValues", "size", "modificationTime", "deletionTimestamp", "dataChange", "deletionVector"]
-
     @pytest.mark.parametrize("flag", [{}, {"dataChange": True}, {"dataChange": False}, {"dataChange": None}])
     def test_a_change_data_file_counts_whatever_its_flag_says(self, flag: dict[str, bool | None]) -> None:
         """The specification has false there. A writer that says true has recorded the same changes."""
@@ -147,6 +146,8 @@ class TestActions:
         assert found.cdcs == (Cdc("c", {}, 3),)
         assert found.adds == (Add("a", {}, 0, 0, True),)
 
+    def test_null_is_as_good_as_absent(self) -> None:
+        names = ["partitionValues", "size", "modificationTime", "deletionTimestamp", "dataChange", "deletionVector"]
         nulls: dict[str, Any] = dict.fromkeys([*names, "stats", "tags"])
         found = parse(1, entry({"add": {"path": "a", **nulls}}, {"remove": {"path": "b", **nulls}}, {"txn": None}))
         assert found.adds == (Add("a", {}, 0, 0, True),)
@@ -154,6 +155,30 @@ class TestActions:
         assert one("domainMetadata", {"domain": "d", "configuration": None, "removed": None}).domains == (
             DomainMetadata("d", ""),
         )
+
+    @pytest.mark.parametrize("step", [1, 7, 1 << 20])
+    @pytest.mark.parametrize("ending", ["\n", "\r\n"])
+    def test_a_schema_string_of_many_lines(self, ending: str, step: int) -> None:
+        """Its line breaks are escaped in the action. Characters that only some readers take for line breaks are not."""
+        column = {"name": "a", "type": "long", "nullable": True, "metadata": {"comment": "x\u2028y\x85\u2029\x0bz\\n"}}
+        document = {
+            "type": "struct",
+            "fields": [column, column | {"name": "b\n", "type": {"type": "array", "elementType": "string"}}],
+        }
+        text = orjson.dumps(document, option=orjson.OPT_INDENT_2).decode().replace("\n", ending)
+        assert len(text.splitlines()) > 10
+        data = entry({"metaData": METADATA | {"schemaString": text, "partitionColumns": []}}, {"add": ADD}) + b"\n"
+        found = parse(4, [data[at : at + step] for at in range(0, len(data), step)])
+        assert found == parse(4, data)
+        assert found.metadata is not None
+        assert found.metadata.schema_string == text
+        compact = replace(found.metadata, schema_string=orjson.dumps(document).decode())
+        assert TableSchema.of(found.metadata) == TableSchema.of(compact)
+        assert [child.name for child in TableSchema.of(found.metadata).struct] == ["a", "b\n"]
+        assert len(found.adds) == 1
+        written = serialize([("metaData", metadata_fields(found.metadata))])
+        assert written.count(b"\n") == 1
+        assert parse(5, written).metadata == found.metadata
 
     def test_a_setting_that_is_null_is_not_set(self) -> None:
         found = one("metaData", METADATA | {"configuration": {"a": None, "b": "c", "d": 1, "e": True}})
