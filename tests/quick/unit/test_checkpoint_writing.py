@@ -2,6 +2,8 @@
 
 import json
 import uuid
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,10 +11,24 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from cdfd.delta import last_checkpoint, paths
+from cdfd.delta.actions import (
+    Add,
+    DeletionVectorDescriptor,
+    DomainMetadata,
+    Format,
+    Metadata,
+    Protocol,
+    Remove,
+    Txn,
+)
 from cdfd.delta.checkpoint_writing import can_checkpoint, checkpoint
+from cdfd.delta.commit import Commit
+from cdfd.delta.snapshot import Snapshot, first
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.log import DeltaLog
 from cdfd.tail.log_files import log_path
+
+WEEK = 7 * 24 * 3_600_000
 
 
 async def write_checkpoint(folder: Path, *, keep_log: bool = False) -> None:
@@ -44,6 +60,63 @@ async def test_the_state_is_what_the_log_says(tmp_path: Path) -> None:
     assert {each.path for each in after.tombstones()} == {each.path for each in before.tombstones()} != set()
     assert (after.header, after.txns, after.domains) == (before.header, before.txns, before.domains)
     assert DeltaTable(tmp_path).to_pyarrow_table().sort_by("n") == rows
+
+
+def everything() -> Snapshot:
+    """A state that has some of all that a state can have."""
+    vector = DeletionVectorDescriptor("u", "ab^-aqEH.-t@S}K{vb[*k^", 4, 40, 6)
+    schema = '{"type":"struct","fields":[{"name":"p","type":"string","nullable":true,"metadata":{}}]}'
+    tags = {"k": "v", "none": None}
+    return first(
+        Commit(
+            0,
+            adds=(
+                Add("p=1/a b", {"p": "1"}, 10, 5, True, '{"numRecords":7}', vector, 7, 3, "liquid", tags),
+                Add("c", {"p": None}, 11, 6, False),
+            ),
+            removes=(
+                Remove("p=1/a b", 1_000, True, {"p": "1"}, 10),
+                Remove("gone", 2_000, False, {"p": None}, 12, vector, 8, 4),
+            ),
+            protocol=Protocol(3, 7, frozenset({"deletionVectors"}), frozenset({"deletionVectors", "domainMetadata"})),
+            metadata=Metadata("i", schema, ("p",), {"k": "v"}, Format("parquet", {"o": "p"}), "name", "text", 9),
+            txns=(Txn("a", 5, 77), Txn("b", 1 << 40)),
+            domains=(DomainMetadata("delta.clustering", "{}"), DomainMetadata("theirs", "x")),
+        ),
+        all_fields=True,
+    )
+
+
+def bag(files: Iterable[Add] | Iterable[Remove]) -> list[str]:
+    """Files, comparable. `dataChange` means nothing in a checkpoint."""
+    return sorted(repr(replace(file, data_change=True)) for file in files)
+
+
+@pytest.mark.parametrize("v2", [False, True])
+@pytest.mark.parametrize("folded", [False, True])
+async def test_nothing_of_the_state_is_lost(tmp_path: Path, v2: bool, folded: bool) -> None:
+    state = everything().compacted() if folded else everything()
+    storage = LocalStorage(tmp_path)
+    name = f"{0:020}.checkpoint.{uuid.UUID(int=1)}.parquet" if v2 else paths.checkpoint_name(0)
+    data, hint = checkpoint(state, 1, v2_name=name if v2 else None)
+    await storage.put(log_path(name), data)
+    await storage.put(log_path(paths.LAST_CHECKPOINT), last_checkpoint.serialize(hint))
+    after = await DeltaLog(storage).snapshot(with_stats=True, with_tombstones=True, all_fields=True)
+    assert (after.version, after.protocol, after.metadata) == (0, state.protocol, state.metadata)
+    assert (after.txns, after.domains) == (state.txns, state.domains)
+    assert bag(after.live()) == bag(state.live())
+    assert bag(after.tombstones()) == bag(state.tombstones())
+    assert (len(after.live()), len(after.tombstones()), len(after.txns), len(after.domains)) == (2, 2, 2, 2)
+    assert hint.num_of_add_files == 2
+
+
+@pytest.mark.parametrize(("now", "kept"), [(None, 2), (WEEK + 999, 2), (WEEK + 1_000, 1), (WEEK + 2_000, 0)])
+async def test_only_tombstones_that_have_expired_are_left_out(tmp_path: Path, now: int | None, kept: int) -> None:
+    storage = LocalStorage(tmp_path)
+    await storage.put(log_path(paths.checkpoint_name(0)), checkpoint(everything(), now)[0])
+    after = await DeltaLog(storage).snapshot(with_tombstones=True)
+    assert len(after.tombstones()) == kept
+    assert len(after.live()) == 2
 
 
 async def test_an_empty_table(tmp_path: Path) -> None:

@@ -219,10 +219,6 @@ class TestTable:
             await opened(lake).position(ORDERS)
 
 
-class TestHashes:
-    """Of the log entry of the version that is recorded: two more transaction identifiers."""
-
-
 class TestEntries:
     """An entry that readers refuse would be the last one of its table, so it is not written."""
 
@@ -247,6 +243,10 @@ class TestEntries:
         with pytest.raises(LogError, match="no metaData"):
             await txn_log.TxnLog(lake, manual_clock()).create([txn(ORDERS, 1, BEGINNING)])
         assert await commits(lake) == []
+
+
+class TestHashes:
+    """Of the log entry of the version that is recorded: two more transaction identifiers."""
 
     async def test_what_is_written(self, lake: Lake) -> None:
         await opened(lake).record(ORDERS, 5, "T", DIGEST)
@@ -415,6 +415,43 @@ class TestUpkeep:
         assert found.to_pyarrow_table().to_pylist() == [{"unused": "a row"}]
         assert found.transaction_version(ORDERS) == 29
         assert run(commits(storage)) == list(range(found.version() + 1))
+
+    def test_files_that_another_writer_has_removed_are_not_forgotten(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Also where only its checkpoint names them: VACUUM needs them."""
+        storage = local(tmp_path)
+        run(record(opened(storage), range(8)))
+        write_deltalake(tmp_path, pa.table({"unused": ["a row"]}), mode="append")
+        found = DeltaTable(tmp_path)
+        found.delete()
+        found.create_checkpoint()
+        with caplog.at_level(logging.WARNING, "cdfd.progress"):
+            run(record(opened(storage), range(8, 30)))
+        assert "not cleaned up" in caplog.text
+        assert [int(name[:20]) for name in run(names(storage)) if "checkpoint.parquet" in name] == [found.version()]
+
+    @pytest.mark.parametrize(
+        "action",
+        [
+            ("remove", {"path": "theirs", "deletionTimestamp": BEGINNING, "dataChange": True}),
+            ("domainMetadata", {"domain": "theirs", "configuration": "{}", "removed": False}),
+            ("protocol", {"minReaderVersion": 1, "minWriterVersion": 3}),
+        ],
+    )
+    async def test_a_log_with_actions_of_another_writer_is_kept(
+        self, action: Action, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A checkpoint of the ledger would lose what they mean, and the clean-up the entries that say it."""
+        storage = MemoryStorage()
+        ledger = opened(storage)
+        await record(ledger, range(8))
+        await storage.put(entry_path(9), serialize([action]))
+        with caplog.at_level(logging.WARNING, "cdfd.progress"):
+            await record(ledger, range(8, 30))
+        assert "not cleaned up" in caplog.text
+        assert [name for name in await names(storage) if "checkpoint" in name] == []
+        assert await commits(storage) == list(range(32))
 
 
 class TestOthers:
