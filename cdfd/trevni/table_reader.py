@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from cdfd.errors import ConfigError
 from cdfd.trevni import file_schema
-from cdfd.trevni.assembly import assemble
+from cdfd.trevni.assembly import assemble, logical
 from cdfd.trevni.column_reader import ColumnReader
 from cdfd.trevni.rows import LOAD_BYTES, Reader, Run, run_all
 from cdfd.trevni.shapes import Leaf, Record, columns_of
@@ -101,11 +101,12 @@ class TableReader:
         if not isinstance(leaf, Leaf) or not self.metadata.columns[leaf.column].values:
             hint = "Write the file with first_values"
             raise ConfigError(f"there is no column {name!r:.100} with first values", hint=hint)
-        wanted: Any = physical(leaf, pa.array([value], leaf.arrow), name)[0]
+        wanted: Any = pa.array([value], leaf.arrow)
         table = self.reader.blocks(leaf.column)
         assert table.first_values is not None
         first: Any = table.first_values
-        block = max(0, bisect_left(first, wanted.as_py()) - 1)
+        order = _signed if pa.types.is_decimal(leaf.arrow) else _unchanged
+        block = max(0, bisect_left(first, order(physical(leaf, wanted, name)[0].as_py()), key=order) - 1)
         if not len(table):
             return 0
         row = int(table.first_rows[block])
@@ -113,8 +114,21 @@ class TableReader:
         end = int(table.first_rows[block + 1])
         reader.load(end)
         values = reader.take(end, end - row).values
-        found = pc.index(pc.greater_equal(values, wanted), pa.scalar(True)).as_py()
+        if pa.types.is_decimal(leaf.arrow):
+            values = logical(leaf, values)
+        else:
+            wanted = physical(leaf, wanted, name)
+        found = pc.index(pc.greater_equal(values, wanted[0]), pa.scalar(True)).as_py()
         return end if found < 0 else row + int(found)
+
+
+def _signed(decimal: bytes) -> int:
+    """A decimal by which decimals can be compared: as bytes, -1 is above 1."""
+    return int.from_bytes(decimal, "big", signed=True)
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _as_read(schema: pa.Schema, columns: Sequence[pa.Array]) -> pa.Schema:

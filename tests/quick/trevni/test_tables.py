@@ -1,7 +1,9 @@
 """Arrow tables to Trevni files and back."""
 
 import io
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -115,19 +117,21 @@ def test_some_rows_read_the_blocks_that_have_them_alone() -> None:
 
 
 def test_the_row_of_a_value_is_found_in_one_block(tmp_path: Path) -> None:
-    schema = pa.schema([pa.field("n", pa.int64(), False), pa.field("s", pa.string(), False)])
-    values = [each // 3 * 2 for each in range(10_000)]
-    table = pa.table([pa.array(values, pa.int64()), pa.array([f"{each:05}" for each in values])], schema=schema)
+    kinds: dict[str, pa.DataType] = {"n": pa.int64(), "s": pa.string(), "d": pa.decimal128(38, 0)}
+    schema = pa.schema([pa.field(name, kind, False) for name, kind in kinds.items()])
+    values = [each // 3 * 2 - 3000 for each in range(10_000)]
+    conversions: dict[str, Any] = {"n": int, "s": lambda each: f"{each + 3000:05}", "d": lambda each: Decimal(each)}
+    columns = [pa.array(map(conversions[name], values), kind) for name, kind in kinds.items()]
     file = io.BytesIO()
-    trevni.write_table(table, file, first_values=["n", "s"], block_bytes=512)
+    trevni.write_table(pa.table(columns, schema=schema), file, first_values=list(kinds), block_bytes=512)
     counting = Counting(file.getvalue())
     reader = TableReader(counting.source)
-    for name, of in (("n", int), ("s", "{:05}".format)):
+    for name, of in conversions.items():
         reader.find(name, of(0))
-        for wanted in (-1, 0, 1, 2, 3333, 6664, 6666, 9999):
+        for wanted in (-3000, -2999, -1, 0, 1, 2, 333, 3664, 3666, 9999):
             counting.read = []
             expected = next((row for row, value in enumerate(values) if value >= wanted), len(values))
-            assert reader.find(name, of(max(wanted, 0))) == expected
+            assert reader.find(name, of(wanted)) == expected
             assert len(counting.read) == 1
 
 
