@@ -224,9 +224,7 @@ class Constants:
             found = [values_of.get(child.name) for values_of in each]
             known = [value for value in found if value is not None]
             if known:
-                self._each[child.name] = pa.array(
-                    [None if value is None else value.as_py() for value in found], known[0].type
-                )
+                self._each[child.name] = pa.array(found, known[0].type)
 
     def of(self, row: int, count: int) -> dict[str, Any]:
         """The values for `count` rows from row `row` on."""

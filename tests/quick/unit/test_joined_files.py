@@ -123,6 +123,16 @@ def test_files_that_differ_are_read_by_themselves(tmp_path: Path, together: list
     assert len(rows) == 30 * (COUNT - 1) + 2
 
 
+def test_partition_values_that_python_has_not(tmp_path: Path, together: list[int]) -> None:
+    days = ["+10000-01-01", "2026-01-01", None]
+    scans = [
+        scan(tmp_path, number, file(number, 1), {"day": days[number % 3], "region": "x"}) for number in range(COUNT)
+    ]
+    [batch] = execution(tmp_path).batches([ChangePlan(4, 1_000, SCHEMA, scans, "files")])
+    assert together == [COUNT]
+    assert batch.rows["day"].cast(pa.int32()).to_pylist() == [2_932_897, 20_454, None] * (COUNT // 3)
+
+
 def test_lists_are_not_joined(tmp_path: Path, together: list[int]) -> None:
     """Their pages do not say where a row begins."""
     sink = io.BytesIO()
