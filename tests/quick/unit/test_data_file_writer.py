@@ -1,5 +1,7 @@
 """Columns whose values repeat have dictionaries in the data files of a target, and others have none."""
 
+import json
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -68,3 +70,20 @@ def test_few_rows_have_dictionaries() -> None:
 def test_a_file_without_rows() -> None:
     file = DataFileWriter(pa.schema([("n", pa.int64())]), "zstd").finish()
     assert (file.rows, pq.read_table(pa.BufferReader(file.data)).num_rows) == (0, 0)
+
+
+def test_bounds_of_strings_that_are_cut() -> None:
+    """A maximum gets the last character of all. If the string goes on with that one, one more of it."""
+    last = "\U0010ffff"
+    for text, upper in (
+        ("a" * 32, "a" * 32),
+        ("a" * 33, "a" * 32 + last),
+        ("a" * 32 + last, "a" * 32 + last),
+        ("a" * 32 + last + "b", "a" * 32 + last + last),
+    ):
+        writer = DataFileWriter(pa.schema([("s", pa.string())]), "none")
+        writer.write(pa.table({"s": [text]}))
+        stats = json.loads(writer.finish().stats)
+        assert stats["minValues"]["s"] == text[:32]
+        assert stats["maxValues"]["s"] == upper
+        assert upper >= text
