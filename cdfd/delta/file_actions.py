@@ -3,6 +3,7 @@
 Source: specification, "Add File and Remove File", "Deletion Vectors" and "Per-file Statistics".
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,12 +82,13 @@ def _vector(vector: DeletionVectorDescriptor) -> dict[str, Any]:
 
 def _wide(stats: str) -> str:
     try:
-        document = orjson.loads(stats)
-    except orjson.JSONDecodeError:
+        # Numbers stay as they are written: decimals may have more digits than a float or a long.
+        document = json.loads(stats, parse_float=orjson.Fragment, parse_int=orjson.Fragment)
+        if not isinstance(document, dict) or document.get("tightBounds") is False:
+            return stats
+        return orjson.dumps(document | {"tightBounds": False}).decode()
+    except (ValueError, RecursionError, orjson.JSONEncodeError):
         return stats
-    if not isinstance(document, dict) or document.get("tightBounds") is False:
-        return stats
-    return orjson.dumps(document | {"tightBounds": False}).decode()
 
 
 def _encoded(files: Sequence[Add]) -> list[str]:
