@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from cdfd.changes.shape.predicate import Predicate
 from cdfd.changes.shape.pruning import possible
-from cdfd.changes.skipping import Range, as_python
+from cdfd.changes.skipping import Range
+from cdfd.delta import values
 from cdfd.delta.schema import TableSchema
 from cdfd.parquet.group_statistics import ChunkStatistics
 
@@ -46,7 +47,7 @@ def _range(name: str, reader: FileReader, known: Mapping[str, ChunkStatistics], 
     stored = projection.file_columns.get(name)
     if stored is None:
         constant = reader.partition_values.get(name)
-        value = as_python(constant)
+        value = values.as_python(constant)
         # A column that the file does not have is null.
         return Range() if constant is not None and constant.is_valid and value is None else Range.constant(value)
     chunk = known.get(stored)
@@ -57,12 +58,8 @@ def _range(name: str, reader: FileReader, known: Mapping[str, ChunkStatistics], 
     decode = decoders.get(stored)
     # Statistics leave NaN out. Without a bound, nothing is excluded anyway.
     low, high = (None if decode is None or bound is None else decode(bound) for bound in (chunk.low, chunk.high))
-    return Range(
-        low,
-        high,
-        None if chunk.nulls is None else chunk.nulls > 0,
-        nan=isinstance(low, float) or isinstance(high, float),
-    )
+    nan = isinstance(low, float) or isinstance(high, float)
+    return Range.between(low, high, nulls=None if chunk.nulls is None else chunk.nulls > 0, nan=nan)
 
 
 def kept_batches(

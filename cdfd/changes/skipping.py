@@ -1,33 +1,30 @@
 """Data skipping: which files may have rows that satisfy conditions, from partition values and statistics in the log. Pure.
 
-The statistics are those of `cdfd.delta.statistics`. A file with insufficient statistics may have such rows:
+The statistics are those of `cdfd.delta.statistics`. A file with insufficient statistics may have such rows. NaN is above all numbers in
+Spark, but not in statistics, so `>` on floats skips nothing.
 
-* the maximum of strings may be truncated, and is ignored from `STRING_PREFIX` characters on;
-* times are rounded to milliseconds, so bounds are widened on both sides;
-* NaN is above all numbers in Spark, but not in statistics, so `>` on floats skips nothing.
+Numbers of all types are compared exactly: Python compares integers, floats and decimals by value, without rounding. Arithmetic with decimals
+is another matter. It rounds to 28 digits.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
-
-import pyarrow as pa
 
 from cdfd.changes.plan import FileScan
 from cdfd.delta import values
 from cdfd.delta.datatypes import Primitive
 from cdfd.delta.schema import StructField, TableSchema
-from cdfd.delta.statistics import STRING_PREFIX, FileStatistics
+from cdfd.delta.statistics import FileStatistics
 from cdfd.errors import CdfdError
 
-Value: TypeAlias = "bool | int | float | Decimal | str | date | datetime | None"
+Value: TypeAlias = "bool | int | float | Decimal | str | bytes | date | datetime | None"
 Operator = Literal["=", "<", "<=", ">", ">=", "null", "not null"]
 
-_MILLISECOND = timedelta(milliseconds=1)
 _FLOATS = (Primitive("float"), Primitive("double"))
 
 
@@ -56,6 +53,21 @@ class Range:
         if isinstance(value, float) and math.isnan(value):
             return cls(nulls=False, nan=True)
         return cls(value, value, nulls=False)
+
+    @classmethod
+    def between(cls, low: Any, high: Any, *, nulls: bool | None, nan: bool) -> Range:
+        """The range of rows whose values are at least `low` and at most `high`, where these are known.
+
+        Bounds in the wrong order say nothing: their writer compared the values in another order.
+        """
+        if low is not None and high is not None and low > high:
+            low = high = None
+        return cls(low, high, nulls, nan=nan)
+
+    def is_only(self, value: Value) -> bool:
+        """Whether all values are known to be equal to one that is neither null nor NaN."""
+        low, high = _comparable(self.low, value), _comparable(self.high, value)
+        return not self.nan and low is not None and high is not None and bool(low == value == high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +113,7 @@ def _comparable(bound: Any, operand: Any) -> Any:
         return bound
     if isinstance(bound, datetime) and isinstance(operand, datetime):
         return bound if (bound.tzinfo is None) == (operand.tzinfo is None) else None
-    return bound if type(bound) is type(operand) and isinstance(bound, str | date) else None
+    return bound if type(bound) is type(operand) and isinstance(bound, str | bytes | date) else None
 
 
 class Columns:
@@ -142,16 +154,8 @@ class Columns:
             return Range()  # reading the file raises the error
         if found is None or not found.is_valid:
             return Range.constant(None)
-        constant = as_python(found)
+        constant = values.as_python(found)
         return Range() if constant is None else Range.constant(constant)
-
-
-def as_python(scalar: pa.Scalar[Any] | None) -> Any:
-    """A value as a Python object; None for null, and for times outside of the years 1 to 9999."""
-    try:
-        return None if scalar is None else scalar.as_py()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _of_statistics(column: StructField, known: FileStatistics) -> Range:
@@ -160,10 +164,5 @@ def _of_statistics(column: StructField, known: FileStatistics) -> Range:
     if nulls is not None and nulls == rows:
         return Range(nulls=True, values=False)
     bounds = known.bounds(path)
-    low, high = as_python(bounds.min), as_python(bounds.max)
-    if isinstance(high, str) and len(high) >= STRING_PREFIX:
-        high = None
-    if isinstance(low, datetime):
-        # Before 1970, rounding towards zero rounds up.
-        low = low - _MILLISECOND if low.year > 1 else None
-    return Range(low, high, None if nulls is None else nulls > 0, nan=column.type in _FLOATS)
+    some_nulls = None if nulls is None else nulls > 0
+    return Range.between(bounds.min, bounds.max, nulls=some_nulls, nan=column.type in _FLOATS)

@@ -7,14 +7,15 @@ column with literals: `=`, `<`, `<=`, `>`, `>=`, `IN (...)`, `IS NULL`, `IS NOT 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal as Number
 
 import numpy as np
 import numpy.typing as npt
 
 from cdfd.changes.plan import LiveScans
-from cdfd.changes.skipping import Columns, Condition, Operator, Value, as_python
+from cdfd.changes.skipping import Columns, Condition, Operator, Value
 from cdfd.delta import statistics, values
-from cdfd.delta.datatypes import Primitive, by_name
+from cdfd.delta.datatypes import Decimal, Primitive, by_name
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import ConfigError, LogError
 
@@ -23,10 +24,11 @@ MOST_CHARACTERS = 4096
 MOST_OPERANDS = 256
 """Most literals of a condition."""
 
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _TOKEN = re.compile(
-    r"""\s*(?:
+    rf"""\s*(?:
         (?P<text>'(?:[^']|'')*')
-      | (?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)
+      | (?P<number>{_NUMBER.pattern})
       | (?P<quoted>`(?:[^`]|``)+`)
       | (?P<word>[^\W\d]\w*)
       | (?P<mark><=|>=|=|<|>|\(|\)|,)
@@ -95,24 +97,27 @@ def _condition(term: Term, schema: TableSchema) -> Condition:
         raise ConfigError(f"there is no column {term.column!r:.200}", hint=f"The columns are: {listed}")
     child = schema.find((names[0],))
     assert child is not None
-    if not isinstance(child.type, Primitive):
+    if not isinstance(child.type, Primitive | Decimal):
         raise ConfigError(f"column {child.name!r:.200} has no simple type, and cannot be compared")
-    operands = tuple(_literal(text, quoted, child.type, child.name) for text, quoted in term.operands)
-    return Condition(child.name, term.operator, operands)
+    operands = [value for text, quoted in term.operands for value in _values(text, quoted, child.type, child.name)]
+    return Condition(child.name, term.operator, tuple(operands))
 
 
-def _literal(text: str, quoted: bool, kind: Primitive, column: str) -> Value:
-    is_text = kind == Primitive("string")
-    if is_text and quoted:
-        return text
+def _values(text: str, quoted: bool, kind: Primitive | Decimal, column: str) -> Sequence[Value]:
+    """The values of a literal, one of which must fulfil the condition."""
+    if kind == Primitive("string") and quoted:
+        return [text]
+    if isinstance(kind, Decimal) and _NUMBER.fullmatch(text):
+        return [Number(text)]
+    # A number that is no float is compared as it is, and as the float that a file may have in its place.
+    kinds = (kind, Primitive("double")) if kind == Primitive("float") else (kind,)
     try:
-        found = None if is_text else as_python(values.parse(text, kind, column))
+        found = [values.as_python(values.parse(text, each, column)) for each in kinds]
     except LogError:
-        found = None
-    if found is None:
+        found = [None]
+    if kind == Primitive("string") or None in found:
         raise ConfigError(f"{text!r:.100} is not a value of column {column!r:.200}, which is of type {kind}")
-    literal: Value = found
-    return literal
+    return found
 
 
 class _Parser:

@@ -3,13 +3,24 @@
 The rule for what is broken: a document that is not a JSON object says nothing at all; an entry that is not of the JSON
 form or not a value of its column's type says nothing about that column. Reading goes on either way.
 
-Deployed writers cut strings to 32 characters (a minimum to a prefix, a maximum to a prefix and a tie-breaker) and
-timestamps to milliseconds, and leave NaN out. `FileStatistics.bounds` makes up for that; `min` and `max` give what was
-written.
+Deployed writers put values there that are no bounds. `min` and `max` give what was written, and `FileStatistics.bounds` what holds for
+every row:
+
+| type | what writers do | bounds |
+|---|---|---|
+| string | cut to a prefix. Spark used to add U+FFFD to a maximum, which is below characters of four bytes | a minimum |
+| decimal of more than 15 digits | delta-rs computes a double, and at scale 0 writes it as a long | as wide as the error |
+| timestamp | cut to milliseconds | a millisecond wider |
+| timestamp before 1972 | zones had offsets of seconds, which text leaves out | a day wider |
+| date and timestamp before 1582-10-15 | Spark 2 wrote Julian dates | none |
+| double that was a float | the digits of the float: 0.1 for 0.100000001490116 | as wide as the float |
+| binary | no form is specified | none |
+| float, double | some leave out NaN | those of all other values |
 """
 
 from __future__ import annotations
 
+import datetime
 import decimal
 import json
 import re
@@ -23,8 +34,9 @@ import pyarrow.compute as pc
 
 from cdfd.delta import values
 from cdfd.delta.actions import NO_VALUES
-from cdfd.delta.datatypes import DataType, Primitive, StructType
+from cdfd.delta.datatypes import DataType, Decimal, Primitive, StructField, StructType
 from cdfd.delta.schema import TableSchema
+from cdfd.delta.schema_merge import TYPE_CHANGES
 from cdfd.errors import LogError
 
 MOST_ROWS = 1 << 40
@@ -32,9 +44,23 @@ MOST_ROWS = 1 << 40
 STRING_PREFIX = 32
 """Characters that a writer keeps of a string."""
 
-_MILLISECOND_US = 1000
-_INEXACT = {Primitive("float"), Primitive("double")}
+_TIE_BREAKER = "\ufffd"
+_CUT_US = 999
+"""Microseconds by which whole milliseconds may be wrong."""
+_DAY_US = 86_400_000_000
+_GREGORIAN = datetime.date(1582, 10, 15)
+_GREGORIAN_US = -141_426 * _DAY_US
+"""The day after, for all time zones."""
+_WHOLE_MINUTES_US = 737 * _DAY_US
+"""1972-01-08: since then, all offsets of time zones are whole minutes."""
+_DOUBLE_DIGITS = 15
+"""Digits of a decimal that survive as a double."""
+_DIGITS_OF_A_DOUBLE = 17
+"""Digits of a double as it is written, at most."""
+_ERROR = -14
+"""A power of ten: more than the relative error of a decimal that was computed with doubles."""
 _TIMESTAMPS = {Primitive("timestamp"), Primitive("timestamp_ntz")}
+_EXACT = decimal.Context(prec=100)
 
 Path = Sequence[str]
 """Logical names through structs, from the top."""
@@ -105,14 +131,13 @@ def _record_count(document: bytes | str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The bounds of a column's values: no value is below `min` or above `max`; None if unknown.
+    """The bounds of a column's values as Python objects: no value is below `min` or above `max`; None if unknown.
 
-    `tight` says that both are values of rows that are still there. NaN, which compares with nothing, is not counted.
+    NaN, which compares with nothing, is not counted.
     """
 
-    min: pa.Scalar[Any] | None
-    max: pa.Scalar[Any] | None
-    tight: bool
+    min: Any = None
+    max: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,15 +173,10 @@ class FileStatistics:
 
     def bounds(self, path: Path) -> Bounds:
         """A minimum and a maximum that hold for every row of the file."""
-        lower, upper = self.min(path), self.max(path)
         child = self.schema.find(path)
-        kind = None if child is None else child.type
-        tight = self.tight_bounds and lower is not None and upper is not None and kind not in _INEXACT
-        if kind == Primitive("string"):
-            tight = tight and not any(_may_be_cut(bound) for bound in (lower, upper))
-        if kind in _TIMESTAMPS and upper is not None:
-            upper, tight = _last_of_its_millisecond(upper), False
-        return Bounds(lower, upper, tight)
+        if child is None:
+            return Bounds()
+        return _bounds(child, self.min(path), self.max(path))
 
     def _value(self, tree: Mapping[str, Any], path: Path) -> pa.Scalar[Any] | None:
         child = self.schema.find(path)
@@ -224,11 +244,55 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _may_be_cut(bound: pa.Scalar[Any] | None) -> bool:
-    return bound is not None and len(bound.as_py()) >= STRING_PREFIX
+def _bounds(column: StructField, low: pa.Scalar[Any] | None, high: pa.Scalar[Any] | None) -> Bounds:
+    """The bounds that are certain, given those that are written."""
+    if column.type == Primitive("binary"):
+        return Bounds()
+    if column.type in _TIMESTAMPS:
+        low, high = _wider(low, -1), _wider(high, 1)
+    least, most = values.as_python(low), values.as_python(high)
+    match column.type:
+        case Primitive("string"):
+            return Bounds(least, None if most is None or _may_be_cut(most) else most)
+        case Primitive("date"):
+            return Bounds(*(None if day is None or day < _GREGORIAN else day for day in (least, most)))
+        case Decimal(digits) if digits > _DOUBLE_DIGITS:
+            return Bounds(
+                None if least is None or least == -(2**63) else _moved(least, -1),
+                None if most is None or most == 2**63 - 1 else _moved(most, 1),
+            )
+        case Primitive("double") if column.metadata.get(TYPE_CHANGES):
+            return Bounds(
+                None if least is None else min(least, _single(least)),
+                None if most is None else max(most, _single(most)),
+            )
+    return Bounds(least, most)
 
 
-def _last_of_its_millisecond(bound: pa.Scalar[Any]) -> pa.Scalar[Any] | None:
-    microseconds = bound.cast(pa.int64()).as_py()
-    last = microseconds - microseconds % _MILLISECOND_US + _MILLISECOND_US - 1
-    return pa.scalar(last, pa.int64()).cast(bound.type) if last < 2**63 else None
+def _may_be_cut(text: str) -> bool:
+    return text.endswith(_TIE_BREAKER) or len(text) >= STRING_PREFIX
+
+
+def _wider(bound: pa.Scalar[Any] | None, sign: int) -> pa.Scalar[Any] | None:
+    """A bound of timestamps, moved down (-1) or up (1) by more than writers may have moved it the other way."""
+    if bound is None:
+        return None
+    microseconds = bound.cast(pa.int64()).as_py() + sign * _CUT_US
+    if microseconds < _GREGORIAN_US:
+        return None
+    if bound.type.tz is not None and microseconds < _WHOLE_MINUTES_US:
+        microseconds += sign * _DAY_US
+    return pa.scalar(microseconds, pa.int64()).cast(bound.type) if -(2**63) <= microseconds < 2**63 else None
+
+
+def _moved(number: decimal.Decimal, sign: int) -> decimal.Decimal:
+    """A bound of decimals, moved down (-1) or up (1) if it may be a double that was computed from the decimal."""
+    digits = len(number.normalize(_EXACT).as_tuple().digits)
+    if digits > _DIGITS_OF_A_DOUBLE and number != float(number):
+        return number
+    return _EXACT.add(number, _EXACT.multiply(number.copy_abs(), decimal.Decimal((sign < 0, (1,), _ERROR))))
+
+
+def _single(number: float) -> float:
+    nearest: float = pa.scalar(number, pa.float32()).as_py()
+    return nearest

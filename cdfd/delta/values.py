@@ -7,7 +7,9 @@ zone, numbers in Java's spellings, bytes as `\\u0001` spelled out. Any other tex
 from __future__ import annotations
 
 import decimal
+import math
 import re
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -51,6 +53,14 @@ def parse(text: str | None, kind: DataType, column: str = "") -> pa.Scalar[Any]:
     except (ValueError, decimal.DecimalException, OverflowError) as error:
         raise _refused(text, kind, column) from error
     raise _refused(text, kind, column)
+
+
+def as_python(scalar: pa.Scalar[Any] | None) -> Any:
+    """A value as a Python object; None for null, and for times outside of the years 1 to 9999."""
+    try:
+        return None if scalar is None else scalar.as_py()
+    except (ValueError, OverflowError):
+        return None
 
 
 def parse_partition(values: Mapping[str, str | None], schema: TableSchema) -> dict[str, pa.Scalar[Any]]:
@@ -109,7 +119,18 @@ def _floating(text: str, arrow: pa.DataType) -> pa.Scalar[Any]:
     stripped = text.strip()
     if not (_NUMBER.fullmatch(stripped) or _NOT_FINITE.fullmatch(stripped)):
         raise ValueError(text)
-    return pa.scalar(float(stripped), arrow)
+    number = float(stripped)
+    if arrow == pa.float32() and math.isfinite(number):
+        number = _rounded_to_odd(number, decimal.Decimal(stripped))
+    return pa.scalar(number, arrow)
+
+
+def _rounded_to_odd(number: float, exact: decimal.Decimal) -> float:
+    """Of the doubles on both sides of a number, the one with an odd mantissa: it rounds to the float that the number itself rounds to."""
+    (bits,) = struct.unpack("<q", struct.pack("<d", number))
+    if bits & 1 or number == exact:
+        return number
+    return math.nextafter(number, math.inf if exact > number else -math.inf)
 
 
 def _decimal(text: str, arrow: pa.Decimal128Type[Any, Any]) -> pa.Scalar[Any]:

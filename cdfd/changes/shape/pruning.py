@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from typing import TypeAlias
 
 import numpy as np
@@ -33,8 +34,8 @@ from cdfd.changes.shape.predicate import (
     Predicate,
     Truth,
 )
-from cdfd.changes.skipping import Columns, Condition, Range, as_python
-from cdfd.delta import statistics
+from cdfd.changes.skipping import Columns, Condition, Range, Value
+from cdfd.delta import statistics, values
 from cdfd.delta.actions import Add
 from cdfd.delta.files import PackedFiles
 from cdfd.delta.schema import TableSchema
@@ -112,10 +113,10 @@ class _Outcomes:
         found, range = column_type(self._predicate, column, self._schema), self._range(column)
         if found is None or range is None or not range.values:
             return _NEITHER
-        scalar = typed(literal, found[1], self._predicate)
-        if scalar is None:
+        literal_value = typed(literal, found[1], self._predicate)
+        if literal_value is None:
             return _NEITHER
-        value = as_python(scalar)
+        value = literal_value if isinstance(literal_value, Decimal) else values.as_python(literal_value)
         if value is None or value != value:
             return _ANY  # a time beyond the year 9999, or NaN
         return _may_be(range, operator, value), _may_be(range, NEGATED[operator], value)
@@ -127,11 +128,10 @@ class _Outcomes:
         return true, false
 
 
-def _may_be(range: Range, operator: Operator, value: object) -> bool:
-    if operator != "<>":
-        return Condition("", operator, (value,)).possible(range)  # type: ignore[arg-type] # of the types that ranges have
-    same = range.low is not None and type(range.low) is type(value) and range.low == range.high == value
-    return not same or range.nan
+def _may_be(range: Range, operator: Operator, value: Value) -> bool:
+    if operator == "<>":
+        return not range.is_only(value)
+    return Condition("", operator, (value,)).possible(range)
 
 
 def pruned(plan: ChangePlan, predicate: Predicate, target: TableSchema | None = None) -> ChangePlan:

@@ -1,4 +1,5 @@
 import json
+from decimal import Decimal as Number
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from cdfd.delta.schema import (
     StructType,
     TableSchema,
 )
-from cdfd.delta.statistics import FileStatistics, counts_only, parse, record_counts
+from cdfd.delta.statistics import Bounds, FileStatistics, counts_only, parse, record_counts
 
 
 def mapped(name: str, physical: str) -> StructField:
@@ -48,7 +49,7 @@ def test_the_example_of_the_specification() -> None:
     assert found.min(("a", "b", "c")) == pa.scalar(7)
     assert found.max(("a", "b", "c")) == pa.scalar(7)
     assert found.null_count(("a", "b", "c")) == 2
-    assert found.bounds(("a", "b", "c")).tight
+    assert found.bounds(("a", "b", "c")) == Bounds(7, 7)
 
 
 def test_entries_go_by_physical_names() -> None:
@@ -85,28 +86,92 @@ def test_dates_and_timestamps() -> None:
     assert found.min(("at",)) == pa.scalar(946713600000000, pa.int64()).cast(pa.timestamp("us", "UTC"))
 
 
-def test_a_maximum_of_a_timestamp_covers_its_millisecond() -> None:
-    written = {"at": "2000-01-01T00:00:00.123Z"}
-    found = stats(minValues=written, maxValues=written)
-    bounds = found.bounds(("at",))
-    assert bounds.min == found.min(("at",))
-    assert bounds.max is not None
-    assert bounds.max.cast(pa.int64()).as_py() == 946684800123999
-    assert not bounds.tight
-    last = stats(maxValues={"at": "+294247-01-10T04:00:54.775807Z"})
-    assert last.bounds(("at",)).max is None
+def bounds(column: str, low: str | Number, high: str | Number, schema: TableSchema = SCHEMA) -> tuple[str, str]:
+    """The bounds of a column, as text, from what is written: a string, or a number with all its digits."""
+    texts = [json.dumps(each) if isinstance(each, str) else str(each) for each in (low, high)]
+    document = f'{{"minValues":{{"{column}":{texts[0]}}},"maxValues":{{"{column}":{texts[1]}}}}}'
+    found = parse(document, schema).bounds((column,))
+    return str(found.min), str(found.max)
 
 
-def test_strings_that_may_be_cut_are_not_tight() -> None:
-    assert stats(minValues={"name": "a"}, maxValues={"name": "b" * 31}).bounds(("name",)).tight
-    assert not stats(minValues={"name": "a" * 32}, maxValues={"name": "b"}).bounds(("name",)).tight
+def test_bounds_of_timestamps_are_a_millisecond_wider() -> None:
+    at = "2000-01-01T00:00:00.123Z"
+    assert bounds("at", at, at) == ("2000-01-01 00:00:00.122001+00:00", "2000-01-01 00:00:00.123999+00:00")
+    assert bounds("at", "+10000-01-02T00:00:00Z", "+294247-01-10T04:00:54.775807Z") == ("None", "None")
+
+
+def test_bounds_of_timestamps_before_zones_are_a_day_wider() -> None:
+    """1880-01-01 in Los Angeles, 7:52:58 behind, as Spark writes it."""
+    at = "1880-01-01T00:00:00.000-07:52"
+    assert bounds("at", at, at) == ("1879-12-31 07:51:59.999001+00:00", "1880-01-02 07:52:00.000999+00:00")
+
+
+def test_dates_before_the_gregorian_calendar_are_no_bounds() -> None:
+    assert bounds("day", "1582-10-14", "1582-10-15") == ("None", "1582-10-15")
+    assert bounds("day", "1582-10-15", "1582-10-14") == ("1582-10-15", "None")
+    assert bounds("at", "1500-01-01T00:00:00Z", "1582-10-15T00:00:00Z") == ("None", "None")
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("b" * 31, True),
+        ("b" * 32, False),
+        ("b\ufffd", False),  # what was cut may be above U+FFFD
+        ("b\U0010ffff", True),
+    ],
+)
+def test_a_maximum_of_strings_that_may_be_cut_is_unknown(text: str, known: bool) -> None:
+    assert bounds("name", "a" * 40, text) == ("a" * 40, text if known else "None")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        # Too many digits for a double: exact.
+        (
+            "12345678901234567890.0123456789",
+            "12345678901234567890.0123456789",
+            ("12345678901234567890.0123456789",) * 2,
+        ),
+        ("-1.5", "1.5", ("-1.500000000000015", "1.500000000000015")),
+        ("1e19", "-1e19", ("9999999999999900000", "-9999999999999900000")),
+        # A double that is written as a long, and a number that no double is.
+        ("1234567890123456768", "1234567890123456769", ("1234567890123444422.32109876543232", "1234567890123456769")),
+    ],
+)
+def test_bounds_of_decimals_that_may_be_rounded_are_wider(low: str, high: str, expected: tuple[str, str]) -> None:
+    found = bounds("price", Number(low), Number(high))
+    assert list(map(Number, found)) == list(map(Number, expected))
+
+
+def test_the_ends_of_a_long_are_no_bounds_of_decimals() -> None:
+    assert bounds("price", Number(-(2**63)), Number(2**63 - 1)) == ("None", "None")
+
+
+def test_bounds_of_decimals_that_a_double_can_hold_are_exact() -> None:
+    schema = TableSchema(StructType((StructField("price", Decimal(15, 2)),)))
+    assert bounds("price", Number("-1234567890123.45"), Number("1.5"), schema) == ("-1234567890123.45", "1.50")
+
+
+def test_bounds_of_a_double_that_was_a_float() -> None:
+    """Text has the digits that tell a float from others, and not all that it has as a double."""
+    change = {"fromType": "float", "toType": "double"}
+    for metadata, expected in (({}, ("0.1", "0.3")), ({"delta.typeChanges": [change]}, ("0.1", "0.30000001192092896"))):
+        field = StructField("ratio", Primitive("double"), True, metadata)
+        assert bounds("ratio", Number("0.1"), Number("0.3"), TableSchema(StructType((field,)))) == expected
+
+
+def test_binary_has_no_bounds() -> None:
+    schema = TableSchema(StructType((StructField("x", Primitive("binary")),)))
+    assert bounds("x", "\\n", "\\n", schema) == ("None", "None")
 
 
 def test_wide_bounds() -> None:
     written = {"id": 1}
     wide = stats(tightBounds=False, minValues=written, maxValues=written, nullCount={"id": 4})
     assert not wide.tight_bounds
-    assert not wide.bounds(("id",)).tight
+    assert wide.bounds(("id",)) == Bounds(1, 1)
     assert wide.null_count(("id",)) is None
     assert stats(tightBounds=False, nullCount={"id": 10}).null_count(("id",)) == 10
     assert stats(tightBounds=False, nullCount={"id": 0}).null_count(("id",)) == 0
@@ -143,7 +208,7 @@ def test_columns_that_are_not_there() -> None:
     assert found.min(("z",)) is None
     assert found.min(("a", "b", "c")) is None
     assert found.null_count(("a", "z")) is None
-    assert not found.bounds(("z",)).tight
+    assert found.bounds(("z",)) == Bounds()
 
 
 JSON = st.recursive(

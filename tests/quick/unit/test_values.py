@@ -81,6 +81,9 @@ READ = [
     ("-Infinity", "float", -math.inf),
     ("inf", "float", math.inf),
     ("1e39", "float", math.inf),
+    # Next to the middle between two floats, where the nearest double is.
+    ("1.00000017881393432617187499", "float", 1.00000011920928955078125),
+    ("1.00000017881393432617187501", "float", 1.0000002384185791015625),
     ("2021-9-8", "date", datetime.date(2021, 9, 8)),
     ("0001-01-01", "date", datetime.date(1, 1, 1)),
     ("2021-09-08 00:00:00", "date", datetime.date(2021, 9, 8)),

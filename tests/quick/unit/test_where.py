@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cdfd.changes.plan import LiveScans
 from cdfd.changes.where import MOST_CHARACTERS, Term, check_where, parse_where, selected
 from cdfd.delta.actions import Add
-from cdfd.delta.datatypes import Primitive, StructField, StructType
+from cdfd.delta.datatypes import Decimal, Primitive, StructField, StructType
 from cdfd.delta.files import PackedFiles, pack
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import ConfigError
@@ -25,6 +25,8 @@ SCHEMA = TableSchema(
             StructField("odd`name", Primitive("double"), True),
             StructField("at", Primitive("timestamp"), True),
             StructField("nested", StructType(()), True),
+            StructField("price", Decimal(38, 2), True),
+            StructField("ratio", Primitive("float"), True),
         )
     ),
     ("day",),
@@ -81,7 +83,20 @@ def test_any_text_is_a_condition_or_an_error_of_ours(text: str) -> None:
         parse_where(text)
 
 
-@pytest.mark.parametrize("text", ["nope = 1", "id = 'x'", "day > 'soon'", "nested is null", "Name = 7", "id = 1.5"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nope = 1",
+        "id = 'x'",
+        "day > 'soon'",
+        "nested is null",
+        "Name = 7",
+        "id = 1.5",
+        "price = true",
+        "price = 'x'",
+        "ratio > 'a'",
+    ],
+)
 def test_terms_that_do_not_fit_the_table(text: str) -> None:
     with pytest.raises(ConfigError):
         check_where(parse_where(text), SCHEMA)
@@ -115,3 +130,25 @@ def test_files_that_may_have_such_rows(text: str, kept: list[bool]) -> None:
 def test_a_file_without_statistics_is_kept() -> None:
     scans = LiveScans(PackedFiles(Add, pa.Table.from_batches([pack([file("2026-01-01", 1, 9, stats=None)])])))
     assert selected(parse_where("id = 100"), scans, SCHEMA).tolist() == [True]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("price = 1234567890123456789012345678901.23", True),
+        ("price = 1234567890123456789012345678901.22", False),
+        ("price > 1234567890123456789012345678901.2299", True),
+        ("price > '1.23456789012345678901234567890123e30'", False),
+        ("price < 1e999", True),
+        # 0.1 as a float is above 0.1, and no float is between.
+        ("ratio > 0.1", True),
+        ("ratio = 0.1", True),
+        ("ratio < 0.10000000149011613", True),
+        ("ratio < 0.1", False),
+    ],
+)
+def test_numbers_are_compared_with_all_their_digits(text: str, kept: bool) -> None:
+    bounds = '{"price":1234567890123456789012345678901.23,"ratio":0.1}'
+    add = Add("f", {"day": None}, 1, 0, True, f'{{"numRecords":1,"minValues":{bounds},"maxValues":{bounds}}}')
+    scans = LiveScans(PackedFiles(Add, pa.Table.from_batches([pack([add])])))
+    assert selected(parse_where(text), scans, SCHEMA).tolist() == [kept]

@@ -126,7 +126,7 @@ _typed = TableSchema(
 
 
 def check_statistics(case: Case) -> str:
-    """Counts of many files at once are those of each by itself; bounds are values or nothing."""
+    """Counts of many files at once are those of each by itself; bounds are at least as wide as those written."""
     texts: list[str | None] = case.args["stats"]
     utf8 = [None if t is None else t.encode("utf-8", "replace").decode() for t in texts]
     together = statistics.record_counts(pa.array(utf8, pa.large_string())).to_pylist()
@@ -138,10 +138,15 @@ def check_statistics(case: Case) -> str:
         found = statistics.parse(text, _typed)
         for name in (*_typed.names, "nope"):
             found.null_count((name,))
-            bounds = found.bounds((name,))
-            for bound in (bounds.min, bounds.max):
-                if bound is not None:
-                    bound.validate(full=True)
+            low, high, bounds = found.min((name,)), found.max((name,)), found.bounds((name,))
+            for written in (low, high):
+                if written is not None:
+                    written.validate(full=True)
+            least, most = values.as_python(low), values.as_python(high)
+            if (least is not None and bounds.min is not None and bounds.min > least) or (
+                most is not None and bounds.max is not None and bounds.max < most
+            ):
+                raise Violation("a bound inside of those written", f"{bounds}, of {least} and {most}")
     return "value"
 
 
