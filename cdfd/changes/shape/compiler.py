@@ -7,6 +7,7 @@ NaN equals NaN, and is greater than all numbers. A column that a version does no
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal as Number
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +15,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.changes.shape.literals import LONG, WHOLE, arrow_of, common_decimal, is_comparable, is_float, is_number, typed
+from cdfd.changes.shape.literals import (
+    LONG,
+    WHOLE,
+    Nearest,
+    Value,
+    arrow_of,
+    common_decimal,
+    is_comparable,
+    is_float,
+    is_number,
+    nearest,
+    typed,
+)
 from cdfd.changes.shape.predicate import (
     MIRRORED,
     And,
@@ -162,13 +175,10 @@ class _Compiler:
         value = typed(literal, kind, self._predicate)
         if value is None:
             return _UNKNOWN
+        if isinstance(value, Number):
+            return _with_number(column, kind, operator, value)
         if is_float(kind):
             return _floats(column.cast(_DOUBLE), operator, pc.scalar(value))
-        if is_number(kind):
-            if value.type == LONG:
-                return _compared(column.cast(LONG), operator, pc.scalar(value))
-            common = common_decimal(arrow_of(kind), value.type)
-            return _compared(_as_decimal(column, kind, common), operator, pc.scalar(value.cast(common)))
         return _compared(column, operator, pc.scalar(value))
 
     def _of_columns(
@@ -177,7 +187,8 @@ class _Compiler:
         (one, kind), (other, other_kind) = left, right
         if is_number(kind) and is_number(other_kind):
             if is_float(kind) or is_float(other_kind):
-                return _floats(one.cast(_DOUBLE), operator, other.cast(_DOUBLE))
+                # Whole numbers above 2^53 are rounded, as in Spark.
+                return _floats(one.cast(_DOUBLE, safe=False), operator, other.cast(_DOUBLE, safe=False))
             common = common_decimal(arrow_of(kind), arrow_of(other_kind))
             return _compared(_as_decimal(one, kind, common), operator, _as_decimal(other, other_kind, common))
         if kind != other_kind:
@@ -191,15 +202,13 @@ class _Compiler:
         if found is None:
             return _UNKNOWN
         kind = found[1]
-        known = [value for item in items if (value := typed(item, kind, self._predicate)) is not None]
-        if is_float(kind) or any(value.type != known[0].type for value in known) or not known:
+        values = [value for item in items if (value := typed(item, kind, self._predicate)) is not None]
+        if is_float(kind):
             return self._joined([self._with_literal(*found, "=", item) for item in items], all_of=False)
-        if pa.types.is_decimal(known[0].type):
-            return self._joined([self._with_literal(*found, "=", item) for item in items], all_of=False)
-        field = found[0].cast(LONG) if known[0].type == LONG else found[0]
-        listed = field.isin(pa.array([value.as_py() for value in known], known[0].type))
+        plain, arrow = _plain(*found)
+        listed = plain.isin(pa.array(_scalars(values, kind), arrow))
         # Arrow says false of null; SQL says unknown, also if a list has null and no other value fits.
-        unknown = pc.scalar(True) if len(known) < len(items) else found[0].is_null()
+        unknown = pc.scalar(True) if len(values) < len(items) else found[0].is_null()
         return listed | (unknown & _UNKNOWN)
 
     def _like(self, column: Column, pattern: Literal) -> Expression:
@@ -210,6 +219,38 @@ class _Compiler:
             what = f"column {'.'.join(column.path)!r:.100} is of type {found[1]!s:.80}; LIKE needs a string"
             raise self._predicate.error(what, column.at)
         return pc.match_like(found[0], pattern.text)
+
+
+def _plain(column: Expression, kind: DataType) -> tuple[Expression, pa.DataType]:
+    """A column as it is compared with literals, and its type there: all whole numbers are `LONG`."""
+    whole = isinstance(kind, Primitive) and kind.name in WHOLE
+    return (column.cast(LONG), LONG) if whole else (column, arrow_of(kind))
+
+
+def _scalars(values: list[Value], kind: DataType) -> list[pa.Scalar[Any]]:
+    """Those of the values that a column can have."""
+    places = (nearest(value, kind) if isinstance(value, Number) else Nearest(value, True) for value in values)
+    return [place.floor for place in places if place.floor is not None and place.exact]
+
+
+def _with_number(column: Expression, kind: DataType, operator: Operator, number: Number) -> Expression:
+    """The comparison of whole numbers or decimals with a number that may have more digits than they can have."""
+    place = nearest(number, kind)
+    plain, _ = _plain(column, kind)
+    if place.exact:
+        return _compared(plain, operator, pc.scalar(place.floor))
+    if operator in ("=", "<>"):
+        return _of_any_value(column, operator == "<>")
+    # No value equals the number: each is either at most its floor, or above the number.
+    below = operator in ("<", "<=")
+    if place.floor is None:
+        return _of_any_value(column, not below)
+    return _compared(plain, "<=" if below else ">", pc.scalar(place.floor))
+
+
+def _of_any_value(column: Expression, truth: bool) -> Expression:
+    """A comparison that has the same result for all values. It is unknown for null."""
+    return column.is_valid() | _UNKNOWN if truth else column.is_null() & _UNKNOWN
 
 
 def _as_decimal(column: Expression, kind: DataType, common: pa.DataType) -> Expression:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import decimal
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -35,6 +36,11 @@ _EXAMPLES: Final = {
 }
 _MOST_DIGITS = 76
 """Digits of Arrow's widest decimals."""
+_LONGS: Final = decimal.Decimal(-(2**63)), decimal.Decimal(2**63 - 1)
+_EXACT: Final = decimal.Context(prec=_MOST_DIGITS, traps=[decimal.InvalidOperation])
+
+Value: TypeAlias = "decimal.Decimal | pa.Scalar[Any]"
+"""A literal's value: a `Decimal` with all its digits for whole numbers and decimals."""
 
 
 def is_number(kind: DataType) -> bool:
@@ -52,18 +58,25 @@ def is_comparable(kind: DataType) -> bool:
     return is_number(kind) or (isinstance(kind, Primitive) and kind.name in _FORMS)
 
 
-def typed(literal: Literal, kind: DataType, predicate: Predicate) -> pa.Scalar[Any] | None:
+def typed(literal: Literal, kind: DataType, predicate: Predicate) -> Value | None:
     """The value of a literal that is compared with a column of a type; None for NULL.
 
-    Numbers keep all their digits: that of a column of whole numbers may be a decimal.
+    Numbers keep all their digits, also those that no value of the column has.
 
     Raises:
         ConfigError: it is not a value of that type.
     """
     if literal.form == "null":
         return None
+    if is_float(kind):
+        # 'NaN' and 'Infinity' are written as texts.
+        if literal.form not in ("number", "text"):
+            raise _refused(literal, kind, predicate)
+        return _parsed(literal, Primitive("double"), predicate)
     if is_number(kind):
-        return _number(literal, kind, predicate)
+        if literal.form != "number":
+            raise _refused(literal, kind, predicate)
+        return decimal.Decimal(literal.text)
     assert isinstance(kind, Primitive)
     if literal.form not in _FORMS[kind.name]:
         raise _refused(literal, kind, predicate)
@@ -84,30 +97,35 @@ def _parsed(literal: Literal, kind: DataType, predicate: Predicate) -> pa.Scalar
     return found
 
 
-def _number(literal: Literal, kind: DataType, predicate: Predicate) -> pa.Scalar[Any]:
-    if is_float(kind):
-        # 'NaN' and 'Infinity' are written as texts.
-        if literal.form not in ("number", "text"):
-            raise _refused(literal, kind, predicate)
-        return _parsed(literal, Primitive("double"), predicate)
-    if literal.form != "number":
-        raise _refused(literal, kind, predicate)
-    exact = decimal.Decimal(literal.text)
-    scale = max(0, -int(exact.as_tuple().exponent))
-    if not scale and -(2**63) <= exact < 2**63 and not isinstance(kind, Decimal):
-        return pa.scalar(int(exact), LONG)
-    digits = max(exact.adjusted() + 1, 0) + scale
-    if max(digits - scale, _whole_digits(kind)) + max(scale, _scale(kind)) > _MOST_DIGITS:
-        raise predicate.error(f"a number of so many digits cannot be compared with a column of type {kind}", literal.at)
-    return pa.scalar(exact, pa.decimal256(max(digits, 1), scale))
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """Where a number is among the values that a column can have.
+
+    Attributes:
+        floor: the largest value that is not above the number; None if all values are above it.
+        exact: whether it equals the number.
+    """
+
+    floor: pa.Scalar[Any] | None
+    exact: bool = False
 
 
-def _whole_digits(kind: DataType) -> int:
-    return kind.precision - kind.scale if isinstance(kind, Decimal) else 19
+def nearest(number: decimal.Decimal, kind: DataType) -> Nearest:
+    """Where a number is among the values of a column of whole numbers or decimals. Whole numbers are compared as `LONG`.
 
-
-def _scale(kind: DataType) -> int:
-    return kind.scale if isinstance(kind, Decimal) else 0
+    So a comparison needs no wider type than the column's, whatever the digits of the number.
+    """
+    if isinstance(kind, Decimal):
+        nines = (9,) * kind.precision
+        least, largest = (decimal.Decimal((sign, nines, -kind.scale)) for sign in (1, 0))
+    else:
+        least, largest = _LONGS
+    if number < least:
+        return Nearest(None)
+    step = decimal.Decimal((0, (1,), -kind.scale if isinstance(kind, Decimal) else 0))
+    floor = largest if number > largest else number.quantize(step, decimal.ROUND_FLOOR, _EXACT)
+    scalar = pa.scalar(floor, arrow_type(kind)) if isinstance(kind, Decimal) else pa.scalar(int(floor), LONG)
+    return Nearest(scalar, floor == number)
 
 
 def common_decimal(*kinds: pa.DataType) -> pa.DataType:
