@@ -120,8 +120,10 @@ class ParquetReader:
             for number, leaf in self._places(tuple(columns))
             if leaf.path in columns and not (leaf.nested or leaf.ambiguous)
         ]
-        schema, arrow = self._file.parquet.schema, self.schema_arrow
-        flat = {path: decoder(arrow.field(path).type, schema.column(number).physical_type) for number, path in known}
+        schema, arrow, writer = self._file.parquet.schema, self.schema_arrow, self.metadata.created_by or ""
+        flat = {
+            path: decoder(arrow.field(path).type, schema.column(number).physical_type, writer) for number, path in known
+        }
         if not flat or self._footer > LARGE_FOOTER:
             return []
         footer = self._file.source.read_at(self._footer, self.size - 8 - self._footer)

@@ -2,7 +2,7 @@
 
 import datetime as dt
 import random
-from decimal import Decimal
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from cdfd.changes.shape.compiler import compiled
 from cdfd.changes.shape.parser import parse_filter
 from cdfd.delta.schema import TableSchema, from_arrow
 from cdfd.parquet import reader as parquet
-from cdfd.parquet.group_statistics import chunk_statistics
+from cdfd.parquet.group_statistics import ChunkStatistics, chunk_statistics, decoder
 
 ROWS = 1000
 EPOCH = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -117,3 +117,52 @@ def test_statistics_are_those_of_pyarrow(rows: pa.Table, tmp_path: Path) -> None
     for end in range(0, length, 7):
         with pytest.raises(ValueError, match=r"damaged|ends|expected|unknown|another|long|deep"):
             chunk_statistics(data[-8 - length : -8 - length + end], ["i"])
+
+
+def footer(column: pa.Array) -> bytes:
+    """The footer of a file with one column."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table([column], ["x"]), sink)
+    data = sink.getvalue().to_pybytes()
+    return data[-8 - int.from_bytes(data[-8:-4], "little") : -8]
+
+
+def test_bounds_in_another_order_than_that_of_the_type_are_not_used() -> None:
+    """Writers before the field `column_orders` compared as they liked, and there may be other orders."""
+    data = footer(pa.array([1, 2, None]))
+    orders = b"\x19\x1c\x1c\x00\x00\x00"  # a list of one struct, whose field 1 is the order of the type
+    assert data.endswith(orders)
+    for end in (b"\x00", orders.replace(b"\x1c\x1c", b"\x1c\x2c")):
+        [group] = chunk_statistics(data.removesuffix(orders) + end, ["x"])
+        assert group == {"x": ChunkStatistics(nulls=1, values=3)}
+    [group] = chunk_statistics(data, ["x"])
+    assert group["x"].low == (1).to_bytes(8, "little")
+
+
+NUMBER = Decimal("-123456789012345678901234567890.12345678")
+UNSCALED = int(NUMBER.scaleb(8, Context(prec=40)))
+
+
+@pytest.mark.parametrize(
+    ("writer", "known"),
+    [
+        ("parquet-mr version 1.12.3 (build f8dced182c4c1fbdec6ccb3185537b5a01e6ed6b)", True),
+        ("parquet-mr compatible Photon version 0.3 (build 15.4)", True),
+        ("parquet-cpp-arrow version 26.0.1", True),
+        ("delta-rs version py-1.6.6", True),
+        ("parquet-cpp version 1.5.1-SNAPSHOT", False),
+        ("parquet-cpp-arrow version 3.0.0", False),
+        ("Polars", False),
+        ("", False),
+    ],
+)
+def test_bounds_of_decimals_are_exact_and_of_writers_that_order_them(writer: str, known: bool) -> None:
+    kind = pa.decimal128(38, 8)
+    decode = decoder(kind, "FIXED_LEN_BYTE_ARRAY", writer)
+    assert (decode is not None) is known
+    if decode is not None:
+        assert decode(UNSCALED.to_bytes(16, "big", signed=True)) == NUMBER
+        assert decode(b"") is None
+        assert decode(bytes(17)) is None
+    assert (decoder(kind, "INT64", writer) is not None) is known
+    assert decoder(kind, "BYTE_ARRAY", writer) is None
