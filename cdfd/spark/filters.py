@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal, DefaultContext
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def condition_of(given: spark.Filter) -> Condition | None:
     """The condition of Spark's filter; None if it cannot skip files."""
+    condition = _condition_of(given)
+    return None if condition is None or any(map(_may_be_rounded, condition.operands)) else condition
+
+
+def _may_be_rounded(operand: object) -> bool:
+    """Whether an operand is a decimal with as many digits as PySpark leaves: those of Python's arithmetic."""
+    return isinstance(operand, Decimal) and len(operand.as_tuple().digits) >= DefaultContext.prec
+
+
+def _condition_of(given: spark.Filter) -> Condition | None:
     match given:
         case spark.IsNull((column,)):
             return Condition(column, "null")

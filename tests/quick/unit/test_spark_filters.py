@@ -199,7 +199,7 @@ def test_what_is_not_understood() -> None:
     assert kept(spark.EqualTo(("n",), float("nan")))
     assert not kept(spark.EqualTo(("n",), None))
     assert kept(spark.EqualTo(("n",), 1), stats={"minValues": {"n": "x"}, "maxValues": 3})
-    assert kept(spark.EqualTo(("t",), at(1)), stats={"minValues": {"t": "+10000-01-01T00:00:00Z"}})
+    assert kept(spark.EqualTo(("t",), at(1)), stats={"minValues": {"t": "+10000-01-02T00:00:00Z"}})
     assert kept(spark.EqualTo(("p",), 1), scan=FileScan("f", "insert", {"p": "three"}, 0))
 
 
@@ -246,6 +246,20 @@ def test_a_file_with_a_row_that_is_asked_for_is_kept(rows: list[int | None], kin
         assert kept(spark.IsNull(("n",)), stats=stats)
     if present:
         assert kept(spark.IsNotNull(("n",)), stats=stats)
+
+
+WIDE = TableSchema(StructType((StructField("m", DecimalType(38, 10)),)))
+
+
+@given(st.integers(-(10**38) + 1, 10**38 - 1), st.integers(-2, 2), st.sampled_from(list(OPERATORS)))
+def test_a_decimal_that_pyspark_rounds_skips_no_file(unscaled: int, more: int, kind: Any) -> None:
+    """PySpark multiplies the digits of an operand with a power of ten, which leaves 28 of them."""
+    operand = Decimal(unscaled + more) * (Decimal(10) ** -10)
+    bound = f'{{"m":{Decimal(f"{unscaled}E-10"):f}}}'
+    text = f'{{"numRecords":1,"minValues":{bound},"maxValues":{bound},"nullCount":{{"m":0}}}}'
+    plan = ChangePlan(7, 0, WIDE, (FileScan("f", "insert", {}, 0),), "files")
+    mask = Filters.of([kind(("m",), operand)], {"m": "m"}).kept(plan, plan, {"f": text})
+    assert mask is None or mask[0] or not OPERATORS[kind](unscaled, unscaled + more)
 
 
 def test_change_types_are_of_scans() -> None:
