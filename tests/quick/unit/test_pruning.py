@@ -2,25 +2,43 @@
 
 import json
 import random
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cdfd
+from cdfd.changes.data_files import opened
+from cdfd.changes.group_pruning import excluded_groups
+from cdfd.changes.plan import FileScan, LiveScans
+from cdfd.changes.read import FileReader
 from cdfd.changes.shape.compiler import compiled
 from cdfd.changes.shape.parser import parse_filter
 from cdfd.changes.shape.pruning import possible
-from cdfd.changes.skipping import Range
+from cdfd.changes.skipping import Columns, Range
+from cdfd.changes.table_files import TableFiles
+from cdfd.changes.where import parse_where, selected
+from cdfd.delta import checkpoint, statistics, values
+from cdfd.delta.actions import Add
+from cdfd.delta.files import PackedFiles, pack
 from cdfd.delta.schema import TableSchema, from_arrow
+from cdfd.errors import ConfigError
+from cdfd.sinks.delta.data_files import no_other_root
+from tests.support.extremes import KINDS, WRITERS, Column, columns, filters
 from tests.support.filters import NUMBERS, texts
 from tests.support.fold import META, bag, fold
+from tests.support.memory_storage import MemoryStorage
 
+FILE = FileScan("f", "insert", {}, 0)
 SCHEMA = TableSchema(from_arrow(NUMBERS))
 ROWS = st.lists(st.fixed_dictionaries({name: st.none() | st.integers(-2, 2) for name in "ab"}), min_size=1, max_size=4)
 
@@ -38,6 +56,67 @@ def test_no_row_is_lost(filter: tuple[str, Any], rows: list[Any], known: bool) -
     kept = compiled(predicate, SCHEMA).mask(pa.RecordBatch.from_pylist(rows, NUMBERS))
     found = possible(predicate, SCHEMA, lambda name: range_of(rows, name) if known else Range())
     assert found or not kept.any()
+
+
+def kept(column: Column, text: str) -> npt.NDArray[np.bool_]:
+    """Which rows a filter keeps that reads all of them."""
+    return compiled(parse_filter(text), column.schema()).mask(column.rows)
+
+
+def is_skipped(column: Column, text: str, scan: FileScan, stats: str | None, *partition_by: str) -> bool:
+    """Whether a file of the log is left out."""
+    schema = column.schema(*partition_by)
+    known, ranges = statistics.parse(stats, schema), Columns(schema, schema)
+    return not possible(parse_filter(text), schema, lambda name: ranges.range(name, scan, known))
+
+
+def is_left_out(column: Column, text: str, stats: str) -> bool:
+    """Whether an operator who gives the filter as a condition does not get the file."""
+    try:
+        terms = parse_where(text)
+        scans = LiveScans(PackedFiles(Add, pa.Table.from_batches([pack([Add("f", {}, 1, 0, True, stats)])])))
+        return not selected(terms, scans, column.schema()).all()
+    except ConfigError:
+        return False  # conditions have fewer forms
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+@given(data=st.data())
+def test_statistics_in_the_log_lose_no_row(kinds: str, data: st.DataObject) -> None:
+    column = data.draw(columns(KINDS[kinds]))
+    for text in data.draw(filters(column)):
+        for stats in (write(column) for write in WRITERS):
+            if is_skipped(column, text, FILE, stats) or is_left_out(column, text, stats):
+                assert not kept(column, text).any(), (text, stats)
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+@settings(max_examples=50)
+@given(data=st.data())
+def test_partition_values_lose_no_row(kinds: str, data: st.DataObject) -> None:
+    column = data.draw(columns(KINDS[kinds]))
+    for text in data.draw(filters(column)):
+        for value in column.stored:
+            written = values.serialize(value)
+            if is_skipped(column, text, replace(FILE, partition_values={"x": written}), None, "x"):
+                read = values.parse(written, column.field.type)
+                rows = pa.record_batch([pa.array([read], read.type)], ["x"])
+                assert not compiled(parse_filter(text), column.schema()).mask(rows).any(), (text, written)
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+@settings(max_examples=50)
+@given(data=st.data(), as_integers=st.booleans())
+def test_footers_lose_no_row(kinds: str, data: st.DataObject, as_integers: bool) -> None:
+    column = data.draw(columns(KINDS[kinds]))
+    buffer, schema = pa.BufferOutputStream(), column.schema()
+    rows = pa.table([column.stored], ["x"])
+    pq.write_table(rows, buffer, row_group_size=2, store_decimal_as_integer=as_integers)
+    with opened("f.parquet", pa.BufferReader(buffer.getvalue())) as file:
+        reader = FileReader.prepare(file, schema, FILE, TableFiles(MemoryStorage("memory://"), no_other_root))
+        for text in data.draw(filters(column)):
+            for group in excluded_groups(reader, schema, parse_filter(text)):
+                assert not kept(column, text)[2 * group : 2 * group + 2].any(), text
 
 
 @pytest.mark.parametrize(
@@ -70,6 +149,35 @@ def test_files_that_are_left_out(text: str, wanted: bool) -> None:
     schema = TableSchema(from_arrow(pa.schema([(name, pa.int64()) for name in "abn"])))
     ranges = {"a": Range(0, 2, False), "b": Range(7, 7, False), "n": Range(nulls=True, values=False)}
     assert possible(parse_filter(text), schema, ranges.__getitem__) is wanted
+
+
+def test_statistics_of_delta_rs_lose_no_decimal(tmp_path: Path) -> None:
+    """In the log they are doubles, or longs without scale. Those in its footers are exact."""
+    for precision, scale in ((15, 2), (16, 2), (18, 0), (19, 0), (28, 10), (29, 0), (30, 0), (38, 10), (38, 38)):
+        largest = Decimal((0, (9,) * precision, -scale))
+        rows = [largest, largest.copy_negate(), Decimal((0, (1,), -scale))]
+        for number, value in enumerate(rows):
+            folder = tmp_path / f"{precision}-{scale}-{number}"
+            write_deltalake(folder, pa.table({"x": pa.array([value], pa.decimal128(precision, scale))}))
+            for where in (f"x = {value:f}", f"x >= {value:E}", f"NOT (x > {value:f})", f"x IN ({value:f}, 0.5)"):
+                assert cdfd.snapshot(str(folder), where=where).read_all()["x"].to_pylist() == [value], where
+            longer = f"{value:f}" + ("1" if scale else ".1")
+            for where in (f"x <> {value:f}", f"x < {value:f}", f"x > {value:f}", f"x = {longer}"):
+                assert not cdfd.snapshot(str(folder), where=where).read_all().num_rows, where
+
+
+def test_a_checkpoint_with_statistics_as_a_struct_alone_leaves_no_file_out() -> None:
+    """Their writer computed them as it liked: they are not read."""
+    parsed = {"numRecords": 1, "minValues": {"a": 5}, "maxValues": {"a": 5}}
+    rows = pa.RecordBatch.from_pylist([{"add": {"path": "f", "size": 1, "stats_parsed": parsed}}])
+    [add] = PackedFiles(Add, pa.Table.from_batches([checkpoint.adds(rows)]))
+    known, ranges = statistics.parse(add.stats, SCHEMA), Columns(SCHEMA, SCHEMA)
+    assert possible(parse_filter("a = 7"), SCHEMA, lambda name: ranges.range(name, FILE, known))
+
+
+def test_bounds_in_the_wrong_order_say_nothing() -> None:
+    assert Range.between(1, -1, nulls=False, nan=False) == Range(nulls=False)
+    assert Range.between(-1, 1, nulls=False, nan=False) == Range(-1, 1, nulls=False)
 
 
 def test_files_of_other_partitions_are_not_read(tmp_path: Path) -> None:
