@@ -77,7 +77,9 @@ def record_counts(stats: pa.Array) -> pa.Array:
     texts = stats.cast(pa.large_string())
     # Writers put the count first, so most documents need no parser.
     counts = pc.cast(pc.struct_field(pc.extract_regex(texts, _COUNT_FIRST), "count"), pa.int64())
-    counts = pc.if_else(pc.less_equal(counts, MOST_ROWS), counts, None)
+    # Of two counts, the last one would hold.
+    is_only = pc.equal(pc.count_substring(texts, _COUNT), 1)
+    counts = pc.if_else(pc.and_(pc.less_equal(counts, MOST_ROWS), is_only), counts, None)
     rest = pc.and_(pc.is_valid(texts), pc.is_null(counts))
     if not pc.any(rest).as_py():
         return counts
@@ -103,8 +105,9 @@ def record_count(stats: str | None) -> int | None:
     """`numRecords` of one file; None as in `record_counts`."""
     if stats is None:
         return None
-    if (match := _COUNT_FIRST_PATTERN.match(stats)) is not None and (count := int(match["count"])) <= MOST_ROWS:
-        return count
+    match = _COUNT_FIRST_PATTERN.match(stats)
+    if match is not None and stats.count(_COUNT) == 1 and int(match["count"]) <= MOST_ROWS:
+        return int(match["count"])
     return _record_count(stats)
 
 
@@ -114,6 +117,7 @@ def count_only(stats: str | None) -> str | None:
     return None if count is None else f'{{"numRecords":{count}}}'
 
 
+_COUNT = '"numRecords"'
 # A document that was cut does not end as an object does.
 _COUNT_FIRST = r'(?s)^\{"numRecords":(?P<count>[0-9]{1,18})(?:,.*)?\}$'
 _COUNT_FIRST_PATTERN = re.compile(_COUNT_FIRST)

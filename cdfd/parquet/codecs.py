@@ -4,7 +4,6 @@ Arrow's codecs return as many bytes as they are asked for, however few the data 
 rows of another table. Only Zstandard's checks that (seen in pyarrow 26). So the length is checked here.
 """
 
-import lz4.block
 import pyarrow as pa
 
 CODECS = {0: None, 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
@@ -37,7 +36,7 @@ def decompress(codec: int, data: memoryview, size: int) -> memoryview | None:
         return None
     try:
         page = _decompress(codec, data, size)
-    except (pa.ArrowException, OSError, lz4.block.LZ4BlockError):
+    except (pa.ArrowException, OSError):
         return None
     return page if len(page) == size else None
 
@@ -53,11 +52,20 @@ def _decompress(codec: int, data: memoryview, size: int) -> memoryview:
         case "zstd":
             return memoryview(_ZSTD.decompress(data, size)).cast("B")
         case "lz4_raw":
-            return memoryview(lz4.block.decompress(data, uncompressed_size=size))
+            return _unpack_lz4(data, size)
         case name:
             # One byte more than expected shows a page that is too long.
             with pa.CompressedInputStream(pa.BufferReader(data), name) as stream:
                 return memoryview(stream.read(size + 1))
+
+
+def _unpack_lz4(data: memoryview, size: int) -> memoryview:
+    import lz4.block  # few files need it
+
+    try:
+        return memoryview(lz4.block.decompress(data, uncompressed_size=size))
+    except lz4.block.LZ4BlockError as error:
+        raise pa.ArrowInvalid(str(error)) from None
 
 
 def _snappy_size(data: memoryview) -> int:

@@ -109,8 +109,14 @@ class KafkaPythonProducer(Producer):
         try:
             while True:
                 self._in_flight.raise_failure()
-                with suppress(KafkaTimeoutError):
-                    return set(self._client.partitions_for(topic))
+                try:
+                    with suppress(KafkaTimeoutError):
+                        return set(self._client.partitions_for(topic))
+                except RuntimeError as error:
+                    # The client's thread has ended, after an error that the batches under way have, too: that this producer is fenced.
+                    self._in_flight.settled(self._settings.timeout)
+                    self._in_flight.raise_failure()
+                    raise KafkaError(str(error)) from error
                 if time.monotonic() >= deadline:
                     raise KafkaTimeoutError(f"no metadata within {self._settings.timeout:g} seconds")
         finally:
