@@ -50,7 +50,7 @@ def test_a_seed_is_the_same_run_in_every_process() -> None:
     here = [simulate(seed) for seed in range(30)]
     for seed in seeds:
         environment = os.environ | {"PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, "-m", "tests.simulation", "--seed", str(seed)]
+        command = [sys.executable, "-m", "tests.support.simulation", "--seed", str(seed)]
         found = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
         assert found.stdout.strip() == shown(here[seed]).strip()
 

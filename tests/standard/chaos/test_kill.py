@@ -22,7 +22,7 @@ from tests.support.commands import CDFD
 from tests.support.fold import SIGN
 from tests.support.lake import SCHEMA, rows
 
-WITHIN = 100  # seconds until a test gives up
+WITHIN = 300  # seconds until a test gives up: it starts twelve daemons
 READY = ("starting at version", "resuming at version")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import cdfd
-from tests.standard.kafka.test_refine import change
+from tests.integration.kafka.test_refine import change
 from tests.support.kafka.pipeline import Pipeline
 from tests.support.tracked_table import TrackedTable, values
 

@@ -12,7 +12,7 @@ from tests.support.cluster.standalone import Standalone
 from tests.support.kafka.fixtures import broker, name, needs_broker
 from tests.support.spark.installation import missing
 
-__all__ = ["broker", "name", "needs_broker"]
+__all__ = ["broker", "cluster", "driver", "name", "needs_broker"]
 
 
 @pytest.fixture(scope="session")

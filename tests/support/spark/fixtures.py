@@ -15,7 +15,7 @@ from tests.support.spark.session import SMALL_QUERIES, session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["broker", "name", "needs_broker", "read", "spark"]
+__all__ = ["broker", "name", "needs_broker", "needs_spark", "read", "registered", "spark"]
 
 
 @pytest.fixture(scope="session")
