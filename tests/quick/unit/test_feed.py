@@ -326,18 +326,28 @@ class TestSchemaChanges:
         await writer.insert(pa.table({"id": [5], "w": ["b"], "extra": pa.array([5], pa.int32())}))
         return writer
 
+    @pytest.mark.parametrize("max_bytes", [0, 1 << 30], ids=["one version at a time", "several at once"])
     async def test_stop_comes_before_the_version_and_again_after_a_restart(
-        self, place: Place, clock: ManualClock, lake: Lake
+        self, place: Place, clock: ManualClock, lake: Lake, max_bytes: int
     ) -> None:
         await self.renamed(lake, clock)
         for _ in range(3):
             with pytest.raises(SchemaChangedError, match=r"added w; dropped v.*version 4") as caught:
-                await feed(lake, place, clock, start="earliest", on_schema_change="stop")
+                await feed(lake, place, clock, 5, start="earliest", on_schema_change="stop", max_bytes=max_bytes)
             assert "on_schema_change: continue" in str(caught.value.hint)
             assert ids(place) == [("insert", 1, 1), ("insert", 3, 3)]
             assert await position(place) == Position("T", 4)
-        await feed(lake, place, clock, 5, on_schema_change="continue")
+        await feed(lake, place, clock, 5, on_schema_change="continue", max_bytes=max_bytes)
         assert ids(place)[2:] == [("insert", 5, 5)]
+
+    async def test_a_change_begins_a_new_delivery(self, clock: ManualClock, lake: Lake) -> None:
+        """A delivery of several versions has the columns of one schema."""
+        place = MemoryPlace()
+        writer = await self.renamed(lake, clock)
+        await writer.insert(pa.table({"id": [6], "w": ["b"], "extra": pa.array([6], pa.int32())}))
+        await feed(lake, place, clock, 6, start="earliest", max_bytes=1 << 30)
+        versions = [(each.position.version, each.following.version) for each in place.delivered]
+        assert versions == [(0, 0), (0, 2), (2, 4), (4, 7)]
 
     async def test_continue_says_what_it_goes_on_over(self, place: Place, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.INFO, "cdfd"):
