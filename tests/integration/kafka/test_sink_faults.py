@@ -14,9 +14,10 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 
+from cdfd.changes.control import Control, Pause
 from cdfd.errors import FencedError, SinkError
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
-from cdfd.sinks.kafka.client.producer import ProducerSettings, send_record
+from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_record
 from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress import records as progress_records
 from cdfd.sinks.kafka.progress.positions import move_position, read_position
@@ -76,6 +77,31 @@ class TestTakenOver:
                 await deliver(second, rows(2))
         assert ids(read(place.topic, at_least=3)) == [0, 1, 2]
         assert await read_position(place.destination) == at(3)
+
+    async def test_a_commit_just_before_the_other_is_fenced_counts(
+        self, producer: MakeProducer, servers: str, name: str, read: Read
+    ) -> None:
+        """Who takes over reads the position once nobody else can move it."""
+        place, loop = Place(servers, name), asyncio.get_running_loop()
+        async with place.sink(producer=producer) as first:
+            await deliver(first, rows(0))
+
+            def made(settings: ProducerSettings) -> Producer:
+                second = producer(settings)
+                fence = second.init_transactions
+
+                def init_transactions() -> None:
+                    asyncio.run_coroutine_threadsafe(deliver(first, rows(1)), loop).result(30)
+                    fence()
+
+                vars(second)["init_transactions"] = init_transactions
+                return second
+
+            async with place.sink(producer=made) as sink:
+                assert await sink.last_position() == at(2)
+                await deliver(sink, rows(2))
+                assert isinstance(await failure_of(first, rows(3)), FencedError)
+        assert ids(read(place.topic, at_least=3)) == [0, 1, 2]
 
     async def test_one_that_waited_at_the_tip_is_fenced(self, producer: MakeProducer, servers: str, name: str) -> None:
         place = Place(servers, name)
@@ -392,10 +418,28 @@ class TestProgress:
         assert await sink.last_position() == at(2)
         await sink.close()
 
+    async def test_a_pause_that_another_tables_transaction_hides_outlives_a_move(
+        self, servers: str, name: str, another: KafkaProducer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        place, paused = Place(servers, name), Control(Pause("a", 7))
+        async with place.sink() as sink:
+            await deliver(sink, rows(0))
+            another.begin_transaction()
+            another.send(place.destination.progress.name, b"open", b"others", partition=0)
+            another.flush()
+            await sink.set_control(paused)
+        with caplog.at_level("INFO", "cdfd"):
+            moving = asyncio.create_task(move_position(place.destination, PRODUCERS["kafka-python"], at(5)))
+            await until(lambda: moving.done() or "waiting for transactions of other tables" in caplog.text)
+        another.commit_transaction()
+        await moving
+        async with place.sink() as sink:
+            assert (await sink.last_position(), sink.control) == (at(5), paused)
+
     async def test_the_wait_has_an_end(
         self, servers: str, name: str, another: KafkaProducer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("cdfd.sinks.kafka.transactions.sink.MARGIN", 0.5)
+        monkeypatch.setattr("cdfd.sinks.kafka.progress.positions.MARGIN", 0.5)
 
         place = Place(servers, name, transaction_timeout=1.0, timeout=1.0)
         async with place.sink() as sink:

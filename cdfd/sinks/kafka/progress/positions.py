@@ -19,6 +19,9 @@ from cdfd.sinks.kafka.records.batches import Batching
 
 T = TypeVar("T")
 
+MARGIN = 30.0
+"""Seconds that a broker may take to end a transaction after its timeout."""
+
 
 async def read_position(destination: Destination) -> Position | None:
     """The next position to deliver; see `read_progress`."""
@@ -35,6 +38,18 @@ async def read_progress(destination: Destination) -> Progress | None:
         SinkError: the cluster cannot be reached, or the record is invalid.
     """
     return await _in_thread(partial(_read, destination))
+
+
+def last_progress(destination: Destination, admin: TopicAdmin) -> Progress | None:
+    """The progress record of the last commit; None if there is none. Fence other producers of the table first.
+
+    It waits for a transaction of another table that hides the record. Blocks.
+
+    Raises:
+        SinkError: the cluster cannot be reached, or the record is invalid.
+    """
+    first, end = admin.bounds(destination.progress.name, PROGRESS_PARTITION, committed=False)
+    return _newest(destination, first, end, destination.transaction_timeout + MARGIN)
 
 
 async def progress_end(destination: Destination) -> int:
@@ -81,9 +96,18 @@ def _read(destination: Destination) -> Progress | None:
         if topic not in admin.find([topic]):
             return None
         first, end = admin.bounds(topic, PROGRESS_PARTITION, committed=True)
-    key = key_of(destination.pipeline, destination.delivery_name)
-    bounds = max(first, destination.since), end
-    return progress_records.newest(destination.connection, topic, key, bounds, destination.timeout, destination.timeout)
+    return _newest(destination, first, end, destination.timeout)
+
+
+def _newest(destination: Destination, first: int, end: int, hidden_timeout: float) -> Progress | None:
+    return progress_records.newest(
+        destination.connection,
+        destination.progress.name,
+        key_of(destination.pipeline, destination.delivery_name),
+        (max(first, destination.since), end),
+        hidden_timeout,
+        destination.timeout,
+    )
 
 
 def _end(destination: Destination) -> int:
@@ -97,19 +121,21 @@ def _move(destination: Destination, make_producer: MakeProducer, position: Posit
         return
     with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
         admin.ensure([destination.progress])
-    with closing(make_producer(destination.producer_settings(Batching()))) as producer:
-        producer.init_transactions()
-        # A pause outlives a move. A reset forgets everything.
-        value = None if position is None else value_of(Progress(position, control=_kept_control(destination)))
-        producer.begin()
-        key = key_of(destination.pipeline, destination.delivery_name)
-        send_record(producer, destination.progress.name, PROGRESS_PARTITION, key, value)
-        producer.commit()
+        with closing(make_producer(destination.producer_settings(Batching()))) as producer:
+            producer.init_transactions()
+            # A pause outlives a move. A reset forgets everything.
+            value = (
+                None if position is None else value_of(Progress(position, control=_kept_control(destination, admin)))
+            )
+            producer.begin()
+            key = key_of(destination.pipeline, destination.delivery_name)
+            send_record(producer, destination.progress.name, PROGRESS_PARTITION, key, value)
+            producer.commit()
 
 
-def _kept_control(destination: Destination) -> Control:
+def _kept_control(destination: Destination, admin: TopicAdmin) -> Control:
     try:
-        known = _read(destination)
+        known = last_progress(destination, admin)
     except SinkError as error:
         if error.retriable:
             raise

@@ -19,8 +19,9 @@ from cdfd.errors import FencedError, SinkError
 from cdfd.sinks.base import Counts, Write
 from cdfd.sinks.kafka.destination import Destination
 from cdfd.sinks.kafka.progress import positions
+from cdfd.sinks.kafka.progress.positions import MARGIN
 from cdfd.sinks.kafka.progress.records import Progress
-from cdfd.sinks.kafka.transactions.sink import MARGIN, KafkaSink
+from cdfd.sinks.kafka.transactions.sink import KafkaSink
 
 log = logging.getLogger("cdfd.kafka")
 

@@ -19,10 +19,9 @@ from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.kafka.client.producer import Producer
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts
-from cdfd.sinks.kafka.progress import records as progress_records
-from cdfd.sinks.kafka.progress.positions import progress_end
+from cdfd.sinks.kafka.progress.positions import last_progress, progress_end
 from cdfd.sinks.kafka.progress.records import Progress
-from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, TopicAdmin, tombstones
+from cdfd.sinks.kafka.progress.topics import ExistingTopic, TopicAdmin, tombstones
 from cdfd.sinks.kafka.records.batches import Batching
 from cdfd.sinks.kafka.transactions.accumulator import CHUNK_BYTES
 from cdfd.sinks.kafka.transactions.delivery import DeliveryContext, KafkaChunk, KafkaDelivery
@@ -33,8 +32,6 @@ log = logging.getLogger("cdfd.kafka")
 
 CONNECT_SECONDS = 10.0
 """Timeout of the first connection. It is short, because a mistyped address takes this long to report."""
-MARGIN = 30.0
-"""Seconds that a broker may take to end a transaction after its timeout."""
 # A row of a small batch must not become an oversized record, because the version of such a record would be unknown.
 _GROWTH = 16
 
@@ -255,7 +252,7 @@ def _open(destination: Destination, make_producer: MakeProducer, takeover: _Take
         try:
             takeover.begin()
             producer.init_transactions()
-            progress = _progress(destination, admin) if destination.exactly_once else None
+            progress = last_progress(destination, admin) if destination.exactly_once else None
             if not existing and progress is not None:
                 _warn_of_lost_topic(destination, progress.position)
         except BaseException:
@@ -283,16 +280,3 @@ def _warn_of_lost_topic(destination: Destination, position: Position) -> None:
 def _facts(destination: Destination, found: ExistingTopic) -> TopicFacts:
     limit = found.max_message_bytes or Batching().limit
     return TopicFacts(found.partitions, destination.keyed and tombstones(destination.tombstones, found), limit)
-
-
-def _progress(destination: Destination, admin: TopicAdmin) -> Progress | None:
-    topic = destination.progress.name
-    first, end = admin.bounds(topic, PROGRESS_PARTITION, committed=False)
-    return progress_records.newest(
-        destination.connection,
-        topic,
-        progress_records.key_of(destination.pipeline, destination.delivery_name),
-        (max(first, destination.since), end),
-        destination.transaction_timeout + MARGIN,
-        destination.timeout,
-    )
