@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import fcntl
 import json
 import os
 import resource
@@ -304,6 +305,27 @@ class TestLock:
             holder.send_signal(signal.SIGKILL)
             holder.wait()
         assert asyncio.run(position(tmp_path)) is None
+
+    async def test_the_older_process_delivers_just_before_it_gives_up_the_folder(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Who takes over reads the position once it has the lock."""
+        older, loop, lock = await FilesSink.open(tmp_path, LINES), asyncio.get_running_loop(), fcntl.flock
+
+        async def end() -> None:
+            delivery = await older.begin(at(0))
+            await delivery.write(rows(1))
+            await delivery.commit(at(1))
+            await older.close()
+
+        def flock(descriptor: int, operation: int) -> None:
+            asyncio.run_coroutine_threadsafe(end(), loop).result(30)
+            lock(descriptor, operation)
+
+        monkeypatch.setattr(fcntl, "flock", flock)
+        newer = await FilesSink.open(tmp_path, LINES)
+        assert await newer.last_position() == at(1)
+        await newer.close()
 
 
 class TestFailures:

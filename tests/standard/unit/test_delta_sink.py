@@ -149,6 +149,34 @@ async def test_the_newer_process_wins(tmp_path: Path) -> None:
     assert found(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
 
 
+async def test_the_older_process_delivers_between_any_two_steps_of_a_take_over(tmp_path: Path) -> None:
+    """It is fenced, or the newer one goes on after its delivery."""
+    outcomes = set[bool | None]()
+    for number in count():
+        folder, delivered = tmp_path / str(number), None
+        older = await opened(LocalStorage(folder, sync=False))
+        await deliver(older, 0, batch(n=[0]))
+
+        async def act(older: DeltaSink = older) -> None:
+            nonlocal delivered
+            try:
+                await deliver(older, 1, batch(n=[1]))
+                delivered = True
+            except FencedError:
+                delivered = False
+
+        newer = await opened(FaultyStorage(LocalStorage(folder, sync=False), before=AtStep(number, act)))
+        assert await newer.last_position() == at(2 if delivered else 1), number
+        if not delivered:
+            await deliver(newer, 1, batch(n=[1]))
+        await deliver(newer, 2, batch(n=[2]))
+        assert found(folder, "n") == [{"n": 0}, {"n": 1}, {"n": 2}], number
+        outcomes.add(delivered)
+        if delivered is None:
+            break
+    assert outcomes == {True, False, None}
+
+
 async def test_a_process_that_opens_it_again_writes_nothing(tmp_path: Path) -> None:
     await deliver(await opened(LocalStorage(tmp_path / "t"), owner=7), 0, batch(n=[0]))
     before = DeltaTable(tmp_path / "t").version()
