@@ -3,12 +3,12 @@
 import logging
 from contextlib import suppress
 
-from cdfd.delta import last_checkpoint, paths
+from cdfd.delta import paths
 from cdfd.delta.checkpoint_writing import checkpoint
 from cdfd.errors import LogError, StorageError
 from cdfd.progress import ledger_table
+from cdfd.progress.checkpoints import publish
 from cdfd.tail.log import DeltaLog
-from cdfd.tail.log_files import log_path
 
 logger = logging.getLogger("cdfd.progress")
 
@@ -50,11 +50,9 @@ async def _maintain(log: DeltaLog, version: int) -> None:
         )
         return
     data, hint = checkpoint(state)
-    await log.storage.put(log_path(paths.checkpoint_name(version)), data)
-    if await log.newest_checkpoint(version) > version:
-        return  # another writer has written a newer checkpoint and cleaned up
-    await log.storage.put(log_path(paths.LAST_CHECKPOINT), last_checkpoint.serialize(hint))
-    await _clean(log, version)
+    # Otherwise the writer of the newer checkpoint cleans up.
+    if await publish(log, paths.checkpoint_name(version), data, hint):
+        await _clean(log, version)
 
 
 async def _clean(log: DeltaLog, version: int) -> None:

@@ -171,13 +171,12 @@ class LogFiles:
             return None
 
     async def newest_checkpoint(self, version: int) -> int:
-        """Version of the newest checkpoint: that of `_last_checkpoint` unless it is after `version`, else from a listing.
-
-        The listing begins at `version`. -1 if it has no checkpoint.
-        """
+        """Version of the newest checkpoint: that of `_last_checkpoint` unless it is after `version`, else `listed_checkpoint`."""
         hint = await self.hint()
-        if hint is not None and hint <= version:
-            return hint
+        return hint if hint is not None and hint <= version else await self.listed_checkpoint(version)
+
+    async def listed_checkpoint(self, version: int) -> int:
+        """Version of the newest checkpoint from a listing that begins at `version`. -1 if it has none."""
         names = self.list_names(name_before(version))
         return max([name.version async for name, _ in names if name.is_checkpoint], default=-1)
 

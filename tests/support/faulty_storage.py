@@ -98,6 +98,20 @@ class FaultyStorage:
 
 
 Act = Callable[[], Awaitable[None]]
+Counts = Callable[[str, str], bool]
+"""Whether a step has a number, by its method and path."""
+
+
+def since(part: str) -> Counts:
+    """Steps from the first one on whose path has this part."""
+    begun = False
+
+    def counts(method: str, path: str) -> bool:
+        nonlocal begun
+        begun = begun or part in path
+        return begun
+
+    return counts
 
 
 class AtStep:
@@ -106,19 +120,22 @@ class AtStep:
     Args:
         number: of the step, from 0.
         act: the error, or what is awaited.
-        counts: whether a step has a number, by its method and path.
+        counts: which steps have numbers.
 
     Attributes:
-        reached: whether there was such a step.
+        acted_at: the method and path of the step; None if there was no such step yet.
     """
 
-    def __init__(
-        self, number: int, act: Exception | Act, counts: Callable[[str, str], bool] = lambda method, path: True
-    ) -> None:
-        self.reached = False
+    def __init__(self, number: int, act: Exception | Act, counts: Counts = lambda method, path: True) -> None:
+        self.acted_at: tuple[str, str] | None = None
         self._left = number
         self._act = act
         self._counts = counts
+
+    @property
+    def reached(self) -> bool:
+        """Whether there was such a step."""
+        return self.acted_at is not None
 
     async def __call__(self, method: str, path: str) -> None:
         if self.reached or not self._counts(method, path):
@@ -126,7 +143,7 @@ class AtStep:
         self._left -= 1
         if self._left >= 0:
             return
-        self.reached = True
+        self.acted_at = method, path
         if isinstance(self._act, Exception):
             raise self._act
         await self._act()

@@ -8,11 +8,12 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cdfd.delta import last_checkpoint, log_cleanup, paths
+from cdfd.delta import log_cleanup, paths
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.checkpoint_writing import can_checkpoint, checkpoint, takes_v2
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import LogError, StorageError, UnsupportedError
+from cdfd.progress.checkpoints import publish
 from cdfd.progress.txn_state import TxnState
 from cdfd.sinks.delta.compactor import Compaction, Compactor
 from cdfd.storage.base import Stat
@@ -83,12 +84,7 @@ class Housekeeper:
         name = f"{state.version:020d}.checkpoint.{uuid.uuid4()}.parquet" if v2 else paths.checkpoint_name(state.version)
         now = self._clock.now_ms()
         data, hint = await asyncio.to_thread(checkpoint, state, now, v2_name=name if v2 else None)
-        storage = self._log.storage
-        await storage.put(log_path(name), data)
-        if await self._log.newest_checkpoint(state.version) > state.version:
-            return False
-        await storage.put(log_path(paths.LAST_CHECKPOINT), last_checkpoint.serialize(hint))
-        return True
+        return await publish(self._log, name, data, hint)
 
     async def _clean(self, protocol: Protocol, metadata: Metadata) -> None:
         """Remove old log entries. Checksums of versions go with them, because readers take them for entries."""

@@ -536,6 +536,36 @@ class TestCheckpoints:
             await deliver_from(sink, position.version)
             assert sorted(DeltaTable(folder).to_pyarrow_table()["n"].to_pylist()) == list(range(12))
 
+    async def test_a_hint_never_stays_back(self, tmp_path: Path) -> None:
+        """Another writer writes a newer checkpoint between any two steps. A hint that is lost is written again."""
+        layout, lost = Layout(checkpoint_interval=3), []
+
+        def overtake(folder: Path) -> None:
+            for _ in range(2):
+                write_deltalake(folder, pa.table({"n": [100]}), mode="append")
+            DeltaTable(folder).create_checkpoint()
+
+        for number in count():
+            folder = tmp_path / str(number)
+            storage = FaultyStorage(LocalStorage(folder, sync=False))
+            sink = await opened(storage, layout, owner=7)
+            await deliver(sink, 0, batch(n=[0]))
+            await deliver(sink, 1, batch(n=[1]))
+            storage.before = step = AtStep(number, partial(asyncio.to_thread, overtake, folder))
+            await deliver(sink, 2, batch(n=[2]))
+            if not step.reached:
+                break
+            log = DeltaLog(storage.inner)
+            newest = await log.listed_checkpoint(0)
+            assert newest in (4, 5)
+            hint = await log.hint()
+            if hint != newest:
+                lost.append(step.acted_at)
+                assert hint is None
+            await deliver(sink, 3, batch(n=[3]))
+            assert await log.hint() == (newest if hint else await log.latest_version()), number
+        assert lost == [("put", "_delta_log/_last_checkpoint")]
+
     async def test_v2_where_the_table_says_so(self, tmp_path: Path) -> None:
         layout = Layout(checkpoint_interval=3)
         sink = await opened(LocalStorage(tmp_path), layout, owner=7)

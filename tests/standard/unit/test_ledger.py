@@ -8,6 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,7 +31,7 @@ from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
 from cdfd.tail.log import DeltaLog
 from tests.support import ledger_writer
-from tests.support.faulty_storage import AtStep, Died, FaultyStorage, nothing
+from tests.support.faulty_storage import AtStep, Died, FaultyStorage, nothing, since
 from tests.support.lake import BEGINNING, Lake, entry_path, manual_clock, run
 from tests.support.manual_time import ManualClock
 from tests.support.memory_storage import MemoryStorage
@@ -356,20 +358,29 @@ class TestUpkeep:
         assert last_checkpoint.parse(lake.bytes_of(HINT)).version == 20
         assert await version_of(lake) == 21
 
-    async def test_a_hint_never_goes_back(self) -> None:
-        storage = FaultyStorage(MemoryStorage())
-        slow, other = opened(storage), opened(storage.inner)
-        await record(slow, range(9))
-
-        async def overtake(method: str, path: str) -> None:
-            if method == "put" and "checkpoint.parquet" in path:
-                await record(other, range(30), ITEMS)
-
-        storage.before = overtake
-        await slow.record(ORDERS, 9, "T")
-        assert last_checkpoint.parse(await storage.read(HINT)).version == 40
-        assert await version_of(storage) == 9
-        assert await version_of(storage, ITEMS) == 29
+    async def test_a_hint_never_stays_back(self) -> None:
+        """Another process writes newer checkpoints between any two steps. A hint that is lost is written again."""
+        lost = []
+        for number in count():
+            storage = FaultyStorage(MemoryStorage())
+            slow, other = opened(storage), opened(storage.inner)
+            await record(slow, range(9))
+            storage.before = step = AtStep(
+                number, partial(record, other, range(12), ITEMS), since("checkpoint.parquet")
+            )
+            await slow.record(ORDERS, 9, "T")
+            assert await version_of(storage.inner) == 9
+            if not step.reached:
+                break
+            assert await version_of(storage.inner, ITEMS) == 11
+            log = DeltaLog(storage.inner)
+            hint = await log.hint()
+            if hint != 20:
+                lost.append(step.acted_at)
+                assert hint is None
+            await record(other, range(12, 13), ITEMS)
+            assert await log.hint() == (hint or await log.latest_version()), number
+        assert lost == [("put", HINT)]
 
     async def test_one_that_is_overtaken_leaves_it_to_the_others(self, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.WARNING, "cdfd.progress"):

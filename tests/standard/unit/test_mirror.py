@@ -46,7 +46,7 @@ from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import Clock, SystemClock
 from cdfd.tail.log import DeltaLog
-from tests.support.faulty_storage import AtStep, Died, FaultyStorage
+from tests.support.faulty_storage import AtStep, Died, FaultyStorage, since
 from tests.support.in_commit_timestamps import check_entries, enable
 from tests.support.lake import manual_clock
 
@@ -423,15 +423,9 @@ class TestCompaction:
         await self.deliver_all(LocalStorage(tmp_path / "0"), 10, interval=0)
         compacted = 0
         for number in count():
-            folder, begun = shutil.copytree(tmp_path / "0", tmp_path / f"step {number}"), False
-
-            def counts(method: str, path: str) -> bool:
-                nonlocal begun
-                # The checkpoint comes first, then the compaction.
-                begun = begun or "checkpoint.parquet" in path
-                return begun
-
-            step = AtStep(number, error, counts)
+            folder = shutil.copytree(tmp_path / "0", tmp_path / f"step {number}")
+            # The checkpoint comes first, then the compaction.
+            step = AtStep(number, error, since("checkpoint.parquet"))
             with contextlib.suppress(SinkError, Died):
                 await self.deliver_all(FaultyStorage(LocalStorage(folder), **{when: step}), 11, interval=11)
             assert found(folder) == self.expected(11), number
