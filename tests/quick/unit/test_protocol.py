@@ -124,6 +124,17 @@ class TestWritable:
     def test_honoured(self, asked: Protocol) -> None:
         protocol.check_writable(asked)
 
+    def test_the_features_are_those_that_were_looked_at(self) -> None:
+        """Add a feature here once you know that a commit of `txn` and `commitInfo` honours it."""
+        assert {
+            *("allowColumnDefaults", "appendOnly", "changeDataFeed", "checkConstraints", "checkpointProtection"),
+            *("clustering", "domainMetadata", "generatedColumns", "icebergCompatV1", "icebergCompatV2"),
+            *("icebergCompatV3", "icebergWriterCompatV1", "icebergWriterCompatV3", "identityColumns"),
+            *("inCommitTimestamp", "inCommitTimestamp-preview", "invariants", "materializePartitionColumns"),
+            "rowTracking",
+        } == protocol.WRITER_FEATURES - protocol.READER_FEATURES
+        assert protocol.READER_FEATURES <= protocol.WRITER_FEATURES
+
     @pytest.mark.parametrize(
         "asked",
         [
@@ -219,7 +230,7 @@ class TestReport:
 @pytest.mark.skipif(not GOLDEN.exists(), reason="golden tables are not here")
 def test_protocols_of_real_tables() -> None:
     seen = set()
-    for entry in GOLDEN.rglob("*.json"):
+    for entry in (*(GOLDEN / "cdf").rglob("*.json"), *(GOLDEN / "snapshot").rglob("*.json")):
         listed = re.search(r'"readerFeatures":\[([^\]]*)\]', entry.read_text())
         if listed:
             names = frozenset(re.findall(r'"([^"]+)"', listed[1]))

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cdfd.delta import protocol
+from cdfd.delta.actions import Protocol
+from cdfd.errors import UnsupportedError
+
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
 DRAFTS = sorted((ROOT.parent / "shared" / "spec").glob("*.txt"))
@@ -40,6 +44,26 @@ def names_in(path: str) -> frozenset[str]:
 def test_a_test_that_the_page_names_exists(name: str) -> None:
     path, _, test = name.partition("::")
     assert test in names_in(path)
+
+
+def features(answer: str) -> frozenset[str]:
+    """The reader features that the page has an answer for."""
+    rows = re.findall(r"^\| ([\w, -]+) \| " + answer, PAGE, re.MULTILINE)
+    return frozenset(name for row in rows for name in row.split(", "))
+
+
+def test_the_features_that_are_read_are_those_of_the_page() -> None:
+    assert features("reads it") == protocol.READER_FEATURES
+
+
+@pytest.mark.parametrize("name", sorted(features("refuses it") - {"any other"}))
+def test_a_feature_that_the_page_calls_refused_has_a_hint_of_its_own(name: str) -> None:
+    hints = []
+    for asked in (name, "fromTheFuture"):
+        with pytest.raises(UnsupportedError, match=asked) as caught:
+            protocol.check_readable(Protocol(3, 7, frozenset({asked}), frozenset()))
+        hints.append(caught.value.hint)
+    assert hints[0] != hints[1]
 
 
 def test_each_rule_has_a_test_or_a_reason() -> None:

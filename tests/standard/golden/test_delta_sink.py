@@ -11,15 +11,17 @@ import pytest
 
 import cdfd
 from cdfd.changes.position import Position
-from cdfd.errors import CdfdError
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
+from tests.quick.golden.test_golden import BROKEN
 
 GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
-TABLES = sorted(folder.parent for folder in GOLDEN.rglob("_delta_log"))
+# Which versions the tables of a catalog have, their logs do not say.
+LEFT_OUT = {*BROKEN, "catalog"}
+TABLES = sorted(log.parent for log in GOLDEN.rglob("_delta_log") if not LEFT_OUT & {*log.relative_to(GOLDEN).parts})
 
 pytestmark = pytest.mark.skipif(not TABLES, reason="the golden tables are not beside this checkout")
 
@@ -32,15 +34,8 @@ def bag(rows: Iterable[dict[str, Any]]) -> Counter[str]:
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: str(table.relative_to(GOLDEN)))
 async def test_the_rows_of_the_source(table: Path, tmp_path: Path) -> None:
-    try:
-        batches = list(cdfd.changes(table, 0))
-    except CdfdError:
-        try:
-            batches = list(cdfd.snapshot(table))
-        except CdfdError as error:
-            pytest.skip(f"the table cannot be read: {error.family}")
-    if not batches:
-        pytest.skip("the table has no rows")
+    batches = list(cdfd.changes(table, 0))
+    assert batches
     target = Target(LocalStorage(tmp_path / "t"), "cdfd/p/t", Layout(), SystemClock())
     sink = await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=1 << 20))
     for version, batch in enumerate(batches):
