@@ -26,7 +26,7 @@ from cdfd.delta.deletion_vector import RowSet, inline
 from cdfd.delta.files import PackedFiles, pack
 from cdfd.delta.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import DataError, MissingFileError
-from tests.quick.unit.test_change_images import KINDS, Lot, blocks, lot, versions
+from tests.standard.unit.test_change_images import KINDS, Lot, blocks, lot, versions
 from tests.support.memory_storage import MemoryStorage
 
 SCHEMA = TableSchema(StructType((StructField("n", Primitive("long")),)))

@@ -68,9 +68,11 @@ SERVERS = {"moto_server": 3, "versitygw_server": 3, "versitygw_server, by obstor
 size are listed by obstore."""
 
 
-@pytest.fixture(
-    params=[*STORES, *under_test("s3", SERVERS)], ids=lambda store: store if isinstance(store, str) else store.__name__
-)
+def id_of(store: object) -> str:
+    return store if isinstance(store, str) else str(getattr(store, "__name__", store))
+
+
+@pytest.fixture(params=[*STORES, *under_test("s3", SERVERS)], ids=id_of)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
     if isinstance(request.param, str):
         server: Server = request.getfixturevalue(request.param.partition(",")[0])
@@ -464,11 +466,13 @@ class TestFetchMany:
             await store.fetch_many(["a", "../a"], 9)
 
 
+@pytest.mark.parametrize("store", [local, local_behind_link, *under_test("s3", SERVERS)], indirect=True, ids=id_of)
 class TestWholeFiles:
+    """Stores that read several files together; the others read them one by one."""
+
     @pytest.fixture
     def together(self, store: Storage) -> WholeFiles:
-        if not isinstance(store, WholeFiles):
-            pytest.skip("reads files one by one")
+        assert isinstance(store, WholeFiles)
         return store
 
     async def test_files_in_order(self, store: Storage, together: WholeFiles) -> None:
