@@ -78,6 +78,10 @@ fuzz: $(MARK)  ## Hostile tables and answers for SECONDS (600), or MUTANTS of th
 	$(BIN)/python -m tests.support.fuzz.run --keep --seed $(or $(SEED),1) $(if $(TARGET),--target $(TARGET)) \
 	  $(if $(MUTANTS),--mutants $(MUTANTS),--seconds $(or $(SECONDS),600))
 
+mutants: $(MARK)  ## Small changes of the code that tests must notice: N of each room (100), or of ONLY=delta|changes|trevni|progress|sinks; all of PATHS
+	nice -n 10 $(BIN)/python -m tests.support.mutants --seed $(or $(SEED),1) $(if $(filter-out mutants,$(ONLY)),--only $(ONLY)) \
+	  $(if $(N),--count $(N)) $(PATHS)
+
 chaos: $(MARK)  ## CDFD_CHAOS faults (1000): daemons, brokers, connections, tables, disks, clocks, while a writer commits (needs Java)
 	CDFD_CHAOS=$${CDFD_CHAOS:-1000} $(BIN)/python -m pytest -s tests/overnight/chaos/test_kafka.py tests/overnight/chaos/test_cluster.py \
 		tests/overnight/chaos/test_tables.py tests/overnight/cluster/test_engines.py \

@@ -1,0 +1,191 @@
+"""Mutation tests: `make mutants`, or `python -m tests.support.mutants --help`.
+
+The pure rooms are changed, one small thing at a time, and the tests that run the changed lines must fail. `survivors.toml` lists the changes
+that no test can or need notice, each with the reason. Any other survivor is a gap of the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, takewhile
+from pathlib import Path
+
+from tests.support.cache import ROOT
+from tests.support.mutants import forks, lines
+from tests.support.mutants.lines import Lines
+from tests.support.mutants.mutations import Mutant, mutants
+from tests.support.mutants.trial import Verdict, judge
+
+EXPLAINED = Path(__file__).with_name("survivors.toml")
+CACHE = ROOT / ".cache" / "mutants"
+
+_PLAN = (
+    "plan",
+    "cutting",
+    "slices",
+    "range_slices",
+    "refine*",
+    "refining",
+    "equality",
+    "matching",
+    "image_order",
+    "net",
+    "position",
+)
+_ALSO_PLAN = ("no_ops", "reconciliation", "resnapshot", "row_id_runs", "row_ids", "skipping", "shape/*")
+ROOMS = {
+    "delta": ("cdfd/delta/*.py",),
+    "changes": tuple(f"cdfd/changes/{name}.py" for name in (*_PLAN, *_ALSO_PLAN)),
+    "trevni": ("cdfd/trevni/*.py",),
+    "progress": ("cdfd/progress/*.py",),
+    "sinks": tuple(
+        f"cdfd/sinks/{name}.py" for name in ("kafka/transactions/*", "kafka/records/*", "files/*", "delta/**/*")
+    ),
+}
+TESTS = tuple(
+    f"tests/{tier}/{room}/test_*.py"
+    for tier in ("quick", "standard")
+    for room in ("unit", "contract", "golden", "trevni")
+)
+ELSEWHERE = re.compile(
+    r"test_(agreement|certificates|clock|config|discovery|fsspec|headroom|heartbeats|hints|hostile|http|local_storage|logs|metrics|mounted|msk"
+    r"|mutants|mutated|notifications|page_sizes|power|registry|reloading|report|s3|signals|spark|status|storage|summary|supervisor|threads"
+    r"|tokens|topic|vacuum_names|watch|words)"
+)
+"""Modules of tests that run the rooms on their way to others, and take their time."""
+
+_FIRST = 4.0
+"""Seconds of tests that a mutant meets first, those that run little else."""
+_ALL = 20.0
+"""Seconds of the other tests, which a mutant meets that is left."""
+
+
+class Run:
+    """Mutants and their verdicts."""
+
+    def __init__(self, tests: Lines, explained: frozenset[tuple[str, str, str, str]]) -> None:
+        self.outcomes: dict[str, Counter[str]] = {}
+        self.survivors: list[Mutant] = []
+        self._tests = tests
+        self._explained = explained
+        self._reliable: set[str] = set()
+
+    def try_mutant(self, room: str, mutant: Mutant) -> None:
+        outcome = "explained" if mutant.key in self._explained else self._outcome(mutant)
+        self.outcomes.setdefault(room, Counter())[outcome] += 1
+        if outcome in ("survived", "untested"):
+            self.survivors.append(mutant)
+            print(f"{outcome}: {described(mutant)}", flush=True)
+
+    def _outcome(self, mutant: Mutant) -> str:
+        """The verdict of a few tests, then of the others."""
+        tests = self._tests.tests(mutant.file, None if mutant.imported else range(mutant.lines[0], mutant.lines[1] + 1))
+        if not tests:
+            return "untested"
+        first = self._within(tests, _FIRST)
+        outcome = self._trusted(mutant, first).outcome
+        others = self._within(tests[len(first) :], _ALL)
+        return self._trusted(mutant, others).outcome if others and outcome == "survived" else outcome
+
+    def _trusted(self, mutant: Mutant, tests: Sequence[str]) -> Verdict:
+        """A verdict of tests that pass without the mutant. One test of each module is tried, because a few at a time run here."""
+        while True:
+            limit = 30 + 5 * sum(map(self._tests.seconds, tests))
+            verdict = judge(ROOT, mutant, tests, limit)
+            module = verdict.test.partition("::")[0]
+            if not module or module in self._reliable:
+                return verdict
+            control = judge(ROOT, None, tests[: tests.index(verdict.test) + 1], limit)
+            if control.outcome == "survived":
+                self._reliable.add(module)
+                return verdict
+            print(f"left out, because it fails without a mutant ({control.outcome}): {control.test}", flush=True)
+            failing = control.test or verdict.test
+            self._tests.forget(failing)
+            tests = [test for test in tests if test != failing]
+
+    def _within(self, tests: Sequence[str], seconds: float) -> Sequence[str]:
+        """The first tests, as long as they take together; one at least."""
+        sums = accumulate(map(self._tests.seconds, tests))
+        return tests[: max(1, len(list(takewhile(lambda total: total <= seconds, sums))))]
+
+    def table(self) -> str:
+        rows = ["| room | mutants | killed | by the time limit | by their memory | explained | survived | untested |"]
+        rows.append("|---|---|---|---|---|---|---|---|")
+        for room, counts in self.outcomes.items():
+            numbers = [sum(counts.values())]
+            numbers += [counts[name] for name in ("killed", "timeout", "died", "explained", "survived", "untested")]
+            rows.append(f"| {room} | {' | '.join(map(str, numbers))} |")
+        return "\n".join(rows)
+
+
+def described(mutant: Mutant) -> str:
+    return f"{mutant.file}:{mutant.lines[0]} {mutant.scope}\n    - {mutant.was}\n    + {mutant.now}"
+
+
+def sample(candidates: Iterable[Mutant], count: int, seed: str) -> list[Mutant]:
+    """`count` of them, the same for a seed as long as they are the same, wherever lines move."""
+    return sorted(candidates, key=lambda mutant: hashlib.sha256(repr((seed, mutant.key)).encode()).digest())[:count]
+
+
+def explanations() -> frozenset[tuple[str, str, str, str]]:
+    entries = tomllib.loads(EXPLAINED.read_text(encoding="utf-8")).get("survivor", []) if EXPLAINED.exists() else []
+    assert all(entry["why"] for entry in entries)
+    return frozenset((entry["file"], entry["scope"], entry["was"], entry["now"]) for entry in entries)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.support.mutants", description=__doc__)
+    parser.add_argument(
+        "paths", nargs="*", help="only of these files, all of their mutants unless --count says how many"
+    )
+    parser.add_argument("--only", choices=ROOMS, help="only of this room")
+    parser.add_argument("--count", type=int, help="how many of each room (100), chosen by the seed")
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no mutant after that time")
+    parser.add_argument("--scope", help="only in this function or class")
+    parser.add_argument("--list", action="store_true", help="show them, and try none")
+    arguments = parser.parse_args()
+    rooms = {
+        room: sorted(path.relative_to(ROOT).as_posix() for pattern in patterns for path in ROOT.glob(pattern))
+        for room, patterns in ROOMS.items()
+        if arguments.only in (None, room)
+    }
+    count = arguments.count or (sys.maxsize if arguments.paths else 100)
+    chosen = []
+    for room, files in rooms.items():
+        wanted = [file for file in files if not arguments.paths or file in arguments.paths]
+        every = [
+            mutant
+            for file in wanted
+            for mutant in mutants(ROOT, file)
+            if mutant.scope.startswith(arguments.scope or "")
+        ]
+        chosen += [(room, mutant) for mutant in sample(every, count, arguments.seed)]
+    if arguments.list:
+        print("\n".join(described(mutant) for _, mutant in chosen))
+        return 0
+    tests = [path for pattern in TESTS for path in ROOT.glob(pattern) if not ELSEWHERE.match(path.name)]
+    modules = sorted(path.relative_to(ROOT).as_posix() for path in tests)
+    forks.prepare(CACHE / "compiled")
+    measured = frozenset(
+        path.relative_to(ROOT).as_posix() for room in ROOMS.values() for p in room for path in ROOT.glob(p)
+    )
+    run = Run(lines.record(ROOT, CACHE / "lines", modules, measured), explanations())
+    until = time.monotonic() + arguments.minutes * 60
+    for room, mutant in chosen:
+        if time.monotonic() < until:
+            run.try_mutant(room, mutant)
+    print(run.table())
+    return 1 if run.survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
