@@ -72,7 +72,7 @@ class StreamReader:
         """The rows of each record, as a list of structs.
 
         Args:
-            values: of records, binary, none null.
+            values: of records, binary. A tombstone has no rows.
             topics, partitions, offsets: of the records.
 
         Raises:
@@ -83,7 +83,7 @@ class StreamReader:
         for number in range(len(values)):
             place = f"topic {topics[number]}, partition {partitions[number]}, offset {offsets[number]}"
             try:
-                batches = list(self._streamed(values[number].as_buffer()))
+                batches = list(self._streamed(values[number].as_buffer())) if values[number].is_valid else []
             except (pa.ArrowException, OSError, ValueError) as error:
                 raise DataError(f"{place}: no Arrow stream of this schema: {error}"[:1000]) from error
             except DataError as error:

@@ -45,10 +45,12 @@ class Decoder(Protocol):
     """Decodes the records of one format to change rows."""
 
     def rows(self, records: DataFrame) -> DataFrame:
-        """The rows of records without tombstones.
+        """The rows of records.
+
+        Spark may evaluate expressions before it leaves tombstones out. So a tombstone has no row, and is no error.
 
         Args:
-            records: the columns `KAFKA_NAMES`, and `VALUE`, never null.
+            records: the columns `KAFKA_NAMES`, and `VALUE`. Of a tombstone, `VALUE` and the topic are null.
 
         Returns:
             The columns `KAFKA_NAMES`, and `ROW`: a struct of the table's columns and the change columns.
@@ -118,10 +120,11 @@ def quoted(name: str) -> str:
 
 
 def refusal(*what: str | Column) -> Column:
-    """An expression of type null that raises an error about the current record."""
+    """An expression of type null that raises an error about the current record, unless that is a tombstone."""
     topic, partition, offset = (sql.col(name).cast("string") for name in KAFKA_NAMES[:3])
     place = (sql.lit("cdfd: topic "), topic, sql.lit(", partition "), partition, sql.lit(", offset "), offset)
-    return sql.raise_error(sql.concat(*place, sql.lit(": "), *(sql.lit(part) for part in what)))
+    error = sql.raise_error(sql.concat(*place, sql.lit(": "), *(sql.lit(part) for part in what)))
+    return sql.when(topic.isNotNull(), error)
 
 
 def checked(row: Column, kind: StructType, what: str, *further: Column) -> Column:

@@ -175,7 +175,8 @@ def _records(spark: SparkSession, reading: Mapping[str, str], streaming: bool) -
     reader = spark.readStream if streaming else spark.read
     try:
         records = reader.format("kafka").options(**reading).load()
-        there = records.where(sql.col("value").isNotNull())
+        has_value = sql.col("value").isNotNull()
+        there = records.where(has_value)
         # Spark Connect contacts the server here, and classic sessions in `load`.
         there.schema  # noqa: B018
     except AnalysisException as error:
@@ -183,8 +184,8 @@ def _records(spark: SparkSession, reading: Mapping[str, str], streaming: bool) -
             f"Spark cannot read Kafka: {error.getCondition()}",
             hint="The session needs the jars of org.apache.spark:spark-sql-kafka-0-10_2.13 in Spark's version",
         ) from error
-    names = ("topic", "partition", "offset", "timestamp")
-    renamed = (sql.col(old).alias(new) for old, new in zip(names, KAFKA_NAMES, strict=True))
+    places = (sql.when(has_value, sql.col("topic")), *map(sql.col, ("partition", "offset", "timestamp")))
+    renamed = (place.alias(name) for place, name in zip(places, KAFKA_NAMES, strict=True))
     return there.select(*renamed, sql.col("value").alias(VALUE))
 
 
