@@ -31,7 +31,7 @@ from cdfd.changes.shape.rows import RowShaper
 from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.spill import SpillSpace, spill_space
 from cdfd.changes.table_files import TableFiles
-from cdfd.changes.whole_pairs import filled
+from cdfd.changes.whole_pairs import filled, without_lone_images
 
 SMALL_PLAN_BYTES = 256 << 10
 """Bytes of a plan's files below which one thread reads them faster than several: starting a thread takes longer."""
@@ -58,6 +58,8 @@ class Execution:
         drop_unchanged: whether updates that change nothing are left out.
         shape: of the rows. `select` chooses the columns that it needs.
         space: local disk, for rows of refined versions.
+        keeps_moves: whether an update that changes the key of a row has both images side by side, for record formats that name the other key
+            in a header. Otherwise it is a delete and an insert.
         refined: the refined version that was read last. Processes that read parts of a version one at a time share it between executions.
     """
 
@@ -70,6 +72,7 @@ class Execution:
     drop_unchanged: bool = False
     shape: Shape = AS_IT_IS
     space: SpillSpace = field(default_factory=spill_space)
+    keeps_moves: bool = False
     refined: RefinedVersions = field(default_factory=RefinedVersions, compare=False, repr=False)
 
     @property
@@ -124,6 +127,15 @@ class Execution:
             yield from run.by_version()
 
     def _runs(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeRun, None, None]:
+        # The images of large change data files are not matched by the key: only neighbours are pairs.
+        for is_keyed, runs in groupby(self._read_runs(plans, start), lambda run: _has_key(run.versions[0].plan)):
+            if is_keyed:
+                batches = chain.from_iterable(run.by_version() for run in runs)
+                yield from map(ChangeRun.of, without_lone_images(batches))
+            else:
+                yield from runs
+
+    def _read_runs(self, plans: Iterable[ChangePlan], start: Position | None) -> Generator[ChangeRun, None, None]:
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
         tasks = self._tasks(plans, 0 if start is None else start.part)
         columns: VersionColumns | None = None
@@ -181,7 +193,8 @@ class Execution:
         reader, remote = self._reader, self.files.storage.remote
         if plan.refinement is not None:
             version = self.refined.of(self._refined(plan))
-            yield from (partial(reader.read_bucket, plan, scan, version) for scan in scans)
+            tasks = (partial(reader.read_bucket, plan, scan, version) for scan in scans)
+            yield from map(Inline, tasks) if self._is_tiny(plan.size) else tasks
             return
         # Without the late phasees among these scans, nothing would read what is buffered.
         budget = MemoryBudget(REORDER_BUFFER_BYTES if scans and scans[-1].image_phase == "late" else 0)
@@ -218,10 +231,11 @@ class Execution:
 
     def _task_of(self, plan: ChangePlan, scan: FileScan) -> _Task:
         task = partial(self._reader.read, plan, scan, self._uses_threads(plan, scan))
-        if not self.files.storage.remote and 0 < scan.size <= TINY_FILE_BYTES:
-            # Reading it is mostly Python, which holds the GIL: two threads take half as much time again as one.
-            return Inline(task)
-        return task
+        return Inline(task) if self._is_tiny(scan.size) else task
+
+    def _is_tiny(self, size: int) -> bool:
+        # Reading it is mostly Python, which holds the GIL: two threads take half as much time again as one.
+        return not self.files.storage.remote and 0 < size <= TINY_FILE_BYTES
 
     def _uses_threads(self, plan: ChangePlan, scan: FileScan) -> bool:
         # A single file is faster if its columns are decoded in parallel.
@@ -239,6 +253,7 @@ class Execution:
             self.batch_rows,
             self.on_missing,
             self.drop_unchanged,
+            self.keeps_moves,
         )
 
 
@@ -246,6 +261,10 @@ def cores() -> int:
     """The cores that this process may use."""
     # Linux reports the cores that a container may use, other systems all of the machine.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _has_key(plan: ChangePlan) -> bool:
+    return bool(plan.key) and plan.refinement is None
 
 
 def _is_small(size: int) -> bool:

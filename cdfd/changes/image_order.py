@@ -38,6 +38,9 @@ INSERT, PRE_IMAGE, POST_IMAGE, DELETE = range(len(CHANGE_TYPES))
 MOVED = len(CHANGE_TYPES)
 """The code of a post-image whose key is not that of the pre-image before it."""
 
+LONE_IMAGE, NO_IMAGE = -1, -2
+"""Numbers of rows that are in no pair of images."""
+
 REORDER_BUFFER_BYTES = 32 << 20
 """Bytes of a version's late rows that wait in memory, at most; the rest is read a second time. It is about as much as is in flight."""
 
@@ -184,6 +187,17 @@ class ImageCounts:
 def are_paired(codes: Codes) -> bool:
     """Whether all images of a file are in adjacent pairs. `codes` are of all its rows."""
     return _are_paired(codes, _posts(codes)[1], DELETE) and codes[-1] != PRE_IMAGE
+
+
+def pair_numbers(codes: Codes, first: int) -> npt.NDArray[np.int64]:
+    """For each row of a file the number of its pair, from `first` on, if all images are in adjacent pairs; else `LONE_IMAGE`.
+
+    Other rows have `NO_IMAGE`.
+    """
+    pre = codes == PRE_IMAGE
+    images = pre | (codes == POST_IMAGE)
+    numbers = first + np.cumsum(pre) if len(codes) and are_paired(codes) else np.full(len(codes), LONE_IMAGE)
+    return np.where(images, numbers, NO_IMAGE)
 
 
 def late_rows(codes: Codes, *, pairs: bool) -> tuple[npt.NDArray[np.bool_], int | None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -134,6 +135,49 @@ def by_row_id(
     gone[before[moved]] = False
     come[after[moved]] = False
     return gone, come, before[~moved], after[~moved]
+
+
+class KeyedImages(NamedTuple):
+    """Images of updates by key, as positions among the removed and the added rows. The images that are left are deletes and inserts.
+
+    Attributes:
+        before, after: images of one key, in pairs, in ascending order of `after`.
+        left, came: images of updates that move a row to another key, in pairs. No key is both left and reached.
+    """
+
+    before: Integers
+    after: Integers
+    left: Integers
+    came: Integers
+
+
+def images_by_key(
+    removed: Integers, added: Integers, before: Integers, after: Integers, lone: tuple[Integers, Integers]
+) -> KeyedImages:
+    """Pair the images of updates by their keys.
+
+    A consumer that keeps the last change of each key sees a chain of moved rows, such as 1 to 2 and 2 to 3, as a deleted row 1, an updated
+    row 2 and an inserted row 3.
+
+    Args:
+        removed, added: codes of the keys of all rows of each side; equal for equal keys.
+        before, after: pre-images and post-images that are known to belong to one update each.
+        lone: other pre-images and post-images.
+    """
+    stays = removed[before] == added[after]
+    old, new = np.concatenate([before[~stays], lone[0]]), np.concatenate([after[~stays], lone[1]])
+    most = int(max(removed[old].max(initial=-1), added[new].max(initial=-1))) + 1
+    # Keys that repeat are not unique: nothing says which of their images belong together.
+    leaving, coming = np.bincount(removed[old], minlength=most), np.bincount(added[new], minlength=most)
+    once = (leaving == 1) & (coming == 1)
+    mine, theirs = old[once[removed[old]]], new[once[added[new]]]
+    mine, theirs = mine[np.argsort(removed[mine])], theirs[np.argsort(added[theirs])]
+    paired_before, paired_after = np.concatenate([before[stays], mine]), np.concatenate([after[stays], theirs])
+    order = np.argsort(paired_after, kind="stable")
+    left, came = before[~stays], after[~stays]
+    both = (leaving > 0) & (coming > 0)
+    apart = both[removed[left]] | both[added[came]]
+    return KeyedImages(paired_before[order], paired_after[order], left[~apart], came[~apart])
 
 
 def equal_rows(

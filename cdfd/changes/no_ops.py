@@ -20,7 +20,7 @@ def in_every_version(_: ChangePlan) -> bool:
 
 def where_matched_by_key(plan: ChangePlan) -> bool:
     """Whether they are left out of a version: if it is refined by a key, which promises rows that differ in a column that you read."""
-    return plan.refinement is not None and plan.refinement.tracking is None
+    return plan.refinement is not None and plan.refinement.tracking is None and not plan.refinement.images
 
 
 def without_no_ops(

@@ -127,6 +127,15 @@ class ChangePlan:
             return self.scans.files.total_size()
         return sum(scan.share for scan in self.scans)
 
+    @property
+    def files(self) -> Sequence[FileScan]:
+        """Scans of the files that are read whole, in their order."""
+        refinement = self.refinement
+        if refinement is None:
+            return self.scans
+        # Row ids are read first, and alone.
+        return refinement.sources if refinement.tracking is None else ()
+
     def ordinal_of(self, part: int, following: int) -> int:
         """The ordinal of a position at scan number `part`; `following` is one more than that of the last row before it.
 

@@ -31,14 +31,14 @@ def prefetch_plans(
                 more = False
                 break
             ahead = files_ahead(plan)
-            for scan in plan.scans[first_part : first_part + ahead]:
+            for scan in plan.files[first_part : first_part + ahead]:
                 _prefetch(scan, files, whole)
             first_part = 0
             waiting.append(plan)
-            known += len(plan.scans)
+            known += len(plan.files)
         if waiting:
             plan = waiting.popleft()
-            known -= len(plan.scans)
+            known -= len(plan.files)
             yield plan
         elif failed is not None:
             raise failed
@@ -48,7 +48,7 @@ def prefetch_plans(
 
 def files_ahead(plan: ChangePlan) -> int:
     """How many files of a plan to prefetch."""
-    return SMALL_FILES if 0 < plan.size <= SMALL_BYTES * len(plan.scans) else FILES
+    return SMALL_FILES if 0 < plan.size <= SMALL_BYTES * len(plan.files) else FILES
 
 
 def prefetch_later_scan(
@@ -60,7 +60,7 @@ def prefetch_later_scan(
 
 
 def _prefetch(scan: FileScan, files: TableFiles, whole: bool) -> None:
-    if scan.bucket is not None or scan.image_phase == "late":
+    if scan.image_phase == "late":
         # The scan of the early phase keeps the rows of the late one, so most files are opened once.
         return
     # A scan of some rows skips row groups, so only a scan of all rows reads the whole file.

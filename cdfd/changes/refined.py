@@ -1,7 +1,17 @@
 """A refined version -> its change rows: reads the rows that its files remove and add, and matches them bucket by bucket.
 
 By row ids, the ids are read first, and alone: they are a small part of a file, and often stored nowhere. They say which rows only moved. Only
-the others are read with all their columns. By a key, all columns of all rows are compared.
+the others are read with all their columns. By a key, all columns of all rows are compared. Change data files say what changed: their rows are
+only put in order.
+
+| rows, in this order                       | change type                       |
+|-------------------------------------------|-----------------------------------|
+| deletes, and pre-images that are apart    | `delete`                          |
+| both images of a row that changes its key | `delete`, `insert`                |
+| both images of one key                    | `update_preimage`, `_postimage`   |
+| inserts, and post-images that are apart   | `insert`                          |
+
+So each key loses its old row before it gets a new one.
 """
 
 from __future__ import annotations
@@ -10,16 +20,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from threading import Lock
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64, FrozenBitMap64
 
-from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES, constant_type
-from cdfd.changes.equality import Integers, dense, hashes
-from cdfd.changes.matching import Matched, by_key, by_row_id, equal_rows
+from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, CHANGE_TYPES, constant_type
+from cdfd.changes.equality import Integers, Mask, codes, dense, hashes
+from cdfd.changes.image_order import DELETE, INSERT, LONE_IMAGE, POST_IMAGE, PRE_IMAGE, codes_of, pair_numbers
+from cdfd.changes.matching import KeyedImages, Matched, by_key, by_row_id, equal_rows, images_by_key
 from cdfd.changes.ordered_pool import run_in_order
 from cdfd.changes.plan import ChangePlan, FileScan
 from cdfd.changes.read import BATCH_ROWS, RowBatch, read
@@ -33,7 +43,11 @@ from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import StructType, TableSchema
 from cdfd.errors import CdfdError, DataError, MissingFileError
 
-T = TypeVar("T")
+MOVE = DELETE, INSERT
+"""Change types of the images of a row that changes its key."""
+
+PAIR = "_cdfd_pair"
+"""Name of the column of rows of change data files that numbers pairs of images."""
 
 
 @dataclass(slots=True)
@@ -49,6 +63,7 @@ class RefinedVersion:
         batch_rows: rows of a batch, at most.
         on_missing: called if a file is gone; the version is then refined without its rows.
         drop_unchanged: whether updates without a change are left out.
+        keeps_moves: whether an update that changes the key stays an update. Otherwise it is a delete and an insert.
     """
 
     plan: ChangePlan
@@ -59,6 +74,7 @@ class RefinedVersion:
     batch_rows: int
     on_missing: Callable[[MissingFileError], None]
     drop_unchanged: bool = False
+    keeps_moves: bool = False
     _lock: Lock = field(default_factory=Lock)
     _sides: tuple[Buckets, Buckets] | None = None
 
@@ -72,8 +88,8 @@ class RefinedVersion:
         """Whether the other one has the same changes: plans may differ by the scans that they have."""
         mine, theirs = self.plan, other.plan
         return (
-            (mine.version, mine.timestamp_ms, self.drop_unchanged, self.files.storage.uri)
-            == (theirs.version, theirs.timestamp_ms, other.drop_unchanged, other.files.storage.uri)
+            (mine.version, mine.timestamp_ms, self.drop_unchanged, self.keeps_moves, self.files.storage.uri)
+            == (theirs.version, theirs.timestamp_ms, other.drop_unchanged, other.keeps_moves, other.files.storage.uri)
             and (self.schema, mine.schema) == (other.schema, theirs.schema)
             and mine.refinement == theirs.refinement
         )
@@ -90,32 +106,26 @@ class RefinedVersion:
         with self._lock:
             if self._sides is None:
                 self._sides = self._read()
-        removed, added = (side.rows(scan.bucket.number) for side in self._sides)
-        changes = self._matched(removed, added)
+        removed, added = (side.rows(scan.bucket.number).combine_chunks() for side in self._sides)
+        changes = self._matched(removed, added, whole=scan.image_phase is None)
         if scan.image_phase != "late":
-            yield from self._early(changes)
+            yield from self._constant(removed, changes.deleted, "delete")
+            update = PRE_IMAGE, POST_IMAGE
+            yield from self._pairs(removed, changes.left, added, changes.came, update if self.keeps_moves else MOVE)
+            yield from self._pairs(removed, changes.before, added, changes.after, update)
         if scan.image_phase != "early":
-            # Where phases are apart, the numbers of their rows are, too.
-            yield from self._late(changes, gap=scan.image_phase is None and len(changes.left) > 0)
+            yield from self._constant(added, changes.inserted, "insert")
 
-    def _early(self, changes: _Changes) -> Iterator[RowBatch]:
-        yield from self._constant(changes.removed, changes.deleted, "delete")
-        yield from self._constant(changes.removed, changes.left, "update_preimage")
-        for start in range(0, len(changes.before), max(1, self.batch_rows // 2)):
-            end = start + max(1, self.batch_rows // 2)
-            before, after = changes.before[start:end], changes.after[start:end]
-            images = pa.concat_tables([changes.removed.take(pa.array(before)), changes.added.take(pa.array(after))])
-            order = np.arange(2 * len(before)).reshape(2, -1).T.reshape(-1)
-            codes = np.tile(np.array([1, 2], np.int8), len(before))
-            types = pa.DictionaryArray.from_arrays(pa.array(codes), CHANGE_TYPES)
-            yield RowBatch(self._batch(images.take(pa.array(order)), types))
-
-    def _late(self, changes: _Changes, *, gap: bool) -> Iterator[RowBatch]:
-        # Consecutive numbers would make a pair of the last pre-image and the first post-image.
-        for found in self._constant(changes.added, changes.came, "update_postimage"):
-            yield RowBatch(found.batch, gap)
-            gap = False
-        yield from self._constant(changes.added, changes.inserted, "insert")
+    def _pairs(
+        self, removed: pa.Table, before: Integers, added: pa.Table, after: Integers, types: tuple[int, int]
+    ) -> Iterator[RowBatch]:
+        step = max(1, self.batch_rows // 2)
+        for start in range(0, len(before), step):
+            olds, news = before[start : start + step], after[start : start + step]
+            images = pa.concat_tables([removed.take(pa.array(olds)), added.take(pa.array(news))])
+            order = np.arange(2 * len(olds)).reshape(2, -1).T.reshape(-1)
+            column = pa.DictionaryArray.from_arrays(np.tile(np.array(types, np.int8), len(olds)), CHANGE_TYPES)
+            yield RowBatch(self._batch(images.take(pa.array(order)), column))
 
     def _constant(self, rows: pa.Table, chosen: Integers, change_type: str) -> Iterator[RowBatch]:
         for start in range(0, len(chosen), self.batch_rows):
@@ -128,25 +138,43 @@ class RefinedVersion:
         schema = pa.schema([*self.schema.arrow, CHANGE_COLUMNS[0]])
         return pa.RecordBatch.from_arrays([*batch.columns[:width], types], schema=schema)
 
-    def _matched(self, removed: pa.Table, added: pa.Table) -> _Changes:
-        removed, added = removed.combine_chunks(), added.combine_chunks()
-        key, width = self._key_names(), len(self._read_schema().names)
+    def _matched(self, removed: pa.Table, added: pa.Table, *, whole: bool) -> _Changes:
+        """The changes of a bucket; `whole` says whether it is the only one."""
+        key = self._key_names()
+        if self.refinement.images:
+            return self._paired(removed, added, key)
         if self.refinement.tracking is None:
-            return _Changes.of(removed, added, by_key(removed, added, key))
+            return _Changes.of(by_key(removed, added, key))
+        names = self._read_schema().names
         count = self.plan.scans[0].bucket.of if self.plan.scans[0].bucket is not None else 1
         ids = dense(within_bucket(np.concatenate([_integers(side, ROW_ID) for side in (removed, added)]), count))
         versions = (_integers(side, ROW_VERSION) for side in (removed, added))
         gone, come, before, after = by_row_id(ids[: removed.num_rows], ids[removed.num_rows :], *versions)
         if self.drop_unchanged:
-            names = removed.column_names[:width]
             equal = equal_rows(removed, before, added, after, names)
             gone[before[equal]] = False
             come[after[equal]] = False
             before, after = before[~equal], after[~equal]
-        matched = Matched.of(removed.num_rows, added.num_rows, gone, come, before, after)
         if not key:
-            return _Changes.of(removed, added, matched)
-        return _Changes.of(removed, added, matched, equal_rows(removed, matched.before, added, matched.after, key))
+            return _Changes.of(Matched.of(removed.num_rows, added.num_rows, gone, come, before, after))
+        if whole:
+            return _Changes.by_key(gone, come, _images_by_key(removed, added, key, before, after))
+        # A row may get a key that another bucket frees: all deletes come first.
+        stays = equal_rows(removed, before, added, after, key)
+        return _Changes.of(Matched.of(removed.num_rows, added.num_rows, gone, come, before[stays], after[stays]))
+
+    def _paired(self, removed: pa.Table, added: pa.Table, key: Sequence[str]) -> _Changes:
+        """The changes of change data files."""
+        pairs = [np.asarray(side.column(side.num_columns - 1).to_numpy()) for side in (removed, added)]
+        sources = self.refinement.sources
+        apart = any(LONE_IMAGE in side for side in pairs)
+        if apart and any(scan.partition_values != sources[0].partition_values for scan in sources):
+            # An update may have moved rows between the files, so that neighbours belong to different rows.
+            pairs = [np.where(side >= 0, LONE_IMAGE, side) for side in pairs]
+        before, after = (np.flatnonzero(side >= 0) for side in pairs)
+        lone = np.flatnonzero(pairs[0] == LONE_IMAGE), np.flatnonzero(pairs[1] == LONE_IMAGE)
+        gone, come = (np.ones(len(side), np.bool_) for side in pairs)
+        return _Changes.by_key(gone, come, _images_by_key(removed, added, key, before, after, lone))
 
     def _key_names(self) -> tuple[str, ...]:
         found = (self._read_schema().find((name,)) for name in self.refinement.key)
@@ -162,6 +190,8 @@ class RefinedVersion:
         return TableSchema(struct, (*self.schema.partition_columns, *extra.partition_columns), self.schema.mapping)
 
     def _read(self) -> tuple[Buckets, Buckets]:
+        if self.refinement.images:
+            return self._read_images()
         tracking = self.refinement.tracking
         return self._read_all() if tracking is None else self._read_changed(tracking)
 
@@ -195,6 +225,28 @@ class RefinedVersion:
                     yield number, batch, bucket_of(batch.column(ROW_ID).to_numpy(), sides[0].count)
 
         return self._filled(sides, rows)
+
+    def _read_images(self) -> tuple[Buckets, Buckets]:
+        """All rows of change data files, with the number of the pair that they belong to."""
+        schema = self._read_schema()
+        rows_schema = pa.schema([*schema.arrow, pa.field(PAIR, pa.int64(), nullable=False)])
+        sides = self._sides_of(rows_schema)
+
+        def rows(number: int, scan: FileScan) -> Iterator[_Found]:
+            batches = [found.batch for found in read(scan, schema, self.files, batch_rows=BATCH_ROWS)]
+            types = np.concatenate([np.zeros(0, np.int8), *codes_of(batch.column(CHANGE_TYPE) for batch in batches)])
+            pairs, start = pair_numbers(types, number << 32), 0
+            for batch in batches:
+                some = slice(start, start + batch.num_rows)
+                start += batch.num_rows
+                whole = pa.RecordBatch.from_arrays([*batch.columns[:-1], pa.array(pairs[some])], schema=rows_schema)
+                is_added = (types[some] == INSERT) | (types[some] == POST_IMAGE)
+                yield number, whole, is_added.astype(np.int64)
+
+        for _, batch, is_added in self._read_sources(rows):
+            for place, side in enumerate(sides):
+                side.add(batch.filter(pa.array(is_added == place)))
+        return sides
 
     def _left(self, tracking: RowTracking) -> list[RowSet]:
         """For each source, its rows that did not only move."""
@@ -230,11 +282,16 @@ class RefinedVersion:
         self, sides: tuple[Buckets, Buckets], read_source: Callable[[int, FileScan], Iterator[_Found]]
     ) -> tuple[Buckets, Buckets]:
         """Both sides, with the rows of all sources, in their order."""
-        sources = self.refinement.sources
-        tasks = (partial(self._guarded, read_source, number, scan) for number, scan in enumerate(sources))
-        for number, batch, buckets in run_in_order(tasks, workers=self.workers, ahead=1):
-            sides[sources[number].change_type == "insert"].add(batch, buckets)
+        for number, batch, buckets in self._read_sources(read_source):
+            sides[self.refinement.sources[number].change_type == "insert"].add(batch, buckets)
         return sides
+
+    def _read_sources(self, read_source: Callable[[int, FileScan], Iterator[_Found]]) -> Iterator[_Found]:
+        """The rows of all sources, in their order."""
+        tasks = (
+            partial(self._guarded, read_source, number, scan) for number, scan in enumerate(self.refinement.sources)
+        )
+        return run_in_order(tasks, workers=self.workers, ahead=1)
 
     def _guarded(
         self, read_source: Callable[[int, FileScan], Iterator[_Found]], number: int, scan: FileScan
@@ -257,14 +314,11 @@ class _Changes:
     """The changes of a bucket, as positions in the rows of both sides.
 
     Attributes:
-        removed, added: the rows.
         deleted, inserted: rows that are gone, and new rows.
         before, after: images of updates, in pairs.
-        left, came: images of updates that move a row to another key. They are apart: the old key goes first, and the new one comes last.
+        left, came: images of updates that move a row to another key, in pairs.
     """
 
-    removed: pa.Table
-    added: pa.Table
     deleted: Integers
     inserted: Integers
     before: Integers
@@ -273,21 +327,36 @@ class _Changes:
     came: Integers
 
     @classmethod
-    def of(
-        cls, removed: pa.Table, added: pa.Table, found: Matched, same_key: npt.NDArray[np.bool_] | None = None
-    ) -> _Changes:
-        """From matched rows; `same_key` says for each update whether its key stays."""
-        stays = np.ones(len(found.before), np.bool_) if same_key is None else same_key
-        return cls(
-            removed,
-            added,
-            found.deleted,
-            found.inserted,
-            found.before[stays],
-            found.after[stays],
-            np.sort(found.before[~stays]),
-            found.after[~stays],
-        )
+    def of(cls, matched: Matched) -> _Changes:
+        """From matched rows."""
+        nothing = np.zeros(0, np.int64)
+        return cls(matched.deleted, matched.inserted, matched.before, matched.after, nothing, nothing)
+
+    @classmethod
+    def by_key(cls, gone: Mask, come: Mask, images: KeyedImages) -> _Changes:
+        """From the rows of both sides that did not only move, and the images of updates among them."""
+        before, after, left, came = images
+        gone[before] = gone[left] = False
+        come[after] = come[came] = False
+        return cls(np.flatnonzero(gone), np.flatnonzero(come), before, after, left, came)
+
+
+def _images_by_key(
+    removed: pa.Table,
+    added: pa.Table,
+    key: Sequence[str],
+    before: Integers,
+    after: Integers,
+    lone: tuple[Integers, Integers] | None = None,
+) -> KeyedImages:
+    nothing = np.zeros(0, np.int64)
+    if lone is None or not any(map(len, lone)):
+        if equal_rows(removed, before, added, after, key).all():
+            return KeyedImages(before, after, nothing, nothing)
+        lone = nothing, nothing
+    both = pa.concat_tables([removed.select(key), added.select(key)])
+    keys = codes(both.columns, both.num_rows, key=True)
+    return images_by_key(keys[: removed.num_rows], keys[removed.num_rows :], before, after, lone)
 
 
 def _by_hash(columns: Sequence[pa.Array], rows: int, count: int) -> npt.NDArray[np.int64] | None:

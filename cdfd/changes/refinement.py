@@ -1,8 +1,10 @@
 """Values of a plan that refinement needs. Pure.
 
 The files that a version removes and adds hold rows that only moved. Refinement matches the rows of both sides, by their row ids or by a key,
-and leaves the true changes. Rows with the same id or key are in the same *bucket*, so buckets can be read one at a time, or apart. The number
-of buckets comes from the log alone: a bucket holds the same rows wherever it is read.
+and leaves the true changes. The images of change data files are matched by a key, because writers may put those of an update apart.
+
+Rows with the same id or key are in the same *bucket*, so buckets can be read one at a time, or apart. The number of buckets comes from the
+log alone: a bucket holds the same rows wherever it is read.
 """
 
 from __future__ import annotations
@@ -75,11 +77,13 @@ class Refinement:
     """How the true changes of a version are found.
 
     Attributes:
-        sources: scans of the rows that its files remove and add: deletes, then inserts, each by path.
+        sources: scans of the rows that its files remove and add: deletes, then inserts, each by path; or of change data files.
         key: columns that identify a row.
         tracking: where row ids are. None: rows are matched by the key.
+        images: whether the sources are change data files, which say what changed. Only the images of updates are matched.
     """
 
     sources: Sequence[FileScan]
     key: tuple[str, ...] = ()
     tracking: RowTracking | None = None
+    images: bool = False

@@ -1,7 +1,7 @@
 """Plans the refinement of a version: which of its scans are matched, and by what. Pure; the log decides, no file is read.
 
-A version is refined if its rows come from data files and it removes rows and adds some. All other versions are what they were, so that
-appends cost nothing.
+A version is refined if its rows come from data files and it removes rows and adds some, or if they come from change data files and there is a
+key. All other versions are what they were, so that appends cost nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,11 +36,18 @@ class _Fallback(Exception):
 
 
 def refined(
-    plan: ChangePlan, commit: Commit, header: Header, previous: Header, refine: Refine, key: Sequence[str] = ()
+    plan: ChangePlan,
+    commit: Commit,
+    header: Header,
+    previous: Header,
+    refine: Refine,
+    key: Sequence[str] = (),
+    *,
+    begun: bool = False,
 ) -> ChangePlan:
     """The plan with its true changes instead of the rows of its files. Versions without such changes keep their plan.
 
-    The images of change data files are ordered by the key, if there is one.
+    The images of change data files are paired by the key, if there is one. If the files are large, only neighbours are pairs.
 
     Args:
         plan: of the commit.
@@ -49,18 +56,27 @@ def refined(
         previous: before the commit.
         refine: how to match rows.
         key: columns that identify a row; `key` needs them, `rows` orders changes by them.
+        begun: whether parts of the version are delivered that are not refined. It stays so then.
 
     Raises:
         LogError: an added file has no row ids, although the table promises them.
     """
     if plan.origin == "cdc" and key and all(header.schema.find((name,)) is not None for name in key):
-        return replace(plan, key=tuple(key))
-    if refine == "off" or plan.origin != "files" or not _replaces_rows(plan.scans):
+        keyed = replace(plan, key=tuple(key))
+        return keyed if begun or plan.size > BUCKET_BYTES else with_images_paired(keyed)
+    if begun or refine == "off" or plan.origin != "files" or not _replaces_rows(plan.scans):
         return plan
     try:
         return _refined(plan, commit, header, previous, refine, tuple(key))
     except _Fallback as fallback:
         return replace(plan, unrefined=fallback.reason)
+
+
+def with_images_paired(plan: ChangePlan) -> ChangePlan:
+    """The plan of change data files whose images are paired by the plan's key."""
+    sources = tuple(replace(scan, image_phase="as_written") for scan in plan.scans if scan.image_phase != "late")
+    refinement = Refinement(sources, plan.key, images=True)
+    return replace(plan, scans=_buckets(sources, phases=False), cross_partition=(), refinement=refinement)
 
 
 def check_key(key: Sequence[str], schema: TableSchema) -> None:

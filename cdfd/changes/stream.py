@@ -261,8 +261,8 @@ class PlanStream:
         made = plan(commit, header, timestamp, changes=self.changes, previous=previous, before=self._snapshot)
         made = self._pruned(made)
         if (self.refine != "off" or self.key) and previous is not None:
-            refine = "off" if commit.version in self.unrefined else self.refine
-            made = refined(made, commit, header, previous, refine, self.key)
+            begun = commit.version in self.unrefined
+            made = refined(made, commit, header, previous, self.refine, self.key, begun=begun)
             self._say_unrefined(made)
         if self._snapshot is not None:
             self._snapshot = self._snapshot.apply(commit)

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdfd.changes.batch import ChangeBatch
-from cdfd.changes.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_VERSION, types_from_file
-from cdfd.changes.image_order import POST_IMAGE, PRE_IMAGE
+from cdfd.changes.columns import CHANGE_ORDINAL, CHANGE_TYPE, CHANGE_TYPES, COMMIT_VERSION, types_from_file
+from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
 
 Codes = npt.NDArray[np.int8]
 
@@ -30,6 +30,31 @@ def whole_pairs(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, 
             yield found
     if held is not None:
         yield held
+
+
+def without_lone_images(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, None]:
+    """The same rows. Images that are in no pair become deletes and inserts. No pair may be cut by the end of `batches`."""
+    for found in whole_pairs(batches):
+        rows = found.rows
+        codes = codes_of_rows(rows)
+        if ((codes == PRE_IMAGE) | (codes == POST_IMAGE)).any():
+            pairs = pairs_of(rows, codes)
+            found = replace(found, rows=with_codes(rows, codes_in_pairs(codes, pairs)))
+        yield found
+
+
+def codes_in_pairs(codes: Codes, pairs: npt.NDArray[np.intp]) -> Codes:
+    """The codes of change types, with deletes and inserts for all images but those of pairs, whose pre-images are at `pairs`."""
+    found = np.where(codes == PRE_IMAGE, DELETE, np.where(codes == POST_IMAGE, INSERT, codes)).astype(np.int8)
+    found[pairs], found[pairs + 1] = PRE_IMAGE, POST_IMAGE
+    return found
+
+
+def with_codes(rows: pa.RecordBatch, codes: Codes) -> pa.RecordBatch:
+    """The rows with other change types, as positions in `CHANGE_TYPES`."""
+    place = rows.schema.get_field_index(CHANGE_TYPE)
+    types = pa.DictionaryArray.from_arrays(pa.array(codes), CHANGE_TYPES)
+    return rows.set_column(place, rows.schema.field(place), types)
 
 
 def filled(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, None]:

@@ -259,7 +259,7 @@ class Backfill:
         return Deliverer(
             self._opened.uri,
             sink,
-            execution(self._opened, self._table, spill=self._config.spill),
+            execution(self._config, self._opened, self._table),
             assembly.limits(self._config, self._table),
             self._stop,
             self._counts,

@@ -167,7 +167,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
             yield Feed(
                 opened,
                 sink,
-                execution(opened, table, spill=config.spill),
+                execution(config, opened, table),
                 tailer,
                 policies(config, table, recover_from_ledger=shared.recover_from_ledger),
                 stop,

@@ -2,8 +2,7 @@
 
 A stream holds the schema and one record batch. Records have no key, for their rows have many; but where the table has one,
 the rows of each key stay together: a record holds rows of one partition only, the one that a record with that key goes to,
-in order. So a reader of one partition sees all changes of its keys, as in the other formats. There are no tombstones, and
-a changed key stays an update, whose images may then be in two partitions.
+in order. So a reader of one partition sees all changes of its keys, as in the other formats. There are no tombstones.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from cdfd.encoding.images import check_change_columns
+from cdfd.encoding.images import KeyedBatches, KeyedRows
 from cdfd.encoding.keys import Rows
 from cdfd.encoding.pieces import Integers, pool_from_parts
 from cdfd.encoding.records import Records
@@ -25,7 +24,7 @@ RECORD_BYTES: Final = 512 * 1024
 
 
 class ArrowRecords:
-    """A record for as many rows as fit. Rows do not wait for those of the next batch.
+    """A record for as many rows as fit.
 
     Args:
         keys: makes keys of rows; None for none.
@@ -36,29 +35,31 @@ class ArrowRecords:
     def __init__(
         self, keys: Rows | None = None, partitioner: Partitioner | None = None, *, record_bytes: int = RECORD_BYTES
     ) -> None:
-        self._keys = keys
+        self._batches = KeyedBatches(keys)
         self._partitioner = partitioner
         self._record_bytes = record_bytes
 
     def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:
         """As `RecordEncoder.encode`."""
-        check_change_columns(batch.schema)
-        if not batch.num_rows:
-            return []
-        return [
-            Records(None, _joined(list(self._streams(rows))), partition=partition)
-            for partition, rows in self._by_partition(batch)
-        ]
+        return self._records(self._batches.rows(batch))
 
     def flush(self) -> list[Records]:
-        """Nothing is held back."""
-        return []
+        """As `RecordEncoder.flush`."""
+        return self._records(self._batches.flush())
 
-    def _by_partition(self, batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-        if self._keys is None or self._partitioner is None:
+    def _records(self, lots: list[KeyedRows]) -> list[Records]:
+        return [
+            Records(None, _joined(list(self._streams(rows))), partition=partition)
+            for lot in lots
+            for partition, rows in self._by_partition(lot)
+        ]
+
+    def _by_partition(self, rows: KeyedRows) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+        batch = rows.batch
+        if rows.keys is None or self._partitioner is None:
             yield None, batch
             return
-        partitions = self._partitioner(self._keys(batch))
+        partitions = self._partitioner(rows.keys)
         counts = np.bincount(partitions)
         found = np.flatnonzero(counts).tolist()
         if len(found) == 1:

@@ -7,12 +7,11 @@
 | insert                                  | c, r in a snapshot | null | the row |
 | update_preimage, then update_postimage  | u  | pre-image  | post-image |
 | delete                                  | d  | the row    | null |
-| update_postimage without a pre-image    | u  | null       | post-image |
+| update_postimage without a pre-image    | c  | null       | post-image |
 | update_preimage without a post-image    | d  | pre-image  | null |
 
 An image follows another where its `_change_ordinal` does. The last two come from updates whose images a writer did
-not put side by side: a post-image alone says what the row is now, as Debezium does for a source that does not log old
-rows; a pre-image alone says that this row is no more.
+not put side by side. A `u` always has both images, because consumers such as Flink's stop for good at one without.
 
 `source` has the fields every connector of Debezium has (version, connector, name, ts_ms, snapshot, db, sequence,
 table), and `commit_version` and `change_ordinal`. `sequence` orders events as in Debezium for PostgreSQL: two numbers
@@ -41,8 +40,9 @@ from cdfd.encoding.pieces import Booleans, Column, Integers, join, literal, pool
 from cdfd.errors import DataError
 
 _INSERT, _PRE, _POST, _DELETE = range(len(CHANGE_TYPES))
-_OPERATIONS: Final = pool(b"c", b"d", b"u", b"d")
-_OPERATIONS_OF_SNAPSHOT: Final = pool(b"r", b"d", b"u", b"d")
+_UPDATE: Final = len(CHANGE_TYPES)
+_OPERATIONS: Final = pool(b"c", b"d", b"c", b"d", b"u")
+_OPERATIONS_OF_SNAPSHOT: Final = pool(b"r", b"d", b"c", b"d", b"u")
 _CHANGE_NAMES: Final = [field.name for field in CHANGE_COLUMNS]
 
 
@@ -173,7 +173,9 @@ class DebeziumEncoder:
         codes, updates = images.codes[rows], is_update[rows]
         before = _image(images.texts, rows - updates, (codes == _INSERT) | ((codes == _POST) & ~updates))
         after = _image(images.texts, rows, (codes == _PRE) | (codes == _DELETE))
-        operations = Column(_OPERATIONS_OF_SNAPSHOT if snapshot else _OPERATIONS, (codes.astype(np.int64),))
+        operations = Column(
+            _OPERATIONS_OF_SNAPSHOT if snapshot else _OPERATIONS, (np.where(updates, _UPDATE, codes).astype(np.int64),)
+        )
         version, time, ordinal = (integers(pa.array(values[rows])) for values in images[2:])
         cells = [before, after, time, version, ordinal, version, ordinal, operations, time]
         separators = [

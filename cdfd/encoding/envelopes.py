@@ -1,18 +1,16 @@
 """Records with an event of Debezium each.
 
 As Debezium's connectors do where a primary key changes, the update becomes a delete (`d`) of the old key and an insert
-(`c`) of the new one, with the headers `__debezium.newkey` and `__debezium.oldkey`. Images of one key that a writer put
-apart are one update again where they meet in a batch; else they are a `d` and, later, a `u` without `before`.
+(`c`) of the new one, with the headers `__debezium.newkey` and `__debezium.oldkey`.
 """
 
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
-from cdfd.encoding.debezium import DebeziumEncoder, Events
+from cdfd.encoding.debezium import DebeziumEncoder
 from cdfd.encoding.headers import RowHeaders
-from cdfd.encoding.images import DELETE, PRE_IMAGE, KeyedBatches, KeyedRows
+from cdfd.encoding.images import DELETE, KeyedBatches, KeyedRows
 from cdfd.encoding.keys import Rows
 from cdfd.encoding.records import Layout, Origin, Records, with_tombstones
 
@@ -40,39 +38,32 @@ class EnvelopeRecords:
         headers: RowHeaders | None = None,
     ) -> None:
         self._encoder = DebeziumEncoder(origin.table, name=origin.pipeline, longs_as_strings=longs_as_strings)
-        self._batches = KeyedBatches(keys, reunite=True)
+        self._batches = KeyedBatches(keys)
         self._tombstones = tombstones
         self._headers = headers
 
     def encode(self, batch: pa.RecordBatch, *, snapshot: bool = False) -> list[Records]:
         """As `RecordEncoder.encode`."""
-        return [records for rows in self._batches.rows(batch) for records in self._records(rows, snapshot)]
+        found = (self._records(rows, snapshot) for rows in self._batches.rows(batch))
+        return [records for records in found if len(records)]
 
     def flush(self) -> list[Records]:
         """As `RecordEncoder.flush`."""
-        found = [records for rows in self._batches.flush() for records in self._records(rows, snapshot=False)]
-        rest = self._encoder.flush()
-        # With a key nothing is left here: `_records` has flushed it.
-        return [*found, Records(None, rest.values)] if len(rest.values) else found
+        found = [self._records(rows, snapshot=False) for rows in self._batches.flush()]
+        # Only rows without keys are held back here.
+        held = self._encoder.flush()
+        return [*found, Records(None, held.values)] if len(held.values) else found
 
-    def _records(self, rows: KeyedRows, snapshot: bool) -> list[Records]:
-        lots = [self._encoder.events(rows.batch, snapshot=snapshot)]
+    def _records(self, rows: KeyedRows, snapshot: bool) -> Records:
+        events = self._encoder.events(rows.batch, snapshot=snapshot)
         if rows.keys is None:
-            return [Records(None, events.values) for events in lots if len(events.values)]
-        if rows.codes[-1] == PRE_IMAGE:
-            # Rows with keys end so only where nothing follows that would go with it.
-            lots.append(self._encoder.flush())
-        return [self._keyed(rows, rows.keys, events) for events in lots if len(events.values)]
-
-    def _keyed(self, rows: KeyedRows, keys: pa.Array, events: Events) -> Records:
-        # A pre-image that was held back is the last row, which -1 stands for.
-        places = events.rows % len(rows.codes)
-        taken = pa.array(places)
+            return Records(None, events.values)
+        taken = pa.array(events.rows)
         columns = rows.key_headers(_PREFIX)
         if self._headers is not None:
             columns += self._headers(rows.batch)
         headers = tuple((name, column.take(taken)) for name, column in columns)
-        found = Records(keys.take(taken), events.values, header_columns=headers)
+        found = Records(rows.keys.take(taken), events.values, header_columns=headers)
         if not self._tombstones:
             return found
-        return with_tombstones(found, Layout.of(np.isin(rows.codes[places], (DELETE, PRE_IMAGE))))
+        return with_tombstones(found, Layout.of(rows.codes[events.rows] == DELETE))

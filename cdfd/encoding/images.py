@@ -2,13 +2,10 @@
 
 Images are a pair where the post-image directly follows the pre-image, in one version and in `_change_ordinal`. Where
 their keys differ, the pre-image becomes a delete and the post-image an insert: under its old key there is no such row
-any more.
+any more. So do images without the other one: nothing says that a row with their key goes on.
 
     update_preimage  {"id":1}        delete {"id":1}
     update_postimage {"id":2}   ->   insert {"id":2}
-
-Writers may put the images of an update apart (see `cdfd.changes.image_order`). Those of one key that meet in a batch can be
-brought together again.
 """
 
 from dataclasses import dataclass, field
@@ -38,8 +35,6 @@ __all__ = [
     "check_change_columns",
 ]
 
-HELD_ROWS: Final = 8_192
-"""Pre-images that wait for their post-images, at most."""
 _CHANGE_NAMES: Final = [each.name for each in CHANGE_COLUMNS]
 
 
@@ -68,21 +63,18 @@ class KeyedRows:
 
 
 class KeyedBatches:
-    """Gives rows their keys, batch after batch. With a key, a pre-image that ends a batch waits for what follows it.
+    """Gives rows their keys, batch after batch. With a key, a pre-image that ends a batch waits for the row that follows it.
 
     Args:
         keys: what makes keys of rows; None for none.
-        reunite: whether a pre-image goes to just before the post-image of its key, where they are apart in a batch. It
-            then takes the ordinal before that of the post-image.
     """
 
-    def __init__(self, keys: Rows | None, *, reunite: bool = False) -> None:
+    def __init__(self, keys: Rows | None) -> None:
         self._keys = keys
-        self._reunite = reunite
         self._held: pa.RecordBatch | None = None
 
     def rows(self, batch: pa.RecordBatch) -> list[KeyedRows]:
-        """The rows held back and these, but for pre-images at the end; none, or one or two lots of them.
+        """The row held back and these, but for a pre-image at the end; none, or one or two lots of them.
 
         Raises:
             DataError: the batch does not end in the change columns, or what making the keys raises.
@@ -100,42 +92,32 @@ class KeyedBatches:
         self._held = None
         codes = change_codes(batch)
         if codes[-1] == PRE_IMAGE:
-            first = self._waiting(codes)
-            # `take` copies: the batch must not live on for a few rows of it.
-            self._held = batch.take(pa.array(np.arange(first, len(codes))))
-            batch, codes = batch.slice(0, first), codes[:first]
+            last = len(codes) - 1
+            # `take` copies: the batch must not live on for one row of it.
+            self._held = batch.take(pa.array([last]))
+            batch, codes = batch.slice(0, last), codes[:last]
         return [*earlier, self._keyed(batch, codes, self._keys)] if batch.num_rows else earlier
 
     def flush(self) -> list[KeyedRows]:
-        """The rows held back, if there are any: nothing followed them."""
+        """The row held back, if there is one: nothing followed it."""
         held, self._held = self._held, None
         if held is None or self._keys is None:
             return []
         return [self._keyed(held, change_codes(held), self._keys)]
 
-    def _waiting(self, codes: npt.NDArray[np.int8]) -> int:
-        """The first of the pre-images at the end that wait for what follows."""
-        if not self._reunite:
-            return len(codes) - 1
-        others = np.flatnonzero(codes != PRE_IMAGE)
-        first = int(others[-1]) + 1 if len(others) else 0
-        return first if len(codes) - first <= HELD_ROWS else len(codes) - 1
-
     def _keyed(self, batch: pa.RecordBatch, codes: npt.NDArray[np.int8], make_keys: Rows) -> KeyedRows:
         keys = make_keys(batch)
-        pairs = _pairs(batch, codes)
-        if self._reunite and (apart := _apart(batch, codes, pairs, keys)) is not None:
-            order, batch = apart
-            codes, keys = codes[order], keys.take(pa.array(order))
-            pairs = _pairs(batch, codes)
-        if len(pairs):
-            differs = pc.not_equal(keys.take(pa.array(pairs)), keys.take(pa.array(pairs + 1)))
-            pairs = pairs[differs.to_numpy(zero_copy_only=False)]
-        if not len(pairs):
+        images = (codes == PRE_IMAGE) | (codes == POST_IMAGE)
+        if not images.any():
             return KeyedRows(batch, codes, keys)
-        codes = codes.copy()
-        codes[pairs], codes[pairs + 1] = DELETE, INSERT
-        return KeyedRows(_with_codes(batch, codes), codes, keys, pairs)
+        pairs = _pairs(batch, codes)
+        differs = pc.not_equal(keys.take(pa.array(pairs)), keys.take(pa.array(pairs + 1))).to_numpy(False)
+        stays, moved = pairs[~differs], pairs[differs]
+        images[stays] = images[stays + 1] = False
+        if not images.any():
+            return KeyedRows(batch, codes, keys)
+        codes = np.where(images, np.where(codes == PRE_IMAGE, DELETE, INSERT), codes).astype(np.int8)
+        return KeyedRows(_with_codes(batch, codes), codes, keys, moved)
 
 
 def _pairs(batch: pa.RecordBatch, codes: npt.NDArray[np.int8]) -> Integers:
@@ -143,52 +125,10 @@ def _pairs(batch: pa.RecordBatch, codes: npt.NDArray[np.int8]) -> Integers:
     pairs = np.flatnonzero((codes[:-1] == PRE_IMAGE) & (codes[1:] == POST_IMAGE))
     if not len(pairs):
         return pairs
-    versions, ordinals = _versions(batch), _ordinals(batch)
+    versions, ordinals = (raw_values(batch.column(batch.num_columns - place), np.int64) for place in (3, 1))
     follows = (versions[pairs] == versions[pairs + 1]) & (ordinals[pairs + 1] - ordinals[pairs] == 1)
     found: Integers = pairs[follows]
     return found
-
-
-def _versions(batch: pa.RecordBatch) -> Integers:
-    return raw_values(batch.column(batch.num_columns - 3), np.int64)
-
-
-def _ordinals(batch: pa.RecordBatch) -> Integers:
-    return raw_values(batch.column(batch.num_columns - 1), np.int64)
-
-
-def _apart(
-    batch: pa.RecordBatch, codes: npt.NDArray[np.int8], pairs: Integers, keys: pa.Array
-) -> tuple[Integers, pa.RecordBatch] | None:
-    """The order in which images of one key that are apart are together, and the batch in it. None where there are none.
-
-    Keys that several such pre-images have, or several post-images, stay as they are: which belong together is not known.
-    """
-    lone = (codes == PRE_IMAGE) | (codes == POST_IMAGE)
-    lone[pairs] = lone[pairs + 1] = False
-    old, new = np.flatnonzero(lone & (codes == PRE_IMAGE)), np.flatnonzero(lone & (codes == POST_IMAGE))
-    if not len(old) or not len(new):
-        return None
-    same = keys.take(pa.array(np.concatenate((old, new)))).dictionary_encode()
-    numbers, different = same.indices.to_numpy(), len(same.dictionary)
-    of_old, of_new = numbers[: len(old)], numbers[len(old) :]
-    once = (np.bincount(of_old, minlength=different) == 1) & (np.bincount(of_new, minlength=different) == 1)
-    place = np.zeros(different, np.int64)
-    place[of_old] = old
-    new, old = new[once[of_new]], place[of_new[once[of_new]]]
-    versions = _versions(batch)
-    found = (old < new) & (versions[old] == versions[new])
-    old, new = old[found], new[found]
-    if not len(new):
-        return None
-    places = 2 * np.arange(len(codes))
-    places[old] = places[new] - 1
-    order = np.argsort(places, kind="stable")
-    ordinals = _ordinals(batch).copy()
-    ordinals[old] = ordinals[new] - 1
-    position = batch.num_columns - 1
-    numbered = batch.set_column(position, batch.schema.field(position), pa.array(ordinals))
-    return order, numbered.take(pa.array(order))
 
 
 def check_change_columns(schema: pa.Schema) -> None:

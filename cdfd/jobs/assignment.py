@@ -147,7 +147,7 @@ class Assignment:
     def execution(self, workers: int | None = None) -> Execution:
         """How the table's files are read."""
         table = self._table
-        return execution(open_table(self.config, table), table, workers, spill=self.config.spill)
+        return execution(self.config, open_table(self.config, table), table, workers)
 
     @property
     def _table(self) -> settings.Table:

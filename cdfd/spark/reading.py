@@ -69,6 +69,8 @@ def execution_of(
         whole=target is not None and target.whole,
         drop_unchanged=options.drop_unchanged,
         shape=AS_IT_IS if target is None else target.shape,
+        # Packed rows are for record formats.
+        keeps_moves=options.packed,
         refined=refined_versions(options.path),
     )
 

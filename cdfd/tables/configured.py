@@ -7,7 +7,6 @@ from cdfd.changes.refined import refined_versions
 from cdfd.changes.scans import OnMissingFile, raise_missing
 from cdfd.changes.spill import spill_space
 from cdfd.config import settings
-from cdfd.config.sections import Spill
 from cdfd.config.settings import Settings
 from cdfd.errors import MissingFileError
 from cdfd.tables.table import Table
@@ -27,18 +26,15 @@ def open_table(config: Settings, table: settings.Table) -> Table:
     return Table.open(table.uri, config.storage.options(table.uri), table.allowed_roots, table.found_below)
 
 
-def execution(
-    opened: Table, table: settings.Table, workers: int | None = None, *, spill: Spill | None = None
-) -> Execution:
+def execution(config: Settings, opened: Table, table: settings.Table, workers: int | None = None) -> Execution:
     """The execution of a table's plans.
 
     Args:
+        config: the configuration.
         opened: the table.
         table: its configuration.
         workers: cores to use; None for as many as the process may use.
-        spill: local disk, for rows that do not fit into memory; None for the default.
     """
-    space = spill_space() if spill is None else spill_space(spill.path, spill.max_bytes)
     shape = table.shape
     return Execution(
         opened.files,
@@ -49,8 +45,9 @@ def execution(
         whole=table.columns is None,
         drop_unchanged=table.drop_unchanged,
         shape=shape,
-        space=space,
+        space=spill_space(config.spill.path, config.spill.max_bytes),
         refined=refined_versions(table.uri, table.name),
+        keeps_moves=config.sink is not None and config.sink.has_topics,
     )
 
 

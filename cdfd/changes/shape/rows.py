@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.changes.batch import ChangeBatch
-from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, CHANGE_TYPES
-from cdfd.changes.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
+from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPES
+from cdfd.changes.image_order import POST_IMAGE, PRE_IMAGE
 from cdfd.changes.shape.compiler import Filter, compiled
 from cdfd.changes.shape.masks import Apply
 from cdfd.changes.shape.shape import Shape
-from cdfd.changes.whole_pairs import codes_of_rows, pairs_of, whole_pairs
+from cdfd.changes.whole_pairs import codes_in_pairs, codes_of_rows, pairs_of, whole_pairs, with_codes
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError
 
@@ -111,10 +111,7 @@ def _filtered(rows: pa.RecordBatch, where: Filter) -> pa.RecordBatch:
         return rows if mask.all() else rows.filter(pa.array(mask))
     before = pairs_of(rows, codes)
     whole = before[mask[before] & mask[before + 1]]
-    found = np.where(codes == PRE_IMAGE, DELETE, np.where(codes == POST_IMAGE, INSERT, codes)).astype(np.int8)
-    found[whole], found[whole + 1] = PRE_IMAGE, POST_IMAGE
+    found = codes_in_pairs(codes, whole)
     if not (found == codes).all():
-        types = pa.DictionaryArray.from_arrays(pa.array(found), CHANGE_TYPES)
-        place = rows.schema.get_field_index(CHANGE_TYPE)
-        rows = rows.set_column(place, rows.schema.field(place), types)
+        rows = with_codes(rows, found)
     return rows if mask.all() else rows.filter(pa.array(mask))

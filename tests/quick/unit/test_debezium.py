@@ -77,7 +77,7 @@ def expected(changes: list[tuple[str, int]]) -> list[dict[str, Any]]:
         elif kind == "delete":
             events.append(event(number, None, "d", version))
         else:
-            events.append(event(waiting, number, "u", version))
+            events.append(event(waiting, number, "c" if waiting is None else "u", version))
             waiting = None
     return events if waiting is None else [*events, event(waiting, None, "d", changes[waiting][1])]
 

@@ -7,12 +7,12 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cdfd.changes.columns import CHANGE_COLUMNS
 from cdfd.encoding.arrow import ArrowRecords
-from cdfd.encoding.records import Origin, RecordEncoder
+from cdfd.encoding.records import Origin, RecordEncoder, Records
 from cdfd.errors import ConfigError, DataError, MissingColumnError
 from tests.support.change_rows import KINDS, SCHEMA, TIME_TEXTS, Record, Row, change_rows, flattened, record_encoder
 
@@ -24,14 +24,16 @@ ROWS = st.lists(
 CUTS = st.lists(st.integers(0, 16), max_size=4)
 
 
-def everything(encoder: RecordEncoder, rows: list[Row], cuts: list[int], *, snapshot: bool = False) -> list[Record]:
+def lots_of(encoder: RecordEncoder, rows: pa.RecordBatch, cuts: list[int], **options: bool) -> list[Records]:
+    """The records of rows that come in batches."""
+    borders = [0, *sorted(min(cut, rows.num_rows) for cut in cuts), rows.num_rows]
+    batches = [rows.slice(start, stop - start) for start, stop in itertools.pairwise(borders)]
+    return [*(records for batch in batches for records in encoder.encode(batch, **options)), *encoder.flush()]
+
+
+def everything(encoder: RecordEncoder, rows: list[Row], cuts: list[int], **options: bool) -> list[Record]:
     """All records of rows that come in batches."""
-    whole = change_rows(rows)
-    borders = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
-    lots = []
-    for start, stop in itertools.pairwise(borders):
-        lots += encoder.encode(whole.slice(start, stop - start), snapshot=snapshot)
-    return flattened([*lots, *encoder.flush()])
+    return flattened(lots_of(encoder, change_rows(rows), cuts, **options))
 
 
 def key_of(row: Row) -> bytes:
@@ -60,6 +62,8 @@ def expected(rows: list[Row], *, tombstones: bool) -> list[tuple[bytes, Any, dic
             kind, headers = "delete", {"__cdfd.newkey": key_of(after)}
         elif before and is_move(before, row):
             kind, headers = "insert", {"__cdfd.oldkey": key_of(before)}
+        elif not (after and is_pair(row, after)) and not (before and is_pair(before, row)):
+            kind = {"update_preimage": "delete", "update_postimage": "insert"}.get(kind, kind)
         found.append((key_of(row), value_of(row, ordinal, kind), headers))
         if kind == "delete" and tombstones:
             found.append((key_of(row), None, {}))
@@ -112,15 +116,15 @@ def test_a_changed_key_is_a_delete_and_an_insert() -> None:
 
 
 def test_a_key_may_change_between_batches_of_another_schema() -> None:
-    # The pre-image that waits has nothing to do with what comes: it goes first, as it was.
+    # The pre-image that waits has nothing to do with the rows that come: it goes first.
     subject = record_encoder("flat", ORIGIN, key=["id"])
     assert subject.encode(change_rows([Row("update_preimage", 1, 1, "x")])) == []
     wider = change_rows([Row("update_postimage", 1, 2, "y")], first=1).append_column("late", pa.array([True]))
     columns = ["id", "note", "late", *(field.name for field in CHANGE_COLUMNS)]
     found = flattened(subject.encode(wider.select(columns)))
     assert [(record.key, json.loads(record.value or b"")["_change_type"]) for record in found] == [
-        (b'{"id":1}', "update_preimage"),
-        (b'{"id":2}', "update_postimage"),
+        (b'{"id":1}', "delete"),
+        (b'{"id":2}', "insert"),
     ]
 
 
@@ -196,7 +200,7 @@ def events(rows: list[Row], *, tombstones: bool) -> list[tuple[bytes, Any, dict[
             add(old, "d", old, None, newkey=key_of(row))
             add(row, "c", None, row, oldkey=key_of(old))
         elif row.kind == "update_postimage":
-            add(row, "u", old, row)
+            add(row, "u" if old else "c", old, row)
         elif row.kind == "insert":
             add(row, "c", None, row)
         else:
@@ -206,80 +210,18 @@ def events(rows: list[Row], *, tombstones: bool) -> list[tuple[bytes, Any, dict[
     return found
 
 
-def reunited(rows: list[Row]) -> list[Row]:
-    """The oracle: images by themselves that are the only ones of their key, the pre-image moved to just before the post-image.
-
-    Pre-images at the end wait for what may follow: they are not looked at with the others.
-    """
-    end = len(rows)
-    while end and rows[end - 1].kind == "update_preimage":
-        end -= 1
-    return [*_reunited(rows[:end]), *rows[end:]]
-
-
-def _reunited(rows: list[Row]) -> list[Row]:
-    paired = {n for n, row in enumerate(rows[:-1]) if is_pair(row, rows[n + 1])}
-    alone = [n for n in range(len(rows)) if n not in paired and n - 1 not in paired]
-    found = list(enumerate(rows))
-    for new in alone:
-        mates = [n for n in alone if rows[n].kind == "update_preimage" and rows[n].id == rows[new].id]
-        same = [n for n in alone if rows[n].kind == "update_postimage" and rows[n].id == rows[new].id]
-        if same == [new] and len(mates) == 1 and mates[0] < new and rows[mates[0]].version == rows[new].version:
-            mate = (mates[0], rows[mates[0]])
-            found.remove(mate)
-            found.insert(found.index((new, rows[new])), mate)
-    return [row for _, row in found]
-
-
 def is_pair(row: Row, after: Row) -> bool:
     return (row.kind, after.kind) == ("update_preimage", "update_postimage") and row.version == after.version
 
 
-@given(ROWS, st.booleans())
-@example([Row(f"update_{kind}", 1, None, "") for kind in ("preimage", "postimage", "preimage")], False)
-@example(
-    [
-        Row("update_preimage", 1, None),
-        Row("insert", 1, 1),
-        *(Row(f"update_{k}image", 1, None) for k in ("post", "pre")),
-    ],
-    False,
-)
-def test_debezium_records(rows: list[Row], tombstones: bool) -> None:
-    found = everything(record_encoder("debezium", ORIGIN, key=["id"], tombstones=tombstones), rows, [])
+@given(ROWS, CUTS, st.booleans())
+def test_debezium_records_are_the_same_however_rows_are_cut(rows: list[Row], cuts: list[int], tombstones: bool) -> None:
+    subject = record_encoder("debezium", ORIGIN, key=["id"], tombstones=tombstones)
+    found = everything(subject, rows, cuts)
     assert [(key, value and summary(value), headers) for key, value, headers in found] == events(
-        reunited(rows), tombstones=tombstones
+        rows, tombstones=tombstones
     )
-
-
-@given(ROWS, CUTS)
-def test_debezium_records_end_the_same_however_rows_are_cut(rows: list[Row], cuts: list[int]) -> None:
-    """Images of a key that are apart may meet in one batch and not in another: what is left of a key is the same."""
-    subject = record_encoder("debezium", ORIGIN, key=["id"], tombstones=True)
-    last = {record.key: record.value and summary(record.value)[2] for record in everything(subject, rows, cuts)}
-    assert last == {key: value and value[2] for key, value, _ in events(rows, tombstones=True)}
     assert subject.flush() == []
-
-
-@pytest.mark.parametrize("cuts", [[], [3], [1, 2, 3]])
-def test_blocks_of_images_are_updates(cuts: list[int]) -> None:
-    """As delta-rs writes them. The pre-images at the end of a batch wait."""
-    rows = [Row(kind, 1, n, kind[7:]) for kind in ("update_preimage", "update_postimage") for n in (1, 2, 3)]
-    whole = change_rows(rows)
-    ordinals = pa.array([0, 1, 2, 4, 5, 6])
-    whole = whole.set_column(whole.num_columns - 1, whole.schema.field(whole.num_columns - 1), ordinals)
-    subject = record_encoder("debezium", ORIGIN, key=["id"], tombstones=True)
-    lots = [
-        records
-        for start, stop in itertools.pairwise([0, *cuts, 6])
-        for records in subject.encode(whole.slice(start, stop - start))
-    ]
-    found = flattened([*lots, *subject.flush()])
-    assert [summary(record.value or b"") for record in found] == [
-        ("u", (n, "preimage"), (n, "postimage")) for n in (1, 2, 3)
-    ]
-    assert [json.loads(record.value or b"")["source"]["change_ordinal"] for record in found] == [4, 5, 6]
-    assert all(not record.headers for record in found)
 
 
 @pytest.mark.parametrize(("kind", "key"), [("debezium", ["id"]), ("debezium", []), ("flat", ["id"])])
@@ -388,19 +330,23 @@ def test_arrow_records_are_bounded_but_for_a_single_row(lengths: list[int], limi
         assert table.num_rows == 1 or len(record.value or b"") <= limit
 
 
+@given(ROWS, CUTS)
+def test_arrow_rows_have_the_types_of_flat_ones(rows: list[Row], cuts: list[int]) -> None:
+    subject = record_encoder("arrow", ORIGIN, key=["id"], partitioner=lambda keys: np.zeros(len(keys), np.int64))
+    found = [row for table in tables(lots_of(subject, change_rows(rows), cuts)) for row in table.to_pylist()]
+    plain = [value for _, value, _ in expected(rows, tombstones=False)]
+    assert [(row["_change_ordinal"], row["_change_type"]) for row in found] == [
+        (row["_change_ordinal"], row["_change_type"]) for row in plain
+    ]
+
+
 @given(st.lists(st.integers(0, 9), max_size=40), CUTS)
 def test_arrow_rows_stay_with_the_partition_of_their_key(ids: list[int], cuts: list[int]) -> None:
     def partitioner(keys: pa.Array) -> np.ndarray:
         return np.array([json.loads(key)["id"] % 3 for key in keys.to_pylist()], np.int32)
 
     subject = record_encoder("arrow", ORIGIN, key=["id"], partitioner=partitioner, tombstones=True)
-    whole = change_rows([Row("insert", 1, number) for number in ids])
-    borders = [0, *sorted(min(cut, len(ids)) for cut in cuts), len(ids)]
-    lots = [
-        records
-        for start, stop in itertools.pairwise(borders)
-        for records in subject.encode(whole.slice(start, stop - start))
-    ]
+    lots = lots_of(subject, change_rows([Row("insert", 1, number) for number in ids]), cuts)
     by_partition: dict[int | None, list[int]] = {}
     for records in lots:
         rows = [row for table in tables([records]) for row in table.to_pylist()]

@@ -4,6 +4,7 @@ import asyncio
 import io
 import itertools
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from cdfd.changes.execute import Execution
 from cdfd.changes.image_order import ImageOrder, MemoryBudget, ReorderBuffer, codes_of
 from cdfd.changes.plan import ChangePlan, plan
 from cdfd.changes.position import Position
+from cdfd.changes.refining import with_images_paired
 from cdfd.changes.slices import measure, read_slice
 from cdfd.changes.table_files import TableFiles
 from cdfd.delta import commit as commits
@@ -126,10 +128,17 @@ def _planned(files: Sequence[tuple[str, int]]) -> ChangePlan:
 
 
 def delivered(
-    lot: Lot, start: Position | None = None, end: int | None = None, key: tuple[str, ...] = (), **options: Any
+    lot: Lot,
+    start: Position | None = None,
+    end: int | None = None,
+    key: tuple[str, ...] = (),
+    large: bool = True,
+    **options: Any,
 ) -> list[Numbered]:
+    """The change rows; with a key, as those of files that are too large to be paired by it, or not."""
     made = lot.plan()
     made = replace(made, scans=made.scans[:end], key=key)
+    made = made if large else with_images_paired(made)
     options = {"workers": 1, "batch_rows": 4} | options
     execution = Execution(TableFiles(lot.storage(), MemoryStorage), **options)
     letters = {kind: letter for letter, kind in KINDS.items()}
@@ -292,43 +301,99 @@ def test_begun_again_at_any_part_it_is_the_same(made: tuple[Lot, set[int]]) -> N
     assert found == whole
 
 
+def folded(rows: Sequence[Numbered]) -> set[int]:
+    """The keys that a consumer has who keeps the last change of each key, and takes a changed key for a delete and an insert."""
+    live: set[int] = set()
+    for row in rows:
+        if row.kind in "i>":
+            live.add(row.id)
+        else:
+            live.discard(row.id)
+    return live
+
+
 class TestKeys:
     """With a key, whoever keeps the last change of each key is right wherever rows move from key to key."""
 
     @pytest.mark.parametrize(
-        ("files", "expected"),
+        ("files", "large", "small"),
         [
-            (["<1>1<2>2"], "<1>1<2>2"),
-            (["<1>2<2>3"], "<1<2 >2>3"),
-            (["<1>2<2>1"], "<1<2 >2>1"),
-            (["<1>1<2>3i2d3"], "<1>1<2d3>3i2"),
-            (["<2>3", "<1>2<5>5"], "<2<1<5>5>3>2"),
-            # Blocks have no pairs.
-            ([">2<1"], "<1 >2"),
+            (["<1>1<2>2"], "<1>1<2>2", "<1>1<2>2"),
+            (["d1<2>2i1"], "d1<2>2i1", "d1<2>2i1"),
+            (["<1>9"], "d1 i9", "<1>9"),
+            (["<2>2<1>9i5"], "<2>2d1 i9i5", "<1>9<2>2i5"),
+            (["d9<1>9"], "d9d1 i9", "d9<1>9"),
+            # A chain, and two rows that change places.
+            (["<1>2<2>3"], "d1d2 i2i3", "d1<2>2i3"),
+            (["<1>2<2>1"], "d1d2 i2i1", "<2>2<1>1"),
+            (["<2>3", "<1>2<5>5"], "d2d1<5>5 i3 i2", "d1<2>2<5>5i3"),
+            # Blocks, in one file and in two.
+            (["<1<2>1>2"], "d1d2 i1i2", "<1>1<2>2"),
+            ([">2>1<1<2"], "d1d2 i2i1", "<2>2<1>1"),
+            ([">1>2", "<2<1"], "d2d1 i1i2", "<1>1<2>2"),
+            (["<1<2>1>3"], "d1d2 i1i3", "d2<1>1i3"),
+            # A key that is there twice: nothing says which images belong together.
+            (["<1<1>1>1"], "d1d1 i1i1", "d1d1i1i1"),
+            (["<1>2<2>2<2>3"], "d1<2>2d2 i2i3", "d1<2>2<2>2i3"),
+            ([""], "", ""),
         ],
     )
     @pytest.mark.parametrize("held", [0, ordering.REORDER_BUFFER_BYTES])
-    def test_examples(self, files: list[str], expected: str, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("batch_rows", [1, 2, 3, 100])
+    def test_examples(
+        self, files: list[str], large: str, small: str, held: int, batch_rows: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(execute, "REORDER_BUFFER_BYTES", held)
-        found = delivered(lot(*files), key=("id",))
-        assert brief(found).replace(" ", "") == expected.replace(" ", "")
-        for row, after in itertools.pairwise(found):
-            if (row.kind, after.kind, after.ordinal) == ("<", ">", row.ordinal + 1):
-                assert row.id == after.id
+        options: dict[str, Any] = {"key": ("id",), "batch_rows": batch_rows}
+        assert brief(delivered(lot(*files), **options)).replace(" ", "") == large.replace(" ", "")
+        assert brief(delivered(lot(*files), large=False, keeps_moves=True, **options)) == small
+        split = [row.kind + str(row.id) for row in delivered(lot(*files), large=False, **options)]
+        moves = {f"<{old}>{new}": f"d{old}i{new}" for old in range(10) for new in range(10) if old != new}
+        assert "".join(split) == re.sub("<.>.", lambda found: moves.get(found[0], found[0]), small)
 
+    def test_neighbours_of_other_partitions_belong_to_different_rows(self) -> None:
+        moved = lot("<1>9", ">1<9", partitions=[0, 1])
+        assert brief(delivered(moved, key=("id",), large=False)) == "<9>9<1>1"
+
+    @pytest.mark.parametrize("large", [False, True])
     @settings(deadline=None)
-    @given(st.data())
-    def test_chains_and_cycles_of_any_length(self, data: st.DataObject) -> None:
+    @given(data=st.data())
+    def test_chains_and_cycles_of_any_length(self, large: bool, data: st.DataObject) -> None:
         before = data.draw(st.lists(st.integers(0, 12), unique=True, max_size=10))
         after = data.draw(st.lists(st.integers(0, 12), unique=True, min_size=len(before), max_size=len(before)))
         files: list[list[Image]] = [[], [], []][: data.draw(st.integers(1, 3))]
         for old, new in zip(before, after, strict=True):
             files[data.draw(st.integers(0, len(files) - 1))] += [Image("<", old), Image(">", new)]
         written = Lot([(f"f{at}", 0, rows) for at, rows in enumerate(files)])
+        moves = data.draw(st.booleans())
+        rows = delivered(written, key=("id",), large=large, keeps_moves=moves)
+        assert folded(rows) == set(after)
+        _check_images(rows, moves and not large)
+        cut_elsewhere = {"batch_rows": data.draw(st.integers(1, 5)), "keeps_moves": moves}
+        assert rows == delivered(written, key=("id",), large=large, **cut_elsewhere)
+
+    @pytest.mark.parametrize("large", [False, True])
+    @settings(deadline=None)
+    @given(made=versions() | blocks(), workers=st.sampled_from([1, 3]))
+    def test_the_last_change_of_each_key(self, large: bool, made: tuple[Lot, set[int]], workers: int) -> None:
+        written, live = made
+        rows = delivered(written, key=("id",), large=large, workers=workers)
+        assert folded(rows) == live
+        _check_images(rows, moves=False)
+        if not large:
+            images = {row.id for _, _, found in written.files for row in found if row.kind in "<>"}
+            assert {row.id for row in rows if row.kind in "<>"} == images
+
+    @settings(deadline=None)
+    @given(st.data())
+    def test_large_versions_begin_again_at_any_part(self, data: st.DataObject) -> None:
+        ids = st.integers(0, 12)
+        pairs = data.draw(st.lists(st.tuples(ids, ids), max_size=10))
+        files: list[list[Image]] = [[], [], []][: data.draw(st.integers(1, 3))]
+        for old, new in pairs:
+            files[data.draw(st.integers(0, len(files) - 1))] += [Image("<", old), Image(">", new)]
+        written = Lot([(f"f{at}", 0, rows) for at, rows in enumerate(files)])
         rows = delivered(written, key=("id",))
-        last = {row.id: row.kind for row in rows}
-        assert {key for key, kind in last.items() if kind == ">"} == set(after)
-        assert {key for key, kind in last.items() if kind == "<"} == set(before) - set(after)
         for part in range(len(written.plan().scans)):
             start = len(delivered(written, end=part, key=("id",))) if part else 0
             following = rows[start - 1].ordinal + 1 if start else 0
@@ -342,6 +407,14 @@ class TestKeys:
             n for each in found for b in read_slice(each, execution) for n in b.rows["_change_ordinal"].to_pylist()
         ]
         assert ordinals == [row.ordinal for row in rows]
+
+
+def _check_images(rows: Sequence[Numbered], moves: bool) -> None:
+    """Each image has its other one beside it, of the same key unless rows may move."""
+    pairs = [(row, after) for row, after in itertools.pairwise(rows) if row.kind == "<"]
+    assert all((after.kind, after.ordinal) == (">", row.ordinal + 1) for row, after in pairs)
+    assert sum(row.kind in "<>" for row in rows) == 2 * len(pairs)
+    assert moves or all(row.id == after.id for row, after in pairs)
 
 
 class TestNoOps:
