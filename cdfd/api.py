@@ -258,7 +258,7 @@ async def _both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> t
 
 
 def _plans(loop: _Loop, table: Table, stream: PlanStream, first: int, last: int) -> Iterator[ChangePlan]:
-    with table.tailer(replacements=True) as tailer:
+    with table.tailer() as tailer:
         planned = stream.versions(tailer, first, last)
         while (version := loop.run(anext(planned, None))) is not None:
             yield version.plan

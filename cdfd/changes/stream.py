@@ -31,7 +31,7 @@ from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.schema import TableSchema
 from cdfd.delta.schema_change import SchemaChange, compare
 from cdfd.delta.snapshot import COMPACT_AT, Snapshot
-from cdfd.errors import CdfdError, GapError, LogError, NotFoundError
+from cdfd.errors import CdfdError, LogError, NotFoundError
 from cdfd.tail.listing import LiveListing, list_live
 from cdfd.tail.log import DeltaLog, LogEntry
 from cdfd.tail.log_files import log_path
@@ -51,7 +51,7 @@ class Version:
 
     Attributes:
         plan: its changes.
-        table_id: `metaData.id` in force.
+        table_id: of positions: `metaData.id` where the reading began, or in force.
         schema_change: the difference to the schema of the version before; None if there is none, or no version before.
         only_txns: the appIds of a version that consists of transaction identifiers alone; empty for other versions.
         digest: hash of its log entry (see `cdfd.tail.history`); None if the entry is gone.
@@ -96,6 +96,7 @@ class PlanStream:
     _header: Header | None = None
     _snapshot: Snapshot | None = None
     _timestamp: int | None = None
+    _table_id: str | None = None
 
     @property
     def header(self) -> Header | None:
@@ -148,7 +149,8 @@ class PlanStream:
         if not await self.log.history.confirm():
             return None
         self._header, self._snapshot, self._timestamp = state.header, None, timestamp
-        return Version(planned(state, timestamp), state.metadata.id, digest=digest)
+        self._table_id = None if tailer is None else tailer.table_id
+        return Version(planned(state, timestamp), self._table_id or state.metadata.id, digest=digest)
 
     def _pruned(self, made: ChangePlan) -> ChangePlan:
         return made if self.shape.where is None else pruned(made, self.shape.where, self.target)
@@ -180,6 +182,7 @@ class PlanStream:
             CdfdError: see `Tailer.entries` and `plan`; it names table and version.
         """
         loaded = await self._begin(tailer, start)
+        self._table_id = tailer.table_id
         async with aclosing(tailer.entries(start, until)) as entries:
             async for entry in entries:
                 if entry.commit.version == start and loaded not in (None, self.log.history.restarts):
@@ -213,7 +216,7 @@ class PlanStream:
         if start > 0 and (self._header is None or self._header.version != start - 1):
             loaded = self.log.history.restarts
             async with _same_table(tailer):
-                self._header = await self._header_before(start)
+                self._header = await self.log.header_before(start)
             self._timestamp = await self._time_before(start)
         if self._header is not None:
             tailer.check_id(self._header.metadata.id, start)
@@ -225,13 +228,6 @@ class PlanStream:
             await self._begin(tailer, start)
             if await tailer.confirm():
                 return
-
-    async def _header_before(self, start: int) -> Header:
-        try:
-            return await self.log.header(start - 1)
-        except GapError:
-            # The oldest entry after log clean-up has no predecessor, but may have a checkpoint at its own version.
-            return replace(await self.log.header(start), version=start - 1)
 
     async def _time_before(self, version: int) -> int | None:
         """The time of the version before; None if its entry is gone.
@@ -274,7 +270,7 @@ class PlanStream:
         if previous is not None and previous.schema != header.schema:
             change = compare(previous.schema, header.schema) or None
         touched = None if self.files is None else self.files.touched(commit)
-        return Version(made, header.metadata.id, change, commit.only_txns, entry.digest, touched)
+        return Version(made, self._table_id or header.metadata.id, change, commit.only_txns, entry.digest, touched)
 
     def _say_unrefined(self, made: ChangePlan) -> None:
         """Log why a version is not refined: once for each reason."""

@@ -19,7 +19,7 @@ from cdfd.progress.ledger import LedgerEntry, app_id
 from cdfd.progress.recovery import delivered
 from cdfd.sinks.base import Connector, connector
 from cdfd.tables.discovery import resolved
-from cdfd.tables.table import check_position
+from cdfd.tables.table import position_after
 
 COLUMNS = ("table", "sink", "ledger", "newest", "lag", "next")
 
@@ -99,16 +99,14 @@ async def _set(config: Settings, table: settings.Table, version: int, sink: Conn
             table=table.uri,
             hint="Give the last delivered version, or use `cdfd progress reset` if there is none",
         )
-    table_id = header.metadata.id
-    following = Position(table_id, version + 1, digest=await opened.log.digest(version))
     # Never store a position from which a daemon cannot resume.
     with assembly.add_reset_hint(sink):
-        await check_position(opened, following)
+        following = await position_after(opened, version, await sink.position(table))
     async with ledgers(config) as ledger_of:
         # The sink first, because its position is authoritative. The next start updates a ledger that lags behind.
         await sink.move(table, following)
         name = app_id(config.pipeline, table.name)
-        await ledger_of(table).record(name, version, table_id, following.digest)
+        await ledger_of(table).record(name, version, following.table_id, following.digest)
     return f"{table.name}: delivered up to version {version}, resuming at version {version + 1}\n"
 
 

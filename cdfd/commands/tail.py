@@ -161,7 +161,7 @@ async def _write(request: Request, writer: Writer) -> None:
     execution = Execution(
         table.files, shape.select, batch_rows=BATCH_ROWS, drop_unchanged=request.drop_unchanged, shape=shape
     )
-    with table.tailer(replacements=request.until is not None) as tailer:
+    with table.tailer() as tailer:
         first, last = await _range(table, tailer, request)
         schema = None
         if shape != AS_IT_IS or request.key or request.format == "trevni":

@@ -47,22 +47,21 @@ def decide(
     Args:
         sink: the sink's position; None if there is none.
         entry: the ledger's entry; None if there is none.
-        table_id: `metaData.id` of the current table.
+        table_id: `metaData.id` of the current table. If a position has a digest, the log entry decides instead: see `Tailer.resume`.
         recover: whether to resume at the ledger's position if the sink has none: with `--recover-from-ledger`, and always for sinks without
             positions.
         places: their names.
 
     Raises:
-        TableChangedError: the authoritative position is of another table.
+        TableChangedError: the ledger's position is authoritative, has no digest, and is of another table.
         SinkError: only the ledger has a position, and `recover` is not set.
     """
     places = places or Places()
     if sink is not None:
-        _check_table(sink.table_id, table_id, places.sink)
         return _from_sink(sink, entry, places)
     if entry is None:
         return Start(None, None, f"neither {places.sink} nor {places.ledger} has a position")
-    if entry.table_id is not None:
+    if entry.table_id is not None and entry.digest is None:
         _check_table(entry.table_id, table_id, places.ledger)
     if not recover:
         raise SinkError(
@@ -71,7 +70,7 @@ def decide(
             hint=f"If the sink is new or was emptied, start once with {FLAG} to resume at version {entry.version + 1}, "
             "or run `cdfd progress reset` to start over",
         )
-    position = Position(table_id, entry.version + 1, digest=entry.digest)
+    position = Position(entry.table_id or table_id, entry.version + 1, digest=entry.digest)
     return Start(position, None, f"resuming at version {position.version}, the position in {places.ledger}")
 
 

@@ -10,6 +10,7 @@ from cdfd.progress.ledger import LedgerEntry
 from cdfd.progress.txn_ledger import TxnLedger
 from cdfd.progress.txn_positions import FORGOTTEN, position_actions, stored_position
 from cdfd.progress.txn_state import Action, TxnState, is_ours
+from cdfd.tail.log import DeltaLog
 from cdfd.tail.log_files import log_path
 
 _MOST_BYTES = 64 << 10
@@ -28,19 +29,22 @@ class SourceLedger(TxnLedger):
         stored = stored_position(state, app_id)
         if stored.version < 0:
             return None
-        return LedgerEntry(app_id, stored.version, state.metadata.id, stored.last_updated, stored.digest)
+        # The ledger is in the table's own log, so it is of that table, also after entries that changed the id.
+        return LedgerEntry(app_id, stored.version, None, stored.last_updated, stored.digest)
 
     async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:
         """See the port.
 
         Raises:
-            TableChangedError: the table no longer has the id `table_id`.
+            TableChangedError: the table no longer has the id `table_id`, or an earlier entry with that digest.
             UnsupportedError: as `position`.
         """
         self._require_open()
         async with self._lock:
             state = await self._log.state()
             if state is None or not await self._is_only_progress(state, app_id, version):
+                if state is not None and state.metadata.id != table_id and await self._has_entry(version, digest):
+                    table_id = state.metadata.id
                 await self._log.append(self._proposal(app_id, version, table_id, digest))
 
     async def renew(self, app_id: str) -> None:
@@ -81,6 +85,13 @@ class SourceLedger(TxnLedger):
             if not await self._is_ours(each):
                 return False
         return True
+
+    async def _has_entry(self, version: int, digest: str | None) -> bool:
+        """Whether the log has the entry with that digest: then it is the same log, although another entry changed the table's id."""
+        try:
+            return digest is not None and (await DeltaLog(self._storage).fingerprint_now(version)).digest == digest
+        except NotFoundError:
+            return False
 
     async def _is_ours(self, version: int) -> bool:
         try:

@@ -164,7 +164,7 @@ async def _plans(table: Table, options: SourceOptions, filters: Filters, target:
     first, last = filters.versions(first, last)
     if first > last:
         return []
-    with table.tailer(replacements=True) as tailer:
+    with table.tailer() as tailer:
         return [version.plan async for version in stream.versions(tailer, first, last)]
 
 

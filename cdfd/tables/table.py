@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager, nullcontext
+from contextlib import aclosing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import get_args
@@ -16,7 +16,7 @@ from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.changes.table_files import TableFiles
 from cdfd.delta.schema import TableSchema
-from cdfd.errors import ConfigError
+from cdfd.errors import ConfigError, TableChangedError
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import open_table
 from cdfd.tail.clock import Clock, SystemClock
@@ -103,7 +103,7 @@ class Table:
         file_events: FileEvents | None = None,
         notifications: Notifications | None = None,
         *,
-        replacements: bool = False,
+        replacements: bool = True,
         head_start: float = 0,
     ) -> Iterator[Tailer]:
         """A tailer of its log. File-system events wake it for a local table, and `notifications`, if given, for a table on S3.
@@ -154,6 +154,22 @@ async def versions(
     async with aclosing(stream.versions(tailer, start, until)) as following:
         async for version in following:
             yield version
+
+
+async def position_after(table: Table, version: int, known: Position | None) -> Position:
+    """The position after a version, from which a reader can continue. If the log continues the known position, it keeps that table id.
+
+    Raises:
+        CdfdError: see `check_position`.
+    """
+    table_id = (await table.log.header_before(version + 1)).metadata.id
+    if known is not None and known.table_id != table_id:
+        with table.tailer() as tailer, suppress(TableChangedError):
+            if await tailer.resume(known.table_id, known.basis, known.digest):
+                table_id = known.table_id
+    following = Position(table_id, version + 1, digest=await table.log.digest(version))
+    await check_position(table, following)
+    return following
 
 
 async def check_position(table: Table, position: Position) -> None:

@@ -116,7 +116,7 @@ class History:
         """Verify that everything that was read so far belongs to one log. Usually this is one request.
 
         Args:
-            table_id: `metaData.id` of the table as of the anchors, where known.
+            table_id: `metaData.id` of the table as of the anchors, where known, for errors.
             ahead: entries that may have been read out of order, because of read-ahead. Each must still exist.
 
         Returns:
@@ -158,7 +158,6 @@ class History:
             if found.digest != anchor.digest:
                 await self._check_changed_anchor(anchor, table_id)
             if found.stat.identity != anchor.stat.identity:
-                await self._check_id(table_id, anchor.version)
                 if not self._rewritten:
                     self._rewritten = True
                     self._restart(found)
@@ -182,8 +181,11 @@ class History:
                     break
         return not wanted
 
-    async def compare(self, version: int, digest: str, table_id: str) -> None:
-        """Verify that the entry of a version has the digest from a saved position. An entry that log clean-up removed is not compared.
+    async def compare(self, version: int, digest: str, table_id: str) -> bool:
+        """Verify that the entry of a version has the digest from a saved position.
+
+        Returns:
+            False if log clean-up removed the entry, which is not compared then.
 
         Raises:
             TableChangedError: the entry has another digest, or the log ends before it.
@@ -193,16 +195,19 @@ class History:
             found = await self._log.fingerprint(version)
         except NotFoundError as error:
             versions = await self._versions()
-            if version in versions and not await self._is_still_empty(version, digest):
+            if version in versions:
+                if await self._is_still_empty(version, digest):
+                    return True
                 raise unreadable_error(error.path).within(table=self._table, version=version) from None
             newest = max(versions, default=None)
             if newest is not None and newest < version:
                 await self._check_id(table_id, None)
                 raise truncated_error(newest, version, self._table) from None
-            return
+            return False
         if found.digest != digest:
             await self._check_id(table_id, version)
             raise replaced_error(version, self._table)
+        return True
 
     @property
     def _table(self) -> str:
@@ -262,14 +267,15 @@ class History:
         if not versions:
             raise deleted_error(table_id, self._table)
         self._restart(None)
-        await self._check_id(table_id, None)
         if versions[-1] < anchor.version:
+            await self._check_id(table_id, None)
             raise truncated_error(versions[-1], anchor.version, self._table)
         if versions[0] > anchor.version + 1:
             raise gap_error(anchor.version + 1, versions[0], versions[-1], self._table)
         if anchor.version in versions:
             self._restart(anchor)
         elif versions[0] < anchor.version or not await self._state_has_file(anchor.file):
+            await self._check_id(table_id, None)
             raise GapError(
                 f"version {anchor.version}, which cdfd has read, is no longer in the log, and cdfd cannot verify that the log continues it",
                 table=self._table,
@@ -289,7 +295,10 @@ class History:
         return [name.version async for name, _ in self._log.list_names() if name.kind == "commit"]
 
     async def _check_id(self, known: str | None, version: int | None) -> None:
-        """Raise an error if the log has another table id at a version (None: the newest). Read errors are left to the next read."""
+        """Raise the better error for a log that is another one, if it also has another table id at a version (None: the newest).
+
+        An id alone proves nothing: entries may change it. Read errors are left to the next read.
+        """
         if known is not None:
             with contextlib.suppress(LogError):
                 header = await self._log.header(version)

@@ -22,7 +22,7 @@ from cdfd.delta import paths, snapshot
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Snapshot
-from cdfd.errors import LogError, NotFoundError, StorageError
+from cdfd.errors import GapError, LogError, NotFoundError, StorageError
 from cdfd.storage.base import Stat, Storage
 from cdfd.tail import checkpoint_files
 from cdfd.tail.entry_batches import EntryBatches, ListedEntries
@@ -296,6 +296,14 @@ class DeltaLog(LogFiles):
         found = await self.partial_header(version)
         with self._errors_naming(found.version):
             return found.finish()
+
+    async def header_before(self, version: int) -> Header:
+        """Protocol and metadata in force before a version. Raises what `header` does."""
+        try:
+            return await self.header(version - 1)
+        except GapError:
+            # The oldest entry after log clean-up has no predecessor, but may have a checkpoint at its own version.
+            return replace(await self.header(version), version=version - 1)
 
     async def partial_header(self, version: int | None = None, *, state_only: bool = False) -> PartialHeader:
         """Protocol and metadata as far as the log has them, without a check of features; `state_only` as for `segment`."""

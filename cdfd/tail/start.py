@@ -25,7 +25,7 @@ class StartPosition:
     """Where a reader without a saved position starts.
 
     Attributes:
-        table_id: `metaData.id`.
+        table_id: `metaData.id` in force before that version, or at it if it is a snapshot or 0. Positions keep it.
         version: the first version to deliver.
         snapshot: whether to deliver its live rows instead of its changes.
         digest: hash of the last log entry that the start depends on; None if there is none.
@@ -76,7 +76,9 @@ async def start_position(log: DeltaLog, start: Start | Bound, now_ms: int) -> St
             await check_version_exists(log, version, header.version + 1)
         basis = version if snapshot else version - 1
         digest = await log.digest(basis) if basis >= 0 else None
-        if await log.history.confirm(header.metadata.id):
+        if basis != header.version:
+            header = await (log.header(0) if basis < 0 else log.header_before(version))
+        if await log.history.confirm():
             return StartPosition(header.metadata.id, version, snapshot, digest)
 
 

@@ -51,8 +51,8 @@ class Tailer:
         watch: wakes the tailer before the poll interval has passed.
         clock: time.
         backoff: the poll interval and its maximum.
-        table_id: `metaData.id`, where known. A log with another id is an error.
-        replacements: whether an entry may change the table's id, as `CREATE OR REPLACE TABLE` does. Only for readers without positions.
+        table_id: `metaData.id` of the position that was resumed, where known. Positions keep it, also if a later entry changes the id.
+        replacements: whether an entry may change the table's id, as `CREATE OR REPLACE TABLE` and some writers at a new schema do.
         head_start: seconds from an entry that was waited for until the next one is looked for. Its delivery begins meanwhile.
         idle: set while there is nothing to read.
     """
@@ -62,13 +62,18 @@ class Tailer:
     clock: Clock
     backoff: Backoff
     table_id: str | None = None
-    replacements: bool = False
+    replacements: bool = True
     head_start: float = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
+    _id: str | None = None
+    _continues: bool = False
     _ready_in_row: int = 0
     _has_waited: bool = False
     _gap_checked_at: float = -math.inf
     _checked_at: float = -math.inf
+
+    def __post_init__(self) -> None:
+        self._id = self.table_id
 
     async def wait_for_table(self) -> bool:
         """Return once the log has an entry. Returns whether it had to wait, which it logs once."""
@@ -105,8 +110,6 @@ class Tailer:
         while until is None or version <= until:
             for entry in await self._read_run(version, until):
                 if entry.commit.metadata is not None:
-                    if self.replacements:
-                        self.table_id = entry.commit.metadata.id
                     self.check_id(entry.commit.metadata.id, entry.commit.version)
                 yield entry
                 version = entry.commit.version + 1
@@ -114,7 +117,7 @@ class Tailer:
                 await self.clock.sleep(self.head_start)
             self._has_waited = False
 
-    async def resume(self, table_id: str, version: int, digest: str | None) -> None:
+    async def resume(self, table_id: str, version: int, digest: str | None) -> bool:
         """Resume a position of the table `table_id` that depends on the log up to `version`.
 
         Args:
@@ -122,17 +125,23 @@ class Tailer:
             version: the last version that the position depends on.
             digest: hash of that version's log entry; None if not known.
 
+        Returns:
+            Whether the log certainly continues the position.
+
         Raises:
             TableChangedError: that entry has other bytes now.
         """
-        self.table_id = table_id
-        if digest is not None:
-            await self.log.history.compare(version, digest, table_id)
+        self.table_id = self._id = table_id
+        # Without an entry that can be compared, the id as of that version is the only evidence.
+        self._continues = version < 0
+        if digest is not None and await self.log.history.compare(version, digest, table_id):
+            self._continues = True
+        return self._continues
 
     async def confirm(self, ahead: Sequence[EntryFingerprint] = ()) -> bool:
-        """See `History.confirm`, with the table id that is known so far."""
+        """See `History.confirm`, with the table id as of the entries so far."""
         self._checked_at = self.clock.monotonic()
-        return await self.log.history.confirm(self.table_id, ahead)
+        return await self.log.history.confirm(self._id, ahead)
 
     async def _read_run(self, version: int, until: int | None) -> list[LogEntry]:
         """The entry of a version, once it exists, and those after it that exist already. They continue what was read before."""
@@ -231,7 +240,7 @@ class Tailer:
             raise history.gap_error(version, next_version, newest, self.log.storage.uri) from None
 
     async def check_table(self, version: int | None = None) -> int:
-        """Raise an error if the table as of `version` (None: the newest) has another id than known so far.
+        """Raise an error if the table as of `version` (None: the newest) is another one; see `check_id`.
 
         Returns:
             The version that was checked.
@@ -243,18 +252,18 @@ class Tailer:
         try:
             header = await self.log.header(version)
         except NotATableError:
-            if self.table_id is None:
+            if self._id is None:
                 raise
-            raise history.deleted_error(self.table_id, self.log.storage.uri) from None
+            raise history.deleted_error(self._id, self.log.storage.uri) from None
         self.check_id(header.metadata.id, header.version)
         return header.version
 
     def check_id(self, found: str, version: int) -> None:
-        """Raise an error if a table id is not the one known so far. The first id becomes the known one.
+        """Note the table's id as of a version. Once the log is known to continue the position, entries decide, and the id may change.
 
         Raises:
-            TableChangedError: it names both ids.
+            TableChangedError: the id is not that of the position; it names both.
         """
-        if self.table_id is None:
-            self.table_id = found
-        history.check_id(self.table_id, found, version, self.log.storage.uri)
+        if self.table_id is not None and not (self._continues and self.replacements):
+            history.check_id(self._id or self.table_id, found, version, self.log.storage.uri)
+        self._id, self._continues = found, True

@@ -18,7 +18,7 @@ from cdfd.daemon.loop.monitor import Monitor
 from cdfd.daemon.loop.recorder import Recorder
 from cdfd.errors import CdfdError, FencedError, LogError, SinkError, UnsupportedError
 from cdfd.sinks.base import ControlSink, Sink
-from cdfd.tables.table import Table, check_position
+from cdfd.tables.table import Table, position_after
 from cdfd.tail.clock import Clock
 
 logger = logging.getLogger("cdfd.feed")
@@ -208,9 +208,7 @@ class Controls:
         header = await self.table.log.header()
         if version > header.version:
             raise LogError(f"there is no version {version}; the newest is {header.version}")
-        following = Position(header.metadata.id, version + 1, digest=await self.table.log.digest(version))
-        await check_position(self.table, following)
-        return following
+        return await position_after(self.table, version, await self._position())
 
     async def _position(self) -> Position:
         position = await self.sink.last_position()

@@ -140,7 +140,11 @@ def test_setting(tmp_path: Path, ledger: str) -> None:
     assert orders[:4] == ["orders", "2", "-" if ledger == "none" else "2", newest]
     assert "resuming at version 3" in orders[5]
     found = shop.ledger()
-    assert (None if found is None else (found.version, found.table_id)) == (None if ledger == "none" else (2, "T"))
+    assert (None if found is None else (found.version, found.table_id)) == {
+        "ledger": (2, "T"),
+        "source": (2, None),
+        "none": None,
+    }[ledger]
     shop.deliver()
     assert shop.delivered() == ["3", "4"]
 

@@ -87,12 +87,10 @@ class TestTheSinkWins:
         assert facts(decide(Position(TABLE, 0), known, TABLE, recover)) == (Position(TABLE, 0), None, False)
 
     @pytest.mark.parametrize("known", [None, entry(12), entry(12, OTHER)])
-    def test_its_table_is_not_the_one_that_is_there(self, recover: bool, known: LedgerEntry | None) -> None:
-        with pytest.raises(TableChangedError, match="deleted and created again") as caught:
-            decide(Position(OTHER, 13), known, TABLE, recover, PLACES)
-        for word in (TABLE, OTHER, "_cdfd_progress"):
-            assert word in str(caught.value)
-        assert "progress reset" in (caught.value.hint or "")
+    def test_log_decides_whether_table_with_another_id_continues(
+        self, recover: bool, known: LedgerEntry | None
+    ) -> None:
+        assert decide(Position(OTHER, 13), known, TABLE, recover).position == Position(OTHER, 13)
 
 
 class TestTheSinkKnowsNothing:
@@ -119,6 +117,10 @@ class TestTheSinkKnowsNothing:
             decide(None, entry(12, OTHER), TABLE, recover, PLACES)
         for word in (TABLE, OTHER, "/var/lib/cdfd/ledger"):
             assert word in str(caught.value)
+
+    def test_digest_decides_instead_of_id(self) -> None:
+        known = replace(entry(12, OTHER), digest="of 12")
+        assert decide(None, known, TABLE, True).position == Position(OTHER, 13)
 
 
 @pytest.mark.parametrize("digest", [None, "of 12"])
@@ -169,7 +171,7 @@ def test_never_skips_what_the_sink_lacks(sink: Position | None, known: LedgerEnt
     if start.record is not None:
         # Once the ledger is told, another start finds the two agreeing.
         assert start.position is not None
-        again = decide(sink, entry(start.record), TABLE, recover)
+        again = decide(sink, entry(start.record, start.position.table_id), TABLE, recover)
         assert facts(again) == (start.position, None, False)
 
 

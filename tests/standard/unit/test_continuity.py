@@ -250,7 +250,6 @@ async def from_snapshot(table: Table, tailer: Tailer, last: int) -> AsyncIterato
 
 async def of_range(table: Table, tailer: Tailer, last: int) -> AsyncIterator[Version]:
     """`cdfd.changes`."""
-    tailer.replacements = True
     first, last, _ = await _range(table, 0, None)
     async for version in table.stream().versions(tailer, first, last):
         yield version
