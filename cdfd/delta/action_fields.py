@@ -98,6 +98,10 @@ def deletion_vector(fields: object) -> DeletionVectorDescriptor | None:
     )
 
 
+_NO_COLUMNS = '{"type":"struct","fields":[]}'
+"""The schema of a `metaData` without one, as in delta-spark. The first version of a table of Delta Live Tables is one."""
+
+
 def metadata(fields: Json) -> Metadata:
     """A `metaData` action's fields as a value."""
     where = "metaData"
@@ -111,7 +115,7 @@ def metadata(fields: Json) -> Metadata:
         raise LogError("metaData.partitionColumns is not an array of strings")
     return Metadata(
         id=_text(fields, where, "id"),
-        schema_string=_text(fields, where, "schemaString"),
+        schema_string=_NO_COLUMNS if fields.get("schemaString") is None else _text(fields, where, "schemaString"),
         partition_columns=tuple(columns),
         configuration=_settings(fields.get("configuration"), "metaData.configuration"),
         format=_format(form or {}),

@@ -106,6 +106,8 @@ def check_fit(
     feed = cdf_enabled(header.metadata)
     if changes == "cdf" and not feed:
         raise UnsupportedError("the table does not record a change data feed", version=header.version, hint=NO_FEED)
+    if not header.schema.names:
+        return []  # a table may begin without columns, and so without rows
     known = {name: name for name in header.schema.names}
     missing = [name for name in columns or () if not by_name(known, name)]
     if columns is not None and len(missing) == len(columns):
@@ -157,7 +159,7 @@ def check_shape(shape: Shape, key: Sequence[str], headers: Sequence[str], header
 
 
 def _check_headers(headers: Sequence[str], header: Header) -> None:
-    for name in headers:
+    for name in headers if header.schema.names else ():
         found = header.schema.find((name,))
         if found is None or not isinstance(found.type, Primitive | Decimal):
             what = "there is no column" if found is None else "there can be no header from column"

@@ -339,7 +339,7 @@ class TestRows:
             ("protocol", {"minReaderVersion": "x"}, {"minReaderVersion": pa.string()}, "does not have the types"),
             ("protocol", {"readerFeatures": "x"}, {"readerFeatures": pa.string()}, "does not have the types"),
             ("protocol", PROTOCOL | {"readerFeatures": [None]}, {}, "readerFeatures"),
-            ("metaData", {"id": "a"}, {}, "schemaString"),
+            ("metaData", {"schemaString": SCHEMA}, {}, "id"),
             ("metaData", METADATA | {"configuration": ["abc"]}, {"configuration": pa.list_(pa.string())}, "types"),
             ("metaData", METADATA | {"configuration": 5}, {"configuration": pa.int64()}, "types"),
             ("metaData", METADATA | {"format": "parquet"}, {"format": pa.string()}, "types"),
