@@ -57,6 +57,7 @@ def changes(
     exclude_change_types: Sequence[str] | str = (),
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[Uri] = (),
+    max_log_line: int | None = None,
 ) -> pa.RecordBatchReader:
     """The row-level changes of the versions `start` to `end`, both included.
 
@@ -82,6 +83,7 @@ def changes(
         exclude_change_types: change types to leave out.
         storage_options: options of the store, for the URI's scheme.
         allowed_roots: roots outside the table to which absolute paths in the log (clones) and symbolic links may lead.
+        max_log_line: bytes of a line of a log entry, at most, which are held in memory; None for 128 MiB.
 
     Returns:
         A reader whose batches have the table's columns as of `end`, then `_change_type` (dictionary-encoded string), `_commit_version`
@@ -93,7 +95,7 @@ def changes(
         CdfdError: from this call or while reading; it names table, version and file.
     """
     shape, keys = shape_of(where, columns, mask, exclude_change_types), _names(key) or ()
-    table = Table.open(uri, storage_options, allowed_roots)
+    table = Table.open(uri, storage_options, allowed_roots, max_log_line=max_log_line)
     stream = table.stream(changes, refine, keys, shape)
     with _Loop() as loop:
         first, last, header = loop.run(_range(table, start, end))
@@ -139,6 +141,7 @@ def snapshot(
     exclude_change_types: Sequence[str] | str = (),
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[Uri] = (),
+    max_log_line: int | None = None,
 ) -> pa.RecordBatchReader:
     """The live rows of a table, as `insert`s of that version. A copy of the table starts with them, and then applies `changes`.
 
@@ -151,6 +154,7 @@ def snapshot(
         exclude_change_types: as for `changes`.
         storage_options: as for `changes`.
         allowed_roots: as for `changes`.
+        max_log_line: as for `changes`.
 
     Returns:
         A reader whose batches have the same columns as those of `changes`.
@@ -158,7 +162,10 @@ def snapshot(
     Raises:
         CdfdError: from this call or while reading; it names table, version and file.
     """
-    table, shape = Table.open(uri, storage_options, allowed_roots), shape_of(where, columns, mask, exclude_change_types)
+    table, shape = (
+        Table.open(uri, storage_options, allowed_roots, max_log_line=max_log_line),
+        shape_of(where, columns, mask, exclude_change_types),
+    )
     with _Loop() as loop:
         at = loop.run(state_version(table.log, version))
         found = loop.run(table.stream(shape=shape).snapshot(at))
@@ -183,6 +190,7 @@ async def follow(
     exclude_change_types: Sequence[str] | str = (),
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[Uri] = (),
+    max_log_line: int | None = None,
     poll_interval: float = 1.0,
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """Row-level changes as they are committed, without end.
@@ -203,13 +211,14 @@ async def follow(
         exclude_change_types: as for `changes`.
         storage_options: as for `changes`.
         allowed_roots: as for `changes`.
+        max_log_line: as for `changes`.
         poll_interval: seconds between polls without file-system events. It backs off to five times that while no commit comes.
 
     Raises:
         CdfdError: it names table, version and file.
     """
     shape, keys = shape_of(where, columns, mask, exclude_change_types), _names(key) or ()
-    table = Table.open(uri, storage_options, allowed_roots)
+    table = Table.open(uri, storage_options, allowed_roots, max_log_line=max_log_line)
     stream = table.stream(changes, refine, keys, shape)
     execution = Execution(
         table.files, shape.select, whole=shape.columns is None, drop_unchanged=drop_unchanged, shape=shape

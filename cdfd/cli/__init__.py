@@ -17,6 +17,7 @@ from cdfd.cli.ctl import ctl
 from cdfd.cli.parameters import (
     AS_JSON,
     CONFIG,
+    LOG_LINE,
     NAME,
     ROOTS,
     SHARD,
@@ -191,6 +192,7 @@ def tail(
     append: Annotated[bool, typer.Option("--append", help="With -o: append to an existing FILE.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="With -o: replace an existing FILE.")] = False,
     allowed_root: ROOTS = None,
+    max_log_line: LOG_LINE = None,
 ) -> None:
     """Print change rows, one JSON object per line.
 
@@ -220,6 +222,7 @@ def tail(
             output=output,
             existing="append" if append else "overwrite" if overwrite else "refuse",
             allowed_roots=tuple(allowed_root or ()),
+            max_log_line=max_log_line,
         )
     )
 
@@ -240,6 +243,7 @@ def diff(
         typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of standard output."),
     ] = None,
     allowed_root: ROOTS = None,
+    max_log_line: LOG_LINE = None,
 ) -> None:
     """Print the rows that differ between two versions of a table, or between two tables, as change rows.
 
@@ -259,6 +263,7 @@ def diff(
             only_summary=summary,
             output=output,
             allowed_roots=tuple(allowed_root or ()),
+            max_log_line=max_log_line,
         )
     )
 
@@ -402,11 +407,13 @@ def inspect(
     ] = None,
     as_json: AS_JSON = False,
     allowed_root: ROOTS = None,
+    max_log_line: LOG_LINE = None,
 ) -> None:
     """Describe a table, its unsupported features, and the source of its changes."""
     from cdfd.commands import inspect as inspection
 
-    write(inspection.report(table, version, as_json=as_json, allowed_roots=tuple(allowed_root or ())))
+    access = {"allowed_roots": tuple(allowed_root or ()), "max_log_line": max_log_line}
+    write(inspection.report(table, version, as_json=as_json, **access))
 
 
 @app.command()

@@ -93,6 +93,26 @@ ROOTS = Annotated[
         help="Allow absolute file paths (clones) and symbolic links to lead here; repeatable.",
     ),
 ]
+
+
+def _size(text: str) -> int:
+    from cdfd.config import values  # few commands take a size
+
+    try:
+        return values.size(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+LOG_LINE = Annotated[
+    int | None,
+    typer.Option(
+        "--max-log-line",
+        metavar="SIZE",
+        parser=_size,
+        help="Read longer lines of log entries into memory. Default: 128MiB.",
+    ),
+]
 NAME = Annotated[str, typer.Argument(metavar="NAME", help="Name of a table in the configuration.")]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cdfd.changes.net import counts
@@ -31,7 +32,7 @@ class Request:
         only_summary: print the summary alone, as JSON on standard output.
         output: file for the rows.
         existing: what to do with an `output` that is not empty.
-        allowed_roots: see `Table.open`.
+        allowed_roots, max_log_line: see `Table.open`.
     """
 
     uri: str
@@ -44,6 +45,7 @@ class Request:
     output: Path | None = None
     existing: Existing = "refuse"
     allowed_roots: tuple[str, ...] = ()
+    max_log_line: int | None = None
 
 
 def run(request: Request) -> None:
@@ -55,8 +57,9 @@ def run(request: Request) -> None:
     if request.start is None and request.other is None:
         raise ConfigError("diff needs two states", hint="Give --from VERSION, or --other TABLE")
     allocator.settle()
-    table = Table.open(request.uri, None, request.allowed_roots)
-    other = table if request.other is None else Table.open(request.other, None, request.allowed_roots)
+    reach = partial(Table.open, allowed_roots=request.allowed_roots, max_log_line=request.max_log_line)
+    table = reach(request.uri)
+    other = table if request.other is None else reach(request.other)
     before, after = asyncio.run(_states(table, other, request))
     difference = Difference(before, after, request.key, request.columns, spill_space())
     total = dict.fromkeys(("insert", "update", "delete"), 0)

@@ -1,7 +1,7 @@
 """`cdfd inspect`: describes a table, its unsupported features, and the source of its changes."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cdfd.console import escaping as plain
@@ -18,13 +18,13 @@ from cdfd.tail.log_files import NotATableError
 from cdfd.tail.start import state_version
 
 
-def report(uri: str, version: Start | None = None, *, as_json: bool = False, allowed_roots: Sequence[str] = ()) -> str:
-    """The report as text for people or as JSON, with a final line feed.
+def report(uri: str, version: Start | None = None, *, as_json: bool = False, **access: Any) -> str:
+    """The report as text for people or as JSON, with a final line feed. `access`: as for `Table.open`.
 
     Raises:
         CdfdError: there is no table, or its log is damaged. An unsupported feature is part of the report instead.
     """
-    found = asyncio.run(gather(uri, version, allowed_roots))
+    found = asyncio.run(gather(uri, version, **access))
     return f"{plain.as_json(found, indent=2)}\n" if as_json else "".join(f"{line}\n" for line in _lines(found))
 
 
@@ -34,9 +34,9 @@ def add_location_hint(error: LogError) -> None:
         error.hint = found[0].upper() + found[1:]
 
 
-async def gather(uri: str, version: Start | None = None, allowed_roots: Sequence[str] = ()) -> dict[str, Any]:
-    """The facts, as JSON values."""
-    table = Table.open(uri, None, allowed_roots)
+async def gather(uri: str, version: Start | None = None, **access: Any) -> dict[str, Any]:
+    """The facts, as JSON values. `access`: as for `Table.open`."""
+    table = Table.open(uri, **access)
     wanted = None if version is None else await state_version(table.log, version)
     found = await table.log.partial_header(wanted, state_only=True)
     facts: dict[str, Any] = {"table": table.uri, "version": found.version}

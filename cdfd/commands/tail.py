@@ -84,6 +84,7 @@ class Request:
     output: Path | None = None
     existing: Existing = "refuse"
     allowed_roots: tuple[str, ...] = ()
+    max_log_line: int | None = None
 
 
 def run(request: Request) -> None:
@@ -147,6 +148,7 @@ def _write_net(request: Request, writer: Writer) -> None:
         mask=dict(shape.masks),
         exclude_change_types=shape.excluded,
         allowed_roots=request.allowed_roots,
+        max_log_line=request.max_log_line,
     )
     writer.begin(None, empty=request.existing == "overwrite")
     writer.write_rows(reader)
@@ -156,7 +158,7 @@ async def _write(request: Request, writer: Writer) -> None:
     if request.net:
         await asyncio.to_thread(_write_net, request, writer)
         return
-    table = Table.open(request.uri, None, request.allowed_roots)
+    table = Table.open(request.uri, None, request.allowed_roots, max_log_line=request.max_log_line)
     shape = request.shape
     execution = Execution(
         table.files, shape.select, batch_rows=BATCH_ROWS, drop_unchanged=request.drop_unchanged, shape=shape

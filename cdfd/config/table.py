@@ -186,6 +186,9 @@ class Table(Section):
     allowed_roots: tuple[Uri, ...] = ()
     """Places outside the table to which absolute file paths in the log (clones) and symbolic links may lead."""
 
+    max_log_line: Size = 128 << 20
+    """Limit of a line of a log entry, which is held in memory. Actions that cdfd ignores may be longer."""
+
     _found_below: str | None = PrivateAttr(default=None)
 
     @property

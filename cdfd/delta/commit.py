@@ -5,6 +5,7 @@ too. Bytes may come in chunks: what is held is one chunk, the actions that matte
 columns rather than as objects (`cdfd.delta.files`).
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,7 +60,9 @@ class Commit:
         return () if any(others) else tuple(txn.app_id for txn in self.txns)
 
 
-def parse(version: int, data: bytes | Iterable[bytes], *, with_stats: bool = False) -> Commit:
+def parse(
+    version: int, data: bytes | Iterable[bytes], *, with_stats: bool = False, line_bytes: int | None = None
+) -> Commit:
     """Parse a log entry.
 
     Args:
@@ -67,13 +70,14 @@ def parse(version: int, data: bytes | Iterable[bytes], *, with_stats: bool = Fal
         data: the whole entry, or its bytes in chunks of any size.
         with_stats: keep all of `add.stats`, which is most of an entry's bytes, and the notes of the file's writer. Otherwise only the
             row count is kept, which is all that deriving changes needs.
+        line_bytes: of a line of an action that is not ignored, at most; None: `LINE_BYTES`.
 
     Raises:
-        LogError: a line that is no JSON object, an action whose required fields are missing or of the wrong type, or two actions that
-            contradict each other.
+        LogError: a line that is too long or no JSON object, an action whose required fields are missing or of the wrong type, or two
+            actions that contradict each other.
     """
     reader = Reader(version, with_stats)
-    for number, line in enumerate(lines(data), 1):
+    for number, line in enumerate(lines(reader.counted(data), line_bytes), 1):
         reader.take(number, line)
     return reader.commit()
 
@@ -83,29 +87,40 @@ def serialize(actions: Iterable[tuple[str, Json]]) -> bytes:
     return b"".join(orjson.dumps({name: dict(fields)}) + b"\n" for name, fields in actions)
 
 
-def lines(data: bytes | Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of an entry that comes whole or in chunks.
+def lines(data: bytes | Iterable[bytes], line_bytes: int | None = None) -> Iterator[bytes]:
+    """The lines of an entry that comes whole or in chunks. An action that is ignored has any length: it is an empty line if it is too long.
 
     Raises:
-        LogError: a line of more than `LINE_BYTES`.
+        LogError: a line of more than `line_bytes` (None: `LINE_BYTES`).
     """
+    most = LINE_BYTES if line_bytes is None else line_bytes
     if isinstance(data, bytes) and len(data) <= _PIECE:
         yield from data.split(b"\n")
         return
     pending: list[bytes] = []
-    number, held = 1, 0
+    number, held, skipped = 1, 0, False
     for piece in _pieces((data,) if isinstance(data, bytes) else data):
         first, *rest = piece.split(b"\n")
-        pending.append(first)
-        held += len(first)
-        if held > LINE_BYTES:
-            raise LogError(f"line {number} is longer than {LINE_BYTES >> 20} MiB, which no action is", hint=TORN)
+        if not skipped:
+            pending.append(first)
+            held += len(first)
+        if held > most:
+            if not _is_ignored(pending[0]):
+                what = f"line {number} is longer than {most >> 20} MiB" if most >> 20 else f"line {number} is too long"
+                raise LogError(what, hint=LONG)
+            pending, held, skipped = [], 0, True
         if rest:
             yield b"".join(pending)
             yield from rest[:-1]
             number += len(rest)
-            pending, held = [rest[-1]], len(rest[-1])
+            pending, held, skipped = [rest[-1]], len(rest[-1]), False
     yield b"".join(pending)
+
+
+def _is_ignored(line: bytes) -> bool:
+    """Whether the beginning of a line is that of an action that `Reader` ignores."""
+    begun = _ACTION.match(line)
+    return begun is not None and begun[1].decode() not in Reader(0, with_stats=False).takers
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -141,9 +156,20 @@ class Reader:
             "domainMetadata": lambda fields: self.add_domain(action_fields.domain_metadata(fields)),
         }
 
+    def counted(self, data: bytes | Iterable[bytes]) -> bytes | Iterable[bytes]:
+        """The bytes of the entry, whose number becomes the size of the commit."""
+        if isinstance(data, bytes):
+            self.size = len(data)
+            return data
+        return self._counted(data)
+
+    def _counted(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self.size += len(chunk)
+            yield chunk
+
     def take(self, number: int, line: bytes) -> None:
         """One line, whose number in the entry is `number`."""
-        self.size += len(line) + 1
         if not line or line.isspace():
             return
         try:
@@ -181,7 +207,7 @@ class Reader:
             domains=tuple(self.domains.values()),
             info=self.single.get("commitInfo"),
             sidecars=tuple(self.sidecars),
-            size=self.size - 1,  # `take` counts a line break after each line, and the last one has none
+            size=self.size,
         )
 
     def once(self, name: str, value: Metadata | Protocol) -> None:
@@ -204,8 +230,11 @@ class Reader:
             raise LogError(f"two domainMetadata actions for {value.domain!r} in one version")
 
 
-LINE_BYTES = 16 << 20
-"""Bytes of a line, at most. The largest action is a `metaData` with a schema: 50,000 mapped columns are 11 MB."""
+LINE_BYTES = 128 << 20
+"""Bytes of a line, at most: it is held in memory. A schema of 50,000 mapped columns is 11 MB, and predicates in `commitInfo` have 21 MB."""
 _PIECE = 1 << 20
+_ACTION = re.compile(rb'\s*\{\s*"(\w+)"\s*:')
+
+LONG = "If a writer made it, set `max_log_line` to a larger size, which is held in memory; a damaged file may also look like this"
 
 TORN = "Log entries are immutable, so the entry was damaged after it was written: restore it from a copy of the table"

@@ -95,16 +95,16 @@ class PartialHeader:
             raise error.within(version=self.version, path=path) from None
 
 
-def scan(version: int, data: bytes | Iterable[bytes]) -> PartialHeader:
-    """Protocol and metadata of one log entry, without parsing its other lines.
+def scan(version: int, data: bytes | Iterable[bytes], *, line_bytes: int | None = None) -> PartialHeader:
+    """Protocol and metadata of one log entry, without parsing its other lines; `line_bytes` as for `commit.parse`.
 
     Raises:
         LogError: as `commit.parse`, for the lines that are parsed.
     """
-    if isinstance(data, bytes) and len(data) <= commits.LINE_BYTES and not any(word in data for word in _WORDS):
+    if isinstance(data, bytes) and not any(word in data for word in _WORDS):
         return PartialHeader(version)
-    wanted = (line if any(word in line for word in _WORDS) else b"" for line in commits.lines(data))
-    commit = commits.parse(version, (line + b"\n" for line in wanted))
+    wanted = (line if any(word in line for word in _WORDS) else b"" for line in commits.lines(data, line_bytes))
+    commit = commits.parse(version, (line + b"\n" for line in wanted), line_bytes=line_bytes)
     return PartialHeader(version, commit.protocol, commit.metadata)
 
 

@@ -50,6 +50,7 @@ class SourceOptions:
         max_files, max_bytes, max_versions, max_rows: limits of one micro-batch; None: no limit.
         partition_bytes: bytes of files for one task; None: computed from the total.
         allowed_roots: additional locations for absolute paths in the log.
+        max_log_line: see `DeltaLog`.
         snapshot_planning: which processes list the files of a snapshot.
         on_replace: whether a stream continues after a `CREATE OR REPLACE TABLE`. Batches always do.
         packed: whether the rows pass through Spark as bytes; see `cdfd.spark.packed`.
@@ -73,6 +74,7 @@ class SourceOptions:
     max_rows: int | None = None
     partition_bytes: int | None = None
     allowed_roots: tuple[str, ...] = ()
+    max_log_line: int | None = None
     on_replace: OnReplace = "stop"
     snapshot_planning: SnapshotPlanning = "auto"
     packed: bool = False
@@ -124,6 +126,7 @@ class SourceOptions:
             _count(rest, "maxRowsPerTrigger", "rows"),
             _size(rest, "maxPartitionBytes"),
             _list(rest, "allowedRoots") or (),
+            _size(rest, "maxLogLine"),
             cast(OnReplace, _word(rest, "onReplace", "stop", get_args(OnReplace))),
             cast(SnapshotPlanning, _word(rest, "snapshotPlanning", "auto", get_args(SnapshotPlanning))),
             _flag(rest, "packed"),
@@ -173,6 +176,7 @@ _OPTIONS = (
     "ignoreMissingFiles",
     "maxPartitionBytes",
     "allowedRoots",
+    "maxLogLine",
     "onReplace",
     "snapshotPlanning",
     "packed",

@@ -84,6 +84,7 @@ def source_options(config: Settings, table: Table) -> dict[str, str]:
         "maxBytesPerTrigger": str(config.engine.spark.batch_size),
         "snapshotPlanning": config.engine.spark.snapshot_planning,
         "packed": "true",
+        "maxLogLine": str(table.max_log_line),
     }
     if table.start.timestamp_ms is not None:
         options["startingTimestamp"] = str(table.start)

@@ -40,12 +40,14 @@ class ChangePartition(InputPartition):
 
 def opened(options: SourceOptions) -> Table:
     """Open a table. A process caches its tables, with their connections and file metadata."""
-    return _opened(options.path, tuple(sorted(options.storage.items())), options.allowed_roots)
+    return _opened(options.path, tuple(sorted(options.storage.items())), options.allowed_roots, options.max_log_line)
 
 
 @lru_cache(maxsize=8)
-def _opened(path: str, storage: tuple[tuple[str, object], ...], allowed_roots: tuple[str, ...]) -> Table:
-    return Table.open(path, dict(storage), allowed_roots)
+def _opened(
+    path: str, storage: tuple[tuple[str, object], ...], allowed_roots: tuple[str, ...], max_log_line: int | None
+) -> Table:
+    return Table.open(path, dict(storage), allowed_roots, max_log_line=max_log_line)
 
 
 def stream_of(table: Table, options: SourceOptions, target: Target) -> PlanStream:

@@ -59,7 +59,7 @@ class StreamPlanner:
 
     def __post_init__(self) -> None:
         # Its own log: read-ahead and history of the table's log are those of the micro-batches.
-        self._pending = PendingBytes(DeltaLog(self.table.log.storage), self.options.changes)
+        self._pending = PendingBytes(DeltaLog(self.table.log.storage, self.table.log.line_bytes), self.options.changes)
 
     def close(self) -> None:
         """Release the tailer."""

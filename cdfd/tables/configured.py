@@ -23,7 +23,8 @@ def open_table(config: Settings, table: settings.Table) -> Table:
     Raises:
         ConfigError, UnsupportedError: see `Table.open`.
     """
-    return Table.open(table.uri, config.storage.options(table.uri), table.allowed_roots, table.found_below)
+    options = config.storage.options(table.uri)
+    return Table.open(table.uri, options, table.allowed_roots, table.found_below, max_log_line=table.max_log_line)
 
 
 def execution(config: Settings, opened: Table, table: settings.Table, workers: int | None = None) -> Execution:

@@ -51,8 +51,17 @@ class Table:
         storage_options: Mapping[str, object] | None = None,
         allowed_roots: Sequence[Uri] = (),
         found_below: str | None = None,
+        *,
+        max_log_line: int | None = None,
     ) -> Table:
-        """The table at a path or URI. It accesses nothing yet. `found_below`: the folder in which a search found it.
+        """The table at a path or URI. It accesses nothing yet.
+
+        Args:
+            uri: where it is.
+            storage_options: of its store.
+            allowed_roots: see `TableFiles`.
+            found_below: the folder in which a search found it.
+            max_log_line: see `DeltaLog`.
 
         Raises:
             ConfigError: the URI is malformed, or is neither text nor a path.
@@ -64,7 +73,7 @@ class Table:
         allowed = tuple(map(_text, roots))
         storage = open_table(_text(uri), storage_options, allowed, found_below)
         opened = cache(lambda root: open_table(root, storage_options, allowed))
-        return cls(DeltaLog(storage), TableFiles(storage, opened, allowed))
+        return cls(DeltaLog(storage, max_log_line), TableFiles(storage, opened, allowed))
 
     @property
     def uri(self) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow.compute as pc
 
-from cdfd.delta.commit import LINE_BYTES, TORN
+from cdfd.delta.commit import Reader, lines
 from cdfd.errors import GapError, LogError, NotFoundError, StorageError, TableChangedError
 from cdfd.storage.base import Stat, is_same
 
@@ -64,19 +64,16 @@ def parse_and_digest(parse: Callable[[bytes | Iterable[bytes]], T], data: bytes 
     return made, hashed.hexdigest()
 
 
-def entry_size(data: bytes | Iterable[bytes]) -> int:
+def entry_size(data: bytes | Iterable[bytes], line_bytes: int | None = None) -> int:
     """The number of bytes: a `parse` for `parse_and_digest`. It fails where `commit.parse` would, because a sparse file may have any size.
 
     Raises:
-        LogError: a line is too long for an action.
+        LogError: a line is too long; `line_bytes` as for `commit.parse`.
     """
-    size = unbroken = 0
-    for chunk in (data,) if isinstance(data, bytes) else data:
-        size += len(chunk)
-        unbroken = unbroken + len(chunk) if b"\n" not in chunk else len(chunk) - chunk.rindex(b"\n") - 1
-        if unbroken > LINE_BYTES:
-            raise LogError(f"a line is longer than {LINE_BYTES >> 20} MiB, which no action is", hint=TORN)
-    return size
+    reader = Reader(0, with_stats=False)
+    for _ in lines(reader.counted(data), line_bytes) if not isinstance(data, bytes) else ():
+        pass
+    return len(data) if isinstance(data, bytes) else reader.size
 
 
 def _hashing(chunks: Iterable[bytes], hashed: Any) -> Iterator[bytes]:

@@ -85,10 +85,11 @@ class _ReadAhead:
 
 
 class DeltaLog(LogFiles):
-    """The log of the table whose root is `storage`."""
+    """The log of the table whose root is `storage`. `line_bytes` is the limit of a line; see `commit.parse`."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, line_bytes: int | None = None) -> None:
         super().__init__(storage)
+        self.line_bytes = line_bytes
         self._batches = EntryBatches(storage)
         self.history = History(self)
         self._read_ahead = _ReadAhead()
@@ -124,7 +125,9 @@ class DeltaLog(LogFiles):
         if self.storage.remote:
             return await self.entry(version)
         path = log_path(paths.commit_name(version))
-        found = await self._from_batch(version, path, _entry_parser(version)) if self._batches.has(version) else None
+        found = (
+            await self._from_batch(version, path, self._entry_parser(version)) if self._batches.has(version) else None
+        )
         if found is not None:
             self._entry_read(found)
         return found
@@ -151,7 +154,7 @@ class DeltaLog(LogFiles):
 
     async def _entry(self, version: int, path: str, with_stats: bool) -> LogEntry:
         with self._errors_naming(version, path):
-            parse = _entry_parser(version, with_stats=with_stats)
+            parse = self._entry_parser(version, with_stats=with_stats)
             if self.storage.remote:
                 data, stat = await self._fetched(version, path)
                 commit, digest = await self._parse_data(path, data, parse)
@@ -211,7 +214,7 @@ class DeltaLog(LogFiles):
         except (pa.ArrowException, OSError) as error:
             raise StorageError(f"reading failed: {error}", path=path, retriable=True) from error
 
-    async def fingerprint(self, version: int, size: SizeOf = entry_size) -> EntryFingerprint:
+    async def fingerprint(self, version: int, size: SizeOf | None = None) -> EntryFingerprint:
         """The fingerprint of an entry as it is now. It becomes the anchor of the history, if there is none yet.
 
         Raises:
@@ -230,21 +233,32 @@ class DeltaLog(LogFiles):
             LogError: it is damaged, or being written. A position with the hash of an incomplete entry would never match the table again.
         """
         with contextlib.suppress(NotFoundError):
-            return (await self.fingerprint(version, partial(_parsed_size, version))).digest
+            return (await self.fingerprint(version, partial(self._parsed_size, version))).digest
         return None
 
     async def fingerprint_now(self, version: int) -> EntryFingerprint:
         """The fingerprint of an entry as it is now, without caching and without a new anchor."""
         return (await self._fingerprint(version))[0]
 
-    async def _fingerprint(self, version: int, entry_size: SizeOf = entry_size) -> tuple[EntryFingerprint, bytes]:
+    async def _fingerprint(self, version: int, size_of: SizeOf | None = None) -> tuple[EntryFingerprint, bytes]:
+        size_of = size_of or partial(entry_size, line_bytes=self.line_bytes)
         path = log_path(paths.commit_name(version))
         with self._errors_naming(version, path):
             data, stat = await self.storage.fetch(path, CHUNK_BYTES + 1)
-            size, digest = await self._parse_data(path, data, partial(parse_and_digest, entry_size))
+            size, digest = await self._parse_data(path, data, partial(parse_and_digest, size_of))
             if not size:
                 raise NotFoundError("the entry is empty", path=path)
             return EntryFingerprint(version, stat if stat.size == size else replace(stat, size=size), digest), data
+
+    def _entry_parser(
+        self, version: int, *, with_stats: bool = False
+    ) -> Callable[[bytes | Iterable[bytes]], tuple[Commit, str]]:
+        parse = partial(commits.parse, version, with_stats=with_stats, line_bytes=self.line_bytes)
+        return partial(parse_and_digest, parse)
+
+    def _parsed_size(self, version: int, data: bytes | Iterable[bytes]) -> int:
+        """The size of an entry that parses to its end: a `parse` for `parse_and_digest`."""
+        return commits.parse(version, data, line_bytes=self.line_bytes).size
 
     async def digest_prefix(self, version: int, size: int) -> tuple[str, bytes]:
         """The hash of an entry's first `size` bytes, and some of the bytes that follow."""
@@ -336,7 +350,7 @@ class DeltaLog(LogFiles):
 
         A remote entry is cached, because readers usually read on from the version of the header.
         """
-        scan = partial(headers.scan, version)
+        scan = partial(headers.scan, version, line_bytes=self.line_bytes)
         if data is None and version in self._cache:
             data = self._cache[version][0]
         if data is not None:
@@ -427,12 +441,3 @@ def _listing_errors() -> Iterator[None]:
         yield
     except NotFoundError as error:
         raise unreadable_error(error.path) from None
-
-
-def _parsed_size(version: int, data: bytes | Iterable[bytes]) -> int:
-    """The size of an entry that parses to its end: a `parse` for `parse_and_digest`."""
-    return commits.parse(version, data).size
-
-
-def _entry_parser(version: int, *, with_stats: bool = False) -> Callable[[bytes | Iterable[bytes]], tuple[Commit, str]]:
-    return partial(parse_and_digest, partial(commits.parse, version, with_stats=with_stats))

@@ -86,8 +86,9 @@ def extended(path: Path) -> None:
 
 
 def a_long_line(path: Path) -> None:
-    """Well-formed, and of one action."""
-    path.write_bytes(b'{"commitInfo":{"a":"' + b"x" * (2 * commit.LINE_BYTES) + b'"}}\n')
+    """Of one action, as far as it goes."""
+    path.write_bytes(b'{"add":{"path":"x')
+    os.truncate(path, LARGE)
 
 
 Spoil = Callable[[Path], None]
@@ -115,16 +116,34 @@ def test_a_log_entry(version: int, spoil: Spoil, table: Path) -> None:
         table / path, (1_700_000_000, 1_700_000_000)
     )  # one of now might still be written to, and would be waited for
     for reading in (lambda: read(table), lambda: cdfd.changes(str(table), 1).read_all()):
-        with pytest.raises(LogError, match="longer than 16 MiB") as caught:
+        with pytest.raises(LogError, match="longer than 128 MiB") as caught:
             reading()
         assert (caught.value.table, caught.value.version, caught.value.path) == (str(table), version, path)
 
 
+@pytest.mark.parametrize("line_bytes", [None, 1 << 20])
+def test_long_lines(line_bytes: int | None, table: Path) -> None:
+    """21 MiB in `commitInfo` are read; so are actions that are ignored, whatever their length. A limit holds for the others."""
+    path = table / paths.LOG / paths.commit_name(LAST)
+    ignored = b'{"note":{"text":"' + b"x" * (3 << 20) + b'"}}\n'
+    path.write_bytes(ignored + path.read_bytes())
+    log = DeltaLog(LocalStorage(table), line_bytes)
+    assert asyncio.run(log.entry(LAST)).commit.size == path.stat().st_size
+    path.write_bytes(b'{"commitInfo":{"predicate":"' + b"x" * (21 << 20) + b'"}}\n' + path.read_bytes())
+    if line_bytes is None:
+        assert asyncio.run(log.entry(LAST)).commit.size == path.stat().st_size
+        assert len(asyncio.run(log.snapshot()).live()) == LAST - 1
+        return
+    for read_entry in (log.entry, log.fingerprint, log.header):
+        with pytest.raises(LogError, match=r"line 1 is longer than 1 MiB.*max_log_line"):
+            asyncio.run(read_entry(LAST))
+
+
 def test_a_log_entry_that_is_only_hashed() -> None:
-    short = [b"{}\n" + bytes(commit.LINE_BYTES // 2)] * 64
+    short = [b"{}\n" + bytes(commit.LINE_BYTES // 2)] * 4
     assert history.parse_and_digest(history.entry_size, iter(short))[0] == sum(map(len, short))
-    with pytest.raises(LogError, match="longer than 16 MiB"):
-        history.parse_and_digest(history.entry_size, iter([b"{}\n", *[bytes(commit.LINE_BYTES // 2)] * 64]))
+    with pytest.raises(LogError, match="longer than 128 MiB"):
+        history.parse_and_digest(history.entry_size, iter([b"{}\n", *[bytes(commit.LINE_BYTES // 2)] * 4]))
 
 
 @pytest.mark.parametrize("spoil", [zeros, extended])
@@ -225,7 +244,7 @@ def test_the_largest_line(size: int, chunk: int) -> None:
     if not size:
         assert [len(line) for line in commit.lines(chunks)] == [17, commit.LINE_BYTES, 17]
         return
-    with pytest.raises(LogError, match="line 2 is longer than 16 MiB"):
+    with pytest.raises(LogError, match="line 2 is longer than 128 MiB"):
         commit.parse(1, chunks)
 
 
