@@ -24,6 +24,7 @@ from cdfd.tail import checkpoint_files
 from cdfd.tail.clock import Clock
 from cdfd.tail.log import DeltaLog, LogEntry
 from cdfd.tail.log_files import NotATableError, log_path
+from cdfd.tail.segment import Segment
 
 ATTEMPTS = 24
 """Attempts of an append. Each one fails if another writer takes the version first."""
@@ -180,7 +181,9 @@ class TxnLog:
         )
 
     async def _read(self) -> _Tip:
-        segment = await self.log.segment(state_only=True)
+        return await self.log.read_segment(None, self._read_segment)
+
+    async def _read_segment(self, segment: Segment) -> _Tip:
         state: TxnState | None = None
         if segment.checkpoint is not None:
             checkpoint = await checkpoint_files.read_state(self._storage, segment.checkpoint)

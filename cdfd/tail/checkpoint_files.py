@@ -39,6 +39,10 @@ ROW_BYTES = 1024
 """Bytes of the Python objects of a row, without its text."""
 
 
+class CheckpointError(LogError):
+    """A checkpoint is damaged. Older files may give the state too: see `DeltaLog.read_segment`."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowColumns:
     """The columns of file rows to read. `names`, if given, are all of them; `counts` is all that is left of statistics."""
@@ -299,14 +303,16 @@ def _errors_naming(path: str) -> Iterator[None]:
     try:
         yield
     except NotFoundError:
-        raise LogError("a file of the checkpoint is missing", path=path, hint=hint) from None
-    except DataError as error:
+        raise CheckpointError("a file of the checkpoint is missing", path=path, hint=hint) from None
+    except (DataError, LogError) as error:
         # The Parquet reader does not know that the file belongs to the log.
-        raise LogError(error.what, path=path, hint=hint) from None
+        raise CheckpointError(
+            error.what, version=error.version, path=error.path or path, hint=error.hint or hint
+        ) from None
     except CdfdError as error:
         raise error.within(path=path) from None
     # ValueError includes UnicodeDecodeError, for column names that are not text.
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         if is_transient(error):
             raise StorageError(f"the checkpoint cannot be read: {error}", path=path, retriable=True) from error
-        raise LogError(f"the checkpoint cannot be read: {error}", path=path, hint=hint) from error
+        raise CheckpointError(f"the checkpoint cannot be read: {error}", path=path, hint=hint) from error

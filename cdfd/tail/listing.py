@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,7 +26,7 @@ from cdfd.storage.base import Stat, Storage
 from cdfd.tail import checkpoint_files
 from cdfd.tail.checkpoint_files import RowColumns
 from cdfd.tail.log import DeltaLog
-from cdfd.tail.segment import Checkpoint
+from cdfd.tail.segment import Checkpoint, Segment
 
 PATHS = RowColumns(names=("add.path",))
 
@@ -128,7 +129,11 @@ async def list_live(log: DeltaLog, version: int | None = None, *, least_bytes: i
     Raises:
         CdfdError: as `DeltaLog.snapshot` says.
     """
-    segment = await log.state_segment(version)
+    return await log.read_segment(version, partial(_list_live, log, least_bytes))
+
+
+async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveListing | None:
+    await log.anchor(segment.version)
     if segment.checkpoint is None:
         return None
     with Within(log.storage.uri, segment.checkpoint.version, None):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -25,6 +25,7 @@ from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import GapError, LogError, NotFoundError, StorageError
 from cdfd.storage.base import Stat, Storage
 from cdfd.tail import checkpoint_files
+from cdfd.tail.checkpoint_files import CheckpointError
 from cdfd.tail.entry_batches import EntryBatches, ListedEntries
 from cdfd.tail.history import EntryFingerprint, History, entry_size, parse_and_digest, unreadable_error
 from cdfd.tail.log_files import LogFiles, log_path, name_before
@@ -267,7 +268,7 @@ class DeltaLog(LogFiles):
             begun, rest = await self.storage.read(path, 0, size), await self.storage.read(path, size, INLINE_BYTES)
             return parse_and_digest(entry_size, begun)[1], rest
 
-    async def _anchor(self, version: int) -> None:
+    async def anchor(self, version: int) -> None:
         """Before the state at a version is read, set an entry at or next to it as the anchor of the history."""
         for each in (version, version + 1, version - 1):
             if each >= 0:
@@ -321,8 +322,10 @@ class DeltaLog(LogFiles):
 
     async def partial_header(self, version: int | None = None, *, state_only: bool = False) -> PartialHeader:
         """Protocol and metadata as far as the log has them, without a check of features; `state_only` as for `segment`."""
-        segment = await self.segment(version, state_only=state_only)
-        await self._anchor(segment.version)
+        return await self.read_segment(version, self._partial_header, state_only=state_only)
+
+    async def _partial_header(self, segment: Segment) -> PartialHeader:
+        await self.anchor(segment.version)
         self._prefetched_to = max(self._prefetched_to, segment.version + 1)
         found = PartialHeader(segment.version)
         backwards = segment.commits[::-1]
@@ -381,18 +384,23 @@ class DeltaLog(LogFiles):
             UnsupportedError: the table requires a feature that cdfd does not implement.
             LogError: the log is broken or does not reach back that far.
         """
-        segment = await self.state_segment(version)
-        state: Snapshot | None = None
-        if segment.checkpoint is not None:
+        read_checkpoint = partial(
+            checkpoint_files.read_snapshot,
+            self.storage,
+            with_stats=with_stats,
+            with_tombstones=with_tombstones,
+            with_counts=with_counts,
+            all_fields=all_fields,
+        )
+
+        async def read(segment: Segment) -> tuple[Segment, Snapshot | None]:
+            await self.anchor(segment.version)
+            if segment.checkpoint is None:
+                return segment, None
             with self._errors_naming(segment.checkpoint.version):
-                state = await checkpoint_files.read_snapshot(
-                    self.storage,
-                    segment.checkpoint,
-                    with_stats=with_stats,
-                    with_tombstones=with_tombstones,
-                    with_counts=with_counts,
-                    all_fields=all_fields,
-                )
+                return segment, await read_checkpoint(segment.checkpoint)
+
+        segment, state = await self.read_segment(version, read)
         commits = self.commits_of(segment, with_stats=with_stats)
         async with contextlib.aclosing(commits):
             async for commit in commits:
@@ -405,14 +413,34 @@ class DeltaLog(LogFiles):
         self.warn_of_mismatches(state)
         return state
 
-    async def state_segment(self, version: int | None) -> Segment:
-        """The files that give the state at `version`; the entry there, or next to it, becomes the anchor of the history.
+    async def read_segment(
+        self, version: int | None, read: Callable[[Segment], Awaitable[T]], *, state_only: bool = True
+    ) -> T:
+        """The result of `read` for the files that give the state at `version`.
 
-        Raises what `segment` does.
+        A damaged checkpoint is left out, with a warning, if older files give the state too. Raises what `segment` and `read` do.
         """
-        segment = await self.segment(version, state_only=True)
-        await self._anchor(segment.version)
-        return segment
+        damage: CheckpointError | None = None
+        left_out = set[Stat]()
+        while True:
+            try:
+                segment = await self.segment(version, state_only=state_only)
+            except LogError:
+                self.damaged -= left_out
+                if damage is None:
+                    raise
+                raise damage from None
+            try:
+                found = await read(segment)
+            except CheckpointError as error:
+                assert segment.checkpoint is not None
+                damage = damage or error
+                left_out.update(segment.checkpoint.files)
+                self.damaged |= left_out
+                continue
+            if damage is not None:
+                logger.warning("%s; older files give the state", damage, extra={"table": self.storage.uri})
+            return found
 
     async def commits_of(self, segment: Segment, *, with_stats: bool = False) -> AsyncGenerator[Commit, None]:
         """The commits of a segment, in order. Raises what `entry` does, as an error of a file that was listed."""

@@ -33,6 +33,8 @@ class LogFiles:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
+        self.damaged: set[Stat] = set()
+        """Files of checkpoints that cannot be read. Segments leave them out."""
         self._newest = -1
         """The newest version that a listing showed."""
 
@@ -135,7 +137,7 @@ class LogFiles:
         return await self._fold(version, self.list_names(name_before(hint)))
 
     async def _fold(self, version: int | None, names: AsyncGenerator[LogFile, None]) -> SegmentBuilder:
-        builder = SegmentBuilder(version)
+        builder = SegmentBuilder(version, self.damaged)
         async with contextlib.aclosing(names):
             async for name, stat in names:
                 builder.take(name, stat)

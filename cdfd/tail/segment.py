@@ -4,7 +4,7 @@ Source: specification, "Checkpoints", "Last Checkpoint File". A pure fold over a
 memory, so a log of a hundred thousand entries fits.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from cdfd.delta.paths import LogName
@@ -50,12 +50,15 @@ class SegmentBuilder:
 
     Attributes:
         wanted: the version to give the state of, or None for the newest.
+        damaged: files of checkpoints that cannot be read, which are left out.
     """
 
     wanted: int | None
+    damaged: Collection[Stat] = ()
     checkpoint: Checkpoint | None = None
     earliest: int | None = None
     latest: int | None = None
+    _left_out: int = -1
     _commits: list[tuple[int, Stat]] = field(default_factory=list)
     _parts: dict[tuple[int, int], dict[int, Stat]] = field(default_factory=dict)
 
@@ -92,7 +95,9 @@ class SegmentBuilder:
         return self.wanted is None or version <= self.wanted
 
     def _complete(self, checkpoint: Checkpoint) -> None:
-        if self.checkpoint is None or checkpoint.version >= self.checkpoint.version:
+        if self.damaged and not set(checkpoint.files).isdisjoint(self.damaged):
+            self._left_out = max(self._left_out, checkpoint.version)
+        elif self.checkpoint is None or checkpoint.version >= self.checkpoint.version:
             self.checkpoint = checkpoint
             # The listing is ascending: nothing at or before a complete checkpoint is needed any more, but parts of later ones are.
             self._commits = [entry for entry in self._commits if entry[0] > checkpoint.version]
@@ -109,6 +114,8 @@ class SegmentBuilder:
         newest = commits[-1][0] if commits else after
         if self.wanted is not None and newest < max(self.wanted, 0):
             raise self._missing(self.wanted)
+        if newest < self._left_out:
+            raise GapError(f"the checkpoint of version {self._left_out} is damaged", version=self._left_out)
         if self.checkpoint is None and commits and commits[0][0] != 0:
             raise GapError(
                 f"the log begins at version {commits[0][0]} and has no complete checkpoint up to version {newest}",

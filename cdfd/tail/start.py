@@ -258,7 +258,7 @@ async def _earliest(log: DeltaLog) -> int:
     oldest = await log.earliest_version()
     if oldest == 0:
         return 0
-    builder = SegmentBuilder(None)
+    builder = SegmentBuilder(None, log.damaged)
     async with aclosing(log.list_names()) as names:
         async for name, stat in names:
             builder.take(name, stat)

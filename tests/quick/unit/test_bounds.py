@@ -155,6 +155,9 @@ def test_a_checkpoint(kind: str, spoil: Spoil, table: Path) -> None:
     assert read(table) == [11, 20, 21, 30, 31]
     path = next(name for name in files if ("_sidecars" in name) == (kind == "sidecar"))
     spoil(table / paths.LOG / path)
+    assert read(table) == [11, 20, 21, 30, 31]
+    for version in range(2):
+        (table / paths.LOG / paths.commit_name(version)).unlink()
     with pytest.raises(LogError) as caught:
         read(table)
     assert (caught.value.table, caught.value.version, caught.value.path) == (str(table), 2, f"{paths.LOG}/{path}")
