@@ -273,8 +273,9 @@ async def _first_since(log: DeltaLog, wanted_ms: int) -> int:
     if not times:
         await log.earliest_version()
     first_in_commit = await _first_in_commit(log, times[0][0], times[-1][0])
-    if first_in_commit is not None and await _in_commit(log, first_in_commit) < wanted_ms:
-        return await _bisect(log, wanted_ms, first_in_commit + 1, times[-1][0] + 1)
+    if first_in_commit is not None and await _in_commit(log, first_in_commit) <= wanted_ms:
+        # Times of older files do not count: their clock may have been ahead.
+        return await _bisect(log, wanted_ms, first_in_commit, times[-1][0] + 1)
     end = times[-1][0] + 1 if first_in_commit is None else first_in_commit
     return next((version for version, time in times if version >= end or time >= wanted_ms), end)
 

@@ -345,6 +345,16 @@ class TestInCommitTimestamps:
         log = DeltaLog(await half_past(50, 10, **settings))
         assert await start_version(log, moment(hours * 3600), LATER) == first
 
+    @pytest.mark.parametrize(("milliseconds", "first"), [(-1, 0), (0, 10), (1, 11)])
+    async def test_at_the_time_of_enablement(self, milliseconds: int, first: int) -> None:
+        """Older files may have any time, such as that of a copy."""
+        lake = await half_past(50, 10, **{"delta.inCommitTimestampEnablementVersion": "10"})
+        for version in range(10):
+            lake.replace(entry_path(version), lake.bytes_of(entry_path(version)), BEGINNING + 100 * 3_600_000)
+        time = moment(10.5 * 3600 + milliseconds / 1000)
+        assert await start_version(DeltaLog(lake), time, LATER) == first
+        assert await until_version(DeltaLog(lake), time) == (10 if milliseconds >= 0 else 9)
+
     async def test_few_entries_are_read(self) -> None:
         lake = await half_past(1000, 0)
         await checkpoint(lake, 999)
