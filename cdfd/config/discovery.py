@@ -15,7 +15,7 @@ from urllib.parse import quote
 from pydantic import AfterValidator, PlainValidator, ValidationError
 
 from cdfd.config import values
-from cdfd.config.fields import AS_TEXT, Name, Seconds, Section, Text, Uri
+from cdfd.config.fields import AS_TEXT, Flag, Name, Seconds, Section, Size, Text, Uri
 from cdfd.config.problems import Conflicts, quoted
 from cdfd.config.table import ColumnChoice, ColumnMask, Filter, RateLimits, Table
 from cdfd.config.values import Start
@@ -108,6 +108,12 @@ class Override(Section):
     changes: Literal["auto", "cdf", "files"] | None = None
     """As `changes` of a table with `uri`."""
 
+    refine: Literal["off", "rows", "key", "auto"] | None = None
+    """As `refine` of a table with `uri`."""
+
+    drop_unchanged: Flag | None = None
+    """As `drop_unchanged` of a table with `uri`."""
+
     columns: tuple[ColumnChoice, ...] | None = None
     """As `columns` of a table with `uri`."""
 
@@ -117,11 +123,26 @@ class Override(Section):
     mask: Mapping[str, ColumnMask] | None = None
     """As `mask` of a table with `uri`."""
 
+    exclude_change_types: tuple[Literal["insert", "update_preimage", "update_postimage", "delete"], ...] | None = None
+    """As `exclude_change_types` of a table with `uri`."""
+
+    headers: Mapping[str, Text] | None = None
+    """As `headers` of a table with `uri`."""
+
+    limits: RateLimits | None = None
+    """As `limits` of a table with `uri`."""
+
     on_missing_file: Literal["fail", "resnapshot", "skip"] | None = None
     """As `on_missing_file` of a table with `uri`."""
 
     on_schema_change: Literal["continue", "stop"] | None = None
     """As `on_schema_change` of a table with `uri`."""
+
+    allowed_roots: tuple[Uri, ...] | None = None
+    """As `allowed_roots` of a table with `uri`."""
+
+    max_log_line: Size | None = None
+    """As `max_log_line` of a table with `uri`."""
 
 
 class Discovery(Section):
@@ -169,6 +190,12 @@ class Discovery(Section):
     changes: Literal["auto", "cdf", "files"] = "auto"
     """As `changes` of a table with `uri`."""
 
+    refine: Literal["off", "rows", "key", "auto"] = "auto"
+    """As `refine` of a table with `uri`. With `key`, every table that is found must have a key."""
+
+    drop_unchanged: Flag = False
+    """As `drop_unchanged` of a table with `uri`."""
+
     columns: tuple[ColumnChoice, ...] | None = None
     """As `columns` of a table with `uri`.
 
@@ -198,6 +225,9 @@ class Discovery(Section):
 
     allowed_roots: tuple[Uri, ...] = ()
     """As `allowed_roots` of a table with `uri`. Folders that the pattern matches may be symbolic links to there, too."""
+
+    max_log_line: Size = 128 << 20
+    """As `max_log_line` of a table with `uri`."""
 
     overrides: tuple[Override, ...] = ()
 
@@ -239,22 +269,23 @@ class Discovery(Section):
         given = self._given(steps)
         name = given.pop("name", None) or self._filled(self.name, steps)
         topic = given.pop("topic", None) or (self._filled(self.topic, steps) if self.topic else name)
-        common = {field: getattr(self, field) for field in _SHARED}
+        common = {field: getattr(self, field) for field in Table.model_fields if field not in _OWN}
         from_property = self.key is None and "key" not in given
-        key = {} if from_property else {"key": self.key}
+        fields = {"uri": uri, "name": name, "topic": topic, "key": () if from_property else self.key} | common | given
+        needs_key = from_property and fields["refine"] == "key"
         try:
-            table = Table.model_validate({"uri": uri, "name": name, "topic": topic} | common | key | given)
+            # The key is known once the table's properties are read, and `refine: key` fits then.
+            table = Table.model_validate(fields | ({"refine": "auto"} if needs_key else {}))
         except ValidationError as error:
             raise ConfigError(_described(error, name, topic), table=uri, hint=_OVERRIDE) from None
-        return Found(table.below(self.pattern.root), self.key_property if from_property else None)
+        return Found(table.below(self.pattern.root), self.key_property if from_property else None, needs_key)
 
     def _given(self, steps: Sequence[str]) -> dict[str, Any]:
         given: dict[str, Any] = {}
         for override in self.overrides:
             if _matches_any(override.tables, steps):
-                given |= {name: value for name in override.model_fields_set if (value := getattr(override, name))}
-        given.pop("tables", None)
-        return given
+                given |= {name: getattr(override, name) for name in override.model_fields_set}
+        return {name: value for name, value in given.items() if name != "tables" and value is not None}
 
     def _filled(self, template: str, steps: Sequence[str]) -> str:
         root = values.last_segment(self.pattern.root)
@@ -270,10 +301,12 @@ class Found:
     Attributes:
         table: its settings.
         key_property: the table property with its key; None: the key is in the settings.
+        needs_key: whether `refine` is `key`, which needs the property.
     """
 
     table: Table
     key_property: str | None = None
+    needs_key: bool = False
 
     def with_key(self, properties: Mapping[str, str]) -> Table:
         """The settings with the key of the table's properties.
@@ -282,30 +315,23 @@ class Found:
             ConfigError: the property does not fit the settings.
         """
         given = None if self.key_property is None else properties.get(self.key_property)
-        if given is None:
+        if given is None and not self.needs_key:
             return self.table
-        key = [column for name in given.split(",") if (column := name.strip())]
-        fields = {name: getattr(self.table, name) for name in type(self.table).model_fields}
+        key = [column for name in (given or "").split(",") if (column := name.strip())]
+        fields = {name: getattr(self.table, name) for name in type(self.table).model_fields} | {"key": key}
         try:
-            return Table.model_validate(fields | {"key": key}).below(self.table.found_below)
+            return Table.model_validate(fields | ({"refine": "key"} if self.needs_key else {})).below(
+                self.table.found_below
+            )
         except ValidationError as error:
-            what = f"the table property {self.key_property} is {quoted(given)}: {_said(error)}"
+            found = "not set" if given is None else quoted(given)
+            what = f"the table property {self.key_property} is {found}: {_said(error)}"
             raise ConfigError(what, table=self.table.uri, hint="Change the property, or give the key") from None
 
 
-_SHARED = (
-    "start",
-    "changes",
-    "columns",
-    "where",
-    "mask",
-    "exclude_change_types",
-    "headers",
-    "limits",
-    "on_missing_file",
-    "on_schema_change",
-    "allowed_roots",
-)
+_OWN = frozenset({"uri", "name", "topic", "key"})
+"""Settings of a table that a pattern does not give to all of its tables."""
+
 _OVERRIDE = "Set another name and topic in `overrides` of the entry, or leave the table out with `exclude`"
 
 

@@ -95,7 +95,7 @@ class _Place:
 
     def unknown_key(self) -> Problem:
         """A problem about an unknown key, with the nearest known key."""
-        known = sorted({name for section in self._sections for name in section.model_fields})
+        known = sorted({name for section in self._sections for name in section.model_fields} - {self._path[-1]})
         files = [f"{name}_file" for name in known if name in file_settings()]
         nearest = difflib.get_close_matches(str(self._path[-1]), known + files, n=1)
         hint = f", did you mean {quoted(nearest[0])}?" if nearest else f"; known here: {', '.join(known)}"

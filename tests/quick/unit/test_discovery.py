@@ -10,7 +10,7 @@ from cdfd.changes.shape.chosen import Chosen
 from cdfd.config import parse
 from cdfd.config.discovery import Discovery, FolderPattern
 from cdfd.config.problems import ConfigProblems
-from cdfd.config.settings import Settings
+from cdfd.config.settings import Settings, Table
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.storage.local import LocalStorage
@@ -102,6 +102,52 @@ def test_settings_are_those_of_the_entry_and_of_the_last_override_that_matches()
     )
     assert str(orders.table.start) == "earliest"
     assert discovered(entry).found(("us", "items")).table.key == ("id",)
+
+
+OPTIONS = {
+    "start": ("latest", "7"),
+    "changes": ("files", "cdf"),
+    "refine": ("off", "rows"),
+    "drop_unchanged": ("true", "false"),
+    "columns": ("[id, a]", "[id]"),
+    "where": ("id > 1", "id > 2"),
+    "mask": ("{a: {method: nullify}}", "{b: {method: nullify}}"),
+    "exclude_change_types": ("[delete]", "[insert]"),
+    "headers": ("{h: id}", "{}"),
+    "limits": ("{rows_per_second: 5}", "{rows_per_second: 6}"),
+    "on_missing_file": ("skip", "resnapshot"),
+    "on_schema_change": ("stop", "continue"),
+    "allowed_roots": ("[/a]", "[]"),
+    "max_log_line": ("1MiB", "2MiB"),
+}
+"""Every option of a table, but for its names and its key: two values that differ."""
+
+
+@pytest.mark.parametrize("option", [name for name in Table.model_fields if name not in ("uri", "name", "topic", "key")])
+def test_found_tables_take_every_option_of_a_table(option: str) -> None:
+    of_all, of_one = OPTIONS[option]
+    entry = f"discover: '/lake/*', {option}: {of_all}, overrides: [{{tables: [b], {option}: {of_one}}}]"
+    sink = "{kind: kafka, bootstrap_servers: 'a:1'}" if option == "headers" else "{kind: files, path: /out}"
+    found = discovered(f"{{{entry}}}", sink)
+    for folder, text in (("a", of_all), ("b", of_one)):
+        listed = settings(f"  - {{uri: /lake/{folder}, {option}: {text}}}", sink=sink).tables[0]
+        assert getattr(found.found((folder,)).table, option) == getattr(listed, option)
+
+
+@pytest.mark.parametrize("properties", [{"cdfd.key": "id"}, {}])
+def test_refine_by_a_key_that_a_property_names(properties: dict[str, str]) -> None:
+    found = discovered("{discover: '/lake/*', refine: key}").found(("a",))
+    if properties:
+        assert (found.with_key(properties).refine, found.with_key(properties).key) == ("key", ("id",))
+        return
+    with pytest.raises(ConfigError, match=r"cdfd\.key is not set.*key needs a key"):
+        found.with_key(properties)
+
+
+def test_key_of_an_entry_of_another_kind_is_unknown() -> None:
+    with pytest.raises(ConfigProblems) as caught:
+        settings("  - {uri: /lake/a, key_property: pk}")
+    assert 'did you mean "key_property"' not in str(caught.value)
 
 
 @pytest.mark.parametrize(
