@@ -57,6 +57,7 @@ def changes(
     exclude_change_types: Sequence[str] | str = (),
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[Uri] = (),
+    path_prefixes: Mapping[str, Uri] | None = None,
     max_log_line: int | None = None,
 ) -> pa.RecordBatchReader:
     """The row-level changes of the versions `start` to `end`, both included.
@@ -83,6 +84,7 @@ def changes(
         exclude_change_types: change types to leave out.
         storage_options: options of the store, for the URI's scheme.
         allowed_roots: roots outside the table to which absolute paths in the log (clones) and symbolic links may lead.
+        path_prefixes: places of absolute paths in the log, by prefix: `{"dbfs:/mnt/lake": "s3://lake"}`. They may be read.
         max_log_line: bytes of a line of a log entry, at most, which are held in memory; None for 128 MiB.
 
     Returns:
@@ -95,7 +97,7 @@ def changes(
         CdfdError: from this call or while reading; it names table, version and file.
     """
     shape, keys = shape_of(where, columns, mask, exclude_change_types), _names(key) or ()
-    table = Table.open(uri, storage_options, allowed_roots, max_log_line=max_log_line)
+    table = Table.open(uri, storage_options, allowed_roots, path_prefixes=path_prefixes, max_log_line=max_log_line)
     stream = table.stream(changes, refine, keys, shape)
     with _Loop() as loop:
         first, last, header = loop.run(_range(table, start, end))
@@ -141,6 +143,7 @@ def snapshot(
     exclude_change_types: Sequence[str] | str = (),
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[Uri] = (),
+    path_prefixes: Mapping[str, Uri] | None = None,
     max_log_line: int | None = None,
 ) -> pa.RecordBatchReader:
     """The live rows of a table, as `insert`s of that version. A copy of the table starts with them, and then applies `changes`.
@@ -154,6 +157,7 @@ def snapshot(
         exclude_change_types: as for `changes`.
         storage_options: as for `changes`.
         allowed_roots: as for `changes`.
+        path_prefixes: as for `changes`.
         max_log_line: as for `changes`.
 
     Returns:
@@ -163,7 +167,7 @@ def snapshot(
         CdfdError: from this call or while reading; it names table, version and file.
     """
     table, shape = (
-        Table.open(uri, storage_options, allowed_roots, max_log_line=max_log_line),
+        Table.open(uri, storage_options, allowed_roots, path_prefixes=path_prefixes, max_log_line=max_log_line),
         shape_of(where, columns, mask, exclude_change_types),
     )
     with _Loop() as loop:
@@ -190,6 +194,7 @@ async def follow(
     exclude_change_types: Sequence[str] | str = (),
     storage_options: StorageOptions | None = None,
     allowed_roots: Sequence[Uri] = (),
+    path_prefixes: Mapping[str, Uri] | None = None,
     max_log_line: int | None = None,
     poll_interval: float = 1.0,
 ) -> AsyncGenerator[pa.RecordBatch, None]:
@@ -211,6 +216,7 @@ async def follow(
         exclude_change_types: as for `changes`.
         storage_options: as for `changes`.
         allowed_roots: as for `changes`.
+        path_prefixes: as for `changes`.
         max_log_line: as for `changes`.
         poll_interval: seconds between polls without file-system events. It backs off to five times that while no commit comes.
 
@@ -218,7 +224,7 @@ async def follow(
         CdfdError: it names table, version and file.
     """
     shape, keys = shape_of(where, columns, mask, exclude_change_types), _names(key) or ()
-    table = Table.open(uri, storage_options, allowed_roots, max_log_line=max_log_line)
+    table = Table.open(uri, storage_options, allowed_roots, path_prefixes=path_prefixes, max_log_line=max_log_line)
     stream = table.stream(changes, refine, keys, shape)
     execution = Execution(
         table.files, shape.select, whole=shape.columns is None, drop_unchanged=drop_unchanged, shape=shape

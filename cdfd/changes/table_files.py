@@ -37,12 +37,14 @@ class TableFiles:
         storage: the table's root.
         open_root: opens the store of an allowed root.
         allowed_roots: roots outside the table in which absolute paths may lie.
+        path_prefixes: places of absolute paths that begin with a prefix; see `paths.resolve`.
         layouts: of the files that were read last.
     """
 
     storage: Storage
     open_root: Callable[[str], Storage]
     allowed_roots: tuple[str, ...] = ()
+    path_prefixes: paths.Prefixes = ()
     layouts: Layouts = field(default_factory=Layouts, compare=False, repr=False)
 
     def locate(self, path: str) -> tuple[Storage, str]:
@@ -51,7 +53,7 @@ class TableFiles:
         Raises:
             PathError: the path leads out of the table and of all allowed roots.
         """
-        location = paths.resolve(self.storage.uri, path, self.allowed_roots)
+        location = paths.resolve(self.storage.uri, path, self.allowed_roots, self.path_prefixes)
         inside = location.root == self.storage.uri
         return self.storage if inside else self.open_root(location.root), location.path
 

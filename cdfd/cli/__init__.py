@@ -19,6 +19,7 @@ from cdfd.cli.parameters import (
     CONFIG,
     LOG_LINE,
     NAME,
+    PREFIXES,
     ROOTS,
     SHARD,
     TABLE,
@@ -26,6 +27,7 @@ from cdfd.cli.parameters import (
     Group,
     column_names,
     drop_output,
+    prefixes,
     write,
 )
 from cdfd.cli.trevni import trevni
@@ -192,6 +194,7 @@ def tail(
     append: Annotated[bool, typer.Option("--append", help="With -o: append to an existing FILE.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="With -o: replace an existing FILE.")] = False,
     allowed_root: ROOTS = None,
+    path_prefix: PREFIXES = None,
     max_log_line: LOG_LINE = None,
 ) -> None:
     """Print change rows, one JSON object per line.
@@ -222,6 +225,7 @@ def tail(
             output=output,
             existing="append" if append else "overwrite" if overwrite else "refuse",
             allowed_roots=tuple(allowed_root or ()),
+            path_prefixes=prefixes(path_prefix),
             max_log_line=max_log_line,
         )
     )
@@ -243,6 +247,7 @@ def diff(
         typer.Option("--output", "-o", metavar="FILE", help="Write to this file instead of standard output."),
     ] = None,
     allowed_root: ROOTS = None,
+    path_prefix: PREFIXES = None,
     max_log_line: LOG_LINE = None,
 ) -> None:
     """Print the rows that differ between two versions of a table, or between two tables, as change rows.
@@ -263,6 +268,7 @@ def diff(
             only_summary=summary,
             output=output,
             allowed_roots=tuple(allowed_root or ()),
+            path_prefixes=prefixes(path_prefix),
             max_log_line=max_log_line,
         )
     )
@@ -407,13 +413,21 @@ def inspect(
     ] = None,
     as_json: AS_JSON = False,
     allowed_root: ROOTS = None,
+    path_prefix: PREFIXES = None,
     max_log_line: LOG_LINE = None,
 ) -> None:
     """Describe a table, its unsupported features, and the source of its changes."""
     from cdfd.commands import inspect as inspection
 
-    access = {"allowed_roots": tuple(allowed_root or ()), "max_log_line": max_log_line}
-    write(inspection.report(table, version, as_json=as_json, **access))
+    report = inspection.report(
+        table,
+        version,
+        as_json=as_json,
+        allowed_roots=tuple(allowed_root or ()),
+        path_prefixes=prefixes(path_prefix),
+        max_log_line=max_log_line,
+    )
+    write(report)
 
 
 @app.command()

@@ -93,6 +93,25 @@ ROOTS = Annotated[
         help="Allow absolute file paths (clones) and symbolic links to lead here; repeatable.",
     ),
 ]
+PREFIXES = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--path-prefix",
+        metavar="PREFIX=URI",
+        help="Read absolute file paths that begin with PREFIX at URI: dbfs:/mnt/lake=s3://lake. Repeatable.",
+    ),
+]
+
+
+def prefixes(given: list[str] | None) -> dict[str, str]:
+    """The places of paths, by prefix."""
+    pairs = [text.partition("=") for text in given or ()]
+    for prefix, _, place in pairs:
+        if not (prefix and place):
+            raise typer.BadParameter(
+                "expected PREFIX=URI, such as dbfs:/mnt/lake=s3://lake", param_hint="--path-prefix"
+            )
+    return {prefix: place for prefix, _, place in pairs}
 
 
 def _size(text: str) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +33,7 @@ class Request:
         only_summary: print the summary alone, as JSON on standard output.
         output: file for the rows.
         existing: what to do with an `output` that is not empty.
-        allowed_roots, max_log_line: see `Table.open`.
+        allowed_roots, path_prefixes, max_log_line: see `Table.open`.
     """
 
     uri: str
@@ -45,6 +46,7 @@ class Request:
     output: Path | None = None
     existing: Existing = "refuse"
     allowed_roots: tuple[str, ...] = ()
+    path_prefixes: Mapping[str, str] = field(default_factory=dict)
     max_log_line: int | None = None
 
 
@@ -57,7 +59,12 @@ def run(request: Request) -> None:
     if request.start is None and request.other is None:
         raise ConfigError("diff needs two states", hint="Give --from VERSION, or --other TABLE")
     allocator.settle()
-    reach = partial(Table.open, allowed_roots=request.allowed_roots, max_log_line=request.max_log_line)
+    reach = partial(
+        Table.open,
+        allowed_roots=request.allowed_roots,
+        path_prefixes=request.path_prefixes,
+        max_log_line=request.max_log_line,
+    )
     table = reach(request.uri)
     other = table if request.other is None else reach(request.other)
     before, after = asyncio.run(_states(table, other, request))

@@ -14,8 +14,8 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal
@@ -84,6 +84,7 @@ class Request:
     output: Path | None = None
     existing: Existing = "refuse"
     allowed_roots: tuple[str, ...] = ()
+    path_prefixes: Mapping[str, str] = field(default_factory=dict)
     max_log_line: int | None = None
 
 
@@ -148,6 +149,7 @@ def _write_net(request: Request, writer: Writer) -> None:
         mask=dict(shape.masks),
         exclude_change_types=shape.excluded,
         allowed_roots=request.allowed_roots,
+        path_prefixes=request.path_prefixes,
         max_log_line=request.max_log_line,
     )
     writer.begin(None, empty=request.existing == "overwrite")
@@ -158,7 +160,9 @@ async def _write(request: Request, writer: Writer) -> None:
     if request.net:
         await asyncio.to_thread(_write_net, request, writer)
         return
-    table = Table.open(request.uri, None, request.allowed_roots, max_log_line=request.max_log_line)
+    table = Table.open(
+        request.uri, None, request.allowed_roots, path_prefixes=request.path_prefixes, max_log_line=request.max_log_line
+    )
     shape = request.shape
     execution = Execution(
         table.files, shape.select, batch_rows=BATCH_ROWS, drop_unchanged=request.drop_unchanged, shape=shape

@@ -141,6 +141,9 @@ class Override(Section):
     allowed_roots: tuple[Uri, ...] | None = None
     """As `allowed_roots` of a table with `uri`."""
 
+    path_prefixes: Mapping[str, Uri] | None = None
+    """As `path_prefixes` of a table with `uri`."""
+
     max_log_line: Size | None = None
     """As `max_log_line` of a table with `uri`."""
 
@@ -225,6 +228,9 @@ class Discovery(Section):
 
     allowed_roots: tuple[Uri, ...] = ()
     """As `allowed_roots` of a table with `uri`. Folders that the pattern matches may be symbolic links to there, too."""
+
+    path_prefixes: Mapping[str, Uri] = {}
+    """As `path_prefixes` of a table with `uri`."""
 
     max_log_line: Size = 128 << 20
     """As `max_log_line` of a table with `uri`."""

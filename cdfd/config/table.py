@@ -186,6 +186,9 @@ class Table(Section):
     allowed_roots: tuple[Uri, ...] = ()
     """Places outside the table to which absolute file paths in the log (clones) and symbolic links may lead."""
 
+    path_prefixes: Mapping[str, Uri] = {}
+    """Places of absolute file paths in the log, by prefix: `{dbfs:/mnt/lake: s3://lake}`. The places may be read."""
+
     max_log_line: Size = 128 << 20
     """Limit of a line of a log entry, which is held in memory. Actions that cdfd ignores may be longer."""
 

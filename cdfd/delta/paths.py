@@ -207,6 +207,9 @@ def _unquote(column: Any) -> pa.Array[Any]:
 # --- from paths to places -------------------------------------------------------------------------
 
 _HINT = "Add the folder or bucket prefix that it lies in to `allowed_roots` if the table may read there"
+_PREFIX_HINT = (
+    "If the files are in a store that cdfd reads, map their place: `path_prefixes: {dbfs:/mnt/lake: s3://lake}`"
+)
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
 _FILE_SCHEME = re.compile(r"(?i:file):")
 _OPAQUE = re.compile(r"[A-Za-z]:(?!//)|[A-Za-z][A-Za-z0-9+.-]*:/(?!/)")
@@ -237,7 +240,11 @@ class _Place:
         return self.store == other.store and self.segments == other.segments[: len(self.segments)]
 
 
-def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = ()) -> Location:
+Prefixes = tuple[tuple[str, str], ...]
+"""Prefixes of absolute paths in a log, and the places that they stand for."""
+
+
+def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = (), prefixes: Prefixes = ()) -> Location:
     """The location of a file of the table, if the table may read it.
 
     Args:
@@ -245,6 +252,7 @@ def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = ())
             are recognised as the table's own only where it is absolute.
         decoded_path: as `decode` returns it; relative to the root, or absolute.
         allowed_roots: roots outside the table to which absolute paths may lead, in the form of `root_uri`.
+        prefixes: places of paths that begin with a prefix, such as `dbfs:/mnt/lake` -> `s3://lake`. They may be read.
 
     Raises:
         PathError: the path leads out of every root, or is not a path that every store reads alike (backslashes,
@@ -252,16 +260,27 @@ def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = ())
     """
     if _FORBIDDEN.search(decoded_path):
         raise _refused(decoded_path, "has a backslash or a control character in its path")
-    if _OPAQUE.match(decoded_path) or _FILE_SCHEME.match(decoded_path):
-        raise _refused(decoded_path, "is neither below the table nor at an absolute path that cdfd understands")
-    place = _absolute(decoded_path)
+    path = _replaced(decoded_path, prefixes)
+    if _OPAQUE.match(path) or _FILE_SCHEME.match(path):
+        what = "is neither below the table nor at an absolute path that cdfd understands"
+        raise _refused(decoded_path, what, _PREFIX_HINT)
+    place = _absolute(path)
     if place is None:
         return Location(root_uri, _below(decoded_path, _normalise(decoded_path.split("/"), decoded_path)))
-    for root in (root_uri, *allowed_roots):
+    for root in (root_uri, *allowed_roots, *(to for _, to in prefixes)):
         base = _absolute(_without_file_scheme(root))
         if base is not None and base.holds(place):
             return Location(root, _below(decoded_path, place.segments[len(base.segments) :]))
     raise _refused(decoded_path, "lies outside the table", _HINT)
+
+
+def _replaced(path: str, prefixes: Prefixes) -> str:
+    """The path with the longest prefix that it has replaced by the place that it stands for."""
+    for prefix, place in sorted(prefixes, key=lambda each: -len(each[0])):
+        begin = prefix.rstrip("/")
+        if path == begin or path.startswith(f"{begin}/"):
+            return _without_file_scheme(place).rstrip("/") + path[len(begin) :]
+    return path
 
 
 def locate(root_uri: str, decoded_path: str) -> Location:

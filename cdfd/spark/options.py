@@ -50,6 +50,7 @@ class SourceOptions:
         max_files, max_bytes, max_versions, max_rows: limits of one micro-batch; None: no limit.
         partition_bytes: bytes of files for one task; None: computed from the total.
         allowed_roots: additional locations for absolute paths in the log.
+        path_prefixes: places of absolute paths in the log, by prefix.
         max_log_line: see `DeltaLog`.
         snapshot_planning: which processes list the files of a snapshot.
         on_replace: whether a stream continues after a `CREATE OR REPLACE TABLE`. Batches always do.
@@ -74,6 +75,7 @@ class SourceOptions:
     max_rows: int | None = None
     partition_bytes: int | None = None
     allowed_roots: tuple[str, ...] = ()
+    path_prefixes: tuple[tuple[str, str], ...] = ()
     max_log_line: int | None = None
     on_replace: OnReplace = "stop"
     snapshot_planning: SnapshotPlanning = "auto"
@@ -126,6 +128,7 @@ class SourceOptions:
             _count(rest, "maxRowsPerTrigger", "rows"),
             _size(rest, "maxPartitionBytes"),
             _list(rest, "allowedRoots") or (),
+            _pairs(rest, "pathPrefixes"),
             _size(rest, "maxLogLine"),
             cast(OnReplace, _word(rest, "onReplace", "stop", get_args(OnReplace))),
             cast(SnapshotPlanning, _word(rest, "snapshotPlanning", "auto", get_args(SnapshotPlanning))),
@@ -176,6 +179,7 @@ _OPTIONS = (
     "ignoreMissingFiles",
     "maxPartitionBytes",
     "allowedRoots",
+    "pathPrefixes",
     "maxLogLine",
     "onReplace",
     "snapshotPlanning",
@@ -256,6 +260,15 @@ def _list(options: Mapping[str, str], name: str) -> tuple[str, ...] | None:
     if not all(names):
         raise ConfigError(f"{name} is {text!r:.200}", hint="Names with commas between them")
     return names
+
+
+def _pairs(options: Mapping[str, str], name: str) -> tuple[tuple[str, str], ...]:
+    pairs = [text.partition("=") for text in _list(options, name) or ()]
+    if not all(key and value for key, _, value in pairs):
+        raise ConfigError(
+            f"{name} is {options[name.lower()]!r:.200}", hint="Such as dbfs:/mnt/lake=s3://lake, with commas between"
+        )
+    return tuple((key, value) for key, _, value in pairs)
 
 
 def _flag(options: Mapping[str, str], name: str) -> bool:

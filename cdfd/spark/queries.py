@@ -102,6 +102,8 @@ def source_options(config: Settings, table: Table) -> dict[str, str]:
     options |= {f"{MASK}{name}": mask_as_json(mask) for name, mask in shape.masks}
     if table.allowed_roots:
         options["allowedRoots"] = ",".join(table.allowed_roots)
+    if table.path_prefixes:
+        options["pathPrefixes"] = ",".join(f"{prefix}={place}" for prefix, place in table.path_prefixes.items())
     return options | {f"{STORAGE}{name}": _text(value) for name, value in config.storage.options(table.uri).items()}
 
 

@@ -18,6 +18,7 @@ from cdfd.changes.scans import raise_missing
 from cdfd.changes.shape.shape import AS_IT_IS
 from cdfd.changes.slices import read_slices
 from cdfd.changes.stream import PlanStream
+from cdfd.delta.paths import Prefixes
 from cdfd.errors import MissingFileError
 from cdfd.spark.options import SourceOptions
 from cdfd.spark.packed import pack
@@ -40,14 +41,24 @@ class ChangePartition(InputPartition):
 
 def opened(options: SourceOptions) -> Table:
     """Open a table. A process caches its tables, with their connections and file metadata."""
-    return _opened(options.path, tuple(sorted(options.storage.items())), options.allowed_roots, options.max_log_line)
+    return _opened(
+        options.path,
+        tuple(sorted(options.storage.items())),
+        options.allowed_roots,
+        options.path_prefixes,
+        options.max_log_line,
+    )
 
 
 @lru_cache(maxsize=8)
 def _opened(
-    path: str, storage: tuple[tuple[str, object], ...], allowed_roots: tuple[str, ...], max_log_line: int | None
+    path: str,
+    storage: tuple[tuple[str, object], ...],
+    allowed_roots: tuple[str, ...],
+    prefixes: Prefixes,
+    max_log_line: int | None,
 ) -> Table:
-    return Table.open(path, dict(storage), allowed_roots, max_log_line=max_log_line)
+    return Table.open(path, dict(storage), allowed_roots, path_prefixes=dict(prefixes), max_log_line=max_log_line)
 
 
 def stream_of(table: Table, options: SourceOptions, target: Target) -> PlanStream:

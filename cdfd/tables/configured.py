@@ -24,7 +24,14 @@ def open_table(config: Settings, table: settings.Table) -> Table:
         ConfigError, UnsupportedError: see `Table.open`.
     """
     options = config.storage.options(table.uri)
-    return Table.open(table.uri, options, table.allowed_roots, table.found_below, max_log_line=table.max_log_line)
+    return Table.open(
+        table.uri,
+        options,
+        table.allowed_roots,
+        table.found_below,
+        path_prefixes=table.path_prefixes,
+        max_log_line=table.max_log_line,
+    )
 
 
 def execution(config: Settings, opened: Table, table: settings.Table, workers: int | None = None) -> Execution:

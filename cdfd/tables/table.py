@@ -15,6 +15,7 @@ from cdfd.changes.refinement import Refine
 from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.stream import PlanStream, Version
 from cdfd.changes.table_files import TableFiles
+from cdfd.delta.paths import Prefixes
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import ConfigError, TableChangedError
 from cdfd.storage.local import LocalStorage
@@ -52,6 +53,7 @@ class Table:
         allowed_roots: Sequence[Uri] = (),
         found_below: str | None = None,
         *,
+        path_prefixes: Mapping[str, Uri] | None = None,
         max_log_line: int | None = None,
     ) -> Table:
         """The table at a path or URI. It accesses nothing yet.
@@ -61,6 +63,7 @@ class Table:
             storage_options: of its store.
             allowed_roots: see `TableFiles`.
             found_below: the folder in which a search found it.
+            path_prefixes: see `TableFiles`.
             max_log_line: see `DeltaLog`.
 
         Raises:
@@ -73,7 +76,9 @@ class Table:
         allowed = tuple(map(_text, roots))
         storage = open_table(_text(uri), storage_options, allowed, found_below)
         opened = cache(lambda root: open_table(root, storage_options, allowed))
-        return cls(DeltaLog(storage, max_log_line), TableFiles(storage, opened, allowed))
+        return cls(
+            DeltaLog(storage, max_log_line), TableFiles(storage, opened, allowed, _prefixes(path_prefixes or {}))
+        )
 
     @property
     def uri(self) -> str:
@@ -139,6 +144,15 @@ class Table:
                 yield Tailer(self.log, watch, time, backoff, replacements=replacements, head_start=head_start)
             finally:
                 watch.close()
+
+
+def _prefixes(given: object) -> Prefixes:
+    if not isinstance(given, Mapping) or not all(isinstance(prefix, str) and prefix for prefix in given):
+        raise ConfigError(
+            f"path_prefixes is {given!r:.100}", hint='Give a mapping such as {"dbfs:/mnt/lake": "s3://lake"}'
+        )
+    places = [(prefix, _text(place)) for prefix, place in given.items()]
+    return tuple((prefix, place if ":" in place else os.path.abspath(place)) for prefix, place in places)
 
 
 def _text(uri: object) -> str:

@@ -118,6 +118,7 @@ OPTIONS = {
     "on_missing_file": ("skip", "resnapshot"),
     "on_schema_change": ("stop", "continue"),
     "allowed_roots": ("[/a]", "[]"),
+    "path_prefixes": ("{'dbfs:/a': /a}", "{}"),
     "max_log_line": ("1MiB", "2MiB"),
 }
 """Every option of a table, but for its names and its key: two values that differ."""

@@ -1,0 +1,88 @@
+"""Absolute paths in a log that begin with a place that cdfd cannot read, and the place that they stand for."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import cdfd
+from cdfd.cli import app
+from cdfd.config import load
+from cdfd.config.settings import Table
+from cdfd.delta import paths
+from cdfd.delta.paths import Location
+from cdfd.errors import PathError
+from cdfd.spark.options import SourceOptions
+from cdfd.storage.local import LocalStorage
+from cdfd.tables.configured import open_table
+from tests.support.lake import entry_path, manual_clock, run, table
+
+PREFIXES = (("dbfs:/mnt/lake", "s3://lake/"), ("dbfs:/mnt/lake/other", "/disk/a%20b"), ("dbfs:/old/", "file:///x%20y"))
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("dbfs:/mnt/lake/t/a.parquet", Location("s3://lake/", "t/a.parquet")),
+        ("dbfs:/mnt/lake/other/a%20b.parquet", Location("/disk/a%20b", "a%20b.parquet")),
+        ("dbfs:/mnt/lake//t/./b/../a", Location("s3://lake/", "t/a")),
+        ("dbfs:/old/a%20b", Location("file:///x%20y", "a%20b")),
+        ("a.parquet", Location("s3://table", "a.parquet")),
+    ],
+)
+def test_location(path: str, location: Location) -> None:
+    assert paths.resolve("s3://table", path, (), PREFIXES) == location
+
+
+@pytest.mark.parametrize(
+    "path", ["dbfs:/mnt/lakes/a", "dbfs:/mnt/lake/other/../a", "dbfs:/mnt/lake/../a", "dbfs:/mnt/lake", "dbfs:/mnt/a"]
+)
+def test_what_lies_elsewhere_is_refused(path: str) -> None:
+    with pytest.raises(PathError):
+        paths.resolve("s3://table", path, (), PREFIXES)
+
+
+def clone(folder: Path) -> tuple[str, str, str]:
+    """A shallow clone of a table in `folder / "a b"`, the prefix of its paths, and the place that it stands for."""
+    source, copy = folder / "a b", folder / "clone"
+    run(table(LocalStorage(source), 3, manual_clock()))
+    for version in range(3):
+        lines = (source / entry_path(version)).read_text().splitlines()
+        actions = [json.loads(line) for line in lines]
+        for action in actions:
+            if "add" in action:
+                action["add"]["path"] = f"dbfs:/mnt/lake/{action['add']['path']}"
+        (copy / entry_path(version)).parent.mkdir(parents=True, exist_ok=True)
+        (copy / entry_path(version)).write_text("\n".join(map(json.dumps, actions)))
+    return str(copy), "dbfs:/mnt/lake", str(source)
+
+
+def test_clone_is_read_through_every_entry_point(tmp_path: Path) -> None:
+    copy, prefix, place = clone(tmp_path)
+    with pytest.raises(PathError, match=r"path_prefixes.*dbfs:/mnt/lake"):
+        cdfd.snapshot(copy).read_all()
+    given = {"path_prefixes": {prefix: place}}
+    assert cdfd.snapshot(copy, **given).read_all().column("id").to_pylist() == [1, 2]
+    assert cdfd.changes(copy, **given).read_all().column("id").to_pylist() == [1, 2]
+    option = ["--path-prefix", f"{prefix}={place}"]
+    tail = CliRunner().invoke(app, ["tail", copy, "--from", "0", "--until", "now", *option])
+    assert len(tail.stdout.splitlines()) == 2
+    diff = CliRunner().invoke(app, ["diff", copy, "--from", "0", "--to", "2", *option])
+    assert len(diff.stdout.splitlines()) == 2
+    spark = SourceOptions.parse({"path": copy, "pathPrefixes": f"{prefix}={place}"})
+    assert spark.path_prefixes == ((prefix, place),)
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        json.dumps(
+            {
+                "pipeline": "p",
+                "tables": [{"uri": copy, "path_prefixes": {prefix: "a b"}}],
+                "sink": {"kind": "files", "path": str(tmp_path / "out")},
+            }
+        )
+    )
+    settings = load(config)
+    listed = settings.tables[0]
+    assert isinstance(listed, Table)
+    assert open_table(settings, listed).files.path_prefixes == ((prefix, place),)
