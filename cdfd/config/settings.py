@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, PlainValidator, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from cdfd.config import table_folders, values
+from cdfd.config import own_topics, table_folders, values
 from cdfd.config.discovery import Discovery
 from cdfd.config.fields import (
     FOLDER,
@@ -110,6 +110,15 @@ class SinkSettings(Section):
     def places(self, topic: str) -> Mapping[str, str]:
         """Where the rows of a topic are written, by the key that says so: paths and URIs that must lie outside of tables."""
         return {}
+
+    def side_topics(self, pipeline: str) -> Mapping[str, str]:
+        """Topics that all tables share, each with the key that asks for it."""
+        return {}
+
+    @property
+    def dead_letter_suffix(self) -> str | None:
+        """The end of the name of a dead letter topic, after the name of the topic; None: there is none."""
+        return None
 
     def connector(self, config: Settings) -> Any:
         """The `cdfd.sinks.base.Connector`. Import slow modules here."""
@@ -246,6 +255,12 @@ class Settings(Section):
             if wanted:
                 raise Conflicts(*(((name,), "needs a Kafka sink") for name in wanted))
         return controls
+
+    @model_validator(mode="after")
+    def _check_topics(self) -> Settings:
+        if found := list(own_topics.conflicts(self)):
+            raise Conflicts(*found)
+        return self
 
     @property
     def listed(self) -> tuple[Table, ...]:

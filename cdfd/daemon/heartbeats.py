@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from cdfd import __version__
+from cdfd.config import own_topics
 from cdfd.config.settings import Settings
 from cdfd.daemon.background import background
 from cdfd.daemon.http.status import Status
@@ -81,9 +82,8 @@ async def beating(config: Settings, status: Status, clock: Clock) -> AsyncIterat
     if interval is None:
         yield
         return
-    topic = config.heartbeat.topic or f"_cdfd_heartbeat.{config.pipeline}"
     async with (
-        connector(config).announcing(topic) as announce,
+        connector(config).announcing(own_topics.heartbeat_topic(config)) as announce,
         background("heartbeats", Heartbeats(status, announce, clock).run(interval)),
     ):
         yield

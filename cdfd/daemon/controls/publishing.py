@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from cdfd.config import own_topics
 from cdfd.config.settings import Settings
 from cdfd.daemon.background import background
 from cdfd.daemon.controls.controller import Controller
@@ -80,8 +81,7 @@ async def publishing(config: Settings, controller: Controller, clock: Clock) -> 
     if not config.controls.notifications:
         yield
         return
-    topic = f"{config.sink.topic_prefix or config.pipeline}.notifications"
-    async with connector(config).announcing(topic, compacted=False) as announce:
+    async with connector(config).announcing(own_topics.notification_topic(config), compacted=False) as announce:
         publisher = Publisher(announce, clock)
         controller.listeners.append(publisher.add)
         async with background("notifications", publisher.run()):

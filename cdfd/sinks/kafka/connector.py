@@ -65,7 +65,6 @@ class KafkaConnector(Connector):
             ConfigError: a certificate or key cannot be used.
         """
         sink, config = self._sink, self._config
-        prefix = sink.topic_prefix or config.pipeline
         return Destination(
             arguments(sink),
             config.pipeline,
@@ -77,8 +76,8 @@ class KafkaConnector(Connector):
             compression=sink.compression,
             tombstones=sink.tombstones,
             oversized=sink.oversized,
-            schema_topic=f"{prefix}.schema" if sink.topics.schemas and role is None else None,
-            transactions_topic=f"{prefix}.transactions" if sink.topics.transactions and role is None else None,
+            schema_topic=sink.schema_topic(config.pipeline) if role is None else None,
+            transactions_topic=sink.transactions_topic(config.pipeline) if role is None else None,
             closing_timeout=CLOSING_SECONDS,
             transaction_timeout=sink.transaction_timeout,
             role=role,

@@ -15,7 +15,7 @@ from cdfd.sinks.kafka.progress.topics import Topic, data_topic, progress_topic, 
 from cdfd.sinks.kafka.records.batches import Batching
 from cdfd.sinks.kafka.records.compression import Compression
 from cdfd.sinks.kafka.records.murmur2 import partitions
-from cdfd.sinks.kafka.settings import Topics
+from cdfd.sinks.kafka.settings import DEAD_LETTER_SUFFIX, Topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Destination:
     @property
     def dlq_topic(self) -> str:
         """The topic of records about oversized records."""
-        return f"{self.topic}.dlq"
+        return self.topic + DEAD_LETTER_SUFFIX
 
     def needed(self) -> list[Topic]:
         """All topics that the sink writes to."""

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from cdfd.sinks.kafka.connector import KafkaConnector
 
 
+DEAD_LETTER_SUFFIX = ".dlq"
+
+
 class Topics(Section):
     """Names of topics, and settings of topics that the daemon creates."""
 
@@ -125,6 +128,24 @@ class KafkaSettings(SinkSettings):
     def keeps_positions(self) -> bool:
         """Only with transactions."""
         return self.delivery == "exactly_once"
+
+    def side_topics(self, pipeline: str) -> Mapping[str, str]:
+        """Those of schemas and of transactions."""
+        topics = {"schemas": self.schema_topic(pipeline), "transactions": self.transactions_topic(pipeline)}
+        return {topic: f"sink.topics.{key}" for key, topic in topics.items() if topic is not None}
+
+    def schema_topic(self, pipeline: str) -> str | None:
+        """The topic of schemas; None: there is none."""
+        return f"{self.topic_prefix or pipeline}.schema" if self.topics.schemas else None
+
+    def transactions_topic(self, pipeline: str) -> str | None:
+        """The topic of the start and the end of versions; None: there is none."""
+        return f"{self.topic_prefix or pipeline}.transactions" if self.topics.transactions else None
+
+    @property
+    def dead_letter_suffix(self) -> str | None:
+        """That of `<topic>.dlq`, with `oversized: dlq`."""
+        return DEAD_LETTER_SUFFIX if self.oversized == "dlq" else None
 
     def connector(self, config: Settings) -> KafkaConnector:
         """The connector of topics."""

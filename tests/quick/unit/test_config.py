@@ -972,3 +972,62 @@ def test_a_table_without_a_shape_needs_no_arrow() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
     assert ran.stdout.strip() == "False"
+
+
+TOPICS_OF_THE_DAEMON = """pipeline: p
+tables:
+  - {{uri: /lake/orders}}
+  - {{uri: /lake/t{topic}}}
+sink: {{kind: kafka, bootstrap_servers: "b:9092", oversized: {oversized}, topics: {{transactions: {on}, schemas: {on}{prefix}}}}}
+heartbeat: {{interval: 5s{heartbeat}}}
+controls: {{notifications: {on}}}
+"""
+
+
+def of_topics(topic: str = "", heartbeat: str = "", prefix: str = "", on: str = "true", oversized: str = "dlq") -> str:
+    topic, heartbeat = (f", topic: {name}" if name else "" for name in (topic, heartbeat))
+    prefix = f", prefix: {prefix}" if prefix else ""
+    return TOPICS_OF_THE_DAEMON.format(topic=topic, heartbeat=heartbeat, prefix=prefix, on=on, oversized=oversized)
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("p.schema", "is the daemon's own, by sink.topics.schemas"),
+        ("p.transactions", "is the daemon's own, by sink.topics.transactions"),
+        ("p.notifications", "is the daemon's own, by controls.notifications"),
+        ("_cdfd_progress.p", "is reserved: those of the daemon itself begin with _cdfd_"),
+        ("_cdfd_progress.other", "is reserved: those of the daemon itself begin with _cdfd_"),
+        ("_cdfd_signals.p", "is reserved: those of the daemon itself begin with _cdfd_"),
+        ("_cdfd_heartbeat.p", "is reserved: those of the daemon itself begin with _cdfd_"),
+        ("orders.dlq", 'is the dead letter topic of the table with the topic "orders"'),
+    ],
+)
+def test_a_table_may_not_have_a_topic_of_the_daemon_itself(topic: str, expected: str) -> None:
+    [found] = problems(of_topics(topic))
+    assert found == f'tables[1].topic: the topic "{topic}" {expected}; give the table another topic (line 4)'
+
+
+def test_a_topic_below_a_prefix_may_not_be_one_of_the_daemon_either() -> None:
+    [found] = problems(of_topics(prefix="shop.").replace("/lake/t", "/lake/schema"))
+    assert found.startswith('tables[1].topic: the topic "shop.schema" is the daemon\'s own')
+
+
+@pytest.mark.parametrize("topic", ["p.schema", "p.transactions", "p.notifications", "orders.dlq"])
+def test_a_table_may_have_a_topic_that_the_daemon_does_not_use(topic: str) -> None:
+    config = parse(of_topics(topic, on="false", oversized="skip"), {})
+    assert config.listed[1].topic == topic
+
+
+@pytest.mark.parametrize(("topic", "whose"), [("p.schema", "sink.topics.schemas"), ("_cdfd_progress.p", "cdfd itself")])
+def test_heartbeats_have_a_topic_of_their_own(topic: str, whose: str) -> None:
+    assert problems(of_topics(heartbeat=topic)) == (
+        f'heartbeat.topic: "{topic}" is the topic of {whose}; give another (line 6)',
+    )
+
+
+def test_heartbeats_may_not_go_to_the_topic_of_a_table_or_its_dead_letters() -> None:
+    for topic in ("t", "t.dlq"):
+        [found] = problems(of_topics(heartbeat=topic))
+        assert found.startswith("tables[1].topic: ")
+        assert "heartbeat.topic" in found

@@ -321,3 +321,23 @@ def test_a_search_in_a_store_other_than_the_local_one(tmp_path: Path) -> None:
     run(table(LocalStorage(tmp_path / "orders"), 1, SystemClock()))
     config = settings(f"  - {{discover: 'file://{tmp_path}/*'}}")
     assert found_in(config) == [("orders",)]
+
+
+KAFKA = "{kind: kafka, bootstrap_servers: 'b:9092', oversized: dlq, topics: {prefix: lake.}}"
+
+
+def test_a_found_table_may_not_have_a_topic_of_the_daemon_itself() -> None:
+    config = settings("  - {discover: '/lake/*'}", sink=KAFKA)
+    tables = combined(config, ["orders", "orders.dlq", "schema"])
+    assert list(tables.found) == ["orders"]
+    first, second = map(str, tables.refused)
+    assert '"lake.orders.dlq" is the dead letter topic of the table with the topic "lake.orders"' in first
+    assert '"lake.schema" is the daemon\'s own, by sink.topics.schemas' in second
+
+
+def test_a_table_whose_dead_letter_topic_is_a_running_tables_is_refused() -> None:
+    config = settings("  - {discover: '/lake/*'}", sink=KAFKA)
+    tables = combined(config, ["orders", "orders.dlq"], running=["/lake/orders.dlq"])
+    assert list(tables.found) == ["orders.dlq"]
+    [error] = tables.refused
+    assert '"lake.orders.dlq", which is that of another table' in str(error)
