@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from cdfd.delta.protocol import cdf_enabled
 from cdfd.errors import CdfdError, StorageError, UnsupportedError
 from cdfd.progress.ledger import Ledger
 from cdfd.progress.recovery import delivered
-from cdfd.sinks.base import connector
+from cdfd.sinks.base import Connector, connector
 from cdfd.storage.durable import nearest_existing
 from cdfd.tables.discovery import resolved
 from cdfd.tables.shard import Shard
@@ -80,41 +80,57 @@ def run(path: Path, *, as_json: bool = False, shard: Shard | None = None) -> tup
     config = load(path)
     with suppress(UnsupportedError):  # reported for each table
         preflight(config, shard)
-    found, problems, queue = asyncio.run(_check(config, shard))
-    code = 0 if all(each.usable for each in found) and queue is None and not problems else 1
-    notifications = None if config.poll.notifications is None else str(queue or "ok")
+    found, problems, shared = asyncio.run(_check(config, shard))
+    usable = all(each.usable for each in found) and not any(isinstance(each, CdfdError) for each in shared.values())
+    code = 0 if usable and not problems else 1
+    states = {name: None if state is None else str(state) for name, state in shared.items()}
     if as_json:
-        document = {
-            "tables": [each.document() for each in found],
-            "refused": problems,
-            "notifications": notifications,
-        }
+        document = {"tables": [each.document() for each in found], "refused": problems, **states}
         return json_of(document, indent=2) + "\n", code
     text = aligned([COLUMNS, *(each.row() for each in found)])
     text += "".join(f"not delivered: {one_line(problem)}\n" for problem in problems)
-    return text if notifications is None else f"{text}\nnotifications  {notifications}\n", code
+    lines = [f"{name.replace('_', ' ')}  {one_line(state)}\n" for name, state in states.items() if state is not None]
+    return text + "\n" * bool(lines) + "".join(lines), code
 
 
-async def _check(config: Settings, shard: Shard | None) -> tuple[list[Checked], list[str], CdfdError | None]:
-    """The result for each table, the errors of patterns of tables, and the error of the notifications, if any."""
+Shared = dict[str, str | CdfdError | None]
+"""The state of everything that tables share, by its name; None if there is none."""
+
+
+async def _check(config: Settings, shard: Shard | None) -> tuple[list[Checked], list[str], Shared]:
+    """The result for each table, the errors of patterns of tables, and the state of everything that they share."""
     try:
         config, errors = await resolved(config, shard=shard)
     except CdfdError as error:
         config, errors = config.with_tables(config.listed), [error]
-    async with ledgers(config) as ledger_of:
-        found = [await _check_table(config, table, ledger_of(table)) for table in config.listed]
-    problems = list(map(str, errors))
+    sink = connector(config)
+    unreachable: CdfdError | None = None
     try:
-        await assembly.check_notifications(config)
+        await sink.reach()
     except CdfdError as error:
-        return found, problems, error
-    return found, problems, None
+        unreachable = error
+    async with ledgers(config) as ledger_of:
+        found = [await _check_table(config, table, ledger_of(table), sink, unreachable) for table in config.listed]
+    topics = None if unreachable else await _state(sink.check_own_topics())
+    shared = {"notifications": await _state(assembly.check_notifications(config)), "topics_of_the_daemon": topics}
+    return found, list(map(str, errors)), shared
 
 
-async def _check_table(config: Settings, table: settings.Table, ledger: Ledger) -> Checked:
+async def _state(checking: Awaitable[str | None]) -> str | CdfdError | None:
+    """The result of a check, or its error."""
+    try:
+        return await checking
+    except CdfdError as error:
+        return error
+
+
+async def _check_table(
+    config: Settings, table: settings.Table, ledger: Ledger, sink: Connector, unreachable: CdfdError | None
+) -> Checked:
     try:
         engine_of(config).check()
-        sink = connector(config)
+        if unreachable is not None:
+            raise unreachable
         note = await sink.check(table)
         found = await dry_run(config, table, sink, ledger)
         if found.error is not None:

@@ -127,15 +127,17 @@ def _queue(config: Settings, name: str) -> AbstractAsyncContextManager[Queue]:
     return sqs.opened(sqs.QueueName.parse(name), parse(config.storage.s3.options()))
 
 
-async def check_notifications(config: Settings) -> None:
-    """Check the queue of S3 events, if one is configured. Takes no message from it.
+async def check_notifications(config: Settings) -> str | None:
+    """Check the queue of S3 events; None if none is configured. Takes no message from it.
 
     Raises:
         StorageError: the queue does not exist, or cannot be read.
     """
-    if config.poll.notifications is not None:
-        async with _queue(config, config.poll.notifications) as queue:
-            await queue.check()
+    if config.poll.notifications is None:
+        return None
+    async with _queue(config, config.poll.notifications) as queue:
+        await queue.check()
+    return "ok"
 
 
 @asynccontextmanager

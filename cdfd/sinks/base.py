@@ -307,6 +307,25 @@ class Connector(ABC):
     async def position(self, table: Table) -> Position | None:
         """A table's position. Changes nothing, and works while a daemon delivers."""
 
+    async def reach(self) -> None:
+        """Check the access to the sink, which all tables share, without a write. A mistyped address is reported once.
+
+        Raises:
+            SinkError: the sink cannot be reached.
+        """
+        return
+
+    async def check_own_topics(self) -> str | None:
+        """Check the topics of the daemon itself, such as that of heartbeats, without writing to them; a short text for `cdfd check`.
+
+        Returns:
+            The text; None if the daemon has no such topics.
+
+        Raises:
+            SinkError: a topic cannot be used.
+        """
+        return None
+
     async def check(self, table: Table) -> str:
         """Check a table's sink without writing to it; a short text for `cdfd check`.
 

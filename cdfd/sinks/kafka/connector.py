@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from cdfd.changes.position import Position
+from cdfd.config import own_topics
 from cdfd.config.certificates import warn_of_expiry
 from cdfd.config.settings import Settings, Table
 from cdfd.encoding.registry import SchemaRegistry
@@ -19,10 +20,10 @@ from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.token_endpoint import sent_in_the_clear
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
 from cdfd.sinks.kafka.progress import positions
-from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, announcement_topic, side_topic
+from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, Topic, announcement_topic, side_topic
 from cdfd.sinks.kafka.settings import KafkaSettings
 from cdfd.sinks.kafka.settings import SchemaRegistry as SchemaRegistrySettings
-from cdfd.sinks.kafka.signals import signals
+from cdfd.sinks.kafka.signals import signal_topic, signals
 from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 
@@ -119,8 +120,10 @@ class KafkaConnector(Connector):
     def announcing(self, topic: str, *, compacted: bool = True) -> AbstractAsyncContextManager[Announce]:
         """A producer of its own, without transactions; see the port."""
         sink = self._sink
-        made = (announcement_topic if compacted else side_topic)(topic, sink.topics)
-        return announcing(arguments(sink), replace(made, keyed=True), client(sink), sink.compression)
+        return announcing(arguments(sink), self._announced(topic, compacted=compacted), client(sink), sink.compression)
+
+    def _announced(self, topic: str, *, compacted: bool) -> Topic:
+        return replace((announcement_topic if compacted else side_topic)(topic, self._sink.topics), keyed=True)
 
     def signals(self, reader: str = "") -> AbstractAsyncContextManager[Signals]:
         """A consumer of its own; see the port."""
@@ -134,6 +137,22 @@ class KafkaConnector(Connector):
     def opened_for_backfill(self, table: Table, role: str) -> AbstractAsyncContextManager[KafkaSink]:
         """The sink of a backfill; see the port."""
         return self.opened_at(self.destination(table, role), table)
+
+    async def reach(self) -> None:
+        """Connect to the cluster; see the port."""
+        client(self._sink)
+        await positions.reach(arguments(self._sink))
+
+    async def check_own_topics(self) -> str | None:
+        """Check the topics of heartbeats, notifications and signals, if they are asked for; see the port."""
+        config, topics = self._config, []
+        if config.heartbeat.interval is not None:
+            topics.append(self._announced(own_topics.heartbeat_topic(config), compacted=True))
+        if config.controls.notifications:
+            topics.append(self._announced(own_topics.notification_topic(config), compacted=False))
+        if config.controls.signals:
+            topics.append(signal_topic(config.pipeline, self._sink.topics))
+        return await positions.check_topics(arguments(self._sink), topics) if topics else None
 
     async def check(self, table: Table) -> str:
         """Check the broker, the topics and the schema registry; see the port.

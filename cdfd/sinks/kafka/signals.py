@@ -23,7 +23,6 @@ from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.progress.topics import ExistingTopic, Topic, TopicAdmin
 from cdfd.sinks.kafka.settings import Topics
 
-SIGNALS_PREFIX = "_cdfd_signals."
 MOST_BATCH_BYTES = 1 << 20
 """Largest batch that the topic may take."""
 _CREATED_BATCH_BYTES = 128 << 10
@@ -38,6 +37,11 @@ _CONFIG = {
 T = TypeVar("T")
 
 
+def signal_topic(pipeline: str, topics: Topics) -> Topic:
+    """The topic of signals of a pipeline."""
+    return Topic(f"_cdfd_signals.{pipeline}", 1, topics.replication_factor, _CONFIG, keyed=False, verify=_verify)
+
+
 class KafkaSignals:
     """The `Signals` port over the topic of a pipeline. All calls are made in one thread.
 
@@ -50,7 +54,7 @@ class KafkaSignals:
 
     def __init__(self, connection: Mapping[str, Any], pipeline: str, topics: Topics, reader: str) -> None:
         self._connection = connection
-        self._topic = Topic(SIGNALS_PREFIX + pipeline, 1, topics.replication_factor, _CONFIG, keyed=False)
+        self._topic = signal_topic(pipeline, topics)
         self._group = f"cdfd.{pipeline}.signals" + (f".{reader}" if reader else "")
         self._partition = TopicPartition(self._topic.name, 0)
         self._worker = Worker("cdfd-signals")
@@ -89,8 +93,7 @@ class KafkaSignals:
 
     def _open(self) -> None:
         with TopicAdmin(self._connection) as admin:
-            found = admin.ensure([self._topic])[self._topic.name]
-            _verify(found)
+            admin.ensure([self._topic])
             end = admin.bounds(self._topic.name, 0, committed=True)[1]
         with translating(f"read signals from topic {self._topic.name}"), network(self._connection) as options:
             self._consumer = consumer = KafkaConsumer(

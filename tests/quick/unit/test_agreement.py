@@ -24,6 +24,8 @@ from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, GapError
 from cdfd.sinks.base import connector
+from cdfd.sinks.kafka.progress import positions
+from cdfd.sinks.kafka.progress.topics import TopicAdmin
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
 from tests.support.lake import BEGINNING, checkpoint, entry_path, manual_clock, rows, run, table
@@ -362,3 +364,21 @@ def test_what_the_hint_says_works(prepare: Prepare, tmp_path: Path, caplog: pyte
     shutil.rmtree(shop.out)
     progress_command.reset(shop.path, "orders")
     assert run(delivers(load(shop.path), caplog)) is True
+
+
+def test_a_broker_that_cannot_be_reached_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positions, "CONNECT_SECONDS", 0.3)
+    connections = []
+    monkeypatch.setattr(
+        positions, "TopicAdmin", lambda *given, **options: connections.append(given) or TopicAdmin(*given, **options)
+    )
+    config = tmp_path / "shop.yaml"
+    tables = ", ".join(f"{{uri: {tmp_path}/t{number}}}" for number in range(3))
+    sink = "{kind: kafka, bootstrap_servers: '127.0.0.1:1'}"
+    config.write_text(
+        f"pipeline: shop\ntables: [{tables}]\nsink: {sink}\nheartbeat: {{interval: 1s}}\nprogress: {{ledger: none}}\n"
+    )
+    text, code = checking.run(config)
+    assert code == 1
+    assert text.count("cannot connect to Kafka at 127.0.0.1:1: connection refused") == 3
+    assert len(connections) == 1

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 
+from cdfd.commands import check as checking
 from cdfd.config import load
 from cdfd.errors import SinkError
 from cdfd.progress.ledger import app_id
@@ -67,6 +69,21 @@ def test_a_quiet_table_and_one_that_is_not_there(
     assert {each["state"] for each in found if each["table"] == "missing"} == {"starting"}
     described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)], config_filter="all")
     assert described["topic"][topic]["cleanup.policy"]["value"] == "compact"
+
+
+def test_a_check_names_the_topics_of_the_daemon_itself(pipeline: Pipeline, create: Callable[..., str]) -> None:
+    pipeline.table()
+    signals = "_cdfd_signals." + pipeline.name
+    pipeline.configure(heartbeat={"interval": "1s"}, controls={"notifications": True, "signals": ["pause"]})
+    missing = f"_cdfd_heartbeat.{pipeline.name}, {pipeline.name}.notifications"
+    text, code = checking.run(pipeline.config)
+    assert code == 0
+    assert text.endswith(f"\ntopics of the daemon  ok, will be created: {missing}, {signals}\n")
+
+    create(signals)
+    text, code = checking.run(pipeline.config)
+    assert code == 1
+    assert f"topic {signals} accepts compressed records" in text
 
 
 @pytest.mark.parametrize("producer", under_test("producer", ["kafka-python", "librdkafka"]))

@@ -1,10 +1,10 @@
 """A table's position in Kafka without a sink: reads it while a daemon delivers, sets it, and checks the cluster."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
@@ -14,7 +14,7 @@ from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination, MakeProducer
 from cdfd.sinks.kafka.progress import records as progress_records
 from cdfd.sinks.kafka.progress.records import Progress, key_of, value_of
-from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, TopicAdmin
+from cdfd.sinks.kafka.progress.topics import CONNECT_SECONDS, PROGRESS_PARTITION, ExistingTopic, Topic, TopicAdmin
 from cdfd.sinks.kafka.records.batches import Batching
 
 T = TypeVar("T")
@@ -78,6 +78,32 @@ async def check(destination: Destination) -> str:
         SinkError: a sink could not be opened.
     """
     return await _in_thread(partial(_check, destination))
+
+
+async def reach(connection: Mapping[str, Any]) -> None:
+    """Connect, and nothing else. `SinkError` if the cluster cannot be reached."""
+
+    def connect() -> None:
+        with TopicAdmin(connection, timeout=CONNECT_SECONDS):
+            pass
+
+    await _in_thread(connect)
+
+
+async def check_topics(connection: Mapping[str, Any], topics: Sequence[Topic]) -> str:
+    """A short text about topics that no table has. Writes nothing.
+
+    Raises:
+        SinkError: a topic is unsuitable, or could not be created.
+    """
+
+    def checked() -> str:
+        with TopicAdmin(connection, timeout=CONNECT_SECONDS) as admin:
+            found = admin.check(topics)
+        there = [_described(each) for each in found.values()]
+        return _note(there, [topic.name for topic in topics if topic.name not in found])
+
+    return await _in_thread(checked)
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
@@ -149,10 +175,11 @@ def _check(destination: Destination) -> str:
         if destination.exactly_once:
             admin.check_transactions(destination.transactional_id)
     missing = [topic.name for topic in destination.needed() if topic.name not in found]
-    notes = [_described(found[destination.topic])] if destination.topic in found else []
-    if missing:
-        notes.append(f"will be created: {', '.join(missing)}")
-    return f"ok, {'; '.join(notes)}"
+    return _note([_described(found[destination.topic])] if destination.topic in found else [], missing)
+
+
+def _note(there: Sequence[str], missing: Sequence[str]) -> str:
+    return "ok, " + "; ".join([*there, *([f"will be created: {', '.join(missing)}"] if missing else [])])
 
 
 def _described(found: ExistingTopic) -> str:

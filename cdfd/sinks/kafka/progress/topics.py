@@ -9,9 +9,11 @@ share one, and adding partitions would lose all positions. A topic per pipeline 
 its pipeline.
 """
 
+from __future__ import annotations
+
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -27,6 +29,9 @@ from cdfd.sinks.kafka.client.reasons import reason_of
 from cdfd.sinks.kafka.settings import Topics
 
 log = logging.getLogger("cdfd.kafka")
+
+CONNECT_SECONDS = 10.0
+"""Timeout of the first connection. It is short, because a mistyped address takes this long to report."""
 
 PROGRESS_PREFIX = "_cdfd_progress."
 PROGRESS_PARTITION = 0
@@ -63,6 +68,7 @@ class Topic:
         config: settings, if it is created.
         keyed: whether all of our records have keys.
         retained: whether the topic must keep the newest record of each key forever. Such a topic is also read.
+        verify: raises a `SinkError` if the existing topic is unsuitable for another reason.
     """
 
     name: str
@@ -71,6 +77,7 @@ class Topic:
     config: Mapping[str, str] = field(default_factory=dict)
     keyed: bool = True
     retained: bool = False
+    verify: Callable[[ExistingTopic], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +376,8 @@ def _verify(topic: Topic, found: ExistingTopic) -> None:
             f"topic {found.name} is compacted, and accepts only records with keys",
             hint="Give the table a key, or the topic another cleanup.policy",
         )
+    if topic.verify is not None:
+        topic.verify(found)
 
 
 _HINTS = {

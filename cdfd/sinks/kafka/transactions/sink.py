@@ -21,7 +21,7 @@ from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts
 from cdfd.sinks.kafka.progress.positions import last_progress, progress_end
 from cdfd.sinks.kafka.progress.records import Progress
-from cdfd.sinks.kafka.progress.topics import ExistingTopic, TopicAdmin, tombstones
+from cdfd.sinks.kafka.progress.topics import CONNECT_SECONDS, ExistingTopic, TopicAdmin, tombstones
 from cdfd.sinks.kafka.records.batches import Batching
 from cdfd.sinks.kafka.transactions.accumulator import CHUNK_BYTES
 from cdfd.sinks.kafka.transactions.delivery import DeliveryContext, KafkaChunk, KafkaDelivery
@@ -30,8 +30,6 @@ from cdfd.sinks.kafka.transactions.stages import EncodeStage, SendStage
 
 log = logging.getLogger("cdfd.kafka")
 
-CONNECT_SECONDS = 10.0
-"""Timeout of the first connection. It is short, because a mistyped address takes this long to report."""
 # A row of a small batch must not become an oversized record, because the version of such a record would be unknown.
 _GROWTH = 16
 
