@@ -256,6 +256,23 @@ def test_an_idle_older_producer_is_fenced(start: Open, create: Any, read: Any, t
     assert values_of(read(topic, at_least=1)) == [b"of the newer one"]
 
 
+@pytest.mark.parametrize("kind", ["kafka-python", "librdkafka"])
+def test_an_older_producer_that_learns_of_it_between_two_calls_is_fenced(start: Open, create: Any, topic: str) -> None:
+    """librdkafka then says only that there is a fatal error."""
+    create(topic)
+    older = start()
+    start()
+    older.begin()
+
+    def send_on() -> None:
+        for _ in range(500):
+            older.send(topic, 0, of(b"of the older one"), 1)
+            time.sleep(0.02)
+
+    with pytest.raises(FencedError):
+        send_on()
+
+
 @pytest.mark.parametrize("kind", ["kafka-python", "kafka-python, one by one"])
 def test_an_older_producer_is_fenced_while_it_waits_for_metadata(start: Open, create: Any, topic: str) -> None:
     """It does not wait for what nobody requests any more."""

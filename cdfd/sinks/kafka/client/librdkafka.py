@@ -184,6 +184,8 @@ class LibrdkafkaProducer(Producer):
             return
         if self._purged:
             self._client.flush(_CAUSE_SECONDS)  # the error of the record that failed first may still come
+            if (fatal := _fatal_error(self._client)) is not None:
+                raise KafkaException(fatal)
         raise self._undelivered
 
     def _flush(self) -> None:
@@ -222,18 +224,25 @@ def _kafka_error(error: Exception, client: Client) -> KafkaError:
     """The error of the client in an exception.
 
     Every call that polls raises a fatal error. If the poll also calls our callback, that happens with the exception pending, and the result
-    is a `SystemError`, with or without the exception as its cause. Every further call raises the fatal error again.
+    is a `SystemError`, with or without the exception as its cause. Calls that do not poll say only that there is a fatal error.
     """
     cause = error.__cause__ if isinstance(error, SystemError) else error
-    if not isinstance(cause, KafkaException):
-        try:
-            client.begin_transaction()
-        except KafkaException as again:
-            cause = again
-        else:
-            raise error
-    found: KafkaError = cause.args[0]
+    found: KafkaError | None = cause.args[0] if isinstance(cause, KafkaException) else None
+    if found is None or found.code() == KafkaError._FATAL:
+        found = _fatal_error(client) or found
+    if found is None:
+        raise error
     return found
+
+
+def _fatal_error(client: Client) -> KafkaError | None:
+    """The fatal error of a client with transactions, which every call about them raises again; None if there is none."""
+    try:
+        client.begin_transaction()
+    except KafkaException as raised:
+        error: KafkaError = raised.args[0]
+        return error if error.fatal() else None
+    return None
 
 
 def _translated(error: KafkaError, doing: str) -> SinkError:
