@@ -18,9 +18,9 @@ from cdfd.changes.control import Control, Pause
 from cdfd.errors import FencedError, SinkError
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_record
-from cdfd.sinks.kafka.destination import MakeProducer
+from cdfd.sinks.kafka.destination import MakeProducer, encoders
 from cdfd.sinks.kafka.progress import records as progress_records
-from cdfd.sinks.kafka.progress.positions import move_position, read_position
+from cdfd.sinks.kafka.progress.positions import check, move_position, read_position
 from cdfd.sinks.kafka.progress.records import Progress, key_of, progress_of, value_of
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from tests.support.axes import under_test
@@ -453,3 +453,21 @@ class TestProgress:
         another.abort_transaction()
         async with place.sink() as sink:
             assert await sink.last_position() == at(1)
+
+
+async def test_a_cluster_that_cannot_have_transactions_is_explained(
+    producer: MakeProducer, needs_broker: None, name: str
+) -> None:
+    """Brokers log that they cannot create the topic of transactions. They leave clients waiting."""
+    with Broker(properties={"transaction.state.log.replication.factor": "3"}) as alone:
+        destination = Place(alone.bootstrap_servers, name, timeout=3.0).destination
+        steps = (
+            lambda: KafkaSink.open(destination, producer, encoders("flat")),
+            lambda: move_position(destination, producer, at(1)),
+            lambda: check(destination),
+        )
+        for step in steps:
+            with pytest.raises(SinkError, match=r"cannot create its topic __transaction_state") as raised:
+                await step()
+            assert raised.value.retriable
+            assert "set transaction.state.log.replication.factor to 1" in (raised.value.hint or "")

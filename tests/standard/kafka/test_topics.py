@@ -270,3 +270,23 @@ class TestTrouble:
             error = error_of(lambda: admin.find([name]))
             assert "the host does not exist" in error.what
             assert "advertised.listeners" in str(error.hint)
+
+
+def test_a_partition_that_loses_its_leader_meanwhile_is_transient(
+    broker: SharedBroker, create: Callable[..., str], topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(topic)
+    with open_admin(broker.bootstrap_servers) as admin:
+        described = admin._client._get_cluster_metadata
+
+        async def without_leaders(*given: Any, **options: Any) -> Any:
+            answer = await described(*given, **options)
+            for partition in answer["topics"][0]["partitions"]:
+                partition["leader_id"] = -1
+            return answer
+
+        monkeypatch.setattr(admin._client, "_get_cluster_metadata", without_leaders)
+        error = error_of(lambda: admin.bounds(topic, 0, committed=True))
+    assert error.what == f"cannot read the offsets of topic {topic}: a partition has no leader"
+    assert error.hint == "Check that all brokers run"
+    assert error.retriable

@@ -19,17 +19,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.errors import (
-    KafkaError,
-    RetriableError,
-    SaslAuthenticationFailedError,
-)
+from kafka.errors import KafkaError, SaslAuthenticationFailedError
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.certificates import check_files
+from cdfd.sinks.kafka.client.failures import TRANSIENT
 from cdfd.sinks.kafka.client.login import Credentials, SecretArgument, login, ready
 from cdfd.sinks.kafka.client.reasons import hangup, reason_of, tls_error
 from cdfd.sinks.kafka.client.tokens import TokenFailure
@@ -164,14 +161,14 @@ def _is_transient(error: Exception) -> bool:
     """Whether another attempt may succeed."""
     if isinstance(error, TokenFailure):
         return error.error.retriable
-    return isinstance(error, RetriableError) and tls_error(error) is None
+    return isinstance(error, TRANSIENT) and tls_error(error) is None
 
 
 def _connect_error(error: Exception, failure: _Failure | None, options: Mapping[str, Any]) -> SinkError:
     servers = options["bootstrap_servers"]
     what = f"cannot connect to Kafka at {', '.join(servers)}"
     if failure is None:
-        return SinkError(f"{what}: {error}", retriable=isinstance(error, RetriableError))
+        return SinkError(f"{what}: {error}", retriable=isinstance(error, TRANSIENT))
     reason, hint = hangup(options) if failure.refused else reason_of(failure.error, options)
     where = "" if list(servers) == [failure.address] else f"{failure.address}: "
     return SinkError(f"{what}: {where}{reason}", hint=hint, retriable=not failure.final)

@@ -4,13 +4,16 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kafka.errors import KafkaError, RetriableError, for_code
+from kafka.errors import KafkaError, RetriableError, UnknownBrokerIdError, for_code
 
 from cdfd.errors import FencedError, SinkError
 
 _INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED = 47, 90
 _INVALID_TIMESTAMP, _INVALID_RECORD = 32, 87
 _FENCED = frozenset({_INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED})
+
+TRANSIENT = (RetriableError, UnknownBrokerIdError)
+"""Errors of kafka-python after which another attempt may succeed. A broker is unknown if a partition has no leader, whose id is then -1."""
 
 # The broker disagrees with this producer on its state, which a new producer resolves, or on the time, which a corrected clock resolves.
 _RETRIABLE_WITH_NEW_PRODUCER = frozenset(
@@ -77,7 +80,7 @@ def translated(error: Exception, doing: str) -> SinkError:
     """
     code = getattr(error, "errno", None)
     reason = str(error) if isinstance(error, KafkaError) else repr(error)
-    retriable = isinstance(error, RetriableError)
+    retriable = isinstance(error, TRANSIENT)
     if code is None and (wrapped := _WRAPPED.search(reason)) is not None:
         code = int(wrapped[1])
         retriable = issubclass(for_code(code), RetriableError)

@@ -10,6 +10,7 @@ from kafka.errors import (
     KafkaProtocolError,
     NodeNotReadyError,
     SaslAuthenticationFailedError,
+    UnknownBrokerIdError,
     UnsupportedSaslMechanismError,
 )
 
@@ -55,6 +56,8 @@ def reason_of(error: Exception, options: Mapping[str, Any] | None = None) -> tup
                 f"the server is not a Kafka broker ({text})",
                 "Check the port, and whether sink.security.protocol fits it",
             )
+        case UnknownBrokerIdError():
+            return "a partition has no leader", "Check that all brokers run"
         case NodeNotReadyError():
             return "no broker is reachable", "Check that brokers run, and that their advertised.listeners are reachable"
     if tls is not None:

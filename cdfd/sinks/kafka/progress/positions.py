@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.client.producer import send_record
+from cdfd.sinks.kafka.client.producer import Producer, send_record
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination, MakeProducer
 from cdfd.sinks.kafka.progress import records as progress_records
@@ -50,6 +50,21 @@ def last_progress(destination: Destination, admin: TopicAdmin) -> Progress | Non
     """
     first, end = admin.bounds(destination.progress.name, PROGRESS_PARTITION, committed=False)
     return _newest(destination, first, end, destination.transaction_timeout + MARGIN)
+
+
+def start_transactions(producer: Producer, admin: TopicAdmin) -> None:
+    """Start the transactions of a producer; see `Producer.init_transactions`.
+
+    Raises:
+        SinkError: as there. Where a cluster cannot have transactions, the error says so, in place of a timeout.
+        FencedError: another process takes over at the same time.
+    """
+    try:
+        producer.init_transactions()
+    except SinkError as error:
+        if error.retriable:
+            admin.has_transaction_log()
+        raise
 
 
 async def progress_end(destination: Destination) -> int:
@@ -148,7 +163,7 @@ def _move(destination: Destination, make_producer: MakeProducer, position: Posit
     with TopicAdmin(destination.connection, timeout=destination.timeout) as admin:
         admin.ensure([destination.progress])
         with closing(make_producer(destination.producer_settings(Batching()))) as producer:
-            producer.init_transactions()
+            start_transactions(producer, admin)
             # A pause outlives a move. A reset forgets everything.
             value = (
                 None if position is None else value_of(Progress(position, control=_kept_control(destination, admin)))

@@ -21,10 +21,11 @@ from typing import Any, Literal, Self
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import KafkaError, RetriableError, TransactionalIdNotFoundError, for_code
+from kafka.errors import KafkaError, RetriableError, TransactionalIdNotFoundError, UnknownError, for_code
 
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.connection import network
+from cdfd.sinks.kafka.client.failures import TRANSIENT
 from cdfd.sinks.kafka.client.reasons import reason_of
 from cdfd.sinks.kafka.settings import Topics
 
@@ -38,6 +39,7 @@ PROGRESS_PARTITION = 0
 
 _UNKNOWN_TOPIC, _LEADER_NOT_AVAILABLE, _ALREADY_EXISTS = 3, 5, 36
 _TRANSACTIONS = "__transaction_state"
+_TRANSACTION_REPLICAS = "transaction.state.log.replication.factor"
 
 _COMMON_CONFIG = {
     # The broker's clock. If our clock were behind by days, the topic's retention would delete new rows; if it were ahead, the broker would
@@ -266,16 +268,38 @@ class TopicAdmin:
         """Check the right to use a transactional id, as far as possible without a transaction.
 
         Raises:
-            SinkError: the user has no right.
+            SinkError: the user has no right, or the cluster cannot have transactions.
         """
         with _translated(f"use transactional id {transactional_id}"):
-            internal = self._client.describe_topics([_TRANSACTIONS])[0]
-            if internal["error_code"] == _UNKNOWN_TOPIC:
-                return  # The cluster has never had a transaction, and the request would create this topic.
+            if not self.has_transaction_log():
+                return  # The cluster has never had a transaction, and the request would create the topic.
             try:
                 self._client.describe_transactions([transactional_id])
             except TransactionalIdNotFoundError:
                 return
+
+    def has_transaction_log(self) -> bool:
+        """Whether the cluster has the topic of its transactions, which it creates for the first one.
+
+        Raises:
+            SinkError: the cluster cannot create it. Brokers log this, and leave clients waiting.
+        """
+        with _translated("describe the topic of transactions"):
+            if self._client.describe_topics([_TRANSACTIONS])[0]["error_code"] != _UNKNOWN_TOPIC:
+                return True
+            brokers = [str(broker["broker_id"]) for broker in self._client.describe_cluster()["brokers"]]
+            resource = ConfigResource(ConfigResourceType.BROKER, brokers[0])
+            answer = self._client.describe_configs([resource], config_filter="all")
+        # No settings: the user may not read them.
+        replicas = int(answer.get("broker", {}).get(brokers[0], {}).get(_TRANSACTION_REPLICAS, {"value": 1})["value"])
+        if replicas > len(brokers):
+            raise SinkError(
+                f"the cluster cannot create its topic {_TRANSACTIONS}: {_TRANSACTION_REPLICAS} is {replicas}, and the number of "
+                f"brokers {len(brokers)}",
+                hint=f"Start more brokers, or set {_TRANSACTION_REPLICAS} to {len(brokers)} in the brokers' configuration",
+                retriable=True,
+            )
+        return False
 
     def _configs(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         """All settings by topic: none of topics whose settings the user may not read. Topics that the broker does not know are missing."""
@@ -410,7 +434,8 @@ def _translated(doing: str) -> Iterator[None]:
         if code is not None and code > 0:
             raise _refused(doing, code, None) from error
         reason, hint = reason_of(error)
-        raise SinkError(f"cannot {doing}: {reason}", hint=hint, retriable=isinstance(error, RetriableError)) from error
+        retriable = isinstance(error, TRANSIENT) or code == UnknownError.errno  # which a broker that stops may answer
+        raise SinkError(f"cannot {doing}: {reason}", hint=hint, retriable=retriable) from error
     except RuntimeError as error:
         # kafka-python found no controller in two attempts, for which it has no error class.
         raise SinkError(f"cannot {doing}: {error}", retriable=True) from error

@@ -19,7 +19,7 @@ from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.kafka.client.producer import Producer
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts
-from cdfd.sinks.kafka.progress.positions import last_progress, progress_end
+from cdfd.sinks.kafka.progress.positions import last_progress, progress_end, start_transactions
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.progress.topics import CONNECT_SECONDS, ExistingTopic, TopicAdmin, tombstones
 from cdfd.sinks.kafka.records.batches import Batching
@@ -249,7 +249,7 @@ def _open(destination: Destination, make_producer: MakeProducer, takeover: _Take
         producer = make_producer(settings)
         try:
             takeover.begin()
-            producer.init_transactions()
+            start_transactions(producer, admin)
             progress = last_progress(destination, admin) if destination.exactly_once else None
             if not existing and progress is not None:
                 _warn_of_lost_topic(destination, progress.position)
