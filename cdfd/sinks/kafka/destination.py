@@ -30,7 +30,7 @@ class Destination:
         keyed: whether its records have keys.
         topics: settings of created topics.
         delivery: `exactly_once` in transactions that carry the position; `at_least_once` without either.
-        compression: of records.
+        compression: of records, unless the topic has a `compression.type` of its own.
         tombstones: whether a record without value follows a delete; see `topics.tombstones`.
         oversized: the handling of records that exceed the topic's limit: fail, skip, or write about them to `<topic>.dlq`.
         schema_topic: receives the table's schema at first and after every change; None: no such topic.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,8 @@ from bench.kafka_batches import orders
 from cdfd import native
 from cdfd.encoding.records import Records
 from cdfd.sinks.kafka.records import batches
-from cdfd.sinks.kafka.records.batches import Batching, RecordBatch, record_batches
+from cdfd.sinks.kafka.records.batches import HEADER_BYTES, Batching, RecordBatch, record_batches
+from cdfd.sinks.kafka.records.compression import compress
 from cdfd.sinks.kafka.records.murmur2 import partitions
 
 TEXTS = st.one_of(st.none(), st.binary(max_size=70), st.integers(0, 300).map(lambda size: b"x" * size))
@@ -93,3 +95,22 @@ def test_too_little_room_is_said() -> None:
     column = [(np.frombuffer(b"\2x", np.uint8), value)]
     assert write(rows, None, value, 0, headers, column, np.empty(72, np.uint8)) == -1
     assert write(rows, None, value, 0, headers, column, np.empty(200, np.uint8)) == 20 + 2 * 6
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_a_batch_that_the_broker_compresses_again_stays_within_the_limit(codec: Any) -> None:
+    """A batch that would grow is sent without compression. A topic with a codec compresses it nevertheless."""
+    limit = 50_000
+    batching = Batching.for_topic("none", limit, codec)
+    for size in range(batching.limit - 200, batching.limit):
+        records = Records(None, pa.array([np.random.default_rng(size).bytes(size)], pa.large_binary()))
+        [(_, batch)] = record_batches(records, 0, 1, batching)
+        if isinstance(batch, RecordBatch):
+            largest = len(compress(codec, memoryview(batch.data)[HEADER_BYTES:]))
+    assert limit - 200 < HEADER_BYTES + largest <= limit
+
+
+def test_a_topic_chooses_the_codec_of_its_batches() -> None:
+    assert Batching.for_topic("lz4", 2000, "producer") == Batching("lz4", 2000)
+    assert Batching.for_topic("lz4", 2000, "uncompressed") == Batching("none", 2000)
+    assert Batching.for_topic("none", 2000, "zstd").compression == "zstd"

@@ -6,6 +6,7 @@ from kafka.errors import (
     InvalidTimestampError,
     InvalidTransactionTimeoutError,
     KafkaError,
+    MessageSizeTooLargeError,
     ProducerFencedError,
     RequestTimedOutError,
 )
@@ -54,3 +55,10 @@ def test_an_error_without_a_code() -> None:
     assert error.what == "cannot deliver: ValueError('no number')"
     assert error.hint is None
     assert not error.retriable
+
+
+def test_an_answer_without_a_text_gets_one() -> None:
+    too_large = translated(MessageSizeTooLargeError(None), "deliver")
+    assert too_large.what == "cannot deliver: MessageSizeTooLargeError: a batch is larger than the topic takes"
+    assert "compression.type" in (too_large.hint or "")
+    assert "None" not in translated(RequestTimedOutError(None), "deliver").what

@@ -206,6 +206,31 @@ class TestOversized:
             "limit": 20_000,
         }
 
+    @pytest.mark.parametrize("codec", ["uncompressed", "gzip", "lz4"])
+    def test_limits_hold_for_the_codec_of_the_topic(
+        self, producer: MakeProducer, servers: str, name: str, read: Read, codec: str
+    ) -> None:
+        """The broker compresses again what has another codec, or nothing at all."""
+        config = Topics(partitions=1, config={"max.message.bytes": "20000", "compression.type": codec})
+        place = Place(servers, name, topics=config, oversized="dlq", compression="gzip" if codec == "lz4" else "lz4")
+
+        async def deliver_notes() -> int:
+            async with place.sink(producer=producer) as sink:
+                delivery = await sink.begin(at(7))
+                await delivery.start_version(version(7))
+                sizes = range(19_700, 20_000, 10)
+                notes = [*(os.urandom(size // 2).hex() for size in sizes), "a" * 100_000]
+                for number, note in enumerate(notes):
+                    await delivery.write(change_rows([Row("insert", 7, number, note)], first=number))
+                await delivery.commit(at(8))
+                return sink.oversized
+
+        oversized = asyncio.run(deliver_notes())
+        assert oversized > 0 or codec != "uncompressed"
+        assert len(read(place.topic, at_least=31 - oversized)) == 31 - oversized
+        if oversized:
+            assert len(read(f"{place.topic}.dlq", at_least=oversized)) == oversized
+
     async def test_a_dead_letter_is_in_the_transaction(self, servers: str, name: str, read: Read) -> None:
         place = Place(servers, name, topics=self.CONFIG, oversized="dlq")
         async with place.sink() as sink:

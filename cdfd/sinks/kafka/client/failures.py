@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kafka.errors import KafkaError, RetriableError, UnknownBrokerIdError, for_code
+from kafka.errors import BrokerResponseError, KafkaError, RetriableError, UnknownBrokerIdError, for_code
 
 from cdfd.errors import FencedError, SinkError
 
@@ -28,7 +28,9 @@ _RETRIABLE_WITH_NEW_PRODUCER = frozenset(
         120,  # TRANSACTION_ABORTABLE
     }
 )
-_TOO_LARGE = "The topic's max.message.bytes may be lower than when the daemon started: restart the daemon, or raise it."
+_TOO_LARGE = "The topic's max.message.bytes or compression.type may have changed since the daemon started: restart it, or raise the first."
+# For errors without any text of their own.
+_REASONS = {10: "a batch is larger than the topic takes", 18: "a batch is larger than the topic's segment.bytes"}
 # kafka-python puts unexpected error codes into the text of an error without a code.
 _WRAPPED = re.compile(r"\[Error (\d+)\]")
 _ACCESS = "Give the daemon's user access."
@@ -79,12 +81,19 @@ def translated(error: Exception, doing: str) -> SinkError:
     `KafkaError`. Such an error is retriable, because another producer may succeed.
     """
     code = getattr(error, "errno", None)
-    reason = str(error) if isinstance(error, KafkaError) else repr(error)
+    reason = _reason(error) if isinstance(error, KafkaError) else repr(error)
     retriable = isinstance(error, TRANSIENT)
     if code is None and (wrapped := _WRAPPED.search(reason)) is not None:
         code = int(wrapped[1])
         retriable = issubclass(for_code(code), RetriableError)
     return failure(doing, reason, code=code, retriable=retriable or (code is None and type(error) is KafkaError))
+
+
+def _reason(error: KafkaError) -> str:
+    """The text of an error of kafka-python. Answers of a broker may have none, which shows as None."""
+    if any(part is not None for part in error.args) or not isinstance(error, BrokerResponseError):
+        return str(error)
+    return f"{type(error).__name__}: {_REASONS.get(error.errno) or error.description}"
 
 
 @contextmanager

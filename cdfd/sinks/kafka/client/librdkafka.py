@@ -19,7 +19,7 @@ from cdfd.sinks.kafka.client.failures import failure, fenced
 from cdfd.sinks.kafka.client.login import Credentials, current, login_hint, ready
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.client.tokens import TokenProvider
-from cdfd.sinks.kafka.records.batches import Oversized, Partitions, each, rows
+from cdfd.sinks.kafka.records.batches import HEADER_BYTES, Oversized, Partitions, each, rows
 
 _client_log = logging.getLogger("kafka.librdkafka")
 
@@ -277,7 +277,8 @@ def _options(settings: ProducerSettings) -> dict[str, Any]:
         "enable.idempotence": True,
         "allow.auto.create.topics": False,
         "compression.type": settings.batching.compression,
-        "message.max.bytes": max(settings.batching.limit, 1000),
+        # The client compares a record alone with it, without the header of a batch.
+        "message.max.bytes": max(settings.batching.limit - HEADER_BYTES, 1000),
         "batch.size": min(settings.batching.target, settings.batching.limit),
         "linger.ms": _LINGER_MS,
         "queue.buffering.max.kbytes": max(settings.in_flight // 1024, 1),

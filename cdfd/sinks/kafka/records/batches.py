@@ -18,6 +18,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, repeat
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,8 @@ from cdfd.sinks.kafka.records.native_sections import Sections
 
 # Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and last timestamp, producer id, epoch, sequence, count.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = _HEADER.size
+"""Bytes of a batch besides its records."""
 _LENGTH_FROM = struct.calcsize(">qi")
 _CRC_AT = struct.calcsize(">qiib")
 _ATTRIBUTES_AT = _CRC_AT + 4
@@ -48,6 +51,8 @@ _RECORD_EXTRA = 5 + 2 + 5 + 5 + 5
 # Up to this number of records and bytes, Python objects are faster than kernels, which copy a long value once instead of five times.
 _FEW = 100
 _FEW_BYTES = 64 << 10
+# Blocks that cannot be compressed grow by less than a thousandth in each codec, and a frame has a header and a checksum.
+_GROWTH, _FRAME = 1024, 64
 # Lengths in the format have 31 bits.
 _LENGTH_LIMIT = (1 << 31) - 1 - 1024
 _EMPTY = pool(b"")
@@ -64,6 +69,9 @@ Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes]]]
 class Batching:
     """How records become batches.
 
+    If a topic has a `compression.type`, batches have that codec too: the broker would compress others again, and its limit applies to
+    the result. So `limit` is below that of the topic then, by as much as compression can make a batch larger.
+
     Attributes:
         compression: codec of the records of a batch.
         limit: size limit of a batch of the topic in bytes (`max.message.bytes`), including the header.
@@ -73,6 +81,21 @@ class Batching:
     compression: Compression = "lz4"
     limit: int = 1_048_588
     target: int = 1 << 20
+
+    @classmethod
+    def for_topic(cls, compression: Compression, limit: int, topic_codec: str) -> Self:
+        """The batches of a topic.
+
+        Args:
+            compression: the configured codec.
+            limit: `max.message.bytes` of the topic.
+            topic_codec: its `compression.type`.
+        """
+        if topic_codec == "uncompressed":
+            return cls("none", limit)
+        if topic_codec not in CODES:
+            return cls(compression, limit)  # `producer`
+        return cls(topic_codec, limit - limit // _GROWTH - _FRAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +169,7 @@ def record_batches(
         return
     order, ends = _by_partition(partitions, len(records))
     sizes = _max_sizes(records)[order]
-    boundaries = _boundaries(sizes, ends, min(batching.target, batching.limit - _HEADER.size))
+    boundaries = _boundaries(sizes, ends, min(batching.target, batching.limit - HEADER_BYTES))
     counts = np.diff(boundaries)
     if native.built:
         columns = [(_header_name(name), column) for name, column in records.header_columns]
@@ -213,7 +236,7 @@ def _batches_of_few(
     by_partition: dict[int, list[tuple[int, Row]]] = {}
     for number, (partition, row) in enumerate(zip(each(partitions), rows(records), strict=False)):
         by_partition.setdefault(partition, []).append((number, row))
-    limit_bytes = min(batching.target, batching.limit - _HEADER.size)
+    limit_bytes = min(batching.target, batching.limit - HEADER_BYTES)
     for partition in sorted(by_partition):
         section, count, first = bytearray(), 0, 0
         for number, row in by_partition[partition]:
@@ -244,7 +267,7 @@ def _batch(section: memoryview, first: int, count: int, timestamp: int, batching
     compression, packed = batching.compression, memoryview(compress(batching.compression, section))
     if len(packed) >= len(section):
         compression, packed = "none", section
-    size = _HEADER.size + len(packed)
+    size = HEADER_BYTES + len(packed)
     if size > batching.limit:
         return Oversized(first, size)
     header = _HEADER.pack(

@@ -245,7 +245,8 @@ def _open(destination: Destination, make_producer: MakeProducer, takeover: _Take
         existing = admin.find([destination.topic])
         found = admin.ensure(destination.needed())
         facts = _facts(destination, found[destination.topic])
-        settings = destination.producer_settings(Batching(destination.compression, facts.limit))
+        codec = found[destination.topic].config.get("compression.type", "producer")
+        settings = destination.producer_settings(Batching.for_topic(destination.compression, facts.limit, codec))
         producer = make_producer(settings)
         try:
             takeover.begin()
