@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, groupby, repeat
+from typing import Any
 
 from cdfd.changes.batch import ChangeBatch, ChangeRun, VersionRows
 from cdfd.changes.column_selection import Select, all_columns
@@ -21,12 +22,12 @@ from cdfd.changes.joined import JoinedRows, PlannedScan, groups_of
 from cdfd.changes.joined_images import image_orders, joined_images
 from cdfd.changes.no_ops import where_matched_by_key, without_no_ops
 from cdfd.changes.ordered_pool import After, Inline, run_in_order
-from cdfd.changes.plan import ChangePlan, FileScan
+from cdfd.changes.plan import ChangePlan, FileScan, in_phases
 from cdfd.changes.position import Position
 from cdfd.changes.prefetch import files_ahead, prefetch_later_scan, prefetch_plans
 from cdfd.changes.read import BATCH_ROWS
 from cdfd.changes.refined import RefinedVersion, RefinedVersions
-from cdfd.changes.scans import OnMissingFile, Scanned, ScanReader, raise_missing
+from cdfd.changes.scans import OnMissingFile, Scanned, ScanReader, Unpaired, raise_missing
 from cdfd.changes.shape.rows import RowShaper
 from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.spill import SpillSpace, spill_space
@@ -190,37 +191,76 @@ class Execution:
         return ScanReader(self.files, self.select, self.batch_rows, self.on_missing, self.shape.where, self.refined)
 
     def _tasks_of(self, plan: ChangePlan, scans: Sequence[FileScan]) -> Iterator[_Task]:
-        reader, remote = self._reader, self.files.storage.remote
-        if plan.refinement is not None:
-            version = self.refined.of(self._refined(plan))
-            tasks = (partial(reader.read_bucket, plan, scan, version) for scan in scans)
+        reader, remote, refinement = self._reader, self.files.storage.remote, plan.refinement
+        if refinement is not None and refinement.images and scans and not (remote and len(refinement.sources) > 1):
+            tasks = self._tasks_of_images(plan, refinement.sources)
             yield from map(Inline, tasks) if self._is_tiny(plan.size) else tasks
             return
+        if refinement is not None:
+            version = self.refined.of(self._refined(plan))
+            yield from (partial(reader.read_bucket, plan, scan, version) for scan in scans)
+            return
+        yield from self._tasks_of_scans(plan, scans, plan.cross_partition)
+
+    def _tasks_of_images(self, plan: ChangePlan, sources: Sequence[FileScan]) -> Iterator[_Task]:
+        """The tasks of change data files whose images may have to be matched by the key."""
+
+        def version() -> RefinedVersion:
+            return self.refined.of(self._refined(plan))
+
+        if len(sources) == 1:
+            yield partial(self._reader.read_images, plan, sources[0], self._uses_threads(plan, sources[0]), version)
+        else:
+            yield from self._tasks_of_scans(plan, in_phases(sources), sources, version)
+
+    def _tasks_of_scans(
+        self,
+        plan: ChangePlan,
+        scans: Sequence[FileScan],
+        looked_at: Sequence[FileScan],
+        version: Callable[[], RefinedVersion] | None = None,
+    ) -> Iterator[_Task]:
+        """The tasks of scans that are read as they are.
+
+        Args:
+            plan: of the version.
+            scans: of the version.
+            looked_at: change data files whose pairs of images are looked for before any rows are read.
+            version: the refined version, for images that are not in pairs of one key. Without it, they are read as they are.
+        """
+        reader, remote = self._reader, self.files.storage.remote
         # Without the late phasees among these scans, nothing would read what is buffered.
         budget = MemoryBudget(REORDER_BUFFER_BYTES if scans and scans[-1].image_phase == "late" else 0)
         buffers: dict[str, Future[ReorderBuffer]] = {}
         joined = {} if remote else joined_images(plan, scans, self.files)
-        orders = image_orders(plan.cross_partition, joined)
-        for scan in plan.cross_partition:
+        orders = image_orders(looked_at, joined)
+        for scan in looked_at:
             if scan.path not in joined:
                 yield partial(reader.read_order, plan, scan, orders.of_files[scan.path])
         for images in orders.joined:
             yield images.find_pairs
+        handover: Future[Any] | None
         for _, scan in self._prefetched(plan, scans):
+            is_early = scan.image_phase == "early"
             if scan.path in joined:
                 images = joined[scan.path]
-                if scan.path == images.scans[0].path:
-                    together = partial(reader.read_phase_together, plan, images, scan, budget, orders)
-                    yield together if scan.image_phase == "early" else After(images.early_read, together)
-                continue
-            if scan.image_phase == "early":
-                buffers[scan.path] = Future()
-            if scan.image_phase in ("early", "late"):
-                use_threads, buffer = self._uses_threads(plan, scan), buffers.get(scan.path)
-                task = partial(reader.read_phase, plan, scan, use_threads, budget, buffer, orders)
-                yield task if scan.image_phase == "early" or buffer is None else After(buffer, task)
+                if scan.path != images.scans[0].path:
+                    continue
+                handover = images.early_read
+                task = partial(reader.read_phase_together, plan, images, scan, budget, orders)
+            elif scan.image_phase in ("early", "late"):
+                if is_early:
+                    buffers[scan.path] = Future()
+                handover = buffers.get(scan.path)
+                use_threads = self._uses_threads(plan, scan)
+                task = partial(reader.read_phase, plan, scan, use_threads, budget, handover, orders)
             else:
                 yield self._task_of(plan, scan)
+                continue
+            if version is not None:
+                unpaired = Unpaired(version if is_early and scan is scans[0] else None, handover if is_early else None)
+                task = partial(reader.read_if_paired, plan, task, orders, unpaired)
+            yield task if is_early or handover is None else After(handover, task)
 
     def _tasks_of_files(self, scans: Iterable[PlannedScan]) -> Iterator[_Task]:
         for group in groups_of(scans):

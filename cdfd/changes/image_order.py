@@ -64,12 +64,19 @@ class ImageOrder:
         late: rows of the late phase.
         in_order: whether all early rows precede all late ones in the file.
         late_starts_with_post: whether the first late row is a post-image; consumers must not pair it with the row before it.
+        moves: whether a pair changes the key.
     """
 
     paired: bool
     late: RowSet
     in_order: bool
     late_starts_with_post: bool
+    moves: bool = False
+
+    @property
+    def by_key(self) -> bool:
+        """Whether all images of updates are in adjacent pairs of one key: nothing is left to match by the key."""
+        return self.paired and not self.moves
 
     @classmethod
     def of(cls, types: Callable[[], Iterable[Codes]], *, pairs: bool = True) -> ImageOrder:
@@ -95,7 +102,7 @@ class ImageOrder:
     @classmethod
     def _of(cls, types: Iterable[Codes], *, pairs: bool) -> ImageOrder | None:
         """None if images should be pairs and some are not. In pairs, a post-image follows each pre-image and no other row."""
-        late, row, starts_with_post, last = BitMap64(), 0, False, DELETE
+        late, row, starts_with_post, moves, last = BitMap64(), 0, False, False, DELETE
         for codes in types:
             is_moved, is_post = _posts(codes)
             if pairs and not _are_paired(codes, is_post, last):
@@ -104,10 +111,11 @@ class ImageOrder:
             if found.any():
                 starts_with_post = starts_with_post if late else bool(is_post[found.argmax()])
                 _add(late, row, found)
-            row, last = row + len(codes), codes[-1]
+            row, moves, last = row + len(codes), moves or bool(is_moved.any()), codes[-1]
         if pairs and last == PRE_IMAGE:
             return None
-        return cls(pairs, RowSet(FrozenBitMap64(late)), not late or late.min() + len(late) == row, starts_with_post)
+        in_order = not late or late.min() + len(late) == row
+        return cls(pairs, RowSet(FrozenBitMap64(late)), in_order, starts_with_post, moves)
 
 
 class _Seen:
@@ -325,12 +333,14 @@ class ReorderBuffer:
         budget: shared by all files of a version.
         order: of the file's rows, once it is known.
         pairs: whether adjacent images of the file count as pairs.
+        needs_pairs: whether the file is read only if all its images are in adjacent pairs of one key.
         reread_from: late rows from this row on are not buffered and have to be read again; None if all are buffered, or there are none.
     """
 
     budget: MemoryBudget = field(default_factory=MemoryBudget)
     order: ImageOrder | None = None
     pairs: bool = True
+    needs_pairs: bool = False
     reread_from: int | None = 0
     _buffered: list[pa.RecordBatch] = field(default_factory=list)
 

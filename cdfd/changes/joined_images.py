@@ -74,6 +74,12 @@ class ImageOrders:
         joined = [images.paired.result() for images in self.joined]
         return all(joined) and all(order is None or order.paired for order in found)
 
+    @property
+    def by_key(self) -> bool:
+        """The same, and no pair changes the key."""
+        moves = any(images.moves for images in self.joined) if self.paired else True
+        return not moves and not any(order.moves for each in self.of_files.values() if (order := each.result()))
+
 
 def image_orders(cross_partition: Sequence[FileScan], joined: Mapping[str, JoinedImages]) -> ImageOrders:
     """The orders of these files, which have not been read yet. Some of them are `joined`."""
@@ -95,6 +101,7 @@ class JoinedImages:
     Attributes:
         scans: of the files, for the early phase.
         paired: whether the images of all files are in pairs. `find_pairs` sets it.
+        moves: whether a pair changes the key; known with `paired`.
         early_read: set once the early rows were read: whether they were read together.
         buffers: by path, the late rows of files that were read one by one.
     """
@@ -104,6 +111,7 @@ class JoinedImages:
     ) -> None:
         self.scans = scans
         self.paired = Future[bool]()
+        self.moves = False
         self.early_read = Future[bool]()
         self.buffers: dict[str, Future[ReorderBuffer]] = {}
         self._files = files
@@ -121,6 +129,7 @@ class JoinedImages:
             try:
                 codes = self._read_codes()
                 paired = all(map(are_paired, codes))
+                self.moves = any(bool((each == MOVED).any()) for each in codes)
                 if self._kept.reserve(sum(map(len, codes))):
                     self._codes = codes
             except READ_ERRORS:
@@ -131,9 +140,11 @@ class JoinedImages:
 
     def _is_paired(self, scan: FileScan) -> bool:
         try:
-            return read_image_order(scan, self._files, self._key).paired
+            found = read_image_order(scan, self._files, self._key)
         except CdfdError:
             return True
+        self.moves = self.moves or found.moves
+        return found.paired
 
     def early(self, schema: TableSchema, batch_rows: int, budget: MemoryBudget, *, pairs: bool) -> Iterator[RowBatch]:
         """The early rows of all files. Late ones wait, as long as they fit into the budget.

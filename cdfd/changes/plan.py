@@ -221,7 +221,11 @@ def _from_cdc(commit: Commit, changes: Changes) -> bool:
 
 
 def _from_change_data(commit: Commit) -> Sequence[FileScan]:
-    scans = _ordered(FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs)
+    return in_phases(_ordered(FileScan(cdc.path, None, cdc.partition_values, cdc.size) for cdc in commit.cdcs))
+
+
+def in_phases(scans: Sequence[FileScan]) -> Sequence[FileScan]:
+    """The scans of change data files. Those of several files are in two phases."""
     if len(scans) < 2:
         return scans
     # The post-image of an update, or the row that replaces a deleted one, may be in an earlier file than the row before the change.

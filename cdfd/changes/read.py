@@ -142,6 +142,8 @@ def read(
             buffer = ReorderBuffer(pairs=scan.pairs) if reorder_buffer is None else reorder_buffer
             if buffer.order is None:
                 buffer.order = ImageOrder.of(lambda: _types(file, scan, files, key), pairs=buffer.pairs)
+            if buffer.needs_pairs and not buffer.order.by_key:
+                return
             yield from _reordered(reader, scan.image_phase, buffer, (batch_rows, use_threads))
         elif excluded:
             for batch, skipped in kept_batches(reader, excluded, batch_rows, use_threads):

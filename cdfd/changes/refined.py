@@ -11,13 +11,13 @@ only put in order.
 | both images of one key                    | `update_preimage`, `_postimage`   |
 | inserts, and post-images that are apart   | `insert`                          |
 
-So each key loses its old row before it gets a new one.
+So each key loses its old row before it gets a new one. If no key changes, deletes and updates of change data files are in their order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from threading import Lock
 
@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64, FrozenBitMap64
 
-from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, CHANGE_TYPES, constant_type
+from cdfd.changes.columns import CHANGE_COLUMNS, CHANGE_TYPE, CHANGE_TYPES
 from cdfd.changes.equality import Integers, Mask, codes, dense, hashes
 from cdfd.changes.image_order import DELETE, INSERT, LONE_IMAGE, POST_IMAGE, PRE_IMAGE, codes_of, pair_numbers
 from cdfd.changes.matching import KeyedImages, Matched, by_key, by_row_id, equal_rows, images_by_key
@@ -43,8 +43,8 @@ from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.schema import StructType, TableSchema
 from cdfd.errors import CdfdError, DataError, MissingFileError
 
-MOVE = DELETE, INSERT
-"""Change types of the images of a row that changes its key."""
+UPDATE, MOVE = (PRE_IMAGE, POST_IMAGE), (DELETE, INSERT)
+"""Change types of the images of an update, and of a row that changes its key."""
 
 PAIR = "_cdfd_pair"
 """Name of the column of rows of change data files that numbers pairs of images."""
@@ -108,35 +108,37 @@ class RefinedVersion:
                 self._sides = self._read()
         removed, added = (side.rows(scan.bucket.number).combine_chunks() for side in self._sides)
         changes = self._matched(removed, added, whole=scan.image_phase is None)
+        rows = pa.concat_tables([removed, added])
         if scan.image_phase != "late":
-            yield from self._constant(removed, changes.deleted, "delete")
-            update = PRE_IMAGE, POST_IMAGE
-            yield from self._pairs(removed, changes.left, added, changes.came, update if self.keeps_moves else MOVE)
-            yield from self._pairs(removed, changes.before, added, changes.after, update)
+            yield from self._batches(rows, *self._early(changes, removed.num_rows))
         if scan.image_phase != "early":
-            yield from self._constant(added, changes.inserted, "insert")
+            inserted = changes.inserted + removed.num_rows
+            yield from self._batches(rows, inserted, np.full(len(inserted), INSERT))
 
-    def _pairs(
-        self, removed: pa.Table, before: Integers, added: pa.Table, after: Integers, types: tuple[int, int]
-    ) -> Iterator[RowBatch]:
-        step = max(1, self.batch_rows // 2)
-        for start in range(0, len(before), step):
-            olds, news = before[start : start + step], after[start : start + step]
-            images = pa.concat_tables([removed.take(pa.array(olds)), added.take(pa.array(news))])
-            order = np.arange(2 * len(olds)).reshape(2, -1).T.reshape(-1)
-            column = pa.DictionaryArray.from_arrays(np.tile(np.array(types, np.int8), len(olds)), CHANGE_TYPES)
-            yield RowBatch(self._batch(images.take(pa.array(order)), column))
+    def _early(self, changes: _Changes, first_added: int) -> tuple[Integers, Integers]:
+        """Deletes and updates, as positions in the rows of both sides, and their change types."""
+        count, moves = len(changes.deleted), len(changes.left)
+        olds = np.concatenate([changes.deleted, changes.left, changes.before])
+        news = np.concatenate([np.full(count, -1), changes.came + first_added, changes.after + first_added])
+        types = np.repeat(
+            [MOVE, UPDATE if self.keeps_moves else MOVE, UPDATE], [count, moves, len(changes.before)], axis=0
+        )
+        rows = np.stack([olds, news], axis=1)
+        if self.refinement.images and not moves:
+            # As they are read from large files, where nothing waits.
+            order = np.argsort(olds, kind="stable")
+            rows, types = rows[order], types[order]
+        there = rows >= 0
+        return rows[there], types[there]
 
-    def _constant(self, rows: pa.Table, chosen: Integers, change_type: str) -> Iterator[RowBatch]:
-        for start in range(0, len(chosen), self.batch_rows):
-            some = rows.take(pa.array(chosen[start : start + self.batch_rows]))
-            yield RowBatch(self._batch(some, constant_type(change_type, some.num_rows)))
-
-    def _batch(self, rows: pa.Table, types: pa.DictionaryArray) -> pa.RecordBatch:
-        batch = rows.combine_chunks().to_batches()[0]
-        width = len(self.schema.names)
+    def _batches(self, rows: pa.Table, chosen: Integers, types: Integers) -> Iterator[RowBatch]:
         schema = pa.schema([*self.schema.arrow, CHANGE_COLUMNS[0]])
-        return pa.RecordBatch.from_arrays([*batch.columns[:width], types], schema=schema)
+        rows = rows.select(self.schema.names)
+        for start in range(0, len(chosen), self.batch_rows):
+            some = slice(start, start + self.batch_rows)
+            columns = rows.take(pa.array(chosen[some])).combine_chunks().to_batches()[0].columns
+            column = pa.DictionaryArray.from_arrays(pa.array(types[some].astype(np.int8)), CHANGE_TYPES)
+            yield RowBatch(pa.RecordBatch.from_arrays([*columns, column], schema=schema))
 
     def _matched(self, removed: pa.Table, added: pa.Table, *, whole: bool) -> _Changes:
         """The changes of a bucket; `whole` says whether it is the only one."""
@@ -233,7 +235,8 @@ class RefinedVersion:
         sides = self._sides_of(rows_schema)
 
         def rows(number: int, scan: FileScan) -> Iterator[_Found]:
-            batches = [found.batch for found in read(scan, schema, self.files, batch_rows=BATCH_ROWS)]
+            written = replace(scan, image_phase="as_written")
+            batches = [found.batch for found in read(written, schema, self.files, batch_rows=BATCH_ROWS)]
             types = np.concatenate([np.zeros(0, np.int8), *codes_of(batch.column(CHANGE_TYPE) for batch in batches)])
             pairs, start = pair_numbers(types, number << 32), 0
             for batch in batches:

@@ -74,7 +74,7 @@ def refined(
 
 def with_images_paired(plan: ChangePlan) -> ChangePlan:
     """The plan of change data files whose images are paired by the plan's key."""
-    sources = tuple(replace(scan, image_phase="as_written") for scan in plan.scans if scan.image_phase != "late")
+    sources = tuple(replace(scan, image_phase=None) for scan in plan.scans if scan.image_phase != "late")
     refinement = Refinement(sources, plan.key, images=True)
     return replace(plan, scans=_buckets(sources, phases=False), cross_partition=(), refinement=refinement)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cdfd.changes.column_selection import Select
 from cdfd.changes.columns import check_names
@@ -44,6 +44,18 @@ class Scanned(NamedTuple):
     schema: TableSchema
     found: RowBatch
     least: int = 0
+
+
+class Unpaired(NamedTuple):
+    """The alternative to a task that reads change data files, if their images have to be matched by the key.
+
+    Attributes:
+        version: of the first task: the refined version, whose rows replace those of all tasks.
+        handover: of an early task: what the late one waits for.
+    """
+
+    version: Callable[[], RefinedVersion] | None
+    handover: Future[Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +103,41 @@ class ScanReader:
             self.on_missing(error.within(table=self.files.storage.uri, version=plan.version))
         except CdfdError as error:
             raise error.within(table=self.files.storage.uri, version=plan.version, path=scan.path) from None
+
+    def read_images(
+        self, plan: ChangePlan, scan: FileScan, use_threads: bool, version: Callable[[], RefinedVersion]
+    ) -> Iterator[Scanned]:
+        """The rows of a version with one change data file. Raises what `read` does.
+
+        Args:
+            plan: of the version.
+            scan: of the file.
+            use_threads: decode columns in parallel.
+            version: the refined version, for images that are not in pairs of one key.
+        """
+        buffer = ReorderBuffer(needs_pairs=True)
+        yield from self.read(plan, scan, use_threads, buffer)
+        if buffer.order is not None and not buffer.order.by_key:
+            yield from self.read_bucket(plan, plan.scans[0], version())
+
+    def read_if_paired(
+        self, plan: ChangePlan, task: Callable[[], Iterator[Scanned]], orders: ImageOrders, unpaired: Unpaired
+    ) -> Iterator[Scanned]:
+        """The rows of a task of a version with several change data files, if all images are in pairs of one key.
+
+        Args:
+            plan: of the version.
+            task: reads rows of one or more files in one phase.
+            orders: of all files of the version.
+            unpaired: the alternative.
+        """
+        if orders.by_key:
+            yield from task()
+            return
+        if unpaired.handover is not None:
+            unpaired.handover.set_result(None)
+        if unpaired.version is not None:
+            yield from self.read_bucket(plan, plan.scans[0], unpaired.version())
 
     def read_bucket(self, plan: ChangePlan, scan: FileScan, version: RefinedVersion) -> Iterator[Scanned]:
         """Rows of a refined version in one of its buckets. Errors name their file already."""

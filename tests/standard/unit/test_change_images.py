@@ -133,6 +133,7 @@ def delivered(
     end: int | None = None,
     key: tuple[str, ...] = (),
     large: bool = True,
+    remote: bool = False,
     **options: Any,
 ) -> list[Numbered]:
     """The change rows; with a key, as those of files that are too large to be paired by it, or not."""
@@ -140,7 +141,9 @@ def delivered(
     made = replace(made, scans=made.scans[:end], key=key)
     made = made if large else with_images_paired(made)
     options = {"workers": 1, "batch_rows": 4} | options
-    execution = Execution(TableFiles(lot.storage(), MemoryStorage), **options)
+    storage = lot.storage()
+    storage.remote = remote
+    execution = Execution(TableFiles(storage, MemoryStorage), **options)
     letters = {kind: letter for letter, kind in KINDS.items()}
     found: list[Numbered] = []
     following = 0 if start is None else start.ordinal
@@ -325,13 +328,13 @@ class TestKeys:
             (["d9<1>9"], "d9d1 i9", "d9<1>9"),
             # A chain, and two rows that change places.
             (["<1>2<2>3"], "d1d2 i2i3", "d1<2>2i3"),
-            (["<1>2<2>1"], "d1d2 i2i1", "<2>2<1>1"),
-            (["<2>3", "<1>2<5>5"], "d2d1<5>5 i3 i2", "d1<2>2<5>5i3"),
+            (["<1>2<2>1"], "d1d2 i2i1", "<1>1<2>2"),
+            (["<2>3", "<1>2<5>5"], "d2d1<5>5 i3 i2", "<2>2d1<5>5i3"),
             # Blocks, in one file and in two.
             (["<1<2>1>2"], "d1d2 i1i2", "<1>1<2>2"),
-            ([">2>1<1<2"], "d1d2 i2i1", "<2>2<1>1"),
-            ([">1>2", "<2<1"], "d2d1 i1i2", "<1>1<2>2"),
-            (["<1<2>1>3"], "d1d2 i1i3", "d2<1>1i3"),
+            ([">2>1<1<2"], "d1d2 i2i1", "<1>1<2>2"),
+            ([">1>2", "<2<1"], "d2d1 i1i2", "<2>2<1>1"),
+            (["<1<2>1>3"], "d1d2 i1i3", "<1>1d2i3"),
             # A key that is there twice: nothing says which images belong together.
             (["<1<1>1>1"], "d1d1 i1i1", "d1d1i1i1"),
             (["<1>2<2>2<2>3"], "d1<2>2d2 i2i3", "d1<2>2<2>2i3"),
@@ -346,14 +349,15 @@ class TestKeys:
         monkeypatch.setattr(execute, "REORDER_BUFFER_BYTES", held)
         options: dict[str, Any] = {"key": ("id",), "batch_rows": batch_rows}
         assert brief(delivered(lot(*files), **options)).replace(" ", "") == large.replace(" ", "")
-        assert brief(delivered(lot(*files), large=False, keeps_moves=True, **options)) == small
+        for remote in (False, True):
+            assert brief(delivered(lot(*files), large=False, keeps_moves=True, remote=remote, **options)) == small
         split = [row.kind + str(row.id) for row in delivered(lot(*files), large=False, **options)]
         moves = {f"<{old}>{new}": f"d{old}i{new}" for old in range(10) for new in range(10) if old != new}
         assert "".join(split) == re.sub("<.>.", lambda found: moves.get(found[0], found[0]), small)
 
     def test_neighbours_of_other_partitions_belong_to_different_rows(self) -> None:
         moved = lot("<1>9", ">1<9", partitions=[0, 1])
-        assert brief(delivered(moved, key=("id",), large=False)) == "<9>9<1>1"
+        assert brief(delivered(moved, key=("id",), large=False)) == "<1>1<9>9"
 
     @pytest.mark.parametrize("large", [False, True])
     @settings(deadline=None)
@@ -369,7 +373,8 @@ class TestKeys:
         rows = delivered(written, key=("id",), large=large, keeps_moves=moves)
         assert folded(rows) == set(after)
         _check_images(rows, moves and not large)
-        cut_elsewhere = {"batch_rows": data.draw(st.integers(1, 5)), "keeps_moves": moves}
+        cut_elsewhere: dict[str, Any] = {"batch_rows": data.draw(st.integers(1, 5)), "keeps_moves": moves}
+        cut_elsewhere["remote"] = data.draw(st.booleans())
         assert rows == delivered(written, key=("id",), large=large, **cut_elsewhere)
 
     @pytest.mark.parametrize("large", [False, True])
@@ -379,6 +384,7 @@ class TestKeys:
         written, live = made
         rows = delivered(written, key=("id",), large=large, workers=workers)
         assert folded(rows) == live
+        assert rows == delivered(written, key=("id",), large=large, remote=True)
         _check_images(rows, moves=False)
         if not large:
             images = {row.id for _, _, found in written.files for row in found if row.kind in "<>"}
