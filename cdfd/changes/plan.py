@@ -197,7 +197,7 @@ def plan(
 
     Raises:
         UnsupportedError: `cdf` and the table does not record changes, or a schema that cannot be read.
-        LogError: partition values of a removed file are unknown.
+        LogError: partition values of a removed file are unknown, or there are files and no columns.
     """
     if changes == "cdf" and not cdf_enabled(header.metadata):
         raise UnsupportedError(
@@ -212,6 +212,7 @@ def plan(
         origin = "cdc"
     elif not _changed_nothing(commit):
         scans = _many_inserts(commit) or _ordered(_from_files(commit, header, previous or header, before))
+    _check_columns(header.schema, scans)
     cross_partition = _cross_partition(scans) if origin == "cdc" else ()
     return ChangePlan(commit.version, timestamp_ms, header.schema, scans, origin if scans else "none", cross_partition)
 
@@ -248,14 +249,17 @@ def _many_inserts(commit: Commit) -> LiveScans | None:
 
 def plan_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:
     """The live rows of a version as inserts. The `dataChange` flags of its files do not matter."""
-    files = snapshot.live()
-    return ChangePlan(
-        snapshot.version,
-        timestamp_ms,
-        snapshot.header.schema,
-        LiveScans(files.by_path()),
-        "snapshot",
-    )
+    scans = LiveScans(snapshot.live().by_path())
+    _check_columns(snapshot.header.schema, scans)
+    return ChangePlan(snapshot.version, timestamp_ms, snapshot.header.schema, scans, "snapshot")
+
+
+def _check_columns(schema: TableSchema, scans: Sequence[FileScan]) -> None:
+    if scans and not schema.names:
+        raise LogError(
+            "the table has data files, but no columns",
+            hint="metaData.schemaString is missing: restore the log entry with the schema from a copy of the table",
+        )
 
 
 def plan_listed_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:

@@ -150,7 +150,10 @@ class PlanStream:
             return None
         self._header, self._snapshot, self._timestamp = state.header, None, timestamp
         self._table_id = None if tailer is None else tailer.table_id
-        return Version(planned(state, timestamp), self._table_id or state.metadata.id, digest=digest)
+        try:
+            return Version(planned(state, timestamp), self._table_id or state.metadata.id, digest=digest)
+        except CdfdError as error:
+            raise error.within(table=self.log.storage.uri, version=state.version) from None
 
     def _pruned(self, made: ChangePlan) -> ChangePlan:
         return made if self.shape.where is None else pruned(made, self.shape.where, self.target)
