@@ -151,7 +151,8 @@ class FileList(Generic[T]):
         """The actions, exact repetitions dropped: a tuple of few, in the order in which they came; packed columns of many, in any order.
 
         Raises:
-            LogError: two different actions for one logical file (specification, "Add File and Remove File").
+            LogError: two different actions for one logical file, or adds of one path with different deletion vectors (specification, "Add
+            File and Remove File").
         """
         if not self._packed:
             return tuple(_distinct(self._pending))
@@ -170,14 +171,16 @@ class FileList(Generic[T]):
 
 
 def _distinct(values: Iterable[T]) -> Iterator[T]:
-    seen: dict[FileKey, T] = {}
+    seen: dict[str | FileKey, T] = {}
     for value in values:
-        known = seen.setdefault(value.key, value)
+        # A checkpoint in JSON may have tombstones of one path with different deletion vectors.
+        known = seen.setdefault(value.key if isinstance(value, Remove) else value.path, value)
         if known is value:
             yield value
         elif known != value:
+            vectors = "" if known.key == value.key else ", with different deletion vectors"
             raise LogError(
-                f"two different {type(value).__name__.lower()} actions for one logical file", path=value.path
+                f"two different {type(value).__name__.lower()} actions for one file{vectors}", path=value.path
             )
 
 

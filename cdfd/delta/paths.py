@@ -106,13 +106,18 @@ def checkpoint_name(version: int) -> str:
 #   s3a://b/x, s3n://b/x      ->  s3://b/x                  one spelling
 #   file://host/x             ->  file://host/x             refused by `resolve`
 #
-# The same two expressions serve `decode` (re) and `decode_column` (RE2).
+#   ./x, d/../x, .//x          ->  x                         one spelling, as of Hadoop's paths in delta-spark
+#
+# The same expressions serve `decode` (re) and `decode_column` (RE2).
 _FILE_URI = r"^(?i:file):(?:(?://localhost)?/|///+)([^/])"
 _S3_URI = r"^(?i:s3[an]?)://"
 _SCHEME = r"^(?i:file|s3[an]?):"
-_ENCODED = re.compile(rf"%|{_SCHEME}")
+_WINDING = r"[^:/]//|(?:^|/)\.\.?(?:/|$)"
+_ENCODED = re.compile(rf"%|{_SCHEME}|{_WINDING}")
 _FILE = re.compile(_FILE_URI)
 _S3 = re.compile(_S3_URI)
+_WOUND = re.compile(_WINDING)
+_BEGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*/?|/*")
 _MALFORMED = re.compile(r"%(?![0-9a-fA-F]{2})")
 
 _SAFE = "/:=@!$&'()*+,;~-._"
@@ -136,9 +141,24 @@ def decode(uri_path: str) -> str:
     if _MALFORMED.search(text):
         raise LogError(f"the path {uri_path!r} is not a valid URI: a % is not followed by two hexadecimal digits")
     try:
-        return unquote_to_bytes(text).decode("utf-8")
+        return _straight(unquote_to_bytes(text).decode("utf-8"))
     except UnicodeError:
         raise LogError(f"the path {uri_path!r} is not UTF-8 once it is decoded") from None
+
+
+def _straight(path: str) -> str:
+    """The path without empty segments, `.` and `..`, except for a `..` that leads out of it. One of a folder stays as it is."""
+    if not _WOUND.search(path) or path.endswith(("/", "/.", "/..")) or path in (".", ".."):
+        return path
+    begin = _BEGIN.match(path)
+    assert begin is not None
+    segments: list[str] = []
+    for segment in path[begin.end() :].split("/"):
+        if segment == ".." and segments and segments[-1] != "..":
+            segments.pop()
+        elif segment not in ("", "."):
+            segments.append(segment)
+    return begin[0] + "/".join(segments)
 
 
 def decode_column(column: pa.Array[Any]) -> pa.Array[Any]:
@@ -153,7 +173,7 @@ def decode_column(column: pa.Array[Any]) -> pa.Array[Any]:
     respelled: Any = pc.match_substring_regex(column, _SCHEME)
     encoded: Any = pc.or_(respelled, pc.match_substring(column, "%"))
     if not pc.any(encoded).as_py():
-        return column
+        return _straighten(column)
     decoded: pa.Array[Any] = column.fill_null("")
     if pc.any(respelled).as_py():
         decoded = pc.replace_substring_regex(decoded, _FILE_URI, r"/\1")
@@ -167,7 +187,16 @@ def decode_column(column: pa.Array[Any]) -> pa.Array[Any]:
         raise LogError("a path in the log is not UTF-8") from None
     if column.null_count:
         decoded = pc.if_else(column.is_valid(), decoded, pa.scalar(None, column.type))
-    return decoded
+    return _straighten(decoded)
+
+
+def _straighten(column: pa.Array[Any]) -> pa.Array[Any]:
+    """`_straight` of every path: those few that need it, one by one."""
+    winding: Any = pc.match_substring_regex(column, _WINDING)
+    if not pc.any(winding).as_py():
+        return column
+    found = pa.array(map(_straight, column.filter(winding).to_pylist()), column.type)
+    return pc.replace_with_mask(column, winding.fill_null(False), found)
 
 
 def encode_column(column: pa.Array[Any]) -> pa.Array[Any]:

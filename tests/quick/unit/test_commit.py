@@ -451,7 +451,7 @@ class TestContradictions:
         assert caught.value.version == 1
 
     def test_one_file_with_two_vectors_is_two_logical_files(self) -> None:
-        """That a commit must not add both is for `plan` to say: a checkpoint may hold removes of both."""
+        """A checkpoint may have removes of both. No version may add both."""
         found = parse(1, entry({"remove": ADD}, {"remove": ADD | {"deletionVector": None}}))
         assert len(found.removes) == 2
 
@@ -486,8 +486,9 @@ class TestLarge:
             assert caught.value.version == 6
 
     def test_one_file_with_two_vectors(self) -> None:
-        files = list(many(PACK + 10))
-        found = parse(1, entry(*files, {"add": files[3]["add"] | {"deletionVector": ADD["deletionVector"]}})).adds
+        files = [{"remove": file["add"]} for file in many(PACK + 10)]
+        other = {"remove": files[3]["remove"] | {"deletionVector": ADD["deletionVector"]}}
+        found = parse(1, entry(*files, other)).removes
         assert len(found) == PACK + 11
         assert sum(file.path == "f3.parquet" for file in found) == 2
 

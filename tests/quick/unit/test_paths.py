@@ -112,6 +112,19 @@ DECODED = [
     ("S3://b/k", "s3://b/k"),
     ("abfss://c@a.dfs.core.windows.net/k", "abfss://c@a.dfs.core.windows.net/k"),
     ("%66ile:/x", "file:/x"),
+    ("./x", "x"),
+    ("d/../d/x", "d/x"),
+    ("d//x", "d/x"),
+    ("d/./x%20y", "d/x y"),
+    ("../x/./y", "../x/y"),
+    ("d/../../x", "../x"),
+    ("/t//./x", "/t/x"),
+    ("//host//x", "//host/x"),
+    ("s3://b//k/../x", "s3://b/x"),
+    ("s3a://b/d//x", "s3://b/d/x"),
+    ("d/x/..", "d/x/.."),
+    ("d//x/", "d//x/"),
+    ("..x/...", "..x/..."),
     ("", ""),
 ]
 MALFORMED = ["%", "a%", "a%2", "%zz", "%%41", "%4%31", "%G0", "%+1", "% 1", "%FF", "%C3", "%C3/%A9", "%ED%A0%80"]
@@ -158,7 +171,7 @@ class TestDecode:
     @given(
         st.lists(
             st.none()
-            | st.text(st.sampled_from("%0123456789abcdefABCDEF/:sn3filé+ "), max_size=12)
+            | st.text(st.sampled_from("%0123456789abcdefABCDEF//..:sn3filé+ "), max_size=12)
             | st.text(max_size=5)
         )
     )

@@ -1,0 +1,69 @@
+"""A file that a log names by several spellings of its path, or twice in one version."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+import cdfd
+from cdfd.delta import commit as commits
+from cdfd.demo.writer import TableWriter
+from cdfd.errors import LogError
+from cdfd.storage.local import LocalStorage
+from tests.support.lake import entry_path, manual_clock, run, table
+
+SPELLINGS = ["./{}", "d/../{}", ".//{}", "d//..//{}"]
+
+
+async def respelled(folder: Path, spelling: str) -> str:
+    """Version 1 adds a file, 2 adds it again by another spelling, 3 removes it by its name."""
+    writer: TableWriter = await table(LocalStorage(folder), 2, manual_clock())
+    lines = map(orjson.loads, (folder / entry_path(1)).read_bytes().splitlines())
+    add = next(action["add"] for action in lines if "add" in action)
+    name = str(add["path"])
+    await writer.commit("WRITE", [("add", add | {"path": spelling.format(name), "dataChange": False})])
+    await writer.commit("DELETE", [writer._remove(next(iter(writer._files.values())))])
+    return name
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_spellings_are_one_file(tmp_path: Path, spelling: str) -> None:
+    run(respelled(tmp_path, spelling))
+    assert cdfd.snapshot(str(tmp_path), 2).read_all().column("id").to_pylist() == [1]
+    assert cdfd.snapshot(str(tmp_path), 3).read_all().num_rows == 0
+    changes = cdfd.changes(str(tmp_path)).read_all().to_pylist()
+    assert [(row["_change_type"], row["_commit_version"]) for row in changes] == [("insert", 1), ("delete", 3)]
+
+
+VECTORS = [
+    None,
+    {"storageType": "u", "pathOrInlineDv": "ab", "offset": 1, "sizeInBytes": 40, "cardinality": 1},
+    {"storageType": "u", "pathOrInlineDv": "ab", "offset": 41, "sizeInBytes": 40, "cardinality": 2},
+]
+
+
+@pytest.mark.parametrize("second", [0, 2])
+@pytest.mark.parametrize("others", [0, 5000])
+def test_one_path_twice_in_one_version_is_refused(second: int, others: int) -> None:
+    """The specification forbids it, because its rows would count twice."""
+    fields = {"partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}
+    entries = [{"add": fields | {"path": f"{number}.parquet"}} for number in range(others)]
+    entries.insert(others // 2, {"add": fields | {"path": "x.parquet", "deletionVector": VECTORS[1]}})
+    entries.append({"add": fields | {"path": "./x.parquet", "deletionVector": VECTORS[second]}})
+    data = b"\n".join(map(orjson.dumps, entries))
+    with pytest.raises(
+        LogError, match="two different add actions for one file, with different deletion vectors"
+    ) as caught:
+        commits.parse(7, data)
+    assert (caught.value.version, caught.value.path) == (7, "x.parquet")
+    entries[-1] = entries[others // 2]
+    assert len(commits.parse(7, b"\n".join(map(orjson.dumps, entries))).adds) == others + 1
+
+
+def test_file_whose_vector_is_replaced() -> None:
+    """An add and a remove of one path with different vectors are what every delete of rows writes."""
+    remove = {"path": "x", "dataChange": True, "deletionVector": VECTORS[1]}
+    add = {"path": "x", "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}
+    data = orjson.dumps({"remove": remove}) + b"\n" + orjson.dumps({"add": add | {"deletionVector": VECTORS[2]}})
+    found = commits.parse(1, data)
+    assert (len(found.adds), len(found.removes)) == (1, 1)
