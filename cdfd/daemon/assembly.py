@@ -243,6 +243,7 @@ def policies(config: Settings, table: settings.Table, *, recover_from_ledger: bo
         key=table.key,
         shape=table.shape,
         headers=tuple(table.headers.values()),
+        keyed=config.sink.has_topics,
     )
 
 

@@ -27,11 +27,11 @@ from cdfd.daemon.loop.monitor import Monitor, NullMonitor
 from cdfd.daemon.loop.rates import Rates
 from cdfd.daemon.loop.recorder import Recorder
 from cdfd.daemon.loop.resnapshotter import Resnapshotter, cancel_impossible
-from cdfd.daemon.loop.resuming import check_fit, check_shape, explain_gap, read_ledger, resumed
+from cdfd.daemon.loop.resuming import check_fit, check_key_names, check_shape, explain_gap, read_ledger, resumed
 from cdfd.delta.actions import Metadata
 from cdfd.delta.header import Header
 from cdfd.delta.retention import Retention
-from cdfd.errors import CdfdError, LogError, MissingFileError, NotFoundError, SchemaChangedError
+from cdfd.errors import CdfdError, LogError, MissingFileError, NotFoundError, SchemaChangedError, Within
 from cdfd.jobs.large_versions import LargeVersions
 from cdfd.progress.ledger import LedgerEntry
 from cdfd.progress.recovery import delivered, digest_of
@@ -65,6 +65,7 @@ class Policies:
         key: the columns that identify a row.
         shape: of the rows.
         headers: the columns whose values are record headers.
+        keyed: whether the sink has records with the key, whose columns must keep their published names.
     """
 
     start: Start = "snapshot"
@@ -77,6 +78,7 @@ class Policies:
     key: tuple[str, ...] = ()
     shape: Shape = AS_IT_IS
     headers: tuple[str, ...] = ()
+    keyed: bool = False
 
 
 @dataclass(slots=True)
@@ -452,6 +454,9 @@ class Feed:
             return
         described = "; ".join(change.describe())
         extra = {"table": self.table.uri, "version": version.plan.version}
+        if self.policies.keyed:
+            with Within(self.table.uri, version.plan.version):
+                check_key_names(change, self.policies.key, self.policies.shape)
         if change.additive or self.policies.on_schema_change == "continue":
             logger.info("schema change: %s", described, extra=extra)
             return

@@ -11,7 +11,17 @@ from cdfd.changes.shape.shape import Shape
 from cdfd.delta.datatypes import Decimal, Primitive, by_name
 from cdfd.delta.header import Header
 from cdfd.delta.protocol import cdf_enabled, row_tracking_enabled
-from cdfd.errors import CdfdError, ConfigError, GapError, LogError, MissingColumnError, StorageError, UnsupportedError
+from cdfd.delta.schema_change import SchemaChange
+from cdfd.errors import (
+    CdfdError,
+    ConfigError,
+    GapError,
+    LogError,
+    MissingColumnError,
+    SchemaChangedError,
+    StorageError,
+    UnsupportedError,
+)
 from cdfd.progress.ledger import LedgerEntry
 from cdfd.progress.recovery import Places, Start, decide
 
@@ -156,6 +166,27 @@ def check_shape(shape: Shape, key: Sequence[str], headers: Sequence[str], header
         f"there is no column {name!r:.200}, which `where` or `mask` names; it is null until a version adds it"
         for name in missing
     ]
+
+
+def check_key_names(change: SchemaChange, key: Sequence[str], shape: Shape) -> None:
+    """Check that a version publishes the columns of the key by the names that they had. Names are part of a record's key.
+
+    Raises:
+        SchemaChangedError: a name changed only in case. If it changed otherwise, the key's column is missing, which is an error too.
+    """
+    aliased = {each.name.lower() for each in shape.columns or () if each.alias is not None}
+    names = {name.lower() for name in key}
+    for rename in change.renamed:
+        old, new = ".".join(rename.old), ".".join(rename.new)
+        if (
+            rename.old[0].lower() in names
+            and old.lower() == new.lower()
+            and (len(rename.old) > 1 or old.lower() not in aliased)
+        ):
+            raise SchemaChangedError(
+                f"the key column {old!r:.200} is {new!r:.200} from this version on, so all records would have other keys",
+                hint="Everything before this version is delivered. Give the table a new topic, or keep the name with `columns` and `as`",
+            )
 
 
 def _check_headers(headers: Sequence[str], header: Header) -> None:

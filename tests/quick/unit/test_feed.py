@@ -12,6 +12,8 @@ import pytest
 
 from cdfd.changes import refining
 from cdfd.changes.position import Position
+from cdfd.changes.shape.chosen import Chosen
+from cdfd.changes.shape.shape import Shape
 from cdfd.daemon.loop.monitor import NullMonitor
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import (
@@ -339,6 +341,33 @@ class TestSchemaChanges:
             assert await position(place) == Position("T", 4)
         await feed(lake, place, clock, 5, on_schema_change="continue", max_bytes=max_bytes)
         assert ids(place)[2:] == [("insert", 5, 5)]
+
+    @pytest.mark.parametrize(
+        ("shape", "keyed", "ends"),
+        [(Shape(), True, True), (Shape(), False, False), (Shape((Chosen("id", "id"), Chosen("v"))), True, False)],
+        ids=["keyed records", "no keyed records", "alias"],
+    )
+    async def test_key_column_renamed_only_in_case(
+        self, shape: Shape, keyed: bool, ends: bool, clock: ManualClock, lake: Lake
+    ) -> None:
+        """Records would have the key `{"ID":1}` instead of `{"id":1}`, also after a restart."""
+        place = MemoryPlace()
+        writer = await table(lake, 2, clock)
+        writer.schema = pa.schema([("ID", pa.int64()), ("v", pa.string())])
+        await writer.commit("REPLACE COLUMNS", [writer._metadata()])
+        await writer.insert(pa.table({"ID": [3], "v": ["b"]}))
+        options: dict[str, Any] = {"start": "earliest", "key": ("id",), "keyed": keyed, "shape": shape}
+        if ends:
+            for _ in range(2):
+                with pytest.raises(
+                    SchemaChangedError, match="the key column 'id' is 'ID' from this version on"
+                ) as caught:
+                    await feed(lake, place, clock, 3, **options)
+                assert (caught.value.table, caught.value.version) == (lake.uri, 2)
+            assert await position(place) == Position("T", 2)
+            return
+        await feed(lake, place, clock, 3, **options)
+        assert [row["_commit_version"] for row in place.rows()] == [1, 3]
 
     async def test_a_change_begins_a_new_delivery(self, clock: ManualClock, lake: Lake) -> None:
         """A delivery of several versions has the columns of one schema."""
