@@ -38,10 +38,13 @@ _REFUSED = {
     "catalogManaged": _COORDINATED,
     "catalogOwned": _COORDINATED,
     "catalogOwned-preview": _COORDINATED,
+    "coordinatedCommits-preview": _COORDINATED,
     "adaptiveMetadata-preview": "The table's metadata is not in its log",
     "redirectReaderWriter-preview": "The table is redirected to another one; follow that one",
 }
-"""Known reader features that cdfd does not support -> the hint for the user."""
+"""Known features that cdfd does not support -> the hint for the user."""
+_REFUSED_WRITER_FEATURES = frozenset({"coordinatedCommits-preview"})
+"""Features of writers without which a reader misses the newest commits."""
 
 _NEWER = "A newer cdfd may read it; else drop the feature in the engine that writes it (ALTER TABLE ... DROP FEATURE)"
 
@@ -122,6 +125,9 @@ def check_readable(protocol: Protocol) -> None:
     refused = sorted(reader_features(protocol) - READER_FEATURES)
     problems = [] if 1 <= version <= _MAX_READER else [f"reader version {version} (1 to {_MAX_READER} are implemented)"]
     problems += [f"the reader feature {name}" for name in refused]
+    for writers in sorted(writer_features(protocol) & _REFUSED_WRITER_FEATURES):
+        problems.append(f"the writer feature {writers}")
+        refused.append(writers)
     if problems:
         hints = dict.fromkeys(_REFUSED.get(name, _NEWER) for name in refused)
         hint = ". ".join(hints) or _NEWER
@@ -221,10 +227,16 @@ def features_report(protocol: Protocol, metadata: Metadata) -> list[Feature]:
         for name in sorted(readers)
     ]
     report += [
-        Feature(name, "writer", "supported" if name in _READ_THOUGH_WRITER else "ignored", _enabled(name, metadata))
+        Feature(name, "writer", _writer_status(name), _enabled(name, metadata))
         for name in sorted(writer_features(protocol) - readers)
     ]
     return report
+
+
+def _writer_status(name: str) -> Literal["supported", "refused", "ignored"]:
+    if name in _REFUSED_WRITER_FEATURES:
+        return "refused"
+    return "supported" if name in _READ_THOUGH_WRITER else "ignored"
 
 
 def _enabled(feature: str, metadata: Metadata) -> bool | None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
+from cdfd.delta.actions import Protocol
 from cdfd.delta.commit import Commit
 from cdfd.delta.datatypes import StructType
 from cdfd.delta.writing import PLAIN, check_deletable, metadata_fields, protocol_fields, with_features
@@ -102,14 +103,14 @@ class Target:
         self.control = EMPTY
         """The control of the changelog, as it is stored."""
 
-    async def exists(self) -> bool:
-        """Whether there is a table, to which this changelog can be appended. Changes nothing."""
+    async def protocol_of(self) -> Protocol | None:
+        """The protocol of the table, to which this changelog can be appended; None if there is no table yet. Changes nothing."""
         with translated("open the target", self.uri):
             state = await self._log.state()
             if state is not None:
                 self._check(state)
                 self._stored(state)
-            return state is not None
+            return None if state is None else state.protocol
 
     async def position(self) -> Position | None:
         """The stored position. Changes nothing."""

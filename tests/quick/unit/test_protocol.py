@@ -1,5 +1,5 @@
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -39,12 +39,20 @@ class TestReadable:
             Protocol(3, 7, frozenset(), frozenset()),
             Protocol(1, 2, frozenset(), frozenset()),
             Protocol(2, 7, frozenset({"columnMapping"}), frozenset({"columnMapping"})),
-            features(writers=["unknownWriterFeature", "coordinatedCommits-preview"]),
+            features(writers=["unknownWriterFeature", "redirectWriterOnly-preview"]),
             *(features(name) for name in sorted(protocol.READER_FEATURES)),
         ],
     )
     def test_honoured(self, asked: Protocol) -> None:
         protocol.check_readable(asked)
+
+    @pytest.mark.parametrize("check", [protocol.check_readable, protocol.check_writable])
+    def test_commits_that_a_coordinator_has(self, check: Callable[[Protocol], None]) -> None:
+        """A feature of writers, but the newest commits are not yet in the log that readers see."""
+        with pytest.raises(UnsupportedError, match=r"writer feature coordinatedCommits-preview.*decided by a catalog"):
+            check(features(writers=["coordinatedCommits-preview"]))
+        report = protocol.features_report(features(writers=["coordinatedCommits-preview"]), metadata())
+        assert [(each.name, each.status) for each in report] == [("coordinatedCommits-preview", "refused")]
 
     @pytest.mark.parametrize("version", [-1, 0, 4, 2**31])
     def test_versions_out_of_range(self, version: int) -> None:
@@ -140,7 +148,6 @@ class TestWritable:
         [
             Protocol(1, 0),
             Protocol(1, 8),
-            features(writers=["coordinatedCommits-preview"]),
             features(writers=["redirectWriterOnly-preview"]),
             features(writers=["fromTheFuture"]),
             Protocol(1, 2, None, frozenset({"fromTheFuture"})),
