@@ -308,8 +308,8 @@ def _date(days: int) -> str:
     shifted = (5 * day + 2) // 153
     month = (shifted + 2) % 12 + 1
     year += 400 * era + (month <= 2)
-    sign = "-" if year < 0 else ""
-    return f"{sign}{abs(year):04}-{month:02}-{day - (153 * shifted + 2) // 5 + 1:02}"
+    text = f"{year:04}" if 0 <= year <= 9_999 else f"{year:+07}"  # as `encoding.times` has them
+    return f"{text}-{month:02}-{day - (153 * shifted + 2) // 5 + 1:02}"
 
 
 def _signed(content: bytes) -> int:

@@ -1,7 +1,7 @@
 """Cells of dates, timestamps and times of day.
 
-Each distinct day is converted once, not each row. Years have at least four digits, more where they
-need them, and a minus before year 0: `2026-01-01`, `10000-01-01`, `-0001-12-31`.
+Each distinct day is converted once, not each row. Years have four digits. Those before 0 and after 9999 have a sign and at least six, as
+expanded representations of ISO 8601: `2026-01-01`, `+010000-01-01`, `-000001-12-31`.
 """
 
 from functools import cache
@@ -138,7 +138,9 @@ def _calendar(days: Integers) -> pa.Array:
 
 
 def _year_month_day(year: Integers, month: Integers, day: Integers) -> pa.Array:
-    digits = pc.utf8_lpad(pa.array(np.abs(year)).cast(pa.string()), 4, "0")
-    sign = pa.array(["", "-"]).take(pa.array((year < 0).astype(np.int8)))
+    beyond = (year < 0) | (year > 9_999)
+    digits: Any = pa.array(np.abs(year)).cast(pa.string())
+    digits = pc.if_else(pa.array(beyond), pc.utf8_lpad(digits, 6, "0"), pc.utf8_lpad(digits, 4, "0"))
+    sign = pa.array(["", "+", "-"]).take(pa.array(beyond.astype(np.int8) + (year < 0)))
     months, days = (pc.utf8_lpad(pa.array(part).cast(pa.string()), 2, "0") for part in (month, day))
     return pool_of(pc.binary_join_element_wise(pc.binary_join_element_wise(sign, digits, ""), months, days, "-"))

@@ -246,17 +246,18 @@ def test_decimals_are_plain(number: str, precision: int, scale: int, text: str) 
     assert texts(array) == [f'"{text}"', "null"]
 
 
-def test_times_of_any_year_keep_their_form() -> None:
+def test_times_of_any_year_are_iso_8601() -> None:
+    """Years that four digits do not hold have a sign and more digits, which JavaScript and Java parse."""
     day = 86_400 * 10**6
     moments = [-62_135_596_800_000_001, 253_402_300_800_000_000, -719_529 * day, 2**63 - 1, -(2**63), 0]
     expected = [
-        *("0000-12-31T23:59:59.999999", "10000-01-01T00:00:00.000000", "-0001-12-31T00:00:00.000000"),
-        *("294247-01-10T04:00:54.775807", "-290308-12-21T19:59:05.224192", "1970-01-01T00:00:00.000000"),
+        *("0000-12-31T23:59:59.999999", "+010000-01-01T00:00:00.000000", "-000001-12-31T00:00:00.000000"),
+        *("+294247-01-10T04:00:54.775807", "-290308-12-21T19:59:05.224192", "1970-01-01T00:00:00.000000"),
     ]
     assert texts(pa.array(moments, pa.timestamp("us"))) == [f'"{text}"' for text in expected]
     assert texts(pa.array(moments, pa.timestamp("us", "UTC"))) == [f'"{text}Z"' for text in expected]
     days = pa.array([2**31 - 1, -(2**31), 0, None], pa.int32()).view(pa.date32())
-    assert texts(days) == ['"5881580-07-11"', '"-5877641-06-23"', '"1970-01-01"', "null"]
+    assert texts(days) == ['"+5881580-07-11"', '"-5877641-06-23"', '"1970-01-01"', "null"]
 
 
 def test_the_calendar_beyond_arrow_agrees_with_the_one_within() -> None:
