@@ -66,7 +66,8 @@ def as_python(scalar: pa.Scalar[Any] | None) -> Any:
 def parse_partition(values: Mapping[str, str | None], schema: TableSchema) -> dict[str, pa.Scalar[Any]]:
     """The typed partition values of a file, by logical name of the column.
 
-    A column that the log has no value for is left out; for readers it is null.
+    A column that the log has no value for is left out; for readers it is null. The empty text is null too, but not in a string or binary
+    column that cannot be null: it is the empty string there, which delta-spark reads in all columns.
 
     Raises:
         LogError: as `parse`, or a key that fits two spellings that differ in case.
@@ -78,7 +79,13 @@ def parse_partition(values: Mapping[str, str | None], schema: TableSchema) -> di
         if len(keys) > 1:
             raise LogError(f"partition values {keys[0]!r:.80} and {keys[1]!r:.80} both fit column {child.name!r:.80}")
         if keys:
-            found[child.name] = parse(values[keys[0]], child.type, child.name)
+            text = values[keys[0]]
+            empty = text == "" and not child.nullable and str(child.type) in ("string", "binary")
+            found[child.name] = (
+                pa.scalar("" if str(child.type) == "string" else b"", arrow_type(child.type))
+                if empty
+                else parse(text, child.type, child.name)
+            )
     return found
 
 

@@ -180,8 +180,13 @@ class DataFiles:
         numbered = rows.select(list(self._partition_by)).append_column("", pa.array(np.arange(rows.num_rows)))
         grouped = numbered.group_by(list(self._partition_by), use_threads=False).aggregate([("", "list")])
         for group in range(grouped.num_rows):
-            key = tuple(values.serialize(grouped.column(name)[group]) for name in self._partition_by)
+            key = tuple(self._partition_text(name, grouped.column(name)[group]) for name in self._partition_by)
             yield key, stored.take(grouped.column("_list")[group].values)
+
+    def _partition_text(self, name: str, value: pa.Scalar) -> str | None:
+        """The text of a partition value. The empty string has that of null, except where nothing can be null."""
+        text = values.serialize(value)
+        return "" if text is None and value.is_valid and not self._schema.field(name).nullable else text
 
 
 MakeFiles = Callable[[Columns, pa.Schema], DataFiles]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cdfd.delta import calendar
 from cdfd.delta.arrow_types import arrow_type
-from cdfd.delta.datatypes import DataType
+from cdfd.delta.datatypes import DataType, PrimitiveName
 from cdfd.delta.schema import (
     ArrayType,
     ColumnMappingMode,
@@ -274,6 +274,18 @@ def test_a_missing_partition_value_is_left_out() -> None:
     schema = TableSchema(COLUMNS, ("day", "region"))
     assert parse_partition({"REGION": "EU"}, schema) == {"region": pa.scalar("EU")}
     assert parse_partition({}, schema) == {}
+
+
+@pytest.mark.parametrize(("kind", "empty"), [("string", ""), ("binary", b"")])
+def test_empty_text_in_a_column_that_cannot_be_null(kind: PrimitiveName, empty: str | bytes) -> None:
+    """It is null by the specification, which cannot be here: it is the empty string, as in delta-spark."""
+    for nullable, expected in ((False, empty), (True, None)):
+        columns = StructType((StructField("p", Primitive(kind), nullable=nullable),))
+        found = parse_partition({"p": ""}, TableSchema(columns, ("p",)))["p"]
+        assert found.as_py() == expected
+        assert parse_partition({"p": None}, TableSchema(columns, ("p",)))["p"].as_py() is None
+    required = StructType((StructField("p", Primitive("long"), nullable=False),))
+    assert parse_partition({"p": ""}, TableSchema(required, ("p",)))["p"].as_py() is None
 
 
 def test_a_partition_value_that_fits_two_keys() -> None:
