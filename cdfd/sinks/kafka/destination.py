@@ -123,11 +123,13 @@ class TopicFacts:
         partitions: number of partitions.
         tombstones: whether tombstones follow deletes.
         limit: size limit of a record batch in bytes.
+        id: of the topic; see `ExistingTopic`.
     """
 
     partitions: int
     tombstones: bool
     limit: int
+    id: str | None = None
 
 
 MakeProducer = Callable[[ProducerSettings], Producer]

@@ -4,6 +4,7 @@ import json
 import random
 import signal
 import string
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
+from tests.support.commands import cdfd
 from tests.support.kafka.daemon_process import configure, until
 from tests.support.kafka.node import free_ports
 from tests.support.kafka.pipeline import Pipeline, do
@@ -56,7 +58,7 @@ def test_topics_deleted(pipeline: Pipeline, table: TableWriter, admin: KafkaAdmi
         do(table.insert(rows(3, 4)))
         do(also.insert(rows(3, 4)))
 
-        line = without_rows.wait_for("was missing and has been created again", timeout=60)
+        line = without_rows.wait_for("was deleted and has been created again", timeout=60)
         assert line["level"] == "warning"
         assert pipeline.topic in line["message"]
         assert "that the topic still exists" in without_rows.wait_for("retrying in")["message"]
@@ -69,6 +71,27 @@ def test_topics_deleted(pipeline: Pipeline, table: TableWriter, admin: KafkaAdmi
     with other.daemon("--recover-from-ledger") as daemon:
         daemon.wait_for("at version")
         assert other.check() == 5
+        daemon.stop()
+
+
+def test_a_topic_that_somebody_creates_again(pipeline: Pipeline, table: TableWriter, admin: KafkaAdminClient) -> None:
+    """No request fails. The rows before are lost, until they are published again."""
+    pipeline.configure(controls={"socket": str(pipeline.folder / "ctl.sock")})
+    with pipeline.daemon() as daemon:
+        assert pipeline.check() == 3
+        admin.delete_topics([pipeline.topic])
+        new = {"num_partitions": 2, "replication_factor": 1, "configs": {}}
+        admin.create_topics({pipeline.topic: new}, wait_for_metadata=True)
+        number = 3
+        while not daemon.has_said("was deleted and has been created again"):
+            do(table.insert(rows(number)))
+            number += 1
+            time.sleep(0.5)
+        warning = daemon.wait_for("was deleted and has been created again")
+        assert warning["level"] == "warning"
+        assert "cdfd ctl snapshot orders" in warning["message"]
+        assert cdfd("ctl", "snapshot", "orders", "-c", pipeline.config).code == 0
+        until(lambda: set(ids(pipeline.read())) == set(range(number)))
         daemon.stop()
 
 

@@ -5,18 +5,20 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.partitioner.default import murmur2
 
 from cdfd.changes.columns import VersionColumns, constant_type
 from cdfd.delta.schema_change import SchemaChange, compare
 from cdfd.encoding.registry import SchemaRegistry
 from cdfd.errors import MissingColumnError, SchemaChangedError, SinkError
+from cdfd.sinks.kafka.client import batch_sender
 from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress.positions import check, move_position, read_position
 from cdfd.sinks.kafka.settings import Topics
@@ -487,6 +489,71 @@ class TestLargeAndSmall:
             await delivery.commit(at(4))
             await deliver(sink, rows(2))
         assert [each["op"] for each in documents(read(place.topic, at_least=2))] == ["r", "c"]
+
+
+class TestTopicCreatedAgain:
+    """By somebody else: with the id of a topic its rows are gone."""
+
+    @pytest.fixture
+    def again(self, admin: KafkaAdminClient, create: Callable[..., str]) -> Callable[[str], None]:
+        def again(topic: str) -> None:
+            admin.delete_topics([topic])
+            create(topic, 2)
+
+        return again
+
+    async def test_while_the_table_is_delivered(
+        self,
+        servers: str,
+        name: str,
+        read: Read,
+        again: Callable[[str], None],
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        monkeypatch.setattr(batch_sender, "METADATA_SECONDS", 0.0)
+        place = Place(servers, name)
+        async with place.sink() as sink:
+            await deliver(sink, rows(1))
+            again(place.topic)
+            with pytest.raises(SinkError, match="was deleted and created again") as raised:
+                await deliver(sink, rows(2))
+            assert raised.value.retriable
+        assert "created again" not in caplog.text
+        async with place.sink() as sink:
+            assert f"topic {place.topic} was deleted and has been created again" in caplog.text
+            assert "before version 1. `cdfd ctl snapshot orders`" in caplog.text
+            assert await sink.last_position() == at(1)
+            await deliver(sink, rows(2))
+        assert ids(read(place.topic, at_least=1)) == [2]
+        assert len(read(place.topic)) == 1
+
+    async def test_while_it_is_not(
+        self,
+        producer: MakeProducer,
+        servers: str,
+        name: str,
+        again: Callable[[str], None],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        place = Place(servers, name)
+        async with place.sink(producer=producer) as sink:
+            await deliver(sink, rows(1))
+        await move_position(place.destination, producer, at(7))
+        again(place.topic)
+        async with place.sink(producer=producer) as sink:
+            assert "has been created again: it may lack the rows before version 7" in caplog.text
+            await deliver(sink, rows(2))
+        caplog.clear()
+        async with place.sink(producer=producer):
+            assert "created again" not in caplog.text
+
+    async def test_another_topic_is_no_loss(self, servers: str, name: str, create: Any, caplog: Any) -> None:
+        async with Place(servers, name).sink() as sink:
+            await deliver(sink, rows(1))
+        async with Place(servers, name, topic=create(f"{name}.renamed")).sink() as sink:
+            await deliver(sink, rows(2))
+        assert "created again" not in caplog.text
 
 
 class TestByHand:

@@ -9,9 +9,10 @@ interface instead.
 """
 
 import inspect
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from threading import current_thread
+from threading import Event, current_thread
 from typing import Any
 
 import kafka
@@ -33,6 +34,7 @@ from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 from cdfd.encoding.records import Records
 from cdfd.sinks.kafka.client.failures import translated
 from cdfd.sinks.kafka.client.in_flight import InFlight
+from cdfd.sinks.kafka.client.producer import known_id
 from cdfd.sinks.kafka.records.batches import Batching, Oversized, Partitions, RecordBatch, record_batches
 
 _KNOWN_VERSION = "3.0."
@@ -41,6 +43,10 @@ _RECORD_FORMAT = 2
 _ENDINGS = 100
 # Bytes of batches after which to wake the sender.
 _WAKE_BYTES = 1 << 20
+
+METADATA_SECONDS = 10.0
+"""Age of metadata after which it is asked for again, to find topics that are created again. By itself the client does so after minutes."""
+_ANSWER_SECONDS = 1.0
 
 _ACCUMULATOR_PARTS = ("_appends_in_progress", "_batches", "_closed", "_incomplete", "_tp_lock")
 _MANAGER_PARTS = (
@@ -52,6 +58,7 @@ _MANAGER_PARTS = (
     "maybe_add_partition_to_transaction",
 )
 _HANDLER_PARTS = ("handle_response", "is_retry", "reenqueue")
+_METADATA_PARTS = ("request_update", "topic_id")
 _SENDER_PARTS = ("force_close", "join", "wakeup")
 
 
@@ -64,6 +71,7 @@ def incompatibilities(client: KafkaProducer) -> list[str]:
         f"version {kafka.__version__}": kafka.__version__.startswith(_KNOWN_VERSION),
         "accumulator": isinstance(accumulator, RecordAccumulator) and _has(accumulator, _ACCUMULATOR_PARTS),
         "record format": getattr(accumulator, "config", {}).get("message_version") == _RECORD_FORMAT,
+        "metadata": _has(getattr(client, "_metadata", None), _METADATA_PARTS),
         "sender": isinstance(sender, Sender) and _has(sender, _SENDER_PARTS),
         "transaction manager": isinstance(manager, TransactionManager) and _has(manager, _MANAGER_PARTS),
         "end of a transaction": _has(EndTxnHandler, _HANDLER_PARTS),
@@ -91,6 +99,8 @@ class BatchSender:
         self._accumulator = client._accumulator
         self._manager = client._transaction_manager
         self._sender = client._sender
+        self._metadata = client._metadata
+        self._asked = time.monotonic()
         self._batching = batching
         self._in_flight = in_flight
         self._unannounced = 0
@@ -190,6 +200,16 @@ class BatchSender:
         """The original error. Every call after a fatal error fails with a text about it."""
         last: Exception | None = self._manager.last_error
         return error if last is None or isinstance(error, BrokerResponseError) else last
+
+    def topic_id(self, topic: str) -> str | None:
+        """The id of a topic that records were sent to; see the port. Waits for newer metadata if it has not asked for some seconds."""
+        if time.monotonic() - self._asked > METADATA_SECONDS:
+            self._asked = time.monotonic()
+            answered = Event()
+            self._metadata.request_update().add_both(lambda _: answered.set())
+            self._sender.wakeup()
+            answered.wait(_ANSWER_SECONDS)
+        return known_id(self._metadata.topic_id(topic))
 
     def stop(self, timeout: float) -> None:
         """End the sender thread without waiting for responses. Batches in flight fail."""

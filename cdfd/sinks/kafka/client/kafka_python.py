@@ -60,6 +60,8 @@ class _RecordTransport(Protocol):
 
     def cause(self, error: Exception) -> Exception: ...
 
+    def topic_id(self, topic: str) -> str | None: ...
+
     def stop(self, timeout: float) -> None: ...
 
 
@@ -121,6 +123,10 @@ class KafkaPythonProducer(Producer):
                     raise KafkaTimeoutError(f"no metadata within {self._settings.timeout:g} seconds")
         finally:
             self._client.config["max_block_ms"] = longest
+
+    def topic_id(self, topic: str) -> str | None:
+        """See the port."""
+        return self._transport.topic_id(topic)
 
     def _flush(self) -> None:
         self._transport.flush()

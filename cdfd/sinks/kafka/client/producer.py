@@ -18,12 +18,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 
 from cdfd.encoding.records import Records
 from cdfd.errors import FencedError, SinkError
 from cdfd.sinks.kafka.records.batches import Batching, Oversized, Partitions
+
+_NO_ID = UUID(int=0)
 
 log = logging.getLogger("cdfd.kafka")
 
@@ -106,6 +109,10 @@ class Producer(ABC):
         """
         with self._attempt(f"deliver to topic {topic}"):
             return self._send(topic, partitions, records, timestamp, more=more)
+
+    def topic_id(self, topic: str) -> str | None:
+        """The id of a topic, some seconds old; None if the client does not know it. A topic that is created again has another one."""
+        return None
 
     def flush(self) -> None:
         """Wait until all sent records are acknowledged. Raises as soon as any of them has failed."""
@@ -208,6 +215,11 @@ class Producer(ABC):
     @abstractmethod
     def _reason(self, error: Exception) -> str:
         """The text of a client's exception."""
+
+
+def known_id(found: UUID | str | None) -> str | None:
+    """The id of a topic in metadata, as text. Brokers before 2.8 have none, and a topic that is not there has 0."""
+    return None if not found or UUID(str(found)) == _NO_ID else str(found)
 
 
 def send_record(

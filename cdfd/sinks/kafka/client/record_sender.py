@@ -77,6 +77,9 @@ class RecordSender:
         """The original error, which the public interface provides only as an argument."""
         return next((argument for argument in error.args if isinstance(argument, Exception)), error)
 
+    def topic_id(self, topic: str) -> None:
+        """The public interface has no ids of topics."""
+
     def stop(self, timeout: float) -> None:
         """Does nothing: the public interface cannot cancel records in flight."""
 

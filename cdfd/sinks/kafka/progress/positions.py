@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from cdfd.changes.control import EMPTY, Control
 from cdfd.changes.position import Position
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.producer import Producer, send_record
@@ -164,24 +163,25 @@ def _move(destination: Destination, make_producer: MakeProducer, position: Posit
         admin.ensure([destination.progress])
         with closing(make_producer(destination.producer_settings(Batching()))) as producer:
             start_transactions(producer, admin)
-            # A pause outlives a move. A reset forgets everything.
-            value = (
-                None if position is None else value_of(Progress(position, control=_kept_control(destination, admin)))
-            )
+            # A reset forgets everything.
+            value = None if position is None else value_of(_moved(destination, admin, position))
             producer.begin()
             key = key_of(destination.pipeline, destination.delivery_name)
             send_record(producer, destination.progress.name, PROGRESS_PARTITION, key, value)
             producer.commit()
 
 
-def _kept_control(destination: Destination, admin: TopicAdmin) -> Control:
+def _moved(destination: Destination, admin: TopicAdmin, position: Position) -> Progress:
+    """The progress at another position. A pause outlives the move."""
     try:
         known = last_progress(destination, admin)
     except SinkError as error:
         if error.retriable:
             raise
-        return EMPTY  # the move replaces an invalid record
-    return EMPTY if known is None else replace(known.control, snapshot=None)
+        return Progress(position)  # the move replaces an invalid record
+    if known is None:
+        return Progress(position)
+    return Progress(position, control=replace(known.control, snapshot=None), topic=known.topic)
 
 
 def _check(destination: Destination) -> str:

@@ -52,6 +52,7 @@ class Progress:
         job: the job that delivers the position's version in parts. In the record of a part, its job.
         backfill: the range of a backfill; empty for the daemon's own delivery. It stays until another backfill starts.
         control: whether the table is paused or published again.
+        topic: name and id of the topic that has the rows; empty if the id is unknown.
     """
 
     position: Position
@@ -60,6 +61,7 @@ class Progress:
     job: Mapping[str, str | int] = field(default_factory=dict)
     backfill: Mapping[str, str | int] = field(default_factory=dict)
     control: Control = EMPTY
+    topic: Mapping[str, str | int] = field(default_factory=dict)
 
 
 class _InvalidRecord(ValueError):
@@ -85,6 +87,8 @@ def value_of(progress: Progress) -> bytes:
         document["whole"] = dict(progress.backfill)
     if progress.control != EMPTY:
         document["control"] = progress.control.document()
+    if progress.topic:
+        document["topic"] = dict(progress.topic)
     return _json(document | {"writer": writer})
 
 
@@ -95,7 +99,7 @@ def progress_of(value: bytes) -> Progress:
     if not isinstance(document, dict):
         raise _InvalidRecord("it is not a JSON object")
     phase, counts, announced = document.get("phase"), document.get("counts", {}), document.get("announced", False)
-    job, backfill = (_fields(document, name) for name in ("job", "whole"))
+    job, backfill, topic = (_fields(document, name) for name in ("job", "whole", "topic"))
     if phase not in ("snapshot", "stream"):
         raise _InvalidRecord(f"phase is {phase!r}")
     if not isinstance(counts, dict) or not isinstance(announced, bool):
@@ -109,7 +113,9 @@ def progress_of(value: bytes) -> Progress:
         _text(document, "digest") if "digest" in document else None,
     )
     control = Control.parse(document["control"]) if "control" in document else EMPTY
-    return Progress(position, {name: _number(counts, name) for name in counts}, announced, job, backfill, control)
+    return Progress(
+        position, {name: _number(counts, name) for name in counts}, announced, job, backfill, control, topic
+    )
 
 
 def newest(

@@ -26,6 +26,7 @@ from kafka.errors import KafkaError, RetriableError, TransactionalIdNotFoundErro
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.connection import network
 from cdfd.sinks.kafka.client.failures import TRANSIENT
+from cdfd.sinks.kafka.client.producer import known_id
 from cdfd.sinks.kafka.client.reasons import reason_of
 from cdfd.sinks.kafka.settings import Topics
 
@@ -91,12 +92,14 @@ class ExistingTopic:
         partitions: number of partitions.
         config: all settings; empty if the user may not read them.
         operations: the allowed operations, by Kafka's names (`WRITE`, `READ`, ...); empty if the broker does not report them.
+        id: no other topic ever has it, also none of the same name; None if the broker does not report it.
     """
 
     name: str
     partitions: int
     config: Mapping[str, str]
     operations: frozenset[str]
+    id: str | None = None
 
     @property
     def compacted(self) -> bool | None:
@@ -380,7 +383,9 @@ def _exists(name: str, described: Mapping[str, Any]) -> bool:
 
 def _found(name: str, described: Mapping[str, Any], config: Mapping[str, str]) -> ExistingTopic:
     operations = described.get("authorized_operations")
-    return ExistingTopic(name, len(described["partitions"]), config, frozenset(operations or ()))
+    return ExistingTopic(
+        name, len(described["partitions"]), config, frozenset(operations or ()), known_id(described.get("topic_id"))
+    )
 
 
 def _verify(topic: Topic, found: ExistingTopic) -> None:

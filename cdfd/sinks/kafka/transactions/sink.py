@@ -252,7 +252,7 @@ def _open(destination: Destination, make_producer: MakeProducer, takeover: _Take
             takeover.begin()
             start_transactions(producer, admin)
             progress = last_progress(destination, admin) if destination.exactly_once else None
-            if not existing and progress is not None:
+            if progress is not None and (not existing or _is_another(facts, destination.topic, progress)):
                 _warn_of_lost_topic(destination, progress.position)
         except BaseException:
             producer.close()
@@ -266,16 +266,26 @@ def _close_unused(opening: Future[_Opened]) -> None:
         opening.result().producer.close()
 
 
+def _is_another(facts: TopicFacts, name: str, progress: Progress) -> bool:
+    """Whether the topic is not the one of this name that has the rows before the position."""
+    known = progress.topic
+    return known.get("name") == name and facts.id is not None and known.get("id") != facts.id
+
+
 def _warn_of_lost_topic(destination: Destination, position: Position) -> None:
-    """Warn that the topic was deleted, although the position says that rows were delivered."""
+    """Warn that the topic was deleted, by whomever, although the position says that rows were delivered."""
     log.warning(
-        "topic %s was missing and has been created again: it lacks the rows before version %d",
+        "topic %s was deleted and has been created again: it may lack the rows before version %d. `cdfd ctl snapshot %s` publishes the live "
+        "rows again",
         destination.topic,
         position.version,
+        destination.table,
         extra={"table": destination.table, "version": position.version},
     )
 
 
 def _facts(destination: Destination, found: ExistingTopic) -> TopicFacts:
     limit = found.max_message_bytes or Batching().limit
-    return TopicFacts(found.partitions, destination.keyed and tombstones(destination.tombstones, found), limit)
+    return TopicFacts(
+        found.partitions, destination.keyed and tombstones(destination.tombstones, found), limit, found.id
+    )

@@ -6,7 +6,7 @@ Only one thread at a time may use a stage, because the encoder buffers rows and 
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import pyarrow as pa
@@ -87,6 +87,7 @@ class SendStage:
         self._destination = destination
         self._partitions = facts.partitions
         self._stage = stage
+        self._topic_id = facts.id
         self._key = key_of(destination.pipeline, destination.delivery_name)
         self._in_transaction = False
         self._last_partition = 0
@@ -114,10 +115,23 @@ class SendStage:
                 self._send_side_record(side, now, more=more)
 
     def commit(self, progress: Progress) -> None:
-        """Send the progress record, if delivery is exactly once, and commit."""
+        """Send the progress record, if delivery is exactly once, and commit.
+
+        Raises:
+            SinkError: the topic is not the one that the sink was opened for, and its partitions or settings may be others.
+        """
         self._begin()
+        name, id = self._destination.topic, self._topic_id
+        if id is not None and self._producer.topic_id(name) not in (id, None):
+            raise SinkError(
+                f"topic {name} was deleted and created again",
+                hint="The table continues with the new one",
+                retriable=True,
+            )
         if self._destination.exactly_once:
             topic = self._destination.progress.name
+            if id is not None:
+                progress = replace(progress, topic={"name": name, "id": id})
             send_record(self._producer, topic, PROGRESS_PARTITION, self._key, value_of(progress), more=True)
         self._producer.commit()
         self._in_transaction = False
