@@ -20,7 +20,7 @@ from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.token_endpoint import sent_in_the_clear
 from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
 from cdfd.sinks.kafka.progress import positions
-from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, Topic, announcement_topic, side_topic
+from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, Topic, announcement_topic, progress_topic, side_topic
 from cdfd.sinks.kafka.settings import KafkaSettings
 from cdfd.sinks.kafka.settings import SchemaRegistry as SchemaRegistrySettings
 from cdfd.sinks.kafka.signals import signal_topic, signals
@@ -127,7 +127,8 @@ class KafkaConnector(Connector):
 
     def signals(self, reader: str = "") -> AbstractAsyncContextManager[Signals]:
         """A consumer of its own; see the port."""
-        return signals(arguments(self._sink), self._config.pipeline, self._sink.topics, reader)
+        sink, hidden = self._sink, self._sink.transaction_timeout + positions.MARGIN
+        return signals(arguments(sink), self._config.pipeline, sink.topics, client(sink), hidden, reader)
 
     async def backfill(self, table: Table, role: str) -> Backfill | None:
         """The backfill in the newest progress record; see the port."""
@@ -152,6 +153,8 @@ class KafkaConnector(Connector):
             topics.append(self._announced(own_topics.notification_topic(config), compacted=False))
         if config.controls.signals:
             topics.append(signal_topic(config.pipeline, self._sink.topics))
+            if not self._sink.keeps_positions:
+                topics.append(progress_topic(config.pipeline, self._sink.topics))
         return await positions.check_topics(arguments(self._sink), topics) if topics else None
 
     async def check(self, table: Table) -> str:

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
-from functools import partial
 from typing import Any, TypeVar
 
 from kafka import KafkaConsumer, TopicPartition
-from kafka.structs import OffsetAndMetadata
 
 from cdfd.errors import SinkError
-from cdfd.sinks.base import SIGNALS, Signal
+from cdfd.sinks.base import SIGNALS, Announce, Signal
+from cdfd.sinks.kafka.announcements import announcing
 from cdfd.sinks.kafka.client.connection import network
 from cdfd.sinks.kafka.client.failures import translating
 from cdfd.sinks.kafka.client.worker import Worker, finished
-from cdfd.sinks.kafka.progress.topics import ExistingTopic, Topic, TopicAdmin
+from cdfd.sinks.kafka.destination import MakeProducer
+from cdfd.sinks.kafka.progress.records import newest, offset_of, offset_value, signals_key
+from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, Topic, TopicAdmin, progress_topic
 from cdfd.sinks.kafka.settings import Topics
 
 MOST_BATCH_BYTES = 1 << 20
@@ -45,18 +46,35 @@ def signal_topic(pipeline: str, topics: Topics) -> Topic:
 class KafkaSignals:
     """The `Signals` port over the topic of a pipeline. All calls are made in one thread.
 
+    The offset of the next signal is a record of the progress topic. Brokers forget the offset of a consumer after seven days in which it is
+    not committed, and signals of a time without a daemon would be lost after seven days without signals.
+
     Args:
         connection: of `connection.arguments`.
         pipeline: its name.
         topics: settings of created topics.
         reader: see `Connector.signals`.
+        announce: writes to the progress topic.
+        hidden_timeout: seconds to wait for open transactions that hide the newest offset.
     """
 
-    def __init__(self, connection: Mapping[str, Any], pipeline: str, topics: Topics, reader: str) -> None:
+    def __init__(
+        self,
+        connection: Mapping[str, Any],
+        pipeline: str,
+        topics: Topics,
+        reader: str,
+        announce: Announce,
+        hidden_timeout: float,
+    ) -> None:
         self._connection = connection
         self._topic = signal_topic(pipeline, topics)
         self._group = f"cdfd.{pipeline}.signals" + (f".{reader}" if reader else "")
         self._partition = TopicPartition(self._topic.name, 0)
+        self._progress = progress_topic(pipeline, topics)
+        self._key = signals_key(pipeline, reader)
+        self._announce = announce
+        self._hidden_timeout = hidden_timeout
         self._worker = Worker("cdfd-signals")
         self._consumer: KafkaConsumer | None = None
 
@@ -66,12 +84,13 @@ class KafkaSignals:
         return self._topic.name
 
     async def open(self) -> None:
-        """Check or create the topic, and find the first signal. Without a committed offset, signals before now are not taken.
+        """Check or create the topic, and find the first signal. Without a known offset, signals before now are not taken.
 
         Raises:
             SinkError: the topic cannot be used.
         """
-        await self._run(self._open)
+        if (first := await self._run(self._open)) is not None:
+            await self._announce([(self._key, offset_value(first))])
 
     async def poll(self) -> Sequence[Signal]:
         """See the port."""
@@ -79,7 +98,7 @@ class KafkaSignals:
 
     async def done(self, last: Signal) -> None:
         """See the port."""
-        await self._run(partial(self._commit, last.offset + 1))
+        await self._announce([(self._key, offset_value(last.offset + 1))])
 
     def close(self) -> None:
         """Disconnect, without waiting for it."""
@@ -91,10 +110,14 @@ class KafkaSignals:
 
     # In the thread.
 
-    def _open(self) -> None:
+    def _open(self) -> int | None:
+        """Go to the next signal; its offset, if that is not stored yet."""
         with TopicAdmin(self._connection) as admin:
-            admin.ensure([self._topic])
+            admin.ensure([self._topic, self._progress])
             end = admin.bounds(self._topic.name, 0, committed=True)[1]
+            bounds = admin.bounds(self._progress.name, PROGRESS_PARTITION, committed=False)
+        seconds = self._hidden_timeout, _TIMEOUT_MS / 1000
+        known = newest(self._connection, self._progress.name, self._key, bounds, *seconds, offset_of)
         with translating(f"read signals from topic {self._topic.name}"), network(self._connection) as options:
             self._consumer = consumer = KafkaConsumer(
                 **options,
@@ -111,21 +134,19 @@ class KafkaSignals:
                 metrics_enabled=False,
             )
             consumer.assign([self._partition])
-            known = consumer.committed(self._partition)
-            consumer.seek(self._partition, end if known is None else known)
-            if known is None:
-                self._commit(end)
+            first = known
+            if first is None:
+                first = consumer.committed(self._partition)  # by an earlier version of cdfd
+            if first is None:
+                first = end
+            consumer.seek(self._partition, first)
+        return first if known is None else None
 
     def _poll(self) -> Sequence[Signal]:
         consumer = self._opened()
         with translating(f"read signals from topic {self._topic.name}"), network(self._connection):
             found = consumer.poll(timeout_ms=200).get(self._partition, ())
         return [Signal(record.offset, f"{record.topic}-{record.offset}", record.value) for record in found]
-
-    def _commit(self, offset: int) -> None:
-        consumer = self._opened()
-        with translating(f"read signals from topic {self._topic.name}"), network(self._connection):
-            consumer.commit({self._partition: OffsetAndMetadata(offset, "", -1)}, timeout_ms=_TIMEOUT_MS)
 
     def _opened(self) -> KafkaConsumer:
         if self._consumer is None:
@@ -160,9 +181,15 @@ def _verify(found: ExistingTopic) -> None:
 
 @asynccontextmanager
 async def signals(
-    connection: Mapping[str, Any], pipeline: str, topics: Topics, reader: str = ""
+    connection: Mapping[str, Any],
+    pipeline: str,
+    topics: Topics,
+    make: MakeProducer,
+    hidden_timeout: float,
+    reader: str = "",
 ) -> AsyncIterator[KafkaSignals]:
     """The signals of a pipeline, closed at the end of the block; see `Connector.signals`."""
-    with closing(KafkaSignals(connection, pipeline, topics, reader)) as opened:
-        await opened.open()
-        yield opened
+    async with announcing(connection, progress_topic(pipeline, topics), make, "none") as announce:
+        with closing(KafkaSignals(connection, pipeline, topics, reader, announce, hidden_timeout)) as opened:
+            await opened.open()
+            yield opened

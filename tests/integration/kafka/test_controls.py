@@ -259,6 +259,23 @@ def test_signals_of_before_are_not_taken_and_those_of_a_downtime_are(pipeline: P
         daemon.stop()
 
 
+def test_signals_of_a_downtime_are_taken_when_the_offset_of_the_consumer_has_expired(
+    pipeline: Pipeline, table: TableWriter, admin: KafkaAdminClient
+) -> None:
+    """Brokers forget it after seven days without a signal, whether the daemon runs or not."""
+    with pipeline.daemon() as daemon:
+        listening(daemon, pipeline)
+        daemon.kill()
+    admin.delete_groups([f"cdfd.{pipeline.name}.signals"])
+    for id in ("one", "two"):
+        with sending(pipeline) as send:
+            send({"id": id, "type": "pause", "data": {"data-collections": ["orders"]}})
+        with pipeline.daemon() as daemon:
+            notifications(pipeline, 1 if id == "one" else 2)
+            daemon.stop()
+    assert list(dict.fromkeys(each["id"] for each in notifications(pipeline, 2))) == ["one", "two"]
+
+
 @pytest.mark.parametrize(
     ("config", "partitions", "problem"),
     [

@@ -147,6 +147,7 @@ def _newest(destination: Destination, first: int, end: int, hidden_timeout: floa
         (max(first, destination.since), end),
         hidden_timeout,
         destination.timeout,
+        progress_records.progress_of,
     )
 
 

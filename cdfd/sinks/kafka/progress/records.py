@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from kafka import KafkaConsumer, TopicPartition
@@ -31,6 +31,7 @@ from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION
 
 log = logging.getLogger("cdfd.kafka")
 
+T = TypeVar("T")
 _TAIL = 4096
 _GROWTH = 64
 _POLL_MS = 100
@@ -71,6 +72,16 @@ class _InvalidRecord(ValueError):
 def key_of(pipeline: str, table: str) -> bytes:
     """The key of a table's records."""
     return _json({"pipeline": pipeline, "table": table})
+
+
+def signals_key(pipeline: str, reader: str) -> bytes:
+    """The key of the offset at which the next signal is read; see `Connector.signals`."""
+    return _json({"pipeline": pipeline, "signals": reader})
+
+
+def offset_value(offset: int) -> bytes:
+    """The value of a record with an offset."""
+    return _json({"offset": offset})
 
 
 def value_of(progress: Progress) -> bytes:
@@ -118,6 +129,14 @@ def progress_of(value: bytes) -> Progress:
     )
 
 
+def offset_of(value: bytes) -> int:
+    """The offset in a record's value. `ValueError` if it is invalid."""
+    document = orjson.loads(value)
+    if not isinstance(document, dict):
+        raise _InvalidRecord("it is not a JSON object")
+    return _number(document, "offset")
+
+
 def newest(
     connection: Mapping[str, Any],
     topic: str,
@@ -125,8 +144,9 @@ def newest(
     bounds: tuple[int, int],
     hidden_timeout: float,
     timeout: float,
-) -> Progress | None:
-    """The progress of a table from the newest committed record with its key; None if there is none.
+    parse: Callable[[bytes], T],
+) -> T | None:
+    """The value of the newest committed record with a key; None if there is none.
 
     It reads the topic backwards in growing steps. No other producer may write records with the key at this time. It waits for an open
     transaction only if that hides a record with the key.
@@ -134,10 +154,11 @@ def newest(
     Args:
         connection: of `connection.arguments`.
         topic: the progress topic of the pipeline.
-        key: of the table.
+        key: of the record.
         bounds: the first offset of the topic, and its end.
         hidden_timeout: seconds to wait for open transactions that hide a record.
         timeout: seconds for any other operation.
+        parse: parses a value. `ValueError` if it is invalid.
 
     Raises:
         SinkError: the record is invalid, or cannot be read.
@@ -157,7 +178,7 @@ def newest(
             has_hidden = partial(_has_hidden, options, partition, key, timeout)
             record = _last(reader, partition, key, (lower, upper), hidden_timeout, has_hidden)
             if record is not None:
-                return _read(record)
+                return _parsed(record, parse)
             upper, size = lower, size * _GROWTH
     return None
 
@@ -275,11 +296,11 @@ def _last(
     return found
 
 
-def _read(record: Any) -> Progress | None:
+def _parsed(record: Any, parse: Callable[[bytes], T]) -> T | None:
     if record.value is None:
         return None
     try:
-        return progress_of(record.value)
+        return parse(record.value)
     except (ValueError, RecursionError) as error:
         where = f"partition {record.partition}, offset {record.offset}"
         raise SinkError(
