@@ -92,8 +92,8 @@ class KafkaDelivery:
         self._submitted = self._has_rows = False
         self._state: DeliveryState = "open"
         self._aborting: Future[None] | None = None
-        # Shared by the threads. They skip further steps once one of the first two is set.
-        self._aborted = self._failed = self._committed = False
+        # Shared by the threads. They skip further steps once one of them is set.
+        self._aborted = self._failed = False
 
     async def start_version(self, version: Version) -> None:
         """See the port."""
@@ -170,7 +170,6 @@ class KafkaDelivery:
     async def commit_control(self, control: Control, to: Position | None = None) -> None:
         """Make the rows and a control durable. The position stays, or without rows moves to `to`."""
         require_open(self._state, self._position)
-        self._context.cursor.check_chunk()
         self._state = "failed"
         await self._complete(self._markers.controlled(self._context.progress, control, to))
 
@@ -245,13 +244,12 @@ class KafkaDelivery:
             context.send_stage.commit(progress)
             context.cursor.advance(progress.position)
             context.progress = progress
-            self._committed = True
 
     def _abort_in_thread(self) -> None:
-        if not self._committed:
-            self._context.send_stage.abort()
-            self._context.encode_stage.forget()
-            self._context.cursor.abandon()
+        """Changes nothing after a commit that succeeded although its call was cancelled."""
+        self._context.send_stage.abort()
+        self._context.encode_stage.forget()
+        self._context.cursor.abandon()
 
     @contextmanager
     def _guarded(self, version: int | None) -> Iterator[None]:

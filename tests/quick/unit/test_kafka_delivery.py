@@ -1,0 +1,609 @@
+"""Deliveries to Kafka, without a broker: which records a transaction has, and what a failed step leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cdfd.changes.control import Control, Pause
+from cdfd.errors import DataError, SinkError
+from cdfd.sinks.kafka.destination import encoders
+from cdfd.sinks.kafka.progress.records import Progress
+from cdfd.sinks.kafka.progress.topics import ExistingTopic
+from cdfd.sinks.kafka.records.murmur2 import partitions
+from cdfd.sinks.kafka.transactions import parts
+from cdfd.sinks.kafka.transactions.accumulator import CHUNK_ROWS, Accumulator, SideRecord
+from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
+from cdfd.sinks.kafka.transactions.sink import KafkaSink
+from tests.support.kafka.recording_producer import LIMIT, Recorded, RecordingProducer, Sent
+from tests.support.kafka.sinking import Place, at, deliver, rows, version
+
+JOB: dict[str, str | int] = {"id": "a"}
+PAUSED = Control(Pause("p", 1))
+
+
+def recorded(*, progress: Progress | None = None, kind: str = "flat", partitions: int = 1, **settings: Any) -> Recorded:
+    return Recorded(Place("nowhere:1", "shop", **settings).destination, progress, kind, partitions)
+
+
+def documents(values: list[bytes | None]) -> list[Any]:
+    return [json.loads(value) for value in values if value is not None]
+
+
+def ids(sent: Sent) -> list[int]:
+    return [document["id"] for document in documents(sent.values)]
+
+
+async def begun(table: Recorded, batch: pa.RecordBatch) -> KafkaDelivery:
+    """A delivery whose first chunk is sent."""
+    sent = threading.Event()
+    table.producer.after_send = sent.set
+    delivery = await table.sink.begin(at(0))
+    await delivery.write(batch)
+    assert await asyncio.to_thread(sent.wait, 30)
+    return delivery
+
+
+def hold_up(producer: RecordingProducer) -> tuple[threading.Event, threading.Event]:
+    """Makes `send` wait. Returns the event that it sets, and the one that it waits for."""
+    sending, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        sending.set()
+        assert go_on.wait(30)
+
+    producer.before_send = wait
+    return sending, go_on
+
+
+async def held_up(table: Recorded, chunks: int) -> tuple[KafkaDelivery, threading.Event]:
+    """A delivery of some chunks whose first one waits in `send` for the event."""
+    sending, go_on = hold_up(table.producer)
+    delivery = await table.sink.begin(at(0))
+    for number in range(chunks):
+        await delivery.write(rows(number))
+    assert await asyncio.to_thread(sending.wait, 30)
+    return delivery, go_on
+
+
+class TestTransaction:
+    async def test_rows_and_position_are_in_one_transaction(self) -> None:
+        table = recorded()
+        await deliver(table.sink, rows(1, 2))
+        await deliver(table.sink, rows(3, version=1))
+        assert table.producer.calls == ["begin", "send", "send", "commit"] * 2
+        for transaction, expected in zip(table.producer.committed, ([1, 2], [3]), strict=True):
+            of_rows, of_position = transaction
+            assert (of_rows.topic, ids(of_rows)) == ("shop.orders", expected)
+            assert (of_position.topic, of_position.partitions) == ("_cdfd_progress.shop", (0,))
+            assert of_position.keys == [b'{"pipeline":"shop","table":"orders"}']
+        assert [progress.position for progress in table.stored] == [at(1), at(2)]
+        assert await table.sink.last_position() == at(2)
+
+    async def test_last_rows_wait_for_the_position(self) -> None:
+        table = recorded()
+        await deliver(table.sink, rows(1))
+        assert [sent.more for sent in table.producer.committed[0]] == [True, True]
+
+    async def test_rows_of_at_least_once_wait_for_nothing(self) -> None:
+        table = recorded(delivery="at_least_once", transactions_topic="transactions")
+        delivery = await table.sink.begin(at(1))
+        await delivery.start_version(version(1))
+        await delivery.write(rows(1, version=1))
+        await delivery.commit(at(2))
+        (sent,) = table.producer.committed
+        assert [(each.topic, each.more) for each in sent] == [("shop.orders", False), ("transactions", False)]
+        assert not table.stored
+
+    async def test_position_without_rows_is_committed(self) -> None:
+        table = recorded()
+        await deliver(table.sink)
+        assert table.producer.calls == ["begin", "send", "commit"]
+        assert table.stored == [Progress(at(1))]
+
+    async def test_durations_of_both_stages_are_reported(self) -> None:
+        durations: list[tuple[str, float]] = []
+        place = Place("nowhere:1", "shop")
+        table = Recorded(place.destination, stage=lambda name, seconds: durations.append((name, seconds)))
+        await deliver(table.sink, rows(1))
+        assert [name for name, _ in durations] == ["encode", "send"]
+        assert all(0 <= seconds < 60 for _, seconds in durations)
+
+    async def test_only_a_delivery_without_rows_keeps_the_position(self) -> None:
+        table = recorded()
+        delivery = await table.sink.begin(at(0))
+        await delivery.write(rows())
+        await delivery.commit(at(0))
+        assert table.stored == [Progress(at(0))]
+        delivery = await table.sink.begin(at(0))
+        await delivery.write(rows(1))
+        with pytest.raises(SinkError, match="cannot lead to"):
+            await delivery.commit(at(0))
+
+    async def test_records_have_the_current_time(self) -> None:
+        table = recorded()
+        before = time.time_ns() // 1_000_000
+        await deliver(table.sink, rows(1))
+        after = time.time_ns() // 1_000_000
+        assert all(before <= sent.timestamp <= after for sent in table.producer.committed[0])
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda delivery: delivery.start_version(version(1)),
+            lambda delivery: delivery.resume_version(version(1), {}),
+            lambda delivery: delivery.write(rows(1)),
+            lambda delivery: delivery.write_run([version(1)], rows(1)),
+            lambda delivery: delivery.hold_version(version(1)),
+            lambda delivery: delivery.commit_control(PAUSED),
+            lambda delivery: delivery.commit(at(2)),
+        ],
+    )
+    async def test_delivery_that_has_ended_takes_no_call(self, call: Callable[[KafkaDelivery], Any]) -> None:
+        table = recorded()
+        delivery = await table.sink.begin(at(0))
+        await delivery.commit(at(1))
+        with pytest.raises(SinkError, match="the delivery has ended"):
+            await call(delivery)
+        assert len(table.producer.committed) == 1
+
+
+class TestChunks:
+    async def test_small_versions_are_sent_together(self) -> None:
+        table = recorded()
+        delivery = await table.sink.begin(at(1))
+        for number in (1, 2, 3):
+            await delivery.start_version(version(number))
+            await delivery.write(rows(number, version=number))
+        await delivery.commit(at(4))
+        (of_rows,) = table.producer.sent("shop.orders")
+        assert ids(of_rows) == [1, 2, 3]
+
+    async def test_each_chunk_is_sent_when_it_is_full(self) -> None:
+        table = Recorded(Place("nowhere:1", "shop").destination, chunk_bytes=1)
+        delivery = await table.sink.begin(at(0))
+        for number in range(5):
+            await delivery.write(rows(number))
+        await delivery.commit(at(1))
+        assert [ids(sent) for sent in table.producer.sent("shop.orders")] == [[0], [1], [2], [3], [4]]
+        assert table.producer.calls.count("begin") == 1
+        assert [sent.more for sent in table.producer.sent("shop.orders")] == [False] * 5
+
+    async def test_images_of_an_update_in_two_chunks_are_one_record(self) -> None:
+        table = Recorded(Place("nowhere:1", "shop").destination, kind="debezium", chunk_bytes=1)
+        delivery = await table.sink.begin(at(0))
+        await delivery.write(rows(1, kind="update_preimage", note="a"))
+        await delivery.write(rows(1, kind="update_postimage", note="b"))
+        await delivery.commit(at(1))
+        (document,) = documents(table.producer.values("shop.orders"))
+        assert (document["op"], document["before"]["note"], document["after"]["note"]) == ("u", "a", "b")
+
+    async def test_snapshot_rows_are_encoded_apart_from_changes(self) -> None:
+        table = recorded(kind="debezium")
+        delivery = await table.sink.begin(at(1))
+        for number, origin in ((1, "files"), (2, "snapshot"), (3, "files")):
+            await delivery.start_version(version(number, origin=origin))
+            await delivery.write(rows(number, version=number))
+        await delivery.commit(at(4))
+        assert [document["op"] for document in documents(table.producer.values("shop.orders"))] == ["c", "r", "c"]
+
+    @pytest.mark.parametrize(("phase", "operation"), [("snapshot", "r"), ("stream", "c")])
+    async def test_rows_without_version_are_of_the_position(self, phase: str, operation: str) -> None:
+        table = recorded(kind="debezium")
+        delivery = await table.sink.begin(at(1, phase=phase))
+        await delivery.write(rows(1, version=1))
+        await delivery.commit(at(2))
+        assert [document["op"] for document in documents(table.producer.values("shop.orders"))] == [operation]
+
+    def test_batches_of_another_schema_are_another_group(self) -> None:
+        accumulator = Accumulator()
+        other = pa.RecordBatch.from_pydict({"x": [1]})
+        for number, batch in enumerate((rows(1), rows(2), other, rows(3))):
+            accumulator.add(batch, snapshot=False, version=number)
+        groups = accumulator.take().groups
+        assert [(group.oldest, group.version, len(group.batches)) for group in groups] == [
+            (0, 1, 2),
+            (2, 2, 1),
+            (3, 3, 1),
+        ]
+        assert [len(group.rows()) for group in groups] == [1, 1, 1]
+        assert groups[0].rows()[0].column("id").to_pylist() == [1, 2]
+
+    def test_large_batch_is_a_group_of_its_own(self) -> None:
+        large = rows(*range(100))
+        accumulator = Accumulator(large.nbytes)
+        accumulator.add(rows(1), snapshot=False, version=1)
+        accumulator.add(large, snapshot=False, version=1)
+        assert accumulator.full
+        assert len(accumulator.take().groups) == 2
+
+    def test_many_rows_fill_a_chunk_whatever_their_size(self) -> None:
+        accumulator = Accumulator(1 << 40)
+        accumulator.add(rows(*range(CHUNK_ROWS - 1)), snapshot=False, version=1)
+        assert not accumulator.full
+        accumulator.add(rows(1), snapshot=False, version=1)
+        assert accumulator.full
+        accumulator.take()
+        assert not accumulator.full
+
+    def test_many_side_records_fill_a_chunk(self) -> None:
+        accumulator = Accumulator()
+        while not accumulator.full:
+            accumulator.add_side_record(SideRecord("t", None))  # type: ignore[arg-type]
+            assert len(accumulator._chunk.side_records) <= CHUNK_ROWS
+        assert accumulator.take().side_records
+
+
+class TestRun:
+    async def test_run_of_versions_is_one_group(self) -> None:
+        table = recorded(schema_topic="schemas")
+        delivery = await table.sink.begin(at(1))
+        assert delivery.takes_runs
+        batch = pa.concat_batches([rows(number, version=number) for number in (1, 2, 3)])
+        await delivery.write_run([version(1), version(2), version(3)], batch)
+        await delivery.commit(at(4))
+        (sent,) = table.producer.sent("shop.orders")
+        assert ids(sent) == [1, 2, 3]
+        assert [document["version"] for document in documents(table.producer.values("schemas"))] == [1]
+
+    @pytest.mark.parametrize(("numbers", "named"), [([2], 2), ([2, 3], None)])
+    async def test_error_names_the_version_if_it_is_one(self, numbers: list[int], named: int | None) -> None:
+        table = recorded()
+        table.producer.failing = {"send"}
+        delivery = await table.sink.begin(at(2))
+        batch = pa.concat_batches([rows(number, version=number) for number in numbers])
+        await delivery.write_run([version(number) for number in numbers], batch)
+        with pytest.raises(SinkError) as error:
+            await delivery.commit(at(numbers[-1] + 1))
+        assert (error.value.table, error.value.version) == ("orders", named)
+
+    async def test_versions_that_are_counted_are_not_taken_as_a_run(self) -> None:
+        table = recorded(transactions_topic="transactions")
+        assert not (await table.sink.begin(at(1))).takes_runs
+
+
+class TestSideRecords:
+    async def test_schema_is_sent_once(self) -> None:
+        table = recorded(schema_topic="schemas")
+        for number in (0, 1):
+            delivery = await table.sink.begin(at(number))
+            await delivery.start_version(version(number))
+            await delivery.commit(at(number + 1))
+        assert table.producer.calls == ["begin", "send", "send", "commit", "begin", "send", "commit"]
+        (sent,) = table.producer.sent("schemas")
+        assert sent.partitions == (0,)
+        assert [document["version"] for document in documents(sent.values)] == [0]
+        assert [progress.announced for progress in table.stored] == [True, True]
+
+    async def test_begin_and_end_are_sent_for_each_version(self) -> None:
+        table = recorded(transactions_topic="transactions")
+        delivery = await table.sink.begin(at(1))
+        for number in (1, 2):
+            await delivery.start_version(version(number))
+            await delivery.write(rows(*range(number), version=number))
+        await delivery.commit(at(3))
+        found = documents(table.producer.values("transactions"))
+        assert [(each["version"], each["status"], each["event_count"]) for each in found] == [
+            (1, "BEGIN", None),
+            (1, "END", 1),
+            (2, "BEGIN", None),
+            (2, "END", 2),
+        ]
+
+    async def test_part_of_a_version_is_counted_with_those_before(self) -> None:
+        table = recorded(transactions_topic="transactions")
+        for position, following in ((at(1), at(1, 1)), (at(1, 1), at(2))):
+            delivery = await table.sink.begin(position)
+            await delivery.start_version(version(1))
+            await delivery.write(rows(1, 2, version=1))
+            await delivery.commit(following)
+        found = documents(table.producer.values("transactions"))
+        assert [(each["status"], each["event_count"]) for each in found] == [("BEGIN", None), ("END", 4)]
+        assert [dict(progress.counts) for progress in table.stored] == [{"insert": 2}, {}]
+
+    async def test_version_that_is_started_again_begins_once(self) -> None:
+        table = recorded(transactions_topic="transactions", progress=Progress(at(1, 1), {"insert": 7}))
+        delivery = await table.sink.begin(at(1, 1))
+        for number in (1, 1, 2, 2):
+            await delivery.start_version(version(number))
+            await delivery.write(rows(1, version=number))
+        await delivery.commit(at(3))
+        found = documents(table.producer.values("transactions"))
+        assert [(each["version"], each["status"], each["event_count"]) for each in found] == [
+            (1, "END", 9),
+            (2, "BEGIN", None),
+            (2, "END", 2),
+        ]
+
+    async def test_version_of_many_producers_ends_with_the_rows_of_all(self) -> None:
+        table = recorded(transactions_topic="transactions", progress=Progress(at(1)))
+        delivery = await table.sink.begin(at(1))
+        delivery.resume_version(version(1), {"insert": 5, "delete": 1})
+        await delivery.commit(at(2))
+        (end,) = documents(table.producer.values("transactions"))
+        assert (end["status"], end["event_count"]) == ("END", 6)
+
+    async def test_oversized_side_record_fails_the_delivery(self) -> None:
+        table = recorded(schema_topic="schemas")
+        delivery = await table.sink.begin(at(1))
+        await delivery.start_version(version(1, fields=["x" * LIMIT]))
+        with pytest.raises(SinkError, match="too large for topic schemas"):
+            await delivery.commit(at(2))
+
+    async def test_chunk_of_a_snapshot_announces_the_schema(self) -> None:
+        table = recorded(schema_topic="schemas", transactions_topic="transactions", progress=Progress(at(5), job=JOB))
+        for number in (1, 2):
+            chunk = await table.sink.begin_chunk(at(5), version(4))
+            await chunk.write(rows(number, version=4))
+            await chunk.commit(PAUSED)
+        assert [document["version"] for document in documents(table.producer.values("schemas"))] == [4]
+        assert not table.producer.sent("transactions")
+        assert table.stored == [Progress(at(5), announced=True, job=JOB, control=PAUSED)] * 2
+        assert table.sink.control == PAUSED
+
+
+class TestProgress:
+    async def test_job_ends_when_the_position_advances(self) -> None:
+        table = recorded(progress=Progress(at(1), backfill={"start": 3}))
+        for following, job in ((at(1), JOB), (at(1), None), (at(2), None)):
+            delivery = await table.sink.begin(at(1))
+            await delivery.commit(following, job)
+        assert [dict(progress.job) for progress in table.stored] == [JOB, JOB, {}]
+        assert [dict(progress.backfill) for progress in table.stored] == [{"start": 3}] * 3
+
+    async def test_control_can_move_the_position(self) -> None:
+        table = recorded(progress=Progress(at(1), {"insert": 1}, job=JOB))
+        await table.sink.set_control(PAUSED)
+        await table.sink.set_control(PAUSED, at(7))
+        assert table.stored == [
+            Progress(at(1), {"insert": 1}, job=JOB, control=PAUSED),
+            Progress(at(7), control=PAUSED),
+        ]
+        assert await table.sink.last_position() == at(7)
+
+    @pytest.mark.parametrize(
+        ("progress", "counts"),
+        [
+            (None, None),
+            (Progress(at(1), {"insert": 2}, job=JOB), {"insert": 2}),
+            (Progress(at(1), job={"id": "b"}), None),
+        ],
+    )
+    def test_part_is_delivered_if_its_job_is_in_the_record(
+        self, progress: Progress | None, counts: dict[str, int] | None
+    ) -> None:
+        assert parts.delivered(progress, "a") == counts
+
+
+class TestPartitions:
+    async def test_keys_decide(self) -> None:
+        table = recorded(partitions=5)
+        await deliver(table.sink, rows(*range(20)))
+        (sent,) = table.producer.sent("shop.orders")
+        assert list(sent.partitions) == partitions(pa.array(sent.keys, pa.large_binary()), 5).tolist()
+        assert len(set(sent.partitions)) > 1
+
+    async def test_rows_without_keys_take_the_next_partition_at_each_send(self) -> None:
+        table = recorded(partitions=3, keyed=False)
+        for number in range(4):
+            await deliver(table.sink, rows(1, 2, version=number))
+        assert [sent.partitions for sent in table.producer.sent("shop.orders")] == [(1, 1), (2, 2), (0, 0), (1, 1)]
+
+
+class TestOversized:
+    async def test_fails_the_delivery(self) -> None:
+        table = recorded()
+        with pytest.raises(SinkError, match=r"a record of \d+ bytes, with key .*1.*, is too large") as error:
+            await deliver(table.sink, rows(1, note="x" * LIMIT))
+        assert error.value.version == 0
+        assert table.sink.oversized == 0
+        assert not table.producer.committed
+
+    async def test_is_skipped(self) -> None:
+        table = recorded(oversized="skip")
+        await deliver(table.sink, pa.concat_batches([rows(1, note="x" * LIMIT), rows(2)]))
+        assert [ids(sent) for sent in table.producer.sent("shop.orders")] == [[2]]
+        assert table.sink.oversized == 1
+        assert not table.producer.sent("shop.orders.dlq")
+
+    async def test_is_described_in_the_dead_letter_topic(self) -> None:
+        table = recorded(oversized="dlq")
+        delivery = await table.sink.begin(at(3))
+        await delivery.start_version(version(3))
+        await delivery.write(rows(1, version=3, note="x" * LIMIT))
+        await delivery.commit(at(4))
+        (sent,) = table.producer.sent("shop.orders.dlq")
+        (document,) = documents(sent.values)
+        assert sent.keys == [document["key"].encode()]
+        assert (sent.partitions, document["version"], document["limit"]) == ((0,), 3, LIMIT)
+        assert document["size"] > LIMIT
+        assert document["topic"] == "shop.orders"
+        assert table.sink.oversized == 1
+
+
+class TestFailure:
+    async def test_delivery_that_failed_is_not_committed(self) -> None:
+        table = Recorded(Place("nowhere:1", "shop").destination, chunk_bytes=1)
+        table.producer.failing = {"send"}
+        delivery = await table.sink.begin(at(0))
+        await delivery.write(rows(1))
+        await delivery.write(rows(2))
+        with pytest.raises(SinkError, match=r"cannot deliver to topic shop\.orders"):
+            await delivery.commit(at(1))
+        with pytest.raises(SinkError, match="the delivery has failed"):
+            await delivery.commit(at(1))
+        await delivery.abort()
+        assert table.producer.calls == ["begin", "send", "abort"], "no step follows one that failed"
+        assert not table.producer.committed
+
+    async def test_delivery_can_begin_again_after_an_abort(self) -> None:
+        table = Recorded(Place("nowhere:1", "shop").destination, chunk_bytes=1)
+        delivery = await begun(table, rows(1))
+        await delivery.abort()
+        await deliver(table.sink, rows(2))
+        assert [ids(sent) for sent in table.producer.sent("shop.orders")] == [[2]]
+        assert table.producer.calls == ["begin", "send", "abort", "begin", "send", "send", "commit"]
+
+    async def test_sink_is_unusable_after_a_commit_without_answer(self) -> None:
+        table = recorded()
+        table.producer.failing = {"commit"}
+        delivery = await table.sink.begin(at(0))
+        with pytest.raises(SinkError, match="cannot commit"):
+            await delivery.commit(at(1))
+        with pytest.raises(SinkError, match="the delivery has failed"):
+            await delivery.commit(at(1))
+        await delivery.abort()
+        with pytest.raises(SinkError, match="outcome of the last commit is unknown"):
+            await table.sink.last_position()
+
+    async def test_no_chunk_is_sent_after_one_that_cannot_be_encoded(self) -> None:
+        table = Recorded(Place("nowhere:1", "shop").destination, chunk_bytes=1)
+        delivery, go_on = await held_up(table, 1)
+        await delivery.write(pa.RecordBatch.from_pydict({"id": [1]}))
+        await delivery.write(rows(2))
+        go_on.set()
+        with pytest.raises(DataError, match="change rows have to end in"):
+            await delivery.commit(at(1))
+        await asyncio.to_thread(table.wait_for_threads)
+        await delivery.abort()
+        assert table.producer.calls == ["begin", "send", "abort"]
+
+    async def test_abort_after_a_commit_does_nothing(self) -> None:
+        table = recorded()
+        delivery = await table.sink.begin(at(0))
+        await delivery.write(rows(1))
+        await delivery.commit(at(1))
+        await delivery.abort()
+        assert "abort" not in table.producer.calls
+        assert await table.sink.last_position() == at(1)
+
+    async def test_cancelled_commit_that_succeeds_counts(self) -> None:
+        table = recorded()
+        sending, go_on = hold_up(table.producer)
+        delivery = await table.sink.begin(at(0))
+        await delivery.write(rows(1))
+        commit = asyncio.create_task(delivery.commit(at(1)))
+        assert await asyncio.to_thread(sending.wait, 30)
+        commit.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await commit
+        abort = asyncio.create_task(delivery.abort())
+        go_on.set()
+        await abort
+        assert "abort" not in table.producer.calls
+        assert await table.sink.last_position() == at(1)
+
+    async def test_aborted_rows_are_not_encoded_with_the_next_ones(self) -> None:
+        table = Recorded(Place("nowhere:1", "shop").destination, kind="debezium", chunk_bytes=1)
+        delivery = await begun(table, pa.concat_batches([rows(1), rows(2, kind="update_preimage")]))
+        await delivery.abort()
+        await deliver(table.sink, rows(3))
+        assert [document["op"] for document in documents(table.producer.values("shop.orders"))] == ["c"]
+
+    async def test_abort_does_not_wait_for_a_broker_that_hangs(self, caplog: pytest.LogCaptureFixture) -> None:
+        table = Recorded(Place("nowhere:1", "shop").destination, chunk_bytes=1, closing_timeout=0.01)
+        delivery, go_on = await held_up(table, 1)
+        await delivery.abort()
+        await table.sink.close()
+        go_on.set()
+        assert [record.getMessage() for record in caplog.records] == [
+            "Kafka does not answer: not waiting for the current delivery to end"
+        ]
+        with pytest.raises(SinkError, match="Open a new sink"):
+            await table.sink.last_position()
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            lambda delivery: delivery.write(rows(4)),
+            lambda delivery: delivery.write_run([version(1)], rows(4)),
+            lambda delivery: delivery.commit_control(PAUSED),
+            lambda delivery: delivery.commit(at(1)),
+        ],
+    )
+    async def test_delivery_is_not_continued_after_a_cancelled_call(
+        self, call: Callable[[KafkaDelivery], Coroutine[Any, Any, None]]
+    ) -> None:
+        table = Recorded(Place("nowhere:1", "shop").destination, chunk_bytes=1)
+        delivery, go_on = await held_up(table, 3)
+        calling = asyncio.create_task(call(delivery))
+        await asyncio.sleep(0)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        go_on.set()
+        with pytest.raises(SinkError, match="the delivery has failed"):
+            await delivery.write(rows(5))
+        await delivery.abort()
+
+    async def test_no_chunk_is_sent_after_an_abort(self) -> None:
+        table = Recorded(Place("nowhere:1", "shop").destination, chunk_bytes=1)
+        delivery, go_on = await held_up(table, 3)
+        abort = asyncio.create_task(delivery.abort())
+        await asyncio.sleep(0)
+        go_on.set()
+        await abort
+        assert table.producer.calls == ["begin", "send", "abort"]
+
+    async def test_closed_sink_aborts_its_delivery(self) -> None:
+        table = Recorded(Place("nowhere:1", "shop").destination, chunk_bytes=1)
+        delivery = await begun(table, rows(1))
+        await table.sink.close()
+        assert table.producer.calls == ["begin", "send", "abort", "close"]
+        with pytest.raises(SinkError, match="the delivery has ended"):
+            await delivery.commit(at(1))
+        with pytest.raises(SinkError, match="the sink is closed"):
+            await table.sink.begin(at(0))
+
+
+class _Topics:
+    """In place of the cluster's topics. `before` is called when they are asked for."""
+
+    def __init__(self, before: Callable[[], object]) -> None:
+        self._before = before
+
+    def __enter__(self) -> _Topics:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def find(self, names: list[str]) -> dict[str, ExistingTopic]:
+        self._before()
+        return {}
+
+    def ensure(self, topics: list[Any]) -> dict[str, ExistingTopic]:
+        return {topic.name: ExistingTopic(topic.name, 1, {"cleanup.policy": "delete"}, frozenset()) for topic in topics}
+
+
+async def test_opening_that_was_given_up_fences_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+    producers: list[RecordingProducer] = []
+
+    def wait() -> None:
+        asked.set()
+        assert go_on.wait(30)
+
+    def make(settings: Any) -> RecordingProducer:
+        producers.append(RecordingProducer(settings))
+        producers[0].after_close = closed.set
+        return producers[0]
+
+    monkeypatch.setattr("cdfd.sinks.kafka.transactions.sink.TopicAdmin", lambda *_, **__: _Topics(wait))
+    opening = asyncio.create_task(
+        KafkaSink.open(Place("nowhere:1", "shop").destination, make, encoders("flat", ["id"]))
+    )
+    assert await asyncio.to_thread(asked.wait, 30)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    go_on.set()
+    assert await asyncio.to_thread(closed.wait, 30)
+    assert producers[0].calls == ["close"]
