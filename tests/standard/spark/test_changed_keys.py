@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from cdfd.spark.engine import SparkEngine
 from tests.support.kafka.changed_keys import ROWS, check, updates
 from tests.support.kafka.delivering import Delivering
 from tests.support.kafka.shared import SharedBroker
+from tests.support.spark.session import Borrowed
 
 
-@pytest.mark.parametrize("form", ["flat", "debezium"])
+@pytest.mark.parametrize(("form", "on_executors"), [("flat", False), ("debezium", True)])
 async def test_nothing_is_left_under_an_old_key(
-    form: str, spark: SparkSession, broker: SharedBroker, name: str, tmp_path: Path
+    form: str, on_executors: bool, spark: SparkSession, broker: SharedBroker, name: str, tmp_path: Path
 ) -> None:
     uri = str(tmp_path / "rows")
     spark.sql(
@@ -27,5 +29,6 @@ async def test_nothing_is_left_under_an_old_key(
         # Rows that move to another partition have their images in two files.
         moved = values | ({"p": f"int((p + {chance.randint(0, 1)}) % 2)"} if chance.random() < 0.5 else {})
         spark.sql(f"UPDATE delta.`{uri}` SET {', '.join(f'{k} = {v}' for k, v in moved.items())} WHERE {where}")
+    engine = SparkEngine(Borrowed(spark)) if on_executors else None
     sink: dict[str, Any] = {"format": form, "tombstones": "always"}
-    await check(Delivering(broker.bootstrap_servers, name, uri, {"key": ["id"]}, sink))
+    await check(Delivering(broker.bootstrap_servers, name, uri, {"key": ["id"]}, sink), engine)

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import cdfd
+from cdfd.jobs.assignment import Engine
 from tests.support.kafka.delivering import Delivering, contents
 from tests.support.kafka.reading import Record
 
@@ -32,15 +33,18 @@ def updates(chance: Random, count: int) -> Iterator[Update]:
             yield {"s": "concat(s, 'v')"}, f"id % {chance.randint(1, 4)} = 0"
 
 
-async def check(delivering: Delivering) -> None:
-    """Deliver a table version by version, and once more as a backlog: the same records, of which the table's rows are left."""
+async def check(delivering: Delivering, engine: Engine | None = None) -> None:
+    """Deliver a table version by version, and once more as a backlog: the same records, of which the table's rows are left.
+
+    With an engine, it delivers the backlog.
+    """
     uri = delivering.uri
     newest = cdfd.changes(uri).read_all()["_commit_version"].to_numpy().max()
     for version in range(int(newest) + 1):
         await delivering.deliver(version)
     one_by_one = await asyncio.to_thread(delivering.records)
     await delivering.forget()
-    await delivering.deliver(int(newest))
+    await delivering.deliver(int(newest), engine)
     together = await asyncio.to_thread(delivering.since, one_by_one)
     assert contents(together) == contents(one_by_one)
     live = {row["id"]: row["s"] for row in cdfd.snapshot(uri).read_all().to_pylist()}
