@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import re
 import sys
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, takewhile
 from pathlib import Path
 
@@ -61,6 +63,8 @@ ELSEWHERE = re.compile(
 )
 """Modules of tests that run the rooms on their way to others, and take their time."""
 
+_SECOND = "CDFD_TEST_SECOND"
+
 _FIRST = 4.0
 """Seconds of tests that a mutant meets first, those that run little else."""
 _ALL = 20.0
@@ -68,53 +72,65 @@ _ALL = 20.0
 
 
 class Run:
-    """Mutants and their verdicts."""
+    """Mutants and their verdicts.
 
-    def __init__(self, tests: Lines, explained: frozenset[tuple[str, str, str, str]]) -> None:
+    Args:
+        tests: by the value of `CDFD_TEST_SECOND` with which they run. A mutant meets all of them.
+        explained: see `explanations`.
+    """
+
+    def __init__(self, tests: Mapping[str, Lines], explained: frozenset[tuple[str, str, str, str]]) -> None:
         self.outcomes: dict[str, Counter[str]] = {}
         self.survivors: list[Mutant] = []
         self._tests = tests
         self._explained = explained
-        self._reliable: set[str] = set()
+        self._reliable: set[tuple[str, str]] = set()
 
     def try_mutant(self, room: str, mutant: Mutant) -> None:
-        outcome = "explained" if mutant.key in self._explained else self._outcome(mutant)
+        outcome = "explained" if is_explained(mutant, self._explained) else self._outcome(mutant)
         self.outcomes.setdefault(room, Counter())[outcome] += 1
         if outcome in ("survived", "untested"):
             self.survivors.append(mutant)
             print(f"{outcome}: {described(mutant)}", flush=True)
 
     def _outcome(self, mutant: Mutant) -> str:
+        outcome = "untested"
+        for second, tests in self._tests.items():
+            with second_implementations(second):
+                found = self._outcome_of(mutant, tests, second)
+            outcome = outcome if found == "untested" else found
+            if outcome not in ("untested", "survived"):
+                break
+        return outcome
+
+    def _outcome_of(self, mutant: Mutant, known: Lines, second: str) -> str:
         """The verdict of a few tests, then of the others."""
-        tests = self._tests.tests(mutant.file, None if mutant.imported else range(mutant.lines[0], mutant.lines[1] + 1))
+        tests = known.tests(mutant.file, None if mutant.imported else range(mutant.lines[0], mutant.lines[1] + 1))
+        # Any other test is one that ran with the first implementations already.
+        tests = [test for test in tests if second in test.partition("::")[2]]
         if not tests:
             return "untested"
-        first = self._within(tests, _FIRST)
-        outcome = self._trusted(mutant, first).outcome
-        others = self._within(tests[len(first) :], _ALL)
-        return self._trusted(mutant, others).outcome if others and outcome == "survived" else outcome
+        first = _within(tests, known, _FIRST)
+        outcome = self._trusted(mutant, first, known, second).outcome
+        others = _within(tests[len(first) :], known, _ALL)
+        return self._trusted(mutant, others, known, second).outcome if others and outcome == "survived" else outcome
 
-    def _trusted(self, mutant: Mutant, tests: Sequence[str]) -> Verdict:
+    def _trusted(self, mutant: Mutant, tests: Sequence[str], known: Lines, second: str) -> Verdict:
         """A verdict of tests that pass without the mutant. One test of each module is tried, because a few at a time run here."""
         while True:
-            limit = 30 + 5 * sum(map(self._tests.seconds, tests))
+            limit = 30 + 5 * sum(map(known.seconds, tests))
             verdict = judge(ROOT, mutant, tests, limit)
             module = verdict.test.partition("::")[0]
-            if not module or module in self._reliable:
+            if not module or (module, second) in self._reliable:
                 return verdict
             control = judge(ROOT, None, tests[: tests.index(verdict.test) + 1], limit)
             if control.outcome == "survived":
-                self._reliable.add(module)
+                self._reliable.add((module, second))
                 return verdict
             print(f"left out, because it fails without a mutant ({control.outcome}): {control.test}", flush=True)
             failing = control.test or verdict.test
-            self._tests.forget(failing)
+            known.forget(failing)
             tests = [test for test in tests if test != failing]
-
-    def _within(self, tests: Sequence[str], seconds: float) -> Sequence[str]:
-        """The first tests, as long as they take together; one at least."""
-        sums = accumulate(map(self._tests.seconds, tests))
-        return tests[: max(1, len(list(takewhile(lambda total: total <= seconds, sums))))]
 
     def table(self) -> str:
         rows = ["| room | mutants | killed | by the time limit | by their memory | explained | survived | untested |"]
@@ -124,6 +140,24 @@ class Run:
             numbers += [counts[name] for name in ("killed", "timeout", "died", "explained", "survived", "untested")]
             rows.append(f"| {room} | {' | '.join(map(str, numbers))} |")
         return "\n".join(rows)
+
+
+def _within(tests: Sequence[str], known: Lines, seconds: float) -> Sequence[str]:
+    """The first tests, as long as they take together; one at least."""
+    sums = accumulate(map(known.seconds, tests))
+    return tests[: max(1, len(list(takewhile(lambda total: total <= seconds, sums))))]
+
+
+@contextmanager
+def second_implementations(names: str) -> Iterator[None]:
+    """Child processes run tests with other implementations of ports; see `tests.support.axes`."""
+    before = os.environ.pop(_SECOND, None)
+    os.environ.update({_SECOND: names} if names else {})
+    try:
+        yield
+    finally:
+        os.environ.pop(_SECOND, None)
+        os.environ.update({} if before is None else {_SECOND: before})
 
 
 def described(mutant: Mutant) -> str:
@@ -138,7 +172,12 @@ def sample(candidates: Iterable[Mutant], count: int, seed: str) -> list[Mutant]:
 def explanations() -> frozenset[tuple[str, str, str, str]]:
     entries = tomllib.loads(EXPLAINED.read_text(encoding="utf-8")).get("survivor", []) if EXPLAINED.exists() else []
     assert all(entry["why"] for entry in entries)
-    return frozenset((entry["file"], entry["scope"], entry["was"], entry["now"]) for entry in entries)
+    return frozenset((entry["file"], entry["scope"], entry["was"], entry.get("now", "")) for entry in entries)
+
+
+def is_explained(mutant: Mutant, explained: frozenset[tuple[str, str, str, str]]) -> bool:
+    """Whether there is an explanation of the change, or of all changes of its statement."""
+    return mutant.key in explained or (*mutant.key[:3], "") in explained
 
 
 def main() -> int:
@@ -178,7 +217,12 @@ def main() -> int:
     measured = frozenset(
         path.relative_to(ROOT).as_posix() for room in ROOMS.values() for p in room for path in ROOT.glob(p)
     )
-    run = Run(lines.record(ROOT, CACHE / "lines", modules, measured), explanations())
+    # The counterparts of the kernels are in the rooms. The kernels themselves are not Python, so no mutant is in them.
+    numpy = [module for module in modules if "kernels" in (ROOT / module).read_text(encoding="utf-8")]
+    recordings = {"": lines.record(ROOT, CACHE / "lines", modules, measured)}
+    with second_implementations("numpy"):
+        recordings["numpy"] = lines.record(ROOT, CACHE / "lines-numpy", numpy, measured)
+    run = Run(recordings, explanations())
     until = time.monotonic() + arguments.minutes * 60
     for room, mutant in chosen:
         if time.monotonic() < until:
