@@ -17,7 +17,7 @@ from cdfd.changes.read import RowBatch, read_image_order
 from cdfd.changes.read import read as rows_of
 from cdfd.changes.refined import RefinedVersion, RefinedVersions
 from cdfd.changes.shape.predicate import Predicate
-from cdfd.changes.table_files import READ_ERRORS, TableFiles
+from cdfd.changes.table_files import LIVE_HINT, READ_ERRORS, TableFiles
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import CdfdError, MissingFileError
 
@@ -100,6 +100,8 @@ class ScanReader:
             ):
                 yield Scanned(plan, schema, found)
         except MissingFileError as error:
+            if plan.origin == "snapshot":
+                error.hint = LIVE_HINT
             self.on_missing(error.within(table=self.files.storage.uri, version=plan.version))
         except CdfdError as error:
             raise error.within(table=self.files.storage.uri, version=plan.version, path=scan.path) from None

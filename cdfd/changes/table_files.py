@@ -26,7 +26,8 @@ Arrow's is an ArrowException."""
 READ_ERRORS = (CdfdError, *ERRORS_OF_FILES)
 """The same, with those of cdfd."""
 
-MISSING_HINT = "VACUUM may have removed it: start from a newer version or a snapshot, or set `on_missing_file`"
+MISSING_HINT = "VACUUM may have removed it: start from a newer version or a snapshot"
+LIVE_HINT = "The version still needs it, so the table is damaged: restore the file"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,9 @@ class Target:
             ConfigError: the options do not say which daemon, or its configuration has no controls.
         """
         if sum(each is not None for each in (config, socket, url)) != 1:
-            raise ConfigError("which daemon?", hint="Give one of -c FILE, --socket PATH and --url URL")
+            raise ConfigError(
+                "the options do not say which daemon", hint="Give one of -c FILE, --socket PATH and --url URL"
+            )
         if socket is not None:
             return cls(socket)
         if url is not None:

@@ -104,10 +104,12 @@ def _state(snapshot: Snapshot) -> dict[str, Any]:
 def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     protocol, log = facts["protocol"], facts["log"]
     checkpoints = log["checkpoints"]
+    known = log["first_version"] is not None
+    entries = f"log entries {log['first_version']} to {log['last_version']}" if known else "no log entries"
     rows = [
         ("table", facts["table"]),
         ("id", facts["id"]),
-        ("version", f"{facts['version']} (log entries {log['first_version']} to {log['last_version']})"),
+        ("version", f"{facts['version']} ({entries})"),
         ("checkpoints", f"{len(checkpoints)}, newest at version {checkpoints[-1]}" if checkpoints else "none"),
         ("protocol", f"reader {protocol['minReaderVersion']}, writer {protocol['minWriterVersion']}"),
         ("features", ", ".join(map(_feature, facts["features"])) or "none"),

@@ -88,6 +88,7 @@ def _events(text: str) -> Iterator[yaml.Event]:
 def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
     # Without the error's excerpt of the file, because that line may have a password.
     said = ", ".join(part for part in (error.context, error.problem) if part)
+    said = said.replace("character '\\t'", "a tab")
     said = re.sub(r"'([^']*)'", lambda found: found[0] if found[1][:1] == "<" or len(found[1]) < 2 else "a name", said)
     mark = error.problem_mark or error.context_mark
     if mark is None:

@@ -5,6 +5,7 @@ Sinks of other packages import the types of their settings from here. `docs/refe
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -107,6 +108,10 @@ class SinkSettings(Section):
         """Why records of a table have no headers from columns; None if they have. `keyed`: whether the table has a key."""
         return "need a Kafka sink"
 
+    def refusals(self, table: Table) -> Sequence[tuple[str, str]]:
+        """The settings of a table that the sink cannot take, and why."""
+        return ()
+
     def places(self, topic: str) -> Mapping[str, str]:
         """Where the rows of a topic are written, by the key that says so: paths and URIs that must lie outside of tables."""
         return {}
@@ -133,7 +138,9 @@ def _sink(given: Any, info: ValidationInfo) -> Any:
     if kind is None:
         raise Conflicts((("kind",), f"required: {either(SINKS.names())}"))
     if kind not in SINKS:
-        raise Conflicts((("kind",), f"expected one of {', '.join(SINKS.names())}"))
+        near = difflib.get_close_matches(str(kind), SINKS.names(), n=1)
+        suggestion = f" (did you mean {near[0]}?)" if near else ""
+        raise Conflicts((("kind",), f"expected one of {', '.join(SINKS.names())}{suggestion}"))
     return SINKS.load(kind).model_validate(given, context=info.context)
 
 
@@ -237,6 +244,16 @@ class Settings(Section):
             if refusal is not None:
                 raise Conflicts(((), f"headers of tables[{index}] {refusal}"))
         return sink
+
+    @model_validator(mode="after")
+    def _check_refusals(self) -> Settings:
+        tables = [(index, entry) for index, entry in enumerate(self.tables) if isinstance(entry, Table)]
+        conflicts: list[tuple[Path, str]] = [
+            (("tables", index, key), text) for index, table in tables for key, text in self.sink.refusals(table)
+        ]
+        if conflicts:
+            raise Conflicts(*conflicts)
+        return self
 
     @field_validator("heartbeat")
     @classmethod

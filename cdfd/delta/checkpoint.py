@@ -122,7 +122,9 @@ def check_schema(schema: pa.Schema) -> None:
         if schema.names.count(name) > 1:
             raise LogError(f"not a checkpoint: it has several columns {name}")
         if not pa.types.is_struct(schema.field(name).type):
-            raise LogError(f"not a checkpoint: column {name} is {schema.field(name).type}, not a struct")
+            kind = schema.field(name).type
+            found = "has nulls alone, and no type" if pa.types.is_null(kind) else f"is {kind}"
+            raise LogError(f"not a checkpoint: column {name} {found}, not a struct")
 
 
 def read_state(batch: pa.RecordBatch, state: State) -> None:

@@ -23,7 +23,9 @@ def open_table(config: Settings, table: settings.Table) -> Table:
     Raises:
         ConfigError, UnsupportedError: see `Table.open`.
     """
-    options = config.storage.options(table.uri)
+    # Files of a local clone may be in a store that has options.
+    places = (table.uri, *table.allowed_roots, *table.path_prefixes.values())
+    options = next(filter(None, map(config.storage.options, places)), None)
     return Table.open(
         table.uri,
         options,

@@ -19,7 +19,7 @@ from cdfd.delta.paths import Prefixes
 from cdfd.delta.schema import TableSchema
 from cdfd.errors import ConfigError, TableChangedError
 from cdfd.storage.local import LocalStorage
-from cdfd.storage.location import open_table
+from cdfd.storage.location import is_local, open_table
 from cdfd.tail.clock import Clock, SystemClock
 from cdfd.tail.file_events import FileEvents
 from cdfd.tail.log import DeltaLog
@@ -74,11 +74,16 @@ class Table:
             raise ConfigError(f"storage_options is of type {type(storage_options).__name__}", hint="Give a mapping")
         roots = (allowed_roots,) if isinstance(allowed_roots, str | os.PathLike) else allowed_roots
         allowed = tuple(map(_text, roots))
+        prefixes = _prefixes(path_prefixes or {})
+        places = (_text(uri), *allowed, *(place for _, place in prefixes))
+        if storage_options and all(map(is_local, places)):
+            name = next(iter(storage_options))
+            raise ConfigError(
+                f"a local table has no storage option {name!r:.100}", hint="Leave the storage options out"
+            )
         storage = open_table(_text(uri), storage_options, allowed, found_below)
         opened = cache(lambda root: open_table(root, storage_options, allowed))
-        return cls(
-            DeltaLog(storage, max_log_line), TableFiles(storage, opened, allowed, _prefixes(path_prefixes or {}))
-        )
+        return cls(DeltaLog(storage, max_log_line), TableFiles(storage, opened, allowed, prefixes))
 
     @property
     def uri(self) -> str:

@@ -333,7 +333,7 @@ def truncated_error(newest: int, version: int, table: str) -> TableChangedError:
         f"the log ends at version {newest} now, although version {version} was there",
         table=table,
         version=version,
-        hint="The table was replaced by an older copy: restore it, or run `cdfd progress reset` to start over",
+        hint="The table was replaced by an older copy, or is being removed: restore it, or run `cdfd progress reset` to start over",
     )
 
 
@@ -357,7 +357,7 @@ def unreadable_error(path: str | None) -> StorageError:
 def deleted_error(table_id: str | None, table: str) -> TableChangedError:
     """The error for a table without a log, which had one before."""
     return TableChangedError(
-        f"the table {table_id} was deleted" if table_id is not None else "the table was deleted",
+        f"the table {table_id} was deleted or moved" if table_id is not None else "the table was deleted or moved",
         table=table,
-        hint="Remove it from the configuration, or restore it",
+        hint="Restore it, or move it back. If it is gone for good, stop reading it; a daemon's configuration must not list it then",
     )

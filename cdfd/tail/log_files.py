@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 
 from cdfd.console.escaping import one_line
 from cdfd.delta import last_checkpoint, paths
 from cdfd.errors import GapError, LogError, NotFoundError, StorageError, Within
 from cdfd.storage.base import Stat, Storage
+from cdfd.storage.local import LocalStorage
 from cdfd.tail.segment import Segment, SegmentBuilder
 
 logger = logging.getLogger("cdfd.tail")
@@ -92,11 +94,7 @@ class LogFiles:
                     )
             builder = await self._fold(version, _chained(first, names))
         if builder.latest is None and builder.checkpoint is None:
-            raise NotATableError(
-                "not a Delta table: it has no log",
-                table=self.storage.uri,
-                hint=f"Expected files such as {log_path(paths.commit_name(0))}",
-            )
+            raise self._not_a_table("it has no log")
         if version is None and not state_only and not builder.has_newest_commit:
             await self._refuse_lost_commit(builder)
         with self._errors_naming(version):
@@ -192,7 +190,13 @@ class LogFiles:
             async for name, _ in names:
                 if name.kind == "commit":
                     return name.version
-        raise NotATableError("not a Delta table: its log has no entry", table=self.storage.uri)
+        raise self._not_a_table("its log has no entry")
+
+    def _not_a_table(self, why: str) -> NotATableError:
+        if isinstance(self.storage, LocalStorage) and not os.path.lexists(self.storage.root):
+            return NotATableError("not a Delta table: the path does not exist", table=self.storage.uri)
+        hint = f"Expected files such as {log_path(paths.commit_name(0))}"
+        return NotATableError(f"not a Delta table: {why}", table=self.storage.uri, hint=hint)
 
 
 async def _first_of(names: AsyncIterator[LogFile], most: int) -> list[LogFile]:

@@ -132,7 +132,7 @@ class SegmentBuilder:
             return GapError(
                 f"version {wanted} is missing: the log goes on to {self.latest} without it",
                 version=wanted,
-                hint="A log must be contiguous; restore the missing entries, or start at a later version",
+                hint="A log must be contiguous: restore the missing entries from a copy of the table",
             )
         return GapError(
             f"version {wanted} is no longer in the log; the oldest that can be read is {self.earliest}",
@@ -153,6 +153,6 @@ def check_contiguous(after: int, versions: Iterable[int]) -> None:
             raise GapError(
                 f"{gap} missing: the log goes from {after} to {version}" if after >= 0 else f"{gap} missing",
                 version=after + 1,
-                hint="A log must be contiguous; restore the missing entries, or start at a later version",
+                hint="A log must be contiguous: restore the missing entries from a copy of the table",
             )
         after = version

@@ -18,6 +18,7 @@ from cdfd.changes.position import Phase, Position
 from cdfd.changes.refinement import Refine
 from cdfd.changes.shape.shape import AS_IT_IS, Shape
 from cdfd.changes.stream import PlanStream, Version
+from cdfd.changes.table_files import MISSING_HINT
 from cdfd.console.progress_line import ProgressLine
 from cdfd.daemon.controls.mailbox import Mailbox
 from cdfd.daemon.loop.admission import Admission
@@ -199,6 +200,8 @@ class Feed:
                     await self._run_from(position)
             except MissingFileError as error:
                 if self.policies.on_missing_file != "resnapshot":
+                    if error.hint == MISSING_HINT:
+                        error.hint += ", or set `on_missing_file`"
                     raise
                 position = await self._restart(error)
             except SnapshotNeededError as error:

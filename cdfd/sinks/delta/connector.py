@@ -25,8 +25,6 @@ from cdfd.sinks.delta.target import Layout, Target
 from cdfd.storage.location import open_storage
 from cdfd.tail.clock import SystemClock
 
-_WHOLE_STARTS = ("snapshot", "earliest")
-
 
 class DeltaConnector(Connector):
     """The `Connector` of targets. Readers of a target see whole versions of the source, so a version is one delivery, whatever its size."""
@@ -121,20 +119,8 @@ class DeltaConnector(Connector):
 
     def _check_table(self, table: Table) -> None:
         """Check that a mirror of a table would have all of its rows."""
-        if self._sink.mode != "mirror":
-            return
-        problems = []
-        if not table.key:
-            problems.append(("key", "name the columns that identify a row"))
-        if str(table.start) not in _WHOLE_STARTS:
-            problems.append(("start", f"expected one of {', '.join(_WHOLE_STARTS)}"))
-        if table.exclude_change_types:
-            problems.append(("exclude_change_types", "leave it out"))
-        if table.on_missing_file == "skip":
-            problems.append(("on_missing_file", "expected one of fail, resnapshot"))
-        if problems:
-            name, text = problems[0]
-            raise ConfigError(f"table {table.name!r:.200}: `{name}`: a mirror has all rows of its source: {text}")
+        for name, text in self._sink.refusals(table):
+            raise ConfigError(f"table {table.name!r:.200}: `{name}`: {text}")
 
     def _place(self, table: Table) -> str:
         return self._sink.places(table.topic)["path"]

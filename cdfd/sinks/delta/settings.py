@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from cdfd.config import values
 from cdfd.config.fields import Flag, Size
-from cdfd.config.settings import Settings, SinkSettings, Text, Uri
+from cdfd.config.settings import Settings, SinkSettings, Table, Text, Uri
 
 if TYPE_CHECKING:
     from cdfd.sinks.delta.connector import DeltaConnector
+
+
+_WHOLE_STARTS = ("snapshot", "earliest")
 
 
 class DeltaSettings(SinkSettings):
@@ -49,6 +52,20 @@ class DeltaSettings(SinkSettings):
 
     compaction: Annotated[bool, BeforeValidator(values.flag)] = True
     """Whether small files of a target become larger ones after a checkpoint, in a version that changes no data. Deleted rows are left out."""
+
+    def refusals(self, table: Table) -> Sequence[tuple[str, str]]:
+        """The settings because of which a mirror of a table would not have all of its rows."""
+        if self.mode != "mirror":
+            return ()
+        refused = (
+            ("key", not table.key, "required: name the columns that identify a row"),
+            ("start", str(table.start) not in _WHOLE_STARTS, f"expected one of {', '.join(_WHOLE_STARTS)}"),
+            ("exclude_change_types", bool(table.exclude_change_types), "leave it out"),
+            ("on_missing_file", table.on_missing_file == "skip", "expected one of fail, resnapshot"),
+        )
+        return [
+            (name, f"{text}, because a mirror has all rows of its source") for name, found, text in refused if found
+        ]
 
     def places(self, topic: str) -> Mapping[str, str]:
         """A table for each topic."""

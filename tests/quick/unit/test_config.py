@@ -504,7 +504,7 @@ def test_tags_construct_nothing() -> None:
         ("pipeline: p\ntables: [{uri: /a}]\nsink: {path: /o}", "sink.kind: required: kafka, files or delta (line 3)"),
         (
             "pipeline: p\ntables: [{uri: /a}]\nsink: {kind: kafak}",
-            'sink.kind: expected one of kafka, files, delta, found "kafak" (line 3)',
+            'sink.kind: expected one of kafka, files, delta (did you mean kafka?), found "kafak" (line 3)',
         ),
         ("pipeline: p\ntables: [{uri: /a}]\nsink: {kind: delta}", "sink.path: required (line 3)"),
         (

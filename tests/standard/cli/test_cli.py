@@ -426,8 +426,8 @@ class TestInspect:
         assert refused == ["teleport"]
 
     def test_no_table(self, tmp_path: Path) -> None:
-        for place in (tmp_path, tmp_path / "nowhere"):
-            assert f"not a Delta table: it has no log (table {place})" in one_line(cdfd("inspect", place), 1)
+        for place, why in ((tmp_path, "it has no log"), (tmp_path / "nowhere", "the path does not exist")):
+            assert f"not a Delta table: {why} (table {place})" in one_line(cdfd("inspect", place), 1)
 
 
 class TestDemo:

@@ -176,7 +176,7 @@ class TestErrors:
         assert message in str(caught.value)
 
     def test_no_table(self, spark: SparkSession, tmp_path: Path) -> None:
-        with pytest.raises(AnalysisException, match="not a Delta table: it has no log"):
+        with pytest.raises(AnalysisException, match="not a Delta table: the path does not exist"):
             ours(spark, str(tmp_path / "none"))
 
 
