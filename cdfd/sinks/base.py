@@ -35,6 +35,10 @@ class SnapshotNeededError(SinkError):
     """Change rows cannot bring the sink to the next version. A snapshot of the table can."""
 
 
+class ReopenSinkError(SinkError):
+    """A sink has to be opened again, although nothing is wrong: for example, it was idle for so long that the cluster has forgotten it."""
+
+
 class Delivery(Protocol):
     """A delivery in progress. It takes effect when `commit` has returned."""
 

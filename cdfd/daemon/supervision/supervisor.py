@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import traceback
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractAsyncContextManager
@@ -13,6 +14,7 @@ from cdfd.console.escaping import shortened
 from cdfd.daemon.loop.monitor import Monitor
 from cdfd.daemon.supervision.signals import STOP_SECONDS
 from cdfd.errors import CdfdError, ConfigError, FencedError, InternalError, TableConfigError
+from cdfd.sinks.base import ReopenSinkError
 from cdfd.tail.clock import Clock
 from cdfd.tail.watch import Backoff
 
@@ -200,13 +202,17 @@ class Supervisor:
                 table.task.result()
 
     async def _keep_running(self, name: str, table: _Supervised) -> None:
-        backoff = Backoff(RETRY_SECONDS, MAX_RETRY_SECONDS)
+        backoff, reopened = Backoff(RETRY_SECONDS, MAX_RETRY_SECONDS), -math.inf
         while not table.stop.is_set():
             began = self._clock.monotonic()
             error = await self._run_once(name, table)
-            if error is not None:
+            now = self._clock.monotonic()
+            if isinstance(error, ReopenSinkError) and now - reopened > MAX_RETRY_SECONDS:
+                reopened = now
+                logger.info("%s; opening the sink again", error, extra={"table": name})
+            elif error is not None:
                 # Earlier failures do not count after a long run.
-                if self._clock.monotonic() - began > MAX_RETRY_SECONDS:
+                if now - began > MAX_RETRY_SECONDS:
                     backoff = backoff.reset()
                 await self._pause(name, table, error, backoff.delay)
                 backoff = backoff.longer()

@@ -18,7 +18,9 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
+from tests.support.axes import under_test
 from tests.support.commands import cdfd
+from tests.support.kafka.broker import Broker
 from tests.support.kafka.daemon_process import configure, until
 from tests.support.kafka.node import free_ports
 from tests.support.kafka.pipeline import Pipeline, do
@@ -93,6 +95,34 @@ def test_a_topic_that_somebody_creates_again(pipeline: Pipeline, table: TableWri
         assert cdfd("ctl", "snapshot", "orders", "-c", pipeline.config).code == 0
         until(lambda: set(ids(pipeline.read())) == set(range(number)))
         daemon.stop()
+
+
+@pytest.mark.parametrize("producer", under_test("producer", ["kafka-python", "librdkafka"]))
+def test_a_transactional_id_that_has_expired_is_no_error(
+    needs_broker: None, tmp_path: Path, name: str, producer: str
+) -> None:
+    """By default, brokers forget it after seven days without a transaction."""
+    forgetful = {
+        "transactional.id.expiration.ms": "1000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+        "producer.id.expiration.ms": "1000",
+    }
+    with Broker(properties=forgetful) as broker:
+        pipeline = Pipeline(tmp_path, name, broker.bootstrap_servers, broker.bootstrap_servers)
+        pipeline.configure(sink={"producer": producer})
+        table = pipeline.table()
+        with pipeline.daemon() as daemon:
+            do(table.insert(rows(0, 1, 2)))
+            pipeline.read(3)
+            number = 3
+            while not daemon.has_said("opening the sink again"):
+                time.sleep(5)
+                do(table.insert(rows(number)))
+                number += 1
+                pipeline.read(number)
+            assert pipeline.check() == number
+            assert {line["level"] for line in daemon.lines} == {"info"}
+            daemon.stop()
 
 
 class TestRecordTooLarge:

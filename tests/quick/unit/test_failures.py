@@ -2,6 +2,7 @@
 
 import pytest
 from kafka.errors import (
+    InvalidProducerIdMappingError,
     InvalidRecordError,
     InvalidTimestampError,
     InvalidTransactionTimeoutError,
@@ -12,6 +13,7 @@ from kafka.errors import (
 )
 
 from cdfd.errors import FencedError
+from cdfd.sinks.base import ReopenSinkError
 from cdfd.sinks.kafka.client.failures import translated
 
 
@@ -62,3 +64,10 @@ def test_an_answer_without_a_text_gets_one() -> None:
     assert too_large.what == "cannot deliver: MessageSizeTooLargeError: a batch is larger than the topic takes"
     assert "compression.type" in (too_large.hint or "")
     assert "None" not in translated(RequestTimedOutError(None), "deliver").what
+
+
+def test_a_forgotten_transactional_id_is_no_fault() -> None:
+    for error in (InvalidProducerIdMappingError(), KafkaError("[Error 49] InvalidProducerIdMappingError")):
+        found = translated(error, "deliver")
+        assert isinstance(found, ReopenSinkError)
+        assert found.retriable

@@ -23,6 +23,7 @@ from cdfd.daemon.supervision.supervisor import (
     Supervisor,
 )
 from cdfd.errors import CdfdError, ConfigError, DataError, FencedError, InternalError, SinkError
+from cdfd.sinks.base import ReopenSinkError
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import configuration
 
@@ -449,3 +450,23 @@ async def test_a_request_ends_the_wait_for_a_retry_once() -> None:
     assert daemon.begun["failing"] == 2
     daemon.stop.set()
     await task
+
+
+def test_a_sink_is_opened_again_without_an_error_but_not_again_and_again() -> None:
+    daemon = Daemon(orders=[failing(lambda: ReopenSinkError("forgotten", retriable=True))] * 2 + [forever])
+
+    async def scenario() -> None:
+        running = asyncio.create_task(daemon.supervisor.run())
+        await settle()
+        assert daemon.begun["orders"] == 2  # at once
+        [(error, delay)] = daemon.told["orders"].failures
+        assert isinstance(error, ReopenSinkError)
+        assert delay is not None
+        await daemon.clock.wait_for_sleepers()
+        daemon.clock.advance(1)
+        await settle()
+        assert daemon.begun["orders"] == 3
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    run(scenario)

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from kafka.errors import BrokerResponseError, KafkaError, RetriableError, UnknownBrokerIdError, for_code
 
 from cdfd.errors import FencedError, SinkError
+from cdfd.sinks.base import ReopenSinkError
 
 _INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED = 47, 90
+_INVALID_PRODUCER_ID_MAPPING = 49
 _INVALID_TIMESTAMP, _INVALID_RECORD = 32, 87
 _FENCED = frozenset({_INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED})
 
@@ -21,7 +23,6 @@ _RETRIABLE_WITH_NEW_PRODUCER = frozenset(
         45,  # OUT_OF_ORDER_SEQUENCE_NUMBER
         46,  # DUPLICATE_SEQUENCE_NUMBER
         48,  # INVALID_TXN_STATE
-        49,  # INVALID_PRODUCER_ID_MAPPING
         51,  # CONCURRENT_TRANSACTIONS
         59,  # UNKNOWN_PRODUCER_ID
         _INVALID_TIMESTAMP,
@@ -60,6 +61,12 @@ def failure(doing: str, reason: str, *, code: int | None, retriable: bool) -> Si
     """
     if code in _FENCED:
         return fenced(reason)
+    if code == _INVALID_PRODUCER_ID_MAPPING:
+        return ReopenSinkError(
+            f"cannot {doing}: the cluster has forgotten the transactional id, which was idle for long",
+            hint="transactional.id.expiration.ms of the brokers says for how long",
+            retriable=True,
+        )
     if code == _INVALID_RECORD and "Timestamp" in reason:
         code = _INVALID_TIMESTAMP  # newer brokers report this for one record, older ones for the whole batch
     retriable = retriable or code in _RETRIABLE_WITH_NEW_PRODUCER

@@ -135,7 +135,7 @@ class KafkaPythonProducer(Producer):
         self._transport.commit(self._settings.timeout)
 
     def _abort(self, timeout: float) -> None:
-        if self._transactional and not self._fenced:
+        if self._transactional and not self._is_forgotten:
             self._transport.abort(timeout)
         if not self._in_flight.settled(timeout):
             self._fail(KafkaTimeoutError(f"no answer within {timeout:g} seconds"), "abort sent records")

@@ -184,8 +184,8 @@ class LibrdkafkaProducer(Producer):
             return
         if self._purged:
             self._client.flush(_CAUSE_SECONDS)  # the error of the record that failed first may still come
-            if (fatal := _fatal_error(self._client)) is not None:
-                raise KafkaException(fatal)
+            if (cause := _cause(self._client)) is not None:
+                raise KafkaException(cause)
         raise self._undelivered
 
     def _flush(self) -> None:
@@ -203,7 +203,7 @@ class LibrdkafkaProducer(Producer):
         left = self._client.flush(timeout) if self._failure is None else 0
         if not self._transactional and left:
             self._failure = _not_acknowledged(left, timeout)
-        if self._transactional and not self._fenced:
+        if self._transactional and not self._is_forgotten:
             self._client.abort_transaction(timeout)
 
     def _forget_failures(self) -> None:
@@ -224,24 +224,25 @@ def _kafka_error(error: Exception, client: Client) -> KafkaError:
     """The error of the client in an exception.
 
     Every call that polls raises a fatal error. If the poll also calls our callback, that happens with the exception pending, and the result
-    is a `SystemError`, with or without the exception as its cause. Calls that do not poll say only that there is a fatal error.
+    is a `SystemError`, with or without the exception as its cause. Calls that do not poll say only that there is a fatal error,
+    or that the transaction has failed.
     """
     cause = error.__cause__ if isinstance(error, SystemError) else error
     found: KafkaError | None = cause.args[0] if isinstance(cause, KafkaException) else None
-    if found is None or found.code() == KafkaError._FATAL:
-        found = _fatal_error(client) or found
+    if found is None or found.code() in (KafkaError._FATAL, KafkaError._STATE):
+        found = _cause(client) or found
     if found is None:
         raise error
     return found
 
 
-def _fatal_error(client: Client) -> KafkaError | None:
-    """The fatal error of a client with transactions, which every call about them raises again; None if there is none."""
+def _cause(client: Client) -> KafkaError | None:
+    """The error of a client, or of its transaction, that every call about transactions raises again; None if there is none."""
     try:
         client.begin_transaction()
     except KafkaException as raised:
         error: KafkaError = raised.args[0]
-        return error if error.fatal() else None
+        return error if error.fatal() or error.txn_requires_abort() else None
     return None
 
 

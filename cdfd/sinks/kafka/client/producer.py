@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from cdfd.encoding.records import Records
 from cdfd.errors import FencedError, SinkError
+from cdfd.sinks.base import ReopenSinkError
 from cdfd.sinks.kafka.records.batches import Batching, Oversized, Partitions
 
 _NO_ID = UUID(int=0)
@@ -160,8 +161,9 @@ class Producer(ABC):
         return self._settings.transactional_id is not None
 
     @property
-    def _fenced(self) -> bool:
-        return isinstance(self._failure, FencedError)
+    def _is_forgotten(self) -> bool:
+        """Whether the cluster takes no more requests of this producer. It has ended its transaction."""
+        return isinstance(self._failure, FencedError | ReopenSinkError)
 
     @contextmanager
     def _attempt(self, doing: str) -> Iterator[None]:
@@ -198,7 +200,7 @@ class Producer(ABC):
 
     @abstractmethod
     def _abort(self, timeout: float) -> None:
-        """Abort the transaction, unless the producer is fenced. Without transactions, wait for all records."""
+        """Abort the transaction, unless the producer is forgotten. Without transactions, wait for all records."""
 
     @abstractmethod
     def _forget_failures(self) -> None:

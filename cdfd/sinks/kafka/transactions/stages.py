@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cdfd.encoding.records import RecordEncoder, Records
 from cdfd.errors import SinkError
-from cdfd.sinks.base import StageTimer
+from cdfd.sinks.base import ReopenSinkError, StageTimer
 from cdfd.sinks.kafka.client.producer import Producer, send_record
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, TopicFacts
 from cdfd.sinks.kafka.progress.records import Progress, key_of, value_of
@@ -118,16 +118,12 @@ class SendStage:
         """Send the progress record, if delivery is exactly once, and commit.
 
         Raises:
-            SinkError: the topic is not the one that the sink was opened for, and its partitions or settings may be others.
+            ReopenSinkError: the topic is not the one that the sink was opened for, and its partitions or settings may be others.
         """
         self._begin()
         name, id = self._destination.topic, self._topic_id
         if id is not None and self._producer.topic_id(name) not in (id, None):
-            raise SinkError(
-                f"topic {name} was deleted and created again",
-                hint="The table continues with the new one",
-                retriable=True,
-            )
+            raise ReopenSinkError(f"topic {name} was deleted and created again", retriable=True)
         if self._destination.exactly_once:
             topic = self._destination.progress.name
             if id is not None:
