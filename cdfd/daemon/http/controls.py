@@ -131,8 +131,11 @@ async def _body(request: web.Request) -> bytes:
     if (request.content_length or 0) > MOST_BYTES:
         raise Refused("too_large", f"the request has {request.content_length} bytes; at most {MOST_BYTES} are allowed")
     parts = bytearray()
-    async for part in request.content.iter_any():
-        parts += part
-        if len(parts) > MOST_BYTES:
-            raise Refused("too_large", f"the request has more than {MOST_BYTES} bytes")
+    try:
+        async for part in request.content.iter_any():
+            parts += part
+            if len(parts) > MOST_BYTES:
+                raise Refused("too_large", f"the request has more than {MOST_BYTES} bytes")
+    except web.RequestPayloadError as error:
+        raise Refused("malformed", f"the body cannot be read: {' '.join(str(error).split())}") from error
     return bytes(parts)

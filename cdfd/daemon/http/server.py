@@ -3,7 +3,9 @@
 import asyncio
 import errno
 import logging
+import math
 import ssl
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -37,13 +39,41 @@ HANDSHAKE_SECONDS = 3.0
 """How long a client may take for the handshake of TLS."""
 
 
-def _ours(record: logging.LogRecord) -> bool:
-    # The server logs a traceback for every request that is not HTTP. A port scanner would fill the log.
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+BAD_BODY_SECONDS = 60.0
+"""Shortest time between two log lines about requests whose body cannot be read."""
+
+
+class _ClientErrors(logging.Filter):
+    """Errors of clients have no traceback: anyone who reaches the port can cause them, and a port scanner would fill the log.
+
+    Requests that are not HTTP have no line at all. Requests whose body cannot be read, such as a bad gzip, have one from time to time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last = -math.inf
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log a record, which may change."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, web.RequestPayloadError):
+            return not isinstance(error, HttpProcessingError)
+        now = time.monotonic()
+        if now - self._last < BAD_BODY_SECONDS:
+            return False
+        self._last = now
+        record.msg, record.args, record.exc_info = (
+            "the body of a request cannot be read: %s",
+            (" ".join(str(error).split()),),
+            None,
+        )
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
 
 
 _server_logger = logging.getLogger("cdfd.http.server")
-_server_logger.addFilter(_ours)
+_client_errors = _ClientErrors()
+_server_logger.addFilter(_client_errors)
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 

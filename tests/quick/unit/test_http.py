@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import os
 import socket
 from base64 import b64encode
@@ -17,7 +18,7 @@ import aiohttp
 import pytest
 
 from cdfd.config import Listen
-from cdfd.daemon.http import connections
+from cdfd.daemon.http import connections, server
 from cdfd.daemon.http import page as pages
 from cdfd.daemon.http.server import serve
 from cdfd.daemon.http.status import Status
@@ -251,6 +252,32 @@ OTHERS = (
     "2130706433",
     "",
 )
+
+
+@pytest.mark.parametrize(
+    ("coding", "body"),
+    [
+        ("Content-Encoding: gzip\r\nContent-Length: 7", "no gzip"),
+        ("Content-Encoding: deflate\r\nContent-Length: 6", "no zip"),
+        ("Transfer-Encoding: chunked", "2\r\nab\r\nzz\r\nab"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/tables/orders/pause", "/metrics", "/nowhere"])
+async def test_bodies_that_cannot_be_read_have_a_line_from_time_to_time(
+    coding: str, body: str, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server._client_errors, "_last", -math.inf)
+    async with serving() as client:
+        for _ in range(3):
+            await raw(client.address, f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{coding}\r\n\r\n{body}".encode())
+        assert (await client.get("/healthz"))[0] == 200
+    written = [record for record in caplog.records if record.name == "cdfd.http.server"]
+    assert len(written) <= 1
+    for record in written:
+        assert record.exc_info is None
+        assert record.levelname == "WARNING"
+        assert "the body of a request cannot be read" in record.getMessage()
+    assert written or "gzip" not in coding
 
 
 async def test_only_names_that_are_the_daemon_s_are_answered() -> None:

@@ -304,3 +304,15 @@ async def test_refusals_are_on_one_line() -> None:
     found = controller.refuse(Refused("malformed", "a\nb\x1b[31m" + "x" * 5000))
     assert found.message.isprintable()
     assert len(found.message) <= 500
+
+
+async def test_a_body_that_cannot_be_read_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as client:
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Encoding": "gzip"}
+        url = f"http://{client.address}/tables/orders/pause"
+        async with client.session.post(url, data=b"no gzip", headers=headers) as response:
+            assert response.status == 400
+            answer = await response.json()
+        assert "the body cannot be read" in json.dumps(answer)
+        assert "\\n" not in json.dumps(answer)
+    assert not any(record.exc_info for record in caplog.records)
