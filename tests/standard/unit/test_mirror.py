@@ -540,6 +540,17 @@ class TestOtherWriters:
         assert caught.value.version == 2
         assert "progress reset" in str(caught.value.hint)
 
+    async def test_rows_of_a_writer_that_gives_no_operation_are_refused(self, tmp_path: Path) -> None:
+        folder = tmp_path / "t"
+        sink = await opened(LocalStorage(folder))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        write_deltalake(folder, pa.table({"id": [9], "v": ["x"], "f": [0.0]}, schema=SCHEMA), mode="append")
+        entry = folder / "_delta_log" / f"{2:020}.json"
+        lines = [line for line in entry.read_text().splitlines() if "commitInfo" not in line]
+        entry.write_text("\n".join(lines))
+        with pytest.raises(SinkError, match=r"another writer has changed rows of the mirror \("):
+            await deliver(sink, 1, change(1, "insert", [(2, "a", 0.5)]))
+
     async def test_a_log_that_is_cleaned_up_meanwhile(self, tmp_path: Path) -> None:
         folder = tmp_path / "t"
         sink = await opened(LocalStorage(folder), interval=1)
@@ -989,6 +1000,20 @@ class TestIndex:
         assert space.used == 1000 * 16
         index.close()
         assert space.used == 0
+
+    def test_index_whose_rows_are_all_deleted_finds_none(self) -> None:
+        space = SpillSpace()
+        index = KeyIndex(space, lambda rows: np.zeros(len(rows), np.bool_), 2)
+        hashes = np.arange(10, dtype=np.uint64)
+        index.add(hashes, 0)
+        assert index.pairs == space.used == 0
+        assert [len(each) for each in index.find(hashes)] == [0, 0]
+
+    def test_pairs_are_counted_before_they_are_sorted(self) -> None:
+        index = KeyIndex(SpillSpace(), lambda rows: np.ones(len(rows), np.bool_), 100)
+        assert index.pairs == 0
+        index.add(np.arange(7, dtype=np.uint64), 0)
+        assert index.pairs == 7
 
     async def test_hashes_that_collide(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """All keys have one of two hashes: rows are compared."""

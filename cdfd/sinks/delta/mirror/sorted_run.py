@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from typing import IO, TypeAlias
 
 import numpy as np
@@ -100,26 +101,31 @@ class StoredRun(SortedRun):
         Raises:
             StorageError: they do not fit on the disk.
         """
-        files = [space.open() for _ in range(2)]
-        count = 0
-        taken = sum(map(len, runs)) * PAIR_BYTES
-        space.take(taken)
-        try:
-            for hashes, rows in _merged(runs, keep):
-                for file, part in zip(files, (hashes, rows), strict=True):
-                    file.write(np.ascontiguousarray(part).data)
-                count += len(rows)
-            for file in files:
-                file.flush()
-            space.give_back(taken - count * PAIR_BYTES)
-            taken = count * PAIR_BYTES
-            return cls(space, files, count) if count else SortedRun(np.zeros(0, np.uint64), np.zeros(0, np.int64))
-        except OSError as error:
-            space.give_back(taken)
-            raise StorageError(
-                f"the index of keys cannot be written: {error.strerror or error}",
-                hint="Free disk space, or set `spill.path`",
-            ) from error
+        with ExitStack() as unused:
+            files = [space.open() for _ in range(2)]
+            unused.callback(_close, files)
+            count, taken = 0, sum(map(len, runs)) * PAIR_BYTES
+            space.take(taken)
+            try:
+                for hashes, rows in _merged(runs, keep):
+                    for file, part in zip(files, (hashes, rows), strict=True):
+                        file.write(np.ascontiguousarray(part).data)
+                    count += len(rows)
+                for file in files:
+                    file.flush()
+                space.give_back(taken - count * PAIR_BYTES)
+                taken = count * PAIR_BYTES
+                if not count:
+                    return SortedRun(np.zeros(0, np.uint64), np.zeros(0, np.int64))
+                run = cls(space, files, count)
+            except OSError as error:
+                space.give_back(taken)
+                raise StorageError(
+                    f"the index of keys cannot be written: {error.strerror or error}",
+                    hint="Free disk space, or set `spill.path`",
+                ) from error
+            unused.pop_all()
+            return run
 
     def _windows(self, wanted: Hashes) -> Iterator[tuple[int, int]]:
         # Hashes are spread evenly, so a part of the wanted ones touches the same part of the run.
@@ -136,8 +142,7 @@ class StoredRun(SortedRun):
     def close(self) -> None:
         """Remove the files, and return the disk space."""
         self.hashes, self.rows = np.zeros(0, np.uint64), np.zeros(0, np.int64)
-        for file in self._files:
-            file.close()
+        _close(self._files)
         self._maps = []
         self._files = ()
         self._space.give_back(self._bytes)
@@ -147,6 +152,12 @@ class StoredRun(SortedRun):
         # The space is shared: an index without users must not fill it.
         if self._bytes:
             self.close()
+
+
+def _close(files: Iterable[IO[bytes]]) -> None:
+    for file in files:
+        with suppress(OSError):  # what was not written yet may not fit on the disk
+            file.close()
 
 
 _PART = 1 << 20
