@@ -27,7 +27,6 @@ from cdfd.sinks.delta.housekeeping import Housekeeper, Upkeep
 from cdfd.sinks.delta.log_actions import evolution, new_metadata, protocol_features
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
 from cdfd.sinks.delta.positions import (
-    CHANGELOG,
     Stored,
     in_role,
     is_delivery,
@@ -144,9 +143,8 @@ class Target:
         return self._storage.uri
 
     def is_ours(self, commit: Commit) -> bool:
-        """Whether a version of the table is a delivery of this pipeline, or the table's creation by it."""
-        created = commit.metadata is not None and commit.metadata.configuration.get(CHANGELOG) == self._app_id
-        return (commit.version == 0 and created) or is_delivery(commit, self._app_id)
+        """Whether a version of the table is a delivery of this pipeline."""
+        return is_delivery(commit, self._app_id)
 
     async def state(self) -> TxnState:
         """The newest state.

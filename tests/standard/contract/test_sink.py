@@ -535,6 +535,15 @@ class TestControl:
             await deliver(sink, at(9), at(10), rows(1))
         assert place.delivered() == [0, 1]
 
+    async def test_a_move_without_another_control(self, place: Place) -> None:
+        control = Control(recent=("a",))
+        async with controlled(place) as sink:
+            await deliver(sink, at(0), at(5), rows(0))
+            await sink.set_control(control)
+            await sink.set_control(control, at(9))
+        async with controlled(place) as sink:
+            assert (sink.control, await sink.last_position()) == (control, at(9))
+
 
 def version(number: int) -> Version:
     return Version(ChangePlan(number, 0, TableSchema(StructType(())), (), "snapshot"), "T")

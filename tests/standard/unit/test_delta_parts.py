@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import cdfd
 from cdfd.changes.cutting import cut
 from cdfd.changes.position import Position
 from cdfd.changes.stream import Version
@@ -15,7 +16,7 @@ from cdfd.daemon.loop.admission import Admission
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import FencedError, SinkError, UnsupportedError
 from cdfd.jobs.assignment import Assignment
-from cdfd.sinks.base import Delivered, JobSink, TakesBackfills, connector
+from cdfd.sinks.base import Counts, Delivered, Delivery, JobSink, TakesBackfills, connector
 from cdfd.storage.local import LocalStorage
 from cdfd.tables.table import Table
 from tests.support.delta_copies import Copy, Dying, Twice
@@ -151,6 +152,24 @@ async def test_rows_with_other_columns_than_the_job_are_refused(tmp_path: Path) 
     assignment = Assignment(settings, "rows", version, position, job)
     with pytest.raises(SinkError, match="other columns than the job"):
         await assignment.deliver(0, cut(version.plan, 1 << 30)[0], 1)
+
+
+async def test_batches_with_the_same_columns_are_in_one_file(tmp_path: Path) -> None:
+    copy = Copy(await source(tmp_path), tmp_path / "a")
+    version, position = await assigned(copy)
+    settings = copy.settings("auto")
+    sinks, table = connector(settings), settings.tables[0]
+    async with sinks.opened(table) as sink:
+        job = await sink.begin_job(version, position, 1, 1 << 30, "0f")
+    batch = cdfd.changes(str(copy.uri), start="earliest").read_all().to_batches()[0]
+
+    async def write(delivery: Delivery) -> Counts:
+        for _ in range(3):
+            await delivery.write(batch)
+        return {}
+
+    await sinks.deliver_part(table, 0, job, position, write)
+    assert len(list(copy.target.glob("part-*"))) == 1
 
 
 async def test_a_backfill_takes_parts_beside_the_daemon(tmp_path: Path) -> None:

@@ -76,6 +76,28 @@ def found(folder: Path, *columns: str) -> list[dict[str, Any]]:
     return rows
 
 
+async def test_numbers_of_a_position_without_digest(tmp_path: Path) -> None:
+    """Readers of the table know them: they have to stay as they are."""
+    sink = await opened(LocalStorage(tmp_path))
+    delivery = await sink.begin(Position("T", 3))
+    await delivery.write(batch(n=[1]))
+    await delivery.commit(Position("T", 4))
+    table = DeltaTable(tmp_path)
+    fields = ("version", "part", "snapshot", "ordinal", "digest0", "digest1")
+    assert [table.transaction_version(f"{APP}/next/{field}") for field in fields] == [4, 0, 0, 0, 0, 0]
+    assert await (await opened(LocalStorage(tmp_path))).last_position() == Position("T", 4)
+
+
+async def test_full_files_are_stored_before_the_commit(tmp_path: Path) -> None:
+    sink = await opened(LocalStorage(tmp_path))
+    delivery = await sink.begin(at(0))
+    for number in range(3):
+        await delivery.write(batch(n=range(number * 600_000, (number + 1) * 600_000)))
+    assert list(tmp_path.glob("part-*"))
+    await delivery.commit(at(1))
+    assert DeltaTable(tmp_path).to_pyarrow_table().num_rows == 1_800_000
+
+
 class TestFaults:
     VERSIONS = 4
 
@@ -794,6 +816,20 @@ class TestCompaction:
         assert len(DeltaTable(tmp_path).file_uris()) < 25
         optimized = [each for each in DeltaTable(tmp_path).history() if each["operation"] == "OPTIMIZE"]
         assert len(optimized) == 2
+
+    async def test_files_whose_columns_have_ids_stay(self, tmp_path: Path) -> None:
+        follow = Layout(("day",), "follow", checkpoint_interval=0)
+        await self.deliver_all(LocalStorage(tmp_path), follow, 5)
+        for entry in (tmp_path / "_delta_log").glob("*.json"):
+            text = entry.read_text()
+            entry.write_text(text.replace('"delta.columnMapping.mode":"name"', '"delta.columnMapping.mode":"id"'))
+        await self.deliver_all(
+            LocalStorage(tmp_path), replace(follow, checkpoint_interval=10, compaction=self.COMPACTION)
+        )
+        rows = snapshot(tmp_path)
+        assert len({*rows.read_all()["n"].to_pylist()}) == 50
+        operations = [each["operation"] for each in DeltaTable(tmp_path).history()]
+        assert "OPTIMIZE" not in operations
 
     @pytest.mark.parametrize(
         ("when", "error"), [("before", Died()), ("after", StorageError("reset", retriable=True))], ids=["dies", "fails"]
