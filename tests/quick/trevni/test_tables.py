@@ -1,6 +1,7 @@
 """Arrow tables to Trevni files and back."""
 
 import io
+import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,13 @@ import pytest
 
 import cdfd.trevni as trevni
 from cdfd.errors import ConfigError, DataError, StorageError, UnsupportedError
-from cdfd.trevni.source import Source
+from cdfd.trevni import metadata as headers
+from cdfd.trevni.assembly import logical
+from cdfd.trevni.avro_schema import parse
+from cdfd.trevni.shapes import Leaf
+from cdfd.trevni.source import Source, long_bytes
 from cdfd.trevni.table_reader import TableReader
+from cdfd.trevni.value_types import ValueType
 from tests.support.trevni import rows
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -185,8 +191,70 @@ def test_nulls_in_a_column_that_has_none_are_an_error(tmp_path: Path) -> None:
 
 
 def test_types_that_files_cannot_have(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="column d: values of the type duration"):
-        trevni.write_table(pa.table({"d": pa.array([1], pa.duration("s"))}), tmp_path / "rows.trv")
+    for kind in (pa.duration("s"), pa.time64("ns")):
+        with pytest.raises(UnsupportedError, match=f"column d: values of the type {kind}".replace("[", r"\[")):
+            trevni.write_table(pa.table({"d": pa.array([1], kind)}), tmp_path / "rows.trv")
+
+
+def test_lengths_that_take_several_bytes(tmp_path: Path) -> None:
+    """Also those whose middle bytes say only that another one follows."""
+    lengths = [0, 63, 64, 8191, 8192, 8193, 16384, 1 << 20, 5]
+    table = pa.table({"s": [chr(97 + number) * length for number, length in enumerate(lengths)]})
+    trevni.write_table(table, tmp_path / "rows.trv", block_bytes=1 << 22)
+    assert trevni.read_table(tmp_path / "rows.trv").equals(table)
+
+
+def test_rows_with_many_values_are_assembled_in_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.table({"l": [[number] * (number % 40) for number in range(200)], "n": range(200)})
+    trevni.write_table(table, tmp_path / "rows.trv")
+    monkeypatch.setattr("cdfd.trevni.rows.WINDOW_VALUES", 64)
+    with trevni.TrevniFile(tmp_path / "rows.trv") as file:
+        batches = list(file.iter_batches(50))
+    assert pa.Table.from_batches(batches).equals(table)
+
+
+def test_schema_of_a_file_without_metadata_has_none(tmp_path: Path) -> None:
+    trevni.write_table(pa.table({"n": [1]}), tmp_path / "rows.trv")
+    assert trevni.read_table(tmp_path / "rows.trv").schema.metadata is None
+
+
+def test_decimals_have_as_many_bytes_as_their_writer_likes() -> None:
+    values = [0, 1, -1, 127, 128, -128, -129, 255, 10**20, -(10**20)]
+    shortest = [value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True) for value in values]
+    leaf = Leaf(0, ValueType.BYTES, pa.decimal128(38, 0))
+    # The first one is of a slice: its bytes do not begin the buffer.
+    found = logical(leaf, pa.array([b"\7", *shortest], pa.binary())[1:])
+    assert [int(value) for value in found.to_pylist()] == values
+
+
+@pytest.mark.parametrize("symbols", [None, "A", ["A", 1]])
+def test_enum_without_names_is_refused(symbols: object) -> None:
+    enum = {"name": "e", "type": {"type": "enum", "name": "E", "symbols": symbols}}
+    with pytest.raises(trevni.TrevniError, match="an enum of the Avro schema has no symbols"):
+        parse(json.dumps({"type": "record", "name": "r", "fields": [enum]}), 10)
+
+
+@pytest.mark.parametrize(("start", "length"), [(-1, 2), (2, -1), (2, 2), (4, 0)])
+def test_bytes_outside_of_the_file_are_not_asked_for(start: int, length: int) -> None:
+    def read(start: int, length: int) -> bytes:
+        raise AssertionError
+
+    with pytest.raises(trevni.TrevniError, match=rf"{length} bytes are expected, and the file has 3"):
+        Source(read, 3).bytes_at(start, length)
+
+
+@pytest.mark.parametrize(("magic", "offset"), [(b"Trx\2", 0), (b"Trv\3", 3)])
+def test_error_of_the_magic_number_names_its_byte(magic: bytes, offset: int) -> None:
+    with pytest.raises(trevni.TrevniError) as error:
+        headers.read(Source.of(magic + bytes(64)))
+    assert error.value.offset == offset
+
+
+@pytest.mark.parametrize("count", [-1, 1 << 20])
+def test_number_of_properties_that_cannot_be_is_refused(count: int) -> None:
+    file = b"Trv\2" + (1).to_bytes(8, "little") + b"\1\0\0\0" + long_bytes(count) + bytes(64)
+    with pytest.raises(trevni.TrevniError, match=f"announces {count} properties"):
+        headers.read(Source.of(file))
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
