@@ -23,19 +23,21 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({name for name in globals() if name.startswith("__")} | set(__all__))
 
 
 class _Package(ModuleType):
     """`cdfd.changes` is the function, although there is a package of that name, and importing a package binds its name in its parent.
 
-    Modules of the package are imported from it, as in `from cdfd.changes.plan import ChangePlan`.
+    Modules of the package that are imported are attributes of the function, so that `import cdfd.changes.plan` works, too.
     """
 
     @property
     def changes(self) -> Any:
         import cdfd.api
 
+        package = vars(sys.modules["cdfd.changes"])
+        vars(cdfd.api.changes).update({name: found for name, found in package.items() if isinstance(found, ModuleType)})
         return cdfd.api.changes
 
     @changes.setter

@@ -119,6 +119,14 @@ class LogError(CdfdError):
     family = "log"
 
 
+class NotATableError(LogError):
+    """The location has no Delta log."""
+
+
+class CheckpointError(LogError):
+    """A checkpoint is damaged, and older files do not give the state."""
+
+
 class UnsupportedError(CdfdError):
     """The table requires a protocol version, a table feature or a file format that cdfd does not implement."""
 

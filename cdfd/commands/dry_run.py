@@ -14,12 +14,11 @@ from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.loop.feed import Policies
 from cdfd.daemon.loop.resuming import check_fit, check_shape, explain_gap, read_ledger, resumed
-from cdfd.errors import CdfdError
+from cdfd.errors import CdfdError, NotATableError
 from cdfd.progress.ledger import Ledger, LedgerEntry, app_id
 from cdfd.sinks.base import Connector
 from cdfd.tables.table import Table
 from cdfd.tail.clock import SystemClock
-from cdfd.tail.log_files import NotATableError
 from cdfd.tail.start import start_position
 
 

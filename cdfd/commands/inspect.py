@@ -9,12 +9,11 @@ from cdfd.delta.arrow_types import arrow_type
 from cdfd.delta.datatypes import StructField
 from cdfd.delta.protocol import cdf_enabled, features_report, in_commit_timestamps_enabled
 from cdfd.delta.snapshot import Snapshot
-from cdfd.errors import CdfdError, LogError, UnsupportedError
+from cdfd.errors import CdfdError, LogError, NotATableError, UnsupportedError
 from cdfd.progress.txn_positions import is_part
 from cdfd.storage.location import describe_non_table
 from cdfd.tables.table import Table
 from cdfd.tail.bounds import Start
-from cdfd.tail.log_files import NotATableError
 from cdfd.tail.start import state_version
 
 

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from uuid import uuid4
 
+from cdfd.errors import NotATableError
 from cdfd.progress import cleanup, ledger_table
 from cdfd.progress.ledger import LedgerEntry
 from cdfd.progress.ledger_table import Change
@@ -12,7 +13,6 @@ from cdfd.progress.txn_positions import FORGOTTEN
 from cdfd.progress.txn_state import Action, TxnState
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
-from cdfd.tail.log_files import NotATableError
 
 
 class TableLedger(TxnLedger):

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from cdfd.delta import commit as commits
 from cdfd.delta import paths
 from cdfd.delta.protocol import check_readable, check_writable
-from cdfd.errors import ExistsError, LogError, NotFoundError, StorageError, Within
+from cdfd.errors import ExistsError, LogError, NotATableError, NotFoundError, StorageError, Within
 from cdfd.progress import txn_state
 from cdfd.progress.txn_state import NO_TAGS, OPERATION, Action, TxnState
 from cdfd.storage.base import Storage
 from cdfd.tail import checkpoint_files
 from cdfd.tail.clock import Clock
 from cdfd.tail.log import DeltaLog, LogEntry
-from cdfd.tail.log_files import NotATableError, log_path
+from cdfd.tail.log_files import log_path
 from cdfd.tail.segment import Segment
 
 ATTEMPTS = 24

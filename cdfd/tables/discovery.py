@@ -14,12 +14,20 @@ from cdfd.config.discovery import Discovery, Found
 from cdfd.config.problems import quoted
 from cdfd.config.settings import Settings, Table, is_taken
 from cdfd.config.table_folders import canonical, inside_table, real
-from cdfd.errors import CdfdError, ConfigError, LogError, NotFoundError, PathError, StorageError, UnsupportedError
+from cdfd.errors import (
+    CdfdError,
+    ConfigError,
+    LogError,
+    NotATableError,
+    NotFoundError,
+    PathError,
+    StorageError,
+    UnsupportedError,
+)
 from cdfd.storage.base import FolderListing, Storage
 from cdfd.storage.location import open_table
 from cdfd.tables import configured
 from cdfd.tables.shard import Shard
-from cdfd.tail.log_files import NotATableError
 
 logger = logging.getLogger("cdfd.discovery")
 

@@ -21,7 +21,7 @@ from cdfd.delta.commit import Commit
 from cdfd.delta.files import ALL_FIELDS, FILES
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Base, Snapshot
-from cdfd.errors import CdfdError, DataError, LogError, NotFoundError, StorageError
+from cdfd.errors import CdfdError, CheckpointError, DataError, LogError, NotFoundError, StorageError
 from cdfd.parquet.reader import ParquetReader, opened
 from cdfd.storage.base import Stat, Storage
 from cdfd.storage.durable import is_transient
@@ -37,10 +37,6 @@ MEMORY_RATIO = 64
 """Additional bytes that they may take, for each byte of its files. Paths and statistics compress to a tenth."""
 ROW_BYTES = 1024
 """Bytes of the Python objects of a row, without its text."""
-
-
-class CheckpointError(LogError):
-    """A checkpoint is damaged. Older files may give the state too: see `DeltaLog.read_segment`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,9 @@ from cdfd.delta import paths, snapshot
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Snapshot
-from cdfd.errors import GapError, LogError, NotFoundError, StorageError
+from cdfd.errors import CheckpointError, GapError, LogError, NotFoundError, StorageError
 from cdfd.storage.base import Stat, Storage
 from cdfd.tail import checkpoint_files
-from cdfd.tail.checkpoint_files import CheckpointError
 from cdfd.tail.entry_batches import EntryBatches, ListedEntries
 from cdfd.tail.history import EntryFingerprint, History, entry_size, parse_and_digest, unreadable_error
 from cdfd.tail.log_files import LogFiles, log_path, name_before

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 
 from cdfd.console.escaping import one_line
 from cdfd.delta import last_checkpoint, paths
-from cdfd.errors import GapError, LogError, NotFoundError, StorageError, Within
+from cdfd.errors import GapError, LogError, NotATableError, NotFoundError, StorageError, Within
 from cdfd.storage.base import Stat, Storage
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.segment import Segment, SegmentBuilder
@@ -24,10 +24,6 @@ LogFile = tuple[paths.LogName, Stat]
 
 FIRST_NAMES = 400
 """Files of a remote log that are listed beside `_last_checkpoint`, at most. With their checksums they fit in a page of S3's listing."""
-
-
-class NotATableError(LogError):
-    """The location has no Delta log."""
 
 
 class LogFiles:

@@ -14,14 +14,14 @@ import math
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
-from cdfd.errors import CdfdError, LogError, NotFoundError
+from cdfd.errors import CdfdError, LogError, NotATableError, NotFoundError
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import describe_non_table
 from cdfd.tail import history
 from cdfd.tail.clock import Clock
 from cdfd.tail.history import EntryFingerprint
 from cdfd.tail.log import READ_AHEAD_ENTRIES, DeltaLog, LogEntry
-from cdfd.tail.log_files import NotATableError, name_before
+from cdfd.tail.log_files import name_before
 from cdfd.tail.watch import Backoff, Watch
 
 logger = logging.getLogger("cdfd.tail")

@@ -298,7 +298,7 @@ class TableMonitor(Monitor):
             "state": reading.state,
             "ready": why is None,
             "not_ready": why,
-            "paused": reading.paused,
+            "paused": reading.paused or reading.state == "paused",
             "pause": None if self._pause is None else {"id": self._pause.id, "since": iso(self._pause.at_ms)},
             "resnapshot": None if self._resnapshot is None else asdict(self._resnapshot),
             "position": None if self._position is None else self._position.fields(),

@@ -19,7 +19,7 @@ from cdfd.delta.actions import Protocol
 from cdfd.delta.commit import Commit
 from cdfd.delta.datatypes import StructType
 from cdfd.delta.writing import PLAIN, check_deletable, metadata_fields, protocol_fields, with_features
-from cdfd.errors import CdfdError, FencedError, SinkError
+from cdfd.errors import CdfdError, FencedError, NotATableError, SinkError
 from cdfd.progress.txn_log import TxnLog
 from cdfd.progress.txn_state import Action, TxnState
 from cdfd.sinks.delta.columns import NO_COLUMNS, Columns, columns_of, created, extended, replaced, unmapped
@@ -41,7 +41,6 @@ from cdfd.sinks.delta.positions import (
 )
 from cdfd.storage.base import Storage
 from cdfd.tail.clock import Clock
-from cdfd.tail.log_files import NotATableError
 
 logger = logging.getLogger("cdfd.sink")
 

@@ -398,10 +398,12 @@ class TestTheModule:
 
         assert "versions `start` to `end`, both included" in pydoc.render_doc(cdfd.changes)
         assert list(inspect.signature(cdfd.changes).parameters)[:3] == ["uri", "start", "end"]
-        assert {"changes", "follow", "snapshot"} <= set(dir(cdfd))
+        assert [name for name in dir(cdfd) if not name.startswith("__")] == ["changes", "follow", "snapshot"]
+        assert cdfd.errors.NotATableError.family == "log"
 
     def test_in_a_process_that_imports_the_package_first(self) -> None:
         script = "import cdfd.changes.plan; from cdfd.changes import read; from cdfd import changes; import cdfd; "
-        script += "assert changes is cdfd.changes is cdfd.api.changes; print(read.__name__)"
+        script += "assert changes is cdfd.changes is cdfd.api.changes; import cdfd.changes.position as position; "
+        script += "assert cdfd.changes.position.Position is position.Position; print(read.__name__)"
         done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60)
         assert (done.stdout, done.stderr) == ("cdfd.changes.read\n", "")

@@ -9,11 +9,10 @@ from typer.testing import CliRunner
 import cdfd
 from cdfd.cli import app
 from cdfd.delta import paths
-from cdfd.errors import LogError
+from cdfd.errors import CheckpointError, LogError
 from cdfd.progress.ledger import app_id
 from cdfd.progress.source_ledger import SourceLedger
 from cdfd.storage.local import LocalStorage
-from cdfd.tail.checkpoint_files import CheckpointError
 from cdfd.tail.listing import list_live
 from cdfd.tail.log import DeltaLog
 from tests.support.feeding import MemoryPlace, feed, ids

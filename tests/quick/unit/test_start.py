@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from cdfd.delta import schema as schemas
 from cdfd.delta.commit import serialize
-from cdfd.errors import CdfdError, ConfigError, GapError, LogError
+from cdfd.errors import CdfdError, ConfigError, GapError, LogError, NotATableError
 from cdfd.tail.bounds import Start, parse_bound
 from cdfd.tail.log import DeltaLog
-from cdfd.tail.log_files import NotATableError
 from cdfd.tail.start import (
     StartPosition,
     check_range,

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from cdfd.changes.control import Pause
 from cdfd.config import Secret
 from cdfd.console.escaping import LONGEST_LINE
 from cdfd.daemon.http.status import Status
@@ -206,6 +207,14 @@ def test_paused_from_the_failure_until_something_is_delivered(status: Status, or
     orders.started(at(5))
     orders.at_tip()
     assert paused() == 0
+
+
+def test_status_of_a_table_that_an_operator_paused(orders: TableMonitor) -> None:
+    orders.started(at(3))
+    for pause in (Pause("a", NOW_MS), None):
+        orders.paused(pause)
+        document = orders.document()
+        assert document["paused"] == (document["state"] == "paused") == (pause is not None)
 
 
 def test_an_error_that_the_loop_goes_on_after_pauses_nothing(status: Status, orders: TableMonitor) -> None:

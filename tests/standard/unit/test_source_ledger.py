@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from cdfd.delta.commit import parse, serialize
 from cdfd.demo.writer import Action, TableWriter
-from cdfd.errors import LogError, TableChangedError, UnsupportedError
+from cdfd.errors import LogError, NotATableError, TableChangedError, UnsupportedError
 from cdfd.progress.ledger import app_id
 from cdfd.progress.source_ledger import SourceLedger
 from cdfd.progress.txn_state import is_ours
@@ -21,7 +21,6 @@ from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import Clock
 from cdfd.tail.log import DeltaLog
-from cdfd.tail.log_files import NotATableError
 from tests.support.faulty_storage import FaultyStorage, nothing
 from tests.support.lake import BEGINNING, SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock
