@@ -9,7 +9,7 @@ from cdfd.delta.arrow_types import arrow_type
 from cdfd.delta.datatypes import StructField
 from cdfd.delta.protocol import cdf_enabled, features_report, in_commit_timestamps_enabled
 from cdfd.delta.snapshot import Snapshot
-from cdfd.errors import CdfdError, LogError, NotATableError, UnsupportedError
+from cdfd.errors import CdfdError, LogError, NotATableError, UnsupportedError, Within
 from cdfd.progress.txn_positions import is_part
 from cdfd.storage.location import describe_non_table
 from cdfd.tables.table import Table
@@ -36,6 +36,11 @@ def add_location_hint(error: LogError) -> None:
 async def gather(uri: str, version: Start | None = None, **access: Any) -> dict[str, Any]:
     """The facts, as JSON values. `access`: as for `Table.open`."""
     table = Table.open(uri, **access)
+    with Within(table.uri):
+        return await _gather(table, version)
+
+
+async def _gather(table: Table, version: Start | None) -> dict[str, Any]:
     wanted = None if version is None else await state_version(table.log, version)
     found = await table.log.partial_header(wanted, state_only=True)
     facts: dict[str, Any] = {"table": table.uri, "version": found.version}

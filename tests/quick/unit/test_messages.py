@@ -12,7 +12,7 @@ from cdfd.commands import ctl, inspect
 from cdfd.config import parse
 from cdfd.config.problems import ConfigProblems
 from cdfd.delta import checkpoint as checkpoints
-from cdfd.errors import ConfigError, GapError, LogError, MissingFileError, TableChangedError
+from cdfd.errors import CdfdError, ConfigError, GapError, LogError, MissingFileError, TableChangedError
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.s3.storage import open_s3
 from cdfd.tail import history
@@ -132,3 +132,24 @@ def test_storage_options_of_a_local_table(tmp_path: Path) -> None:
         assert "secret" not in str(caught.value)
     cdfd.snapshot(str(tmp_path), storage_options=options, allowed_roots=["s3://lake/other"])
     cdfd.snapshot(str(tmp_path), storage_options={})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        b'{"metaData":{"id":"T","schemaString":"{}"}}',
+        b'{"protocol":{"minReaderVersion":1,"minWriterVersion":2}}',
+        b"{}",
+        b"",
+        b"x",
+        b'{"metaData":{"id":"T","schemaString":"{}","partitionColumns":5}}',
+    ],
+)
+@pytest.mark.parametrize("name", [entry_path(0), f"_delta_log/{0:020}.checkpoint.parquet", f"_delta_log/{1:020}.json"])
+def test_inspect_names_the_table_in_every_error(tmp_path: Path, entry: bytes, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir()
+    path.write_bytes(entry)
+    with pytest.raises(CdfdError) as caught:
+        inspect.report(str(tmp_path))
+    assert caught.value.table == str(tmp_path)
