@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, PlainValidator, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, PlainValidator, ValidationInfo, model_validator
 
 from cdfd.config import values
 from cdfd.config.fields import (
@@ -32,15 +33,28 @@ def _ledger_in_folder(ledger: Ledger, info: ValidationInfo) -> Ledger:
     return replace(ledger, uri=in_folder(ledger.uri, info)) if ledger.kind == "table" else ledger
 
 
+STATE_FOLDER = "/var/lib/cdfd"
+"""The folder of the image and of packages for what must outlive the process."""
+
+
+def default_ledger() -> Ledger:
+    """The ledger's default: in the folder of the image, where it is there, otherwise in that of the user's state."""
+    if os.path.isdir(STATE_FOLDER):
+        return Ledger("table", f"{STATE_FOLDER}/ledger")
+    state = os.environ.get("XDG_STATE_HOME", "")
+    home = state if os.path.isabs(state) else os.path.expanduser("~/.local/state")
+    return Ledger("table", os.path.join(home, "cdfd", "ledger"))
+
+
 class Progress(Section):
     """Positions that are kept besides the sink: the ledger."""
 
-    ledger: Annotated[Ledger, PlainValidator(Ledger.parse), AfterValidator(_ledger_in_folder), AS_TEXT] = Ledger(
-        "table", "/var/lib/cdfd/ledger"
+    ledger: Annotated[Ledger, PlainValidator(Ledger.parse), AfterValidator(_ledger_in_folder), AS_TEXT] = Field(
+        default_factory=default_ledger
     )
     """Where positions are kept besides the sink.
 
-    Default: `/var/lib/cdfd/ledger` with a Kafka sink, otherwise `none`.
+    Default: with a Kafka sink `/var/lib/cdfd/ledger` if `/var/lib/cdfd` exists, and `~/.local/state/cdfd/ledger` if not; otherwise `none`.
     """
 
     interval: Seconds = 10.0

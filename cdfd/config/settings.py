@@ -9,7 +9,15 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, PlainValidator, SerializeAsAny, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    SerializeAsAny,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from cdfd.config import own_topics, table_folders, values
 from cdfd.config.discovery import Discovery
@@ -167,7 +175,7 @@ class Settings(Section):
     sink: Annotated[SerializeAsAny[SinkSettings], BeforeValidator(_sink)]
     """Destination of the changes. Its keys depend on `sink.kind`."""
 
-    progress: Progress = Progress()
+    progress: Progress = Field(default_factory=Progress)
     poll: Poll = Poll()
     limits: RateLimits = RateLimits()
     """Rate limits of all tables together. Tables get their turns in order."""

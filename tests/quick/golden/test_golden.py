@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not GOLDEN.is_dir(), reason="the golden tables a
 
 # Broken tables, and tables with a broken past: what the newest snapshot raises, and what changes from version 0 raise.
 BROKEN: dict[str, tuple[type[CdfdError] | None, type[CdfdError]]] = {
-    "deltalog-commit-info": (MissingFileError, MissingFileError),  # metaData without a schema
+    "deltalog-commit-info": (LogError, LogError),  # files without a schema
     "deltalog-invalid-protocol-version": (UnsupportedError, UnsupportedError),
     "deltalog-state-reconstruction-from-checkpoint-missing-protocol": (LogError, LogError),
     "deltalog-state-reconstruction-without-protocol": (LogError, LogError),

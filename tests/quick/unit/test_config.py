@@ -25,6 +25,7 @@ from cdfd.config import (
     Start,
     load,
     parse,
+    sections,
     storage,
 )
 from cdfd.config.settings import Section, SinkSettings
@@ -119,7 +120,8 @@ def test_what_is_left_out_has_the_documented_default() -> None:
     without = re.sub(r"  (delivery|format|compression|topics):.*\n", "", without)
     without = re.sub(r"    (start|changes|on_\w+|allowed_roots):.*\n", "", without)
     environ = {"KAFKA_PASSWORD": "x", "AWS_REGION": "eu-west-1"}
-    assert parse(without, environ) == parse(SHOP, environ)
+    shop = SHOP.replace("/var/lib/cdfd/ledger", sections.default_ledger().uri)
+    assert parse(without, environ) == parse(shop, environ)
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "config").glob("*.yaml")), ids=lambda path: path.name)
@@ -1031,3 +1033,22 @@ def test_heartbeats_may_not_go_to_the_topic_of_a_table_or_its_dead_letters() -> 
         [found] = problems(of_topics(heartbeat=topic))
         assert found.startswith("tables[1].topic: ")
         assert "heartbeat.topic" in found
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("state", [None, "/state", "relative"])
+def test_default_ledger_is_where_the_user_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool, state: str | None
+) -> None:
+    folder = tmp_path / "lib" / "cdfd"
+    if exists:
+        folder.mkdir(parents=True)
+    monkeypatch.setattr(sections, "STATE_FOLDER", str(folder))
+    monkeypatch.setenv("HOME", "/home/shop")
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    if state is not None:
+        monkeypatch.setenv("XDG_STATE_HOME", state)
+    settings = parse("pipeline: p\ntables: [{uri: /a}]\nsink: {kind: kafka, bootstrap_servers: 'a:1'}\n", {})
+    own = "/state" if state == "/state" else "/home/shop/.local/state"
+    assert settings.progress.ledger.uri == (f"{folder}/ledger" if exists else f"{own}/cdfd/ledger")
+    assert not (tmp_path / "lib" / "cdfd" / "ledger").exists()
