@@ -144,8 +144,12 @@ class History:
 
 
 def _together(samples: Sequence[Sample]) -> Sample:
+    lag = largest(sample.lag_seconds for sample in samples)
+    unknown = any(sample.lag_seconds is None for sample in samples)
     return Sample(
-        largest(sample.lag_seconds for sample in samples),
+        None
+        if unknown and not lag
+        else lag,  # the lag of all is at least the largest one, but 0 says that there is none
         sum(sample.lag_versions or 0 for sample in samples),
         sum(sample.rows_per_second or 0 for sample in samples),
         largest(sample.delivery_seconds for sample in samples),

@@ -154,7 +154,7 @@ function makeRow(name) {
   cells.why.append(why, following);
   return { row, button, update(table) {
     const [word, level] = stateOf(table);
-    say(place, `${table.uri} → ${table.topic}`);
+    say(place, `${table.topic} ← ${table.uri}`); // the end of a long line is hidden
     if (place.title !== place.textContent) place.title = place.textContent;
     say(state, word);
     classify(state, `state ${level}`);

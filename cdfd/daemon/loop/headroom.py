@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from cdfd.delta.retention import Retention
-from cdfd.errors import CdfdError, GapError, MissingFileError
+from cdfd.errors import CdfdError, GapError, MissingFileError, NotATableError, TableChangedError
 from cdfd.tail.clock import Clock
 
 Kind = Literal["log", "deleted_files"]
@@ -85,6 +85,8 @@ class HeadroomTracker:
     def failed(self, error: CdfdError) -> None:
         """An error stopped the loop."""
         self.left_tip()
+        if isinstance(error, TableChangedError | NotATableError):
+            self._retention = None  # of a table that is not there any more
         if isinstance(error, GapError | MissingFileError):
             self._lost = "log" if isinstance(error, GapError) else "deleted_files"
 

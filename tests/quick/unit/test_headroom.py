@@ -12,7 +12,15 @@ from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.loop.admission import Admission
 from cdfd.delta.retention import Retention
-from cdfd.errors import CdfdError, GapError, MissingFileError, SinkError, UnsupportedError
+from cdfd.errors import (
+    CdfdError,
+    GapError,
+    MissingFileError,
+    NotATableError,
+    SinkError,
+    TableChangedError,
+    UnsupportedError,
+)
 from tests.support.feeding import MemoryPlace, feed
 from tests.support.lake import BEGINNING, Lake, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock
@@ -109,6 +117,16 @@ def test_what_is_gone_has_none(orders: TableMonitor, error: CdfdError, expected:
     orders.committed(at(5), [version(4)], {}, 0)
     orders.at_tip()
     assert left(orders) == {"log": 30, "deleted_files": 7}
+
+
+@pytest.mark.parametrize("error", [TableChangedError("the table was deleted"), NotATableError("no log")])
+def test_table_that_is_gone_has_no_retention(orders: TableMonitor, error: CdfdError) -> None:
+    behind(orders, 1)
+    assert left(orders)
+    orders.failed(error, None)
+    assert not left(orders)
+    orders.retained(RETENTION)
+    assert left(orders)
 
 
 def test_a_table_that_keeps_all_log_entries_and_no_deleted_file(orders: TableMonitor, clock: ManualClock) -> None:

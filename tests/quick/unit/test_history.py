@@ -8,7 +8,7 @@ import pytest
 
 from cdfd.daemon.http.activity import MOST_ERRORS, Activity
 from cdfd.daemon.http.explanation import Explanation, Facts, explain
-from cdfd.daemon.http.history import BYTES, POINTS, SECONDS, TREND_POINTS, History, Ring, Sample
+from cdfd.daemon.http.history import BYTES, POINTS, SECONDS, TREND_POINTS, History, Ring, Sample, _together
 from cdfd.daemon.http.overview import overview
 from cdfd.daemon.http.status import Status
 from cdfd.errors import SinkError, StorageError
@@ -40,6 +40,16 @@ def test_its_memory_is_bounded() -> None:
         tracemalloc.stop()
     assert BYTES == 5760
     assert BYTES < taken < BYTES + 1500
+
+
+@pytest.mark.parametrize(
+    ("lags", "together"),
+    [((0.0, 0.0), 0.0), ((0.0, None), None), ((None, None), None), ((2.0, None, 1.0), 2.0), ((0.0, 3.0), 3.0)],
+)
+def test_lag_of_all_tables_is_unknown_if_it_may_not_be_zero(
+    lags: tuple[float | None, ...], together: float | None
+) -> None:
+    assert _together([Sample(lag, None, 0.0, None) for lag in lags]).lag_seconds == together
 
 
 def test_a_trend_has_the_largest_lag_of_each_time_and_none_without_a_lag() -> None:
