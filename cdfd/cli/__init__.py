@@ -311,7 +311,7 @@ def run(
     from cdfd.tables.shard import Shard
 
     if logs.writes_json():
-        sys.excepthook = logs.unexpected
+        logs.take_standard_error()
     try:
         part = None if not shard else Shard.parse(shard)
         code = process.run(config, recover_from_ledger=recover_from_ledger, shard=part)

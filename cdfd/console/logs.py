@@ -5,8 +5,10 @@ Put the subject of a line into `extra`, not into the message:
 """
 
 import datetime
+import io
 import logging
 import sys
+import threading
 import traceback
 from types import TracebackType
 from typing import Any, Literal, TextIO
@@ -18,6 +20,7 @@ LogFormat = Literal["auto", "text", "json"]
 LEVELS = ("debug", "info", "warning", "error")
 
 _PACKAGE = "cdfd"
+_libraries = logging.getLogger("stderr")
 # Kafka's clients log every failed attempt to connect as an error, many times a second; cdfd reports the result itself. Below warnings they
 # log requests, including passwords.
 _CLIENTS = "kafka"
@@ -42,6 +45,7 @@ def set_up(format: str = "auto", level: str = "info", stream: TextIO | None = No
     if format not in ("auto", "text", "json"):
         raise ConfigError(f"unknown log format {format!r}", hint="Use one of auto, text, json.")
     stream = sys.stderr if stream is None else stream
+    stream = stream.stream if isinstance(stream, _LoggedStream) else stream
     as_text = stream.isatty() if format == "auto" else format == "text"
     handler = _Handler(stream)
     handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
@@ -82,10 +86,31 @@ def fatal(error: CdfdError, *, with_traceback: bool) -> None:
     logger.error("%s", last, extra=extra, exc_info=error if with_traceback else None)
 
 
-def unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def take_standard_error() -> None:
+    """Log whatever the process and its libraries would write to standard error, so that every line there is a line of the log."""
+    sys.excepthook, threading.excepthook, sys.unraisablehook = _unexpected, _ended_thread, _ignored
+    sys.stderr = _LoggedStream(sys.stderr)
+
+
+def _unexpected(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """For `sys.excepthook`: log an exception that ends the process and is not a `CdfdError`."""
     extra = {"family": "internal", "exit_code": 1}
     logging.getLogger("cdfd.daemon").error("ended by an unexpected %s", kind.__name__, exc_info=error, extra=extra)
+
+
+def _ended_thread(ended: threading.ExceptHookArgs) -> None:
+    """For `threading.excepthook`: log an exception that ends a thread."""
+    if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
+        name = "" if ended.thread is None else ended.thread.name
+        _libraries.error(
+            "the thread %s ended by an unexpected %s", name, ended.exc_type.__name__, exc_info=ended.exc_value
+        )
+
+
+def _ignored(ignored: "sys.UnraisableHookArgs") -> None:
+    """For `sys.unraisablehook`: log an exception that Python ignores, such as one in a destructor."""
+    where = getattr(ignored.object, "__qualname__", type(ignored.object).__name__)
+    _libraries.warning("%s in %s", ignored.err_msg or "ignored an exception", where, exc_info=ignored.exc_value)
 
 
 def traceback_of(error: BaseException | None) -> str:
@@ -98,6 +123,43 @@ def indented(lines: str) -> str:
     escaped = "\n".join(one_line(line, _LONGEST_TEXT) for line in lines.split("\n"))
     # Shortened first: the place of the cut may begin a line.
     return shortened(escaped, _LONGEST_TRACEBACK).replace("\n", "\n    ")
+
+
+class _LoggedStream(io.TextIOBase):
+    """Standard error whose lines are logged, for libraries that print.
+
+    Args:
+        stream: the real one. Logs are written to it, and what is printed while a line is logged, such as an error of logging itself.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self._lines = threading.local()
+
+    def write(self, text: str) -> int:
+        """Log the lines that are complete."""
+        if getattr(self._lines, "busy", False):
+            return self.stream.write(text)
+        *lines, self._lines.rest = (getattr(self._lines, "rest", "") + text).split("\n")
+        self._log(lines)
+        return len(text)
+
+    def flush(self) -> None:
+        """Log the rest of a line, too."""
+        self._log([getattr(self._lines, "rest", "")])
+        self._lines.rest = ""
+
+    def fileno(self) -> int:
+        """That of the real one, for other processes."""
+        return self.stream.fileno()
+
+    def _log(self, lines: list[str]) -> None:
+        self._lines.busy = True
+        try:
+            for line in filter(None, map(str.rstrip, lines)):
+                _libraries.warning("%s", line)
+        finally:
+            self._lines.busy = False
 
 
 class _Handler(logging.StreamHandler[TextIO]):

@@ -125,6 +125,22 @@ def test_a_transactional_id_that_has_expired_is_no_error(
             daemon.stop()
 
 
+def test_a_broker_that_hangs_leaves_one_object_a_line(proxied: Pipeline, proxy: Proxy) -> None:
+    """Also while the process ends, and libraries close what they have."""
+    proxied.configure(heartbeat={"interval": "200ms"})
+    table = proxied.table()
+    with proxied.daemon() as daemon:
+        do(table.insert(rows(0, 1, 2)))
+        proxied.read(3)
+        read_topic(proxied.direct, f"_cdfd_heartbeat.{proxied.name}", at_least=3)
+        proxy.stall()
+        do(table.insert(rows(3)))
+        time.sleep(2)
+        daemon.signal(signal.SIGTERM)
+        daemon.ended()
+        assert daemon.said == []
+
+
 class TestRecordTooLarge:
     LIMIT = 2000
 

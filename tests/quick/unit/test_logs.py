@@ -3,12 +3,15 @@
 import io
 import json
 import logging
+import sys
+import threading
+import traceback
 import warnings
 from collections.abc import Iterator
 
 import pytest
 
-from cdfd.console.logs import set_up
+from cdfd.console.logs import set_up, take_standard_error
 from cdfd.errors import ConfigError
 
 LOG = logging.getLogger("cdfd.daemon.loop.feed")
@@ -160,3 +163,47 @@ def test_warnings_are_logged() -> None:
 def test_unknown_choices(format: str, level: str) -> None:
     with pytest.raises(ConfigError, match="unknown log"):
         set_up(format, level)
+
+
+class Destroyed:
+    def __del__(self) -> None:
+        raise ValueError("in a\ndestructor")
+
+
+def test_whatever_a_library_prints_is_one_object_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    for module, name in ((sys, "stderr"), (sys, "excepthook"), (sys, "unraisablehook"), (threading, "excepthook")):
+        monkeypatch.setattr(module, name, stream if name == "stderr" else getattr(module, name))
+    logging.getLogger().handlers.clear()  # pytest's own raises errors of formats
+    set_up("json")
+    take_standard_error()
+
+    def fail() -> None:
+        raise KeyError("in a\nthread")
+
+    print("one\ntwo", end=" ", file=sys.stderr)
+    print("and the rest", file=sys.stderr)
+    print("no end", end="", file=sys.stderr)
+    sys.stderr.flush()
+    try:
+        fail()
+    except KeyError as error:
+        traceback.print_exc()
+        sys.excepthook(KeyError, error, None)
+    ended = threading.Thread(target=fail, name="worker")
+    ended.start()
+    ended.join()
+    Destroyed()
+    LOG.warning("%d", "no number")  # logging prints this itself
+    set_up("json")  # not to itself
+    LOG.warning("the last one")
+
+    lines = stream.getvalue().splitlines()
+    written = [json.loads(line) for line in lines if line.startswith("{")]
+    messages = [line["message"] for line in written]
+    assert messages[:3] == ["one", "two and the rest", "no end"]
+    assert "the thread worker ended by an unexpected KeyError" in messages
+    [ignored] = [line for line in written if "__del__" in line["message"]]
+    assert "destructor" in ignored["traceback"]
+    assert messages[-1] == "the last one"
+    assert [line for line in lines if not line.startswith("{")] == []

@@ -13,7 +13,7 @@ Known defects of kafka-python 3.0.12, and the workarounds here:
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -63,6 +63,20 @@ class _RecordTransport(Protocol):
     def topic_id(self, topic: str) -> str | None: ...
 
     def stop(self, timeout: float) -> None: ...
+
+
+class _Client(KafkaProducer):  # type: ignore[misc]  # kafka-python has no types
+    """A producer that only `close` ends.
+
+    kafka-python's own closes itself once more in its destructor and at the end of the process. If the broker hangs, that waits for a second,
+    and prints a traceback.
+    """
+
+    def __del__(self) -> None:
+        return
+
+    def _cleanup_factory(self) -> Callable[[], None]:
+        return lambda: None
 
 
 class KafkaPythonProducer(Producer):
@@ -162,7 +176,7 @@ def _connected(settings: ProducerSettings, *, whole_batches: bool) -> KafkaProdu
     with network(settings.connection) as connection:
         made = connection.pop("kafka_client")
         options = connection | _options(settings, whole_batches=whole_batches)
-        return KafkaProducer(**options, kafka_client=lambda **given: _retrying(made(**given)))
+        return _Client(**options, kafka_client=lambda **given: _retrying(made(**given)))
 
 
 def _retrying(client: Any) -> Any:
