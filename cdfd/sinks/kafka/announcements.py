@@ -13,7 +13,8 @@ from cdfd.sinks.base import Announce
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import MakeProducer
-from cdfd.sinks.kafka.progress.topics import Topic, TopicAdmin
+from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
+from cdfd.sinks.kafka.progress.topics import Topic
 from cdfd.sinks.kafka.records.batches import Batching
 from cdfd.sinks.kafka.records.compression import Compression
 

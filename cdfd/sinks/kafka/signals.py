@@ -21,7 +21,8 @@ from cdfd.sinks.kafka.client.failures import translating
 from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress.records import newest, offset_of, offset_value, signals_key
-from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, Topic, TopicAdmin, progress_topic
+from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
+from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, Topic, progress_topic
 from cdfd.sinks.kafka.settings import Topics
 
 MOST_BATCH_BYTES = 1 << 20

@@ -19,7 +19,7 @@ from cdfd.sinks.kafka.client.connection import arguments, network
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_record
-from cdfd.sinks.kafka.progress.topics import TopicAdmin
+from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
 from cdfd.sinks.kafka.settings import KafkaSettings
 from tests.support.axes import under_test
 from tests.support.commands import CDFD

@@ -27,7 +27,8 @@ from kafka.admin import (
 
 from cdfd.errors import ConfigError, SinkError
 from cdfd.sinks.kafka.client.connection import arguments, network
-from cdfd.sinks.kafka.progress.topics import Topic, TopicAdmin
+from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
+from cdfd.sinks.kafka.progress.topics import Topic
 from cdfd.sinks.kafka.settings import KafkaSettings
 from tests.support.kafka.broker import Broker
 from tests.support.kafka.certificates import Certificates

@@ -25,7 +25,7 @@ from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, GapError
 from cdfd.sinks.base import connector
 from cdfd.sinks.kafka.progress import positions
-from cdfd.sinks.kafka.progress.topics import TopicAdmin
+from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
 from cdfd.storage.local import LocalStorage
 from cdfd.tail.clock import SystemClock
 from tests.support.lake import BEGINNING, checkpoint, entry_path, manual_clock, rows, run, table

@@ -11,15 +11,8 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.connection import arguments
-from cdfd.sinks.kafka.progress.topics import (
-    ExistingTopic,
-    Topic,
-    TopicAdmin,
-    data_topic,
-    progress_topic,
-    side_topic,
-    tombstones,
-)
+from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
+from cdfd.sinks.kafka.progress.topics import ExistingTopic, Topic, data_topic, progress_topic, side_topic, tombstones
 from cdfd.sinks.kafka.settings import KafkaSettings, Topics
 from tests.support.kafka.broker import Broker
 from tests.support.kafka.reading import Record

@@ -13,7 +13,8 @@ from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination, MakeProducer
 from cdfd.sinks.kafka.progress import records as progress_records
 from cdfd.sinks.kafka.progress.records import Progress, key_of, value_of
-from cdfd.sinks.kafka.progress.topics import CONNECT_SECONDS, PROGRESS_PARTITION, ExistingTopic, Topic, TopicAdmin
+from cdfd.sinks.kafka.progress.topic_admin import CONNECT_SECONDS, TopicAdmin
+from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, Topic
 from cdfd.sinks.kafka.records.batches import Batching
 
 T = TypeVar("T")

@@ -21,7 +21,8 @@ from cdfd.sinks.kafka.client.worker import Worker, finished
 from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts
 from cdfd.sinks.kafka.progress.positions import last_progress, progress_end, start_transactions
 from cdfd.sinks.kafka.progress.records import Progress
-from cdfd.sinks.kafka.progress.topics import CONNECT_SECONDS, ExistingTopic, TopicAdmin, tombstones
+from cdfd.sinks.kafka.progress.topic_admin import CONNECT_SECONDS, TopicAdmin
+from cdfd.sinks.kafka.progress.topics import ExistingTopic, tombstones
 from cdfd.sinks.kafka.records.batches import Batching
 from cdfd.sinks.kafka.transactions.accumulator import CHUNK_BYTES
 from cdfd.sinks.kafka.transactions.delivery import DeliveryContext, KafkaChunk, KafkaDelivery
