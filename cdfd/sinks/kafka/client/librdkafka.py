@@ -49,8 +49,8 @@ _TRANSIENT = frozenset(
         KafkaError._TRANSPORT,
     }
 )
-# The client gives records up with these after another record has failed.
-_PURGED = frozenset({KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE})
+# The client gives records up with these after another record, or the client itself, has failed.
+_PURGED = frozenset({KafkaError._FATAL, KafkaError._PURGE_INFLIGHT, KafkaError._PURGE_QUEUE})
 _IN_PROTOCOL = {
     KafkaError._AUTHENTICATION: KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError._UNKNOWN_PARTITION: KafkaError.UNKNOWN_TOPIC_OR_PART,
