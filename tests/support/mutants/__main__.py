@@ -16,7 +16,6 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate, takewhile
 from pathlib import Path
 
 from tests.support.cache import ROOT
@@ -112,7 +111,7 @@ class Run:
             return "untested"
         first = _within(tests, known, _FIRST)
         outcome = self._trusted(mutant, first, known, second).outcome
-        others = _within(tests[len(first) :], known, _ALL)
+        others = _within([test for test in tests if test not in first], known, _ALL)
         return self._trusted(mutant, others, known, second).outcome if others and outcome == "survived" else outcome
 
     def _trusted(self, mutant: Mutant, tests: Sequence[str], known: Lines, second: str) -> Verdict:
@@ -143,9 +142,12 @@ class Run:
 
 
 def _within(tests: Sequence[str], known: Lines, seconds: float) -> Sequence[str]:
-    """The first tests, as long as they take together; one at least."""
-    sums = accumulate(map(known.seconds, tests))
-    return tests[: max(1, len(list(takewhile(lambda total: total <= seconds, sums))))]
+    """The first tests, as long as they take together; one at least. A test that takes too long does not hide those after it."""
+    chosen: list[str] = []
+    for test in tests:
+        if not chosen or sum(map(known.seconds, (*chosen, test))) <= seconds:
+            chosen.append(test)
+    return chosen
 
 
 @contextmanager
