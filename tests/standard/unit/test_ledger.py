@@ -464,6 +464,33 @@ class TestUpkeep:
         assert [name for name in await names(storage) if "checkpoint" in name] == []
         assert await commits(storage) == list(range(32))
 
+    async def test_a_log_with_as_many_files_as_removed_ones_is_kept(self) -> None:
+        storage = MemoryStorage()
+        ledger = opened(storage)
+        await record(ledger, range(8))
+        there = {"path": "a", "partitionValues": {}, "size": 1, "modificationTime": BEGINNING, "dataChange": True}
+        gone = {"path": "b", "deletionTimestamp": BEGINNING, "dataChange": True}
+        await storage.put(entry_path(9), serialize([("add", there), ("remove", gone)]))
+        await record(ledger, range(8, 30))
+        assert await commits(storage) == list(range(32))
+
+
+async def test_position_that_is_recorded_with_deleted_ones_creates_the_table() -> None:
+    storage = FaultyStorage(MemoryStorage(), before=lambda _method, _path: asyncio.sleep(0))
+    ledger = opened(storage)
+    await asyncio.gather(ledger.forget(ITEMS), ledger.forget(app_id("shop", "a")), ledger.record(ORDERS, 3, "T"))
+    assert await version_of(storage) == 3
+
+
+async def test_table_that_gets_a_feature_which_cdfd_does_not_have_is_refused() -> None:
+    storage = MemoryStorage()
+    ledger = opened(storage)
+    await record(ledger, range(3))
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["new"], "writerFeatures": ["new"]}
+    await storage.put(entry_path(4), serialize([("protocol", protocol)]))
+    with pytest.raises(UnsupportedError, match="new"):
+        await ledger.position(ORDERS)
+
 
 class TestOthers:
     """delta-rs reads and writes the same table."""

@@ -87,6 +87,14 @@ class TestVersions:
         assert found is not None
         assert (found.version, found.digest) == (0, digest)
 
+    async def test_a_large_entry_of_another_writer_is_not_progress(self, lake: Lake) -> None:
+        await table(lake, 4, manual_clock())
+        ledger = opened(lake)
+        await ledger.record(ORDERS, 3, "T")
+        await lake.put(entry_path(5), b'{"commitInfo":{"note":"%s"}}' % (b"x" * (100 << 10)))
+        await ledger.record(ORDERS, 5, "T")
+        assert (await newest(lake), await known(lake)) == (6, 5)
+
     @pytest.mark.parametrize("hint", [0, 3, 4, 10**18])
     async def test_a_hint_at_a_checkpoint_that_is_not_there(self, hint: int, lake: Lake) -> None:
         """Is no reason to write versions that count for nothing."""

@@ -1,0 +1,55 @@
+"""Positions in the transaction identifiers of a log."""
+
+import immutables
+import pytest
+
+from cdfd.delta.actions import Metadata, Protocol, Txn
+from cdfd.progress.ledger import app_id
+from cdfd.progress.txn_positions import StoredPosition, stored_position
+from cdfd.progress.txn_state import TxnState, commit_info
+
+APP = app_id("shop", "orders")
+HALVES = (0x0011223344556677, 0x8899AABBCCDDEEFF - (1 << 64))
+DIGEST = "00112233445566778899aabbccddeeff"
+ENABLED = Metadata("i", "{}", (), {"delta.enableInCommitTimestamps": "true"})
+PLAIN = Protocol(1, 2)
+
+
+def state(*txns: Txn, protocol: Protocol = PLAIN) -> TxnState:
+    return TxnState(5, protocol, ENABLED, immutables.Map({txn.app_id: txn for txn in txns}), in_commit_timestamp=100)
+
+
+def halves(*times: int | None) -> list[Txn]:
+    return [Txn(f"{APP}/digest/{place}", HALVES[place], time) for place, time in enumerate(times)]
+
+
+@pytest.mark.parametrize(
+    ("time", "times", "digest"),
+    [
+        (7, (7, 7), DIGEST),
+        (7, (7, 6), None),
+        (7, (6, 7), None),
+        (7, (7,), None),
+        (7, (), None),
+        (None, (None, None), None),
+    ],
+)
+def test_digest_counts_if_it_was_recorded_with_the_position(
+    time: int | None, times: tuple[int | None, ...], digest: str | None
+) -> None:
+    found = stored_position(state(Txn(APP, 3, time), *halves(*times)), APP)
+    assert found == StoredPosition(3, digest, time)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "stamped"),
+    [
+        (Protocol(1, 2), False),
+        (Protocol(1, 7, None, frozenset({"appendOnly"})), False),
+        (Protocol(1, 7, None, frozenset({"inCommitTimestamp"})), True),
+        (Protocol(1, 7, None, frozenset({"inCommitTimestamp-preview"})), True),
+    ],
+)
+def test_commits_have_an_in_commit_timestamp_if_the_table_has_the_feature(protocol: Protocol, stamped: bool) -> None:
+    _, fields = commit_info("WRITE", 50, state(protocol=protocol))
+    assert fields.get("inCommitTimestamp") == (101 if stamped else None)
