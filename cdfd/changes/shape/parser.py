@@ -224,8 +224,8 @@ class _Parser:
         return found
 
     def _accept(self, wanted: str) -> bool:
-        kind, text, _ = self._token
-        if kind in ("word", "mark") and text.upper() == wanted:
+        # A quoted name or text has its quotes, so it is no keyword.
+        if self._token.text.upper() == wanted:
             self._next += 1
             return True
         return False

@@ -1,6 +1,7 @@
 """Protocol and metadata in force: from commits, backwards from the newest entry."""
 
 import contextlib
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -140,3 +141,9 @@ class TestScan:
     def test_noise(self, data: bytes) -> None:
         with contextlib.suppress(CdfdError):
             headers.scan(2, data)
+
+
+def test_format_that_cdfd_does_not_read_is_refused() -> None:
+    orc = replace(METADATA, format=replace(METADATA.format, provider="orc"))
+    with pytest.raises(UnsupportedError, match="the data files are in the format 'orc'"):
+        PartialHeader(4, PROTOCOL, orc).finish()

@@ -18,6 +18,7 @@ from cdfd.changes.plan import (
     needs_snapshot,
     plan,
     plan_snapshot,
+    wants_snapshot,
 )
 from cdfd.delta import commit as commits
 from cdfd.delta.actions import Add, DeletionVectorDescriptor, Metadata, Protocol
@@ -42,6 +43,7 @@ def header(*names: str, by: Sequence[str] = ("p",), version: int = 0, **configur
 
 
 HEADER = header()
+VECTORS = Protocol(3, 7, frozenset({"deletionVectors"}), frozenset({"deletionVectors"}))
 
 
 def entry(*actions: Fields, version: int = 1) -> Commit:
@@ -493,3 +495,26 @@ class TestTimestamp:
         with pytest.raises(LogError, match=f"timestamp {stated} is not a time"):
             commit_timestamp(entry({"commitInfo": {"inCommitTimestamp": stated}}), self.ON, 50, None)
         assert commit_timestamp(entry({"commitInfo": {"inCommitTimestamp": LATEST_MS}}), self.ON, 0, None) == LATEST_MS
+
+
+@pytest.mark.parametrize(
+    ("actions", "protocol", "wanted"),
+    [
+        ([remove("a")], VECTORS, True),
+        ([remove("a"), add("a", "x")], VECTORS, False),
+        ([remove("a", change=False)], VECTORS, False),
+        ([add("a")], VECTORS, False),
+        ([remove("a")], Protocol(1, 2), False),
+    ],
+)
+def test_files_before_are_wanted_for_the_deletion_vectors_of_removed_ones(
+    actions: list[Fields], protocol: Protocol, wanted: bool
+) -> None:
+    before = PartialHeader(0, protocol, HEADER.metadata).finish()
+    assert wants_snapshot(entry(*actions), before) is wanted
+
+
+def test_deletion_vector_without_rows_is_read() -> None:
+    described = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 0, "cardinality": 0, "offset": 0}
+    (found,) = entry(add("a") | {"add": add("a")["add"] | {"deletionVector": described}}).adds
+    assert found.deletion_vector == DeletionVectorDescriptor("i", "x", 0, 0, 0)

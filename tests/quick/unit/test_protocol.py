@@ -248,3 +248,16 @@ def test_protocols_of_real_tables() -> None:
                 protocol.check_readable(features(*names))
             seen |= names
     assert {"deletionVectors", "columnMapping", "v2Checkpoint", "timestampNtz", "vacuumProtocolCheck"} <= seen
+
+
+@pytest.mark.parametrize(
+    ("of", "has"),
+    [
+        (features("deletionVectors"), True),
+        (features("columnMapping", "deletionVectors"), True),
+        (features("columnMapping"), False),
+        (Protocol(2, 5), False),
+    ],
+)
+def test_files_have_deletion_vectors_if_the_feature_is_named(of: Protocol, has: bool) -> None:
+    assert protocol.has_deletion_vectors(of) is has

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdfd.changes.batch import ChangeBatch
-from cdfd.changes.cutting import FILE_BYTES, Slice, cut, placed
+from cdfd.changes.cutting import FILE_BYTES, Slice, cut, digest, placed
 from cdfd.changes.execute import Execution
 from cdfd.changes.plan import ChangePlan, ChangeType, FileScan, LiveScans
 from cdfd.changes.position import Position
@@ -241,6 +241,10 @@ class TestCut:
         (one,) = cut(of("a", "b"), WHOLE)
         assert one.is_placed
         assert not any(each.is_placed for each in cut(of("a", "b", "c"), 1)[1:])
+
+    def test_digest_tells_cuts_with_other_files_at_either_end_apart(self) -> None:
+        cuts = [of("a", "b", "c"), of("x", "b", "c"), of("a", "b", "x"), of("a", "b", "c", "d")]
+        assert len({digest(cut(plan, WHOLE)) for plan in cuts}) == 4
 
     def test_a_slice_of_many_files_is_small(self) -> None:
         adds = [Add(f"part-{number:05}", {}, 1 << 20, 0, True) for number in range(5000)]

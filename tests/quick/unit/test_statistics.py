@@ -283,3 +283,9 @@ def test_no_document_ends_the_process(texts: list[str]) -> None:
 def test_a_document_that_is_longer_than_a_block() -> None:
     long = '{"numRecords":2,"minValues":{"a":"' + "x" * (3 << 20) + '"}}'
     assert record_counts(pa.array([long, '{"numRecords":1}'])).to_pylist() == [2, 1]
+
+
+def test_counts_that_no_file_has_are_unknown() -> None:
+    assert parse('{"numRecords": 9223372036854775807}', SCHEMA).num_records == 2**63 - 1
+    assert parse('{"numRecords": 9223372036854775808}', SCHEMA).num_records is None
+    assert parse('{"numRecords": -1}', SCHEMA).num_records is None

@@ -149,6 +149,12 @@ def test_a_timestamp_of_the_far_future() -> None:
     assert serialize(scalar) == "+294247-01-10T04:00:54.775807Z"
 
 
+def test_offsets_of_eighteen_hours_are_the_largest() -> None:
+    for text, day in (("2021-01-01 00:00:00+18:00", "2020-12-31T06"), ("2021-01-01 00:00:00-18:00", "2021-01-01T18")):
+        found = parse(text, Primitive("timestamp")).as_py()
+        assert found.isoformat().startswith(day)
+
+
 BROKEN = [
     ("abc", "long"), ("1.0", "long"), ("9223372036854775808", "long"), ("128", "byte"), ("1_0", "integer"),
     ("0x10", "long"),
@@ -157,9 +163,10 @@ BROKEN = [
     ("yes", "boolean"), ("1", "boolean"),
     ("2021-02-29", "date"), ("2021-13-01", "date"), ("20210101", "date"), ("2021-01-01 10:00:00", "date"),
     ("9999999-01-01", "date"), ("today", "date"),
-    ("2021-01-01 24:00:00", "timestamp"), ("2021-01-01 00:60:00", "timestamp"), ("2021-01-01 10", "timestamp"),
+    ("2021-01-01 24:00:00", "timestamp"), ("2021-01-01 00:00:60", "timestamp"),
+    ("2021-01-01 00:60:00", "timestamp"), ("2021-01-01 10", "timestamp"),
     ("2021-01-01 00:00:00 Europe/Paris", "timestamp"), ("1627776000", "timestamp"),
-    ("2021-01-01 00:00:00+19:00", "timestamp"),
+    ("2021-01-01 00:00:00+19:00", "timestamp"), ("2021-01-01 00:00:00+01:60", "timestamp"),
     ("9999999-01-01 00:00:00", "timestamp"), ("2021-01-01T00:00:00+02:00", "timestamp_ntz"),
     ("\ud800", "string"), ("\ud800", "binary"),
 ]  # fmt: skip

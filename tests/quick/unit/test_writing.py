@@ -9,6 +9,7 @@ from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.column_mapping import highest_id
 from cdfd.delta.datatypes import ArrayType, Primitive, StructField, StructType
 from cdfd.delta.protocol import WRITER_FEATURES
+from cdfd.delta.row_tracking import keeps_ids
 from cdfd.delta.schema_merge import nullable
 from cdfd.delta.writing import check_appendable, conditions, features_of, protocol_fields, with_features
 from cdfd.errors import LogError, UnsupportedError
@@ -35,6 +36,7 @@ PLAIN = StructType(())
         (Protocol(3, 7, frozenset(), frozenset({"icebergCompatV2"})), PLAIN, "the feature icebergCompatV2"),
         (Protocol(3, 7, frozenset({"new"}), frozenset({"new"})), PLAIN, "the feature new"),
         (Protocol(1, 8), PLAIN, "writer version 8"),
+        (Protocol(1, 0), PLAIN, "writer version 0"),
         (
             Protocol(1, 4),
             StructType((StructField("a", ArrayType(struct({"delta.generationExpression": "1"})), True, {}),)),
@@ -113,3 +115,24 @@ def test_a_changelog_has_no_rules_of_its_source() -> None:
 def test_a_highest_column_id_that_is_no_number(text: str) -> None:
     with pytest.raises(LogError, match="must be a 32-bit whole number"):
         highest_id({"delta.columnMapping.maxColumnId": text}, StructType(()))
+
+
+def test_writer_feature_is_added_to_reader_features_that_are_there() -> None:
+    vectors = frozenset({"deletionVectors"})
+    found = with_features(Protocol(3, 7, vectors, vectors), vectors, frozenset({"changeDataFeed"}))
+    assert (found.reader_features, found.writer_features) == (vectors, vectors | {"changeDataFeed"})
+
+
+@pytest.mark.parametrize(
+    ("features", "configuration", "kept"),
+    [
+        ({"rowTracking"}, {"delta_enableRowTracking": "true"}, True),
+        ({"rowTracking"}, {}, False),
+        ({"rowTracking"}, {"delta_enableRowTracking": "true", "delta_rowTrackingSuspended": "true"}, False),
+        (set(), {"delta_enableRowTracking": "true"}, False),
+    ],
+)
+def test_ids_of_rows_are_kept_if_row_tracking_is_enabled(
+    features: set[str], configuration: dict[str, str], kept: bool
+) -> None:
+    assert keeps_ids(Protocol(1, 7, None, frozenset(features)), metadata(**configuration)) is kept
