@@ -143,6 +143,16 @@ def test_rows_that_a_filter_keeps(text: str, wanted: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "example"), [("ok = 1", "TRUE or FALSE"), ("d = 'a'", "a number"), ("s = 1", "'text'")]
+)
+def test_errors_have_an_example_of_the_type(text: str, example: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        check_filter(parse_filter(text), SCHEMA)
+    assert found.value.hint is not None
+    assert f"Write {example} to compare" in found.value.hint
+
+
+@pytest.mark.parametrize(
     ("text", "place", "what"),
     [
         ("", 1, "a column or a literal is expected"),

@@ -53,3 +53,9 @@ def test_digest_counts_if_it_was_recorded_with_the_position(
 def test_commits_have_an_in_commit_timestamp_if_the_table_has_the_feature(protocol: Protocol, stamped: bool) -> None:
     _, fields = commit_info("WRITE", 50, state(protocol=protocol))
     assert fields.get("inCommitTimestamp") == (101 if stamped else None)
+
+
+def test_commits_are_blind_appends_unless_they_read_the_table() -> None:
+    for blind, options in ((True, {}), (False, {"blind": False})):
+        _, fields = commit_info("WRITE", 50, **options)
+        assert fields["isBlindAppend"] is blind

@@ -175,6 +175,14 @@ def test_a_checkpoint_with_statistics_as_a_struct_alone_leaves_no_file_out() -> 
     assert possible(parse_filter("a = 7"), SCHEMA, lambda name: ranges.range(name, FILE, known))
 
 
+def test_nan_among_equal_values_is_another_value() -> None:
+    schema = TableSchema(from_arrow(pa.schema([("f", pa.float64())])))
+    for nan in (True, False):
+        only = Range(5.0, 5.0, nulls=False, nan=nan)
+        assert possible(parse_filter("f <> 5"), schema, lambda _, only=only: only) is nan
+    assert Range.constant(float("nan")) == Range(nulls=False, nan=True)
+
+
 def test_bounds_in_the_wrong_order_say_nothing() -> None:
     assert Range.between(1, -1, nulls=False, nan=False) == Range(nulls=False)
     assert Range.between(-1, 1, nulls=False, nan=False) == Range(-1, 1, nulls=False)
