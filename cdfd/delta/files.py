@@ -178,10 +178,10 @@ def _distinct(values: Iterable[T]) -> Iterator[T]:
         if known is value:
             yield value
         elif known != value:
-            vectors = "" if known.key == value.key else ", with different deletion vectors"
-            raise LogError(
-                f"two different {type(value).__name__.lower()} actions for one file{vectors}", path=value.path
-            )
+            what = f"two different {type(value).__name__.lower()} actions for one logical file"
+            if known.key != value.key:
+                what = "two actions of one kind for one data file in one version"
+            raise LogError(what, path=value.path)
 
 
 def pack(values: Iterable[FileAction], schema: pa.Schema = FILES) -> pa.RecordBatch:

@@ -133,9 +133,7 @@ class Tailer:
         """
         self.table_id = self._id = table_id
         # Without an entry that can be compared, the id as of that version is the only evidence.
-        self._continues = version < 0
-        if digest is not None and await self.log.history.compare(version, digest, table_id):
-            self._continues = True
+        self._continues = digest is not None and await self.log.history.compare(version, digest, table_id)
         return self._continues
 
     async def confirm(self, ahead: Sequence[EntryFingerprint] = ()) -> bool:

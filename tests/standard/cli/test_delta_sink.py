@@ -299,9 +299,9 @@ def test_a_second_daemon_of_the_same_name_takes_a_mirror_over(tmp_path: Path) ->
     ("change", "told"),
     [
         ({"key": []}, "name the columns that identify a row"),
-        ({"start": "latest"}, "`start`"),
-        ({"exclude_change_types": ["delete"]}, "`exclude_change_types`"),
-        ({"on_missing_file": "skip"}, "`on_missing_file`"),
+        ({"start": "latest"}, "tables[0].start"),
+        ({"exclude_change_types": ["delete"]}, "tables[0].exclude_change_types"),
+        ({"on_missing_file": "skip"}, "tables[0].on_missing_file"),
     ],
 )
 def test_a_mirror_that_would_lack_rows_is_refused(tmp_path: Path, change: dict[str, object], told: str) -> None:
