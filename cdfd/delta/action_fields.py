@@ -103,22 +103,21 @@ _NO_COLUMNS = '{"type":"struct","fields":[]}'
 
 
 def metadata(fields: Json) -> Metadata:
-    """A `metaData` action's fields as a value."""
+    """A `metaData` action's fields as a value. Of the required ones, only `schemaString` may be missing: see `_NO_COLUMNS`."""
     where = "metaData"
-    form = fields.get("format")
-    if form is not None and not isinstance(form, dict):
-        raise LogError("metaData.format is not an object")
-    columns = fields.get("partitionColumns")
-    if columns is None:
-        columns = []
+    form, columns = fields.get("format"), fields.get("partitionColumns")
+    if not isinstance(form, dict):
+        raise LogError("metaData.format is missing or not an object")
     if not isinstance(columns, list) or not all(isinstance(column, str) for column in columns):
-        raise LogError("metaData.partitionColumns is not an array of strings")
+        raise LogError("metaData.partitionColumns is missing or not an array of strings")
+    if fields.get("configuration") is None:
+        raise LogError("metaData.configuration is missing")
     return Metadata(
         id=_text(fields, where, "id"),
         schema_string=_NO_COLUMNS if fields.get("schemaString") is None else _text(fields, where, "schemaString"),
         partition_columns=tuple(columns),
         configuration=_settings(fields.get("configuration"), "metaData.configuration"),
-        format=_format(form or {}),
+        format=_format(form),
         name=_optional_text(fields, where, "name"),
         description=_optional_text(fields, where, "description"),
         created_time=_optional_integer(fields, where, "createdTime"),

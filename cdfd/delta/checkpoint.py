@@ -212,9 +212,11 @@ def _typed(column: pa.StructArray, action: str, *, all_fields: bool = False) -> 
 
 def _maps(fields: dict[str, Any]) -> dict[str, Any]:
     """Arrow's maps come as lists of pairs."""
-    result = fields | {"configuration": dict(fields["configuration"] or ())}
-    if fields["format"] is not None:
-        result["format"] = fields["format"] | {"options": dict(fields["format"]["options"] or ())}
+    result, form = dict(fields), fields["format"]
+    if fields["configuration"] is not None:
+        result["configuration"] = dict(fields["configuration"])
+    if form is not None:
+        result["format"] = form | {"options": dict(form["options"] or ())}
     return result
 
 

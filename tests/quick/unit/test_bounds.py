@@ -264,7 +264,8 @@ def test_a_schema_of_fifty_thousand_columns_fits() -> None:
         }
         for number in range(50_000)
     ]
-    metadata = {"id": "T", "schemaString": orjson.dumps({"type": "struct", "fields": fields}).decode()}
+    metadata = {"id": "T", "format": {}, "partitionColumns": [], "configuration": {}}
+    metadata["schemaString"] = orjson.dumps({"type": "struct", "fields": fields}).decode()
     found = commit.parse(0, orjson.dumps({"metaData": metadata})).metadata
     assert found is not None
     assert len(found.schema_string) > 10_000_000

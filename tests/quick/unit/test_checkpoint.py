@@ -209,6 +209,7 @@ class TestLayouts:
             "metaData": pa.struct(
                 [
                     ("id", pa.string_view()),
+                    ("format", pa.struct([("provider", text), ("options", pairs)])),
                     ("schemaString", text),
                     ("partitionColumns", pa.large_list(text)),
                     ("configuration", pairs),
@@ -226,7 +227,7 @@ class TestLayouts:
         }
         actions = [
             {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-            {"metaData": {key: METADATA[key] for key in ("id", "schemaString", "partitionColumns", "configuration")}},
+            {"metaData": {key: METADATA[key] for key in METADATA if key != "createdTime"}},
             {"add": {key: ADD[key] for key in ("path", "partitionValues", "size", "modificationTime", "dataChange")}},
         ]
         data = layout.parquet(pa.Table.from_pylist(actions, pa.schema(list(columns.items()))))
@@ -339,7 +340,10 @@ class TestRows:
             ("protocol", {"minReaderVersion": "x"}, {"minReaderVersion": pa.string()}, "does not have the types"),
             ("protocol", {"readerFeatures": "x"}, {"readerFeatures": pa.string()}, "does not have the types"),
             ("protocol", PROTOCOL | {"readerFeatures": [None]}, {}, "readerFeatures"),
-            ("metaData", {"schemaString": SCHEMA}, {}, "id"),
+            *[
+                ("metaData", METADATA | {name: None}, {}, rf"metaData\.{name} is missing")
+                for name in ("id", "format", "partitionColumns", "configuration")
+            ],
             ("metaData", METADATA | {"configuration": ["abc"]}, {"configuration": pa.list_(pa.string())}, "types"),
             ("metaData", METADATA | {"configuration": 5}, {"configuration": pa.int64()}, "types"),
             ("metaData", METADATA | {"format": "parquet"}, {"format": pa.string()}, "types"),
@@ -356,10 +360,9 @@ class TestRows:
 
     def test_a_property_that_is_null_is_not_set(self) -> None:
         state = State()
-        checkpoints.read_state(self.batch("metaData", METADATA | {"configuration": {"a": None}, "format": None}), state)
+        checkpoints.read_state(self.batch("metaData", METADATA | {"configuration": {"a": None}}), state)
         assert state.metadata is not None
         assert state.metadata.configuration == {}
-        assert state.metadata.format == Format()
 
     @pytest.mark.parametrize(
         ("schema", "message"),

@@ -180,6 +180,12 @@ class TestActions:
         assert written.count(b"\n") == 1
         assert parse(5, written).metadata == found.metadata
 
+    def test_a_format_without_a_provider_is_parquet(self) -> None:
+        for form in ({}, {"provider": None, "options": None}):
+            found = one("metaData", METADATA | {"format": form}).metadata
+            assert found is not None
+            assert found.format == Format("parquet", {})
+
     def test_a_setting_that_is_null_is_not_set(self) -> None:
         found = one("metaData", METADATA | {"configuration": {"a": None, "b": "c", "d": 1, "e": True}})
         assert found.metadata is not None
@@ -373,9 +379,13 @@ BROKEN: list[tuple[str, object, str]] = [
         )
         for name in ("storageType", "pathOrInlineDv", "sizeInBytes", "cardinality")
     ],
-    ("metaData", {key: METADATA[key] for key in METADATA if key != "id"}, "id"),
+    *[
+        ("metaData", {**METADATA, name: None}, rf"metaData\.{name} is missing")
+        for name in ("id", "format", "partitionColumns", "configuration")
+    ],
+    ("metaData", {key: METADATA[key] for key in METADATA if key != "format"}, "format is missing"),
     ("metaData", METADATA | {"schemaString": {}}, "schemaString"),
-    ("metaData", METADATA | {"format": "parquet"}, "format is not an object"),
+    ("metaData", METADATA | {"format": "parquet"}, "format is missing or not an object"),
     ("metaData", METADATA | {"format": {"provider": 5}}, "provider"),
     ("metaData", METADATA | {"format": {"options": []}}, "options"),
     ("metaData", METADATA | {"partitionColumns": "p"}, "partitionColumns"),

@@ -20,7 +20,7 @@ OTHER = Metadata("id", SCHEMA.replace('"a"', '"b"'), (), {})
 PROTOCOL = Protocol(1, 2)
 NEWER = Protocol(3, 7, frozenset(["deletionVectors"]), frozenset(["deletionVectors"]))
 
-METADATA_FIELDS = {"id": "id", "schemaString": SCHEMA, "partitionColumns": [], "configuration": {}}
+METADATA_FIELDS = {"id": "id", "format": {}, "schemaString": SCHEMA, "partitionColumns": [], "configuration": {}}
 PROTOCOL_FIELDS = {"minReaderVersion": 1, "minWriterVersion": 2}
 
 

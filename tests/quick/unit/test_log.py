@@ -28,7 +28,8 @@ PROTOCOL: Fields = {"minReaderVersion": 1, "minWriterVersion": 2}
 
 
 def metadata(note: str) -> Fields:
-    return {"id": "i", "schemaString": SCHEMA, "partitionColumns": [], "configuration": {"note": note}}
+    fields = {"id": "i", "format": {}, "schemaString": SCHEMA, "partitionColumns": []}
+    return fields | {"configuration": {"note": note}}
 
 
 def entry(*actions: Fields) -> bytes:

@@ -137,7 +137,7 @@ def test_storage_options_of_a_local_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        b'{"metaData":{"id":"T","schemaString":"{}"}}',
+        b'{"metaData":{"id":"T","format":{},"schemaString":"{}","partitionColumns":[],"configuration":{}}}',
         b'{"protocol":{"minReaderVersion":1,"minWriterVersion":2}}',
         b"{}",
         b"",

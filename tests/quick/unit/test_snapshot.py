@@ -416,7 +416,15 @@ class TestManyFiles:
 
     HEAD = (
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-        {"metaData": {"id": "t", "schemaString": '{"type":"struct","fields":[]}', "partitionColumns": []}},
+        {
+            "metaData": {
+                "id": "t",
+                "format": {},
+                "schemaString": '{"type":"struct","fields":[]}',
+                "partitionColumns": [],
+                "configuration": {},
+            }
+        },
     )
 
     def start(self) -> Snapshot:

@@ -91,6 +91,7 @@ def test_partition_values(kind: str, tmp_path: Path) -> None:
         {
             "metaData": {
                 "id": "T",
+                "format": {"provider": "parquet", "options": {}},
                 "schemaString": orjson.dumps({"type": "struct", "fields": fields}).decode(),
                 "partitionColumns": ["p"],
                 "configuration": {},

@@ -217,7 +217,13 @@ class TestItsOwn:
             ([("txn", {"appId": ORDERS, "version": 1}), ("add", {"path": "x", "dataChange": True})], False),
             ([("txn", {"appId": ORDERS, "version": 1}), ("remove", {"path": "x"})], False),
             ([("txn", {"appId": ORDERS, "version": 1}), ("cdc", {"path": "x"})], False),
-            ([("txn", {"appId": ORDERS, "version": 1}), ("metaData", {"id": "T", "schemaString": "{}"})], False),
+            (
+                [
+                    ("txn", {"appId": ORDERS, "version": 1}),
+                    ("metaData", {"id": "T", "format": {}, "partitionColumns": [], "configuration": {}}),
+                ],
+                False,
+            ),
             (
                 [
                     ("txn", {"appId": ORDERS, "version": 1}),
