@@ -145,6 +145,13 @@ def test_codec_and_checksum_of_a_column_go_before_those_of_the_file() -> None:
     assert document(file)["columns"][0]["values"] == [42]
 
 
+def test_metadata_of_applications_may_be_added_to_a_file_and_its_columns() -> None:
+    file = handmade([("origin", b"shop")], [NAME, INT, ("unit", b"CHF")], b"\x54")
+    found = headers.read(Source.of(file))
+    assert (found.metadata, found.columns[0].metadata["unit"]) == ({"origin": b"shop"}, b"CHF")
+    assert document(file)["columns"][0]["values"] == [42]
+
+
 def test_name_and_type_are_required() -> None:
     for properties in ([NAME], [INT]):
         with pytest.raises(trevni.TrevniError, match=r"has no (name|type)"):
