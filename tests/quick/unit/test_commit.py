@@ -209,6 +209,7 @@ class TestActions:
         found = one("commitInfo", {"timestamp": "x", "inCommitTimestamp": 2**63, "operation": 5, "operationMetrics": 1})
         assert found.info == CommitInfo()
         assert one("commitInfo", {"timestamp": True}).info == CommitInfo()
+        assert one("commitInfo", {"engineInfo": {"a": [None]}, "tags": "x", "notebook": {"id": 1}}).info == CommitInfo()
         assert parse(1, entry({"commitInfo": {"timestamp": 1}}, {"commitInfo": {"timestamp": 2}})).info == CommitInfo(1)
 
     def test_deletion_vector_without_an_offset(self) -> None:

@@ -72,6 +72,20 @@ def test_a_file_without_rows() -> None:
     assert (file.rows, pq.read_table(pa.BufferReader(file.data)).num_rows) == (0, 0)
 
 
+def test_statistics_of_a_file() -> None:
+    """Of columns at the top only. A column of nulls has no bounds, and a list neither bounds nor a count."""
+    rows = pa.table({"n": [7, -1, None], "none": pa.array([None] * 3, pa.int32()), "many": [[1], [2], [3]]})
+    writer = DataFileWriter(rows.schema, "snappy")
+    writer.write(rows.slice(0, 1))
+    writer.write(rows.slice(1))
+    assert json.loads(writer.finish().stats) == {
+        "numRecords": 3,
+        "minValues": {"n": -1},
+        "maxValues": {"n": 7},
+        "nullCount": {"n": 1, "none": 3},
+    }
+
+
 def test_bounds_of_strings_that_are_cut() -> None:
     """A maximum gets the last character of all. If the string goes on with that one, one more of it."""
     last = "\U0010ffff"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdfd.delta import header as headers
-from cdfd.delta.actions import Add, Metadata, Protocol
+from cdfd.delta.actions import Add, Format, Metadata, Protocol
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.errors import CdfdError, LogError, UnsupportedError
@@ -50,6 +50,7 @@ class TestApply:
             (Commit(5, metadata=Metadata("id", "{", (), {})), LogError),
             (Commit(5, metadata=Metadata("id", SCHEMA, ("nowhere",), {})), LogError),
             (Commit(5, metadata=Metadata("id", SCHEMA, (), {"delta.columnMapping.mode": "x"})), UnsupportedError),
+            (Commit(5, metadata=Metadata("id", SCHEMA, (), {}, Format("orc"))), UnsupportedError),
         ],
     )
     def test_what_cannot_be_read_is_refused_where_it_comes(self, commit: Commit, family: type[CdfdError]) -> None:

@@ -59,9 +59,10 @@ def test_one_path_twice_in_one_version_is_refused(second: int, others: int) -> N
 
 
 def test_file_whose_vector_is_replaced() -> None:
-    """An add and a remove of one path with different vectors are what every delete of rows writes."""
+    """An add and a remove of one path with different vectors are what every delete of rows writes. Change data may be there too."""
     remove = {"path": "x", "dataChange": True, "deletionVector": VECTORS[1]}
     add = {"path": "x", "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}
     data = orjson.dumps({"remove": remove}) + b"\n" + orjson.dumps({"add": add | {"deletionVector": VECTORS[2]}})
+    data += b"\n" + orjson.dumps({"cdc": {"path": "x", "partitionValues": {}, "size": 1, "dataChange": False}})
     found = commits.parse(1, data)
-    assert (len(found.adds), len(found.removes)) == (1, 1)
+    assert (len(found.adds), len(found.removes), len(found.cdcs)) == (1, 1, 1)

@@ -111,6 +111,13 @@ def test_a_changelog_has_no_rules_of_its_source() -> None:
     )
 
 
+@pytest.mark.parametrize(("text", "highest"), [(None, 7), ("1", 7), ("9", 9)])
+def test_the_highest_id_is_never_below_those_of_columns(text: str | None, highest: int) -> None:
+    properties = {} if text is None else {"delta.columnMapping.maxColumnId": text}
+    inside = StructType((StructField("a", ArrayType(struct({"delta.columnMapping.id": 7})), True, {}),))
+    assert highest_id(properties, inside) == highest
+
+
 @pytest.mark.parametrize("text", ["", "-1", "many", "9" * 5_000])
 def test_a_highest_column_id_that_is_no_number(text: str) -> None:
     with pytest.raises(LogError, match="must be a 32-bit whole number"):
