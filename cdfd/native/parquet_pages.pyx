@@ -594,11 +594,11 @@ cdef class Column:
         cdef uint32_t most = 0
         cdef uint32_t* indices
         cdef int width
-        if self._dictionary_count < 0:
+        if self._dictionary_count < 0 or (self._values_at < self._values_end and self._values_at[0] > 32):
             _unusual()
         if not self._values:
             return 0
-        if self._values_at >= self._values_end or self._values_at[0] > 32:
+        if self._values_at >= self._values_end:
             _unusual()
         width = self._values_at[0]
         _room(&self._indices, 4 * self._values)
@@ -614,18 +614,21 @@ cdef class Column:
     cdef int _open_bits(self) except -1 nogil:
         """Booleans in runs, as a page of one byte each."""
         cdef uint32_t size = 0
-        cdef bint bad
-        if not self._values:
-            return 0
+        cdef uint8_t* bits
+        cdef int64_t number
+        # The size is there without values too.
         if self._values_end - self._values_at < 4:
             _unusual()
         memcpy(&size, self._values_at, 4)
         if size > <uint64_t>(self._values_end - self._values_at - 4):
             _unusual()
         _room(&self._indices, self._values)
-        bad = _hybrid(self._values_at + 4, self._values_at + 4 + size, 1, self._indices.data, self._values) < 0
-        if bad:
+        bits = self._indices.data
+        if _hybrid(self._values_at + 4, self._values_at + 4 + size, 1, bits, self._values) < 0:
             _unusual()
+        # Seven bits of a run's value count for nothing.
+        for number in range(self._values):
+            bits[number] &= 1
         self._values_at = NULL
         return 0
 
@@ -715,6 +718,8 @@ cdef class Column:
                 memcpy(&four, at + 12 * number + 8, 4)
                 # As pyarrow: of the Julian day, and of the nanoseconds of the day.
                 eight = <int64_t>(<uint64_t>(<int64_t>(<uint32_t>four) - 2440588) * <uint64_t>86400000000 + <uint64_t>nanoseconds // 1000)
+                # It takes day 0 for that of a null, whatever the time.
+                eight = eight if four else 0
                 memcpy(out + 8 * number, &eight, 8)
         elif self._kind == DECIMAL4:
             for number in range(count):

@@ -35,7 +35,7 @@ def text(value: str | bytes) -> bytes:
 
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
 PLAIN, RLE, DELTA_STRINGS, RLE_DICTIONARY = 0, 3, 7, 8
-INT32, BYTE_ARRAY, FIXED = 1, 6, 7
+BOOLEAN, INT32, INT96, BYTE_ARRAY, FIXED = 0, 1, 3, 6, 7
 ZSTD = 6
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import struct
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from cdfd.errors import CdfdError
 from cdfd.parquet import arrow_run, decoding, reader
+from tests.support import parquet_bytes
 
 SCALARS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.bool_(): st.booleans(),
@@ -155,6 +157,62 @@ def test_times_of_spark() -> None:
     for dictionary in (True, False):
         data = stored(table, use_deprecated_int96_timestamps=True, use_dictionary=dictionary)
         same(by_kernel(data, 7), by_pyarrow(data, 7), table.schema)
+
+
+def both(data: bytes) -> tuple[Any, Any]:
+    """The rows of a file by `read` and by pyarrow alone; None for an error."""
+    found: list[Any] = []
+    for way in (read, by_pyarrow):
+        try:
+            found.append(pa.Table.from_batches(way(data, 1_000)).column(0).to_pylist())
+        except (CdfdError, OSError):
+            found.append(None)
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_times_with_any_julian_day(dictionary: bool) -> None:
+    """pyarrow takes Julian day 0 for that of a null."""
+    days = [0, 1, 2_440_588, 2_440_589, 2**31 - 1, 2**31, 2**32 - 1]
+    times = [(day, nanoseconds) for day in days for nanoseconds in (0, 999, 86_399_999_999_999, 2**63, 2**64 - 1)]
+    body = b"".join(struct.pack("<QI", nanoseconds, day) for day, nanoseconds in times)
+    valid = parquet_bytes.levels(parquet_bytes.run(len(times), 1))
+    if dictionary:
+        places = valid + b"\x08" + b"".join(parquet_bytes.run(1, place) for place in range(len(times)))
+        pages = parquet_bytes.dictionary_page(body, len(body), len(times))
+        pages += parquet_bytes.data_page(places, len(places), len(times), parquet_bytes.RLE_DICTIONARY)
+    else:
+        pages = parquet_bytes.data_page(valid + body, len(valid + body), len(times), parquet_bytes.PLAIN)
+    data = parquet_bytes.flat(parquet_bytes.INT96, pages, len(times))
+    schema = pa.schema({"c": pa.timestamp("us")})
+    found = by_kernel(data, 9)
+    same(found, by_pyarrow(data, 9), schema)
+    assert found[0].column(0).cast(pa.int64())[:5].to_pylist() == [0] * 5
+
+
+def test_booleans_in_runs() -> None:
+    """Of the byte of a run, one bit counts. A page of nulls has the size of its runs too."""
+    chance = random.Random(27)
+    read_well = 0
+    for _ in range(400):
+        rows = chance.choice([1, 9, 40, 1_100])
+        valid = [chance.random() < share for share in [chance.choice([0, 0.3, 1])] for _ in range(rows)]
+        runs = b""
+        while len(runs) < 2 * rows:
+            runs += parquet_bytes.run(chance.choice([1, 8, 70]), chance.choice([0, 1, 2, 3, 128, 255]))
+            runs += chance.choice([b"", b"\x03" + chance.randbytes(1)])
+        body = parquet_bytes.levels(chance.choice([runs, runs[: chance.randrange(len(runs))]]))
+        body = chance.choice([body, body, body[: chance.randrange(8)]])
+        definitions = b"".join(parquet_bytes.run(1, int(each)) for each in valid)
+        if chance.random() < 0.5:
+            page = parquet_bytes.data_page_v2(definitions, body, len(definitions + body), rows, parquet_bytes.RLE)
+        else:
+            whole = parquet_bytes.levels(definitions) + body
+            page = parquet_bytes.data_page(whole, len(whole), rows, parquet_bytes.RLE)
+        found, expected = both(parquet_bytes.flat(parquet_bytes.BOOLEAN, page, rows))
+        assert found == expected
+        read_well += found is not None
+    assert 100 < read_well < 400
 
 
 def test_few_strings_as_dictionaries_of_several_row_groups() -> None:
